@@ -1,0 +1,137 @@
+"""A durable point in a run: everything needed to go on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from flowckpt.checkpoint.result import StepError, StepResult, look
+
+SCHEMA_VERSION = 1
+
+
+class Reason(StrEnum):
+    """Why a checkpoint was taken."""
+
+    STARTED = "started"
+    STEP = "step"
+    TRIGGER = "trigger"
+    MANUAL = "manual"
+    IN_DOUBT = "in_doubt"
+    SUSPENDED = "suspended"
+    FAILED = "failed"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+
+class Status(StrEnum):
+    """Where a run stands. `crashed` is never stored: it is a running one whose owner is gone."""
+
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    CRASHED = "crashed"
+
+
+STATUS_OF_REASON = {
+    Reason.STARTED: Status.RUNNING,
+    Reason.STEP: Status.RUNNING,
+    Reason.TRIGGER: Status.RUNNING,
+    Reason.MANUAL: Status.RUNNING,
+    Reason.IN_DOUBT: Status.RUNNING,
+    Reason.SUSPENDED: Status.SUSPENDED,
+    Reason.FAILED: Status.FAILED,
+    Reason.COMPLETED: Status.COMPLETED,
+    Reason.CANCELLED: Status.CANCELLED,
+}
+"""The status of a run that a checkpoint implies by its reason."""
+
+
+def _status_default(data: CheckpointData) -> Status:
+    return STATUS_OF_REASON[data.reason]
+
+
+@attrs.frozen
+class CheckpointData:
+    """A durable point in a run.
+
+    Attributes:
+        checkpoint_id: what people call it; the newest of an id is the one that is loaded.
+        workflow_name: the workflow.
+        inputs_hash: `sha256:v1:` and the digest of the bound inputs.
+        step_results: the whole history up to here.
+        saved_at: when it was saved, aware and in UTC; never used to order.
+        sequence: its place in the run: 1, 2, 3 …
+        attempt: the attempt that saved it: the fencing number of its writer.
+        reason: why it was taken.
+        status: where the run stands after it; implied by the reason where not given.
+        inputs: the bound inputs.
+        fingerprint: what identifies the workflow's code.
+        evidence: claims about the outside world, as recorded.
+        in_flight: paths of steps that were started and had not ended.
+        snapshot: a user's own state.
+        metadata: target, tags and the like; strings, numbers, lists and mappings.
+        output: what the workflow returned.
+        error: how the run failed.
+        schema_version: the version of the record's form.
+        extra: fields of the record that this version does not know, kept.
+    """
+
+    checkpoint_id: str
+    workflow_name: str
+    inputs_hash: str
+    step_results: Sequence[StepResult]
+    saved_at: datetime
+    sequence: int = 1
+    attempt: int = 1
+    reason: Reason = attrs.field(default=Reason.MANUAL, converter=Reason)
+    status: Status = attrs.field(
+        default=attrs.Factory(_status_default, takes_self=True),
+        converter=Status,
+    )
+    _inputs: Any = attrs.field(factory=dict, eq=look)
+    fingerprint: str = ""
+    evidence: tuple[Any, ...] = ()
+    in_flight: tuple[str, ...] = ()
+    _snapshot: Any = attrs.field(default=None, eq=look)
+    metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    _output: Any = attrs.field(default=None, eq=look)
+    error: StepError | None = None
+    schema_version: int = SCHEMA_VERSION
+    extra: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def held_inputs(self) -> Any:
+        """The inputs as the record holds them: plain, or a `LazyValue`; for the codec and the stores."""
+        return self._inputs
+
+    @property
+    def held_snapshot(self) -> Any:
+        """The snapshot as the record holds it."""
+        return self._snapshot
+
+    @property
+    def held_output(self) -> Any:
+        """The output as the record holds it."""
+        return self._output
+
+    @property
+    def inputs(self) -> Any:
+        """The bound inputs by name, decoded afresh at each access where they came from a store."""
+        return look(self._inputs)
+
+    @property
+    def snapshot(self) -> Any:
+        """The user's own state."""
+        return look(self._snapshot)
+
+    @property
+    def output(self) -> Any:
+        """What the workflow returned."""
+        return look(self._output)

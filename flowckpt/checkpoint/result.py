@@ -1,0 +1,92 @@
+"""What a step left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+
+class LazyValue:
+    """A recorded value that is decoded when somebody looks at it; the codec makes the subclasses."""
+
+    __slots__ = ()
+
+    def value(self) -> Any:
+        """Decode the value: a fresh one each time, so no caller can change the record."""
+        raise NotImplementedError  # pragma: no cover - abstract
+
+
+def look(held: Any) -> Any:
+    """Return the value that a record holds, decoding it where it is lazy."""
+    return held.value() if isinstance(held, LazyValue) else held
+
+
+@attrs.frozen
+class StepError:
+    """How a step failed, as recorded.
+
+    Attributes:
+        type: qualified name of the exception's class.
+        message: `str()` of the exception.
+        bases: qualified names of the class and its bases up to `Exception`, the most special first.
+        traceback: the formatted traceback.
+        path: the step that failed, where a run's error comes from one.
+        tries: how often that step was tried.
+    """
+
+    type: str
+    message: str
+    bases: tuple[str, ...] = ()
+    traceback: str = ""
+    path: str = ""
+    tries: int = 1
+
+
+@attrs.frozen
+class StepResult:
+    """What one step left behind: output or error, times, and what identifies it.
+
+    Attributes:
+        name: the step's name as written.
+        step_type: its action: `python`, `command` …
+        success: whether it ended without an error.
+        output: what it returned, decoded by the closed set of types (a fresh value at each access).
+        duration_ms: how long it ran, in milliseconds, all tries together.
+        error: how it failed, or None.
+        path: its place in the run; the name where nothing else is needed.
+        started_at: when it was started.
+        attempt: the attempt of the run that executed it.
+        tries: how often it was tried.
+        function: `module:qualname` of its function; empty for actions without one.
+        version: its `.version()` tag, or None.
+        location: `file:line` of the `yield`.
+        extra: fields of the record that this version does not know, kept.
+    """
+
+    name: str
+    step_type: str = "python"
+    success: bool = True
+    _output: Any = attrs.field(default=None, eq=look)
+    duration_ms: float = 0.0
+    error: StepError | None = None
+    path: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True))
+    started_at: datetime | None = None
+    attempt: int = 1
+    tries: int = 1
+    function: str = ""
+    version: str | None = None
+    location: str = ""
+    extra: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def held_output(self) -> Any:
+        """The output as the record holds it: a plain value, or a `LazyValue`; for the codec and the stores."""
+        return self._output
+
+    @property
+    def output(self) -> Any:
+        """What the step returned."""
+        return look(self._output)

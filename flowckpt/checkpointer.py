@@ -1,0 +1,133 @@
+"""The policy of saving for one run: it numbers the checkpoints, fills in what the run says once, and hands them over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from flowckpt.blocking import may_block
+from flowckpt.checkpoint import CheckpointData, History, Reason, StepError
+from flowckpt.clock import Clock
+from flowckpt.errors import CheckpointStorageError, EncodingError, FlowckptError
+from flowckpt.stores.base import CheckpointStore
+
+
+@attrs.define
+class Checkpointer:
+    """Saves the checkpoints of one attempt of a run.
+
+    Attributes:
+        store: where they go.
+        clock: when they were saved.
+        workflow_id: the run.
+        workflow_name: its workflow.
+        inputs_hash: the digest of its inputs.
+        inputs: the inputs, as the record holds them.
+        fingerprint: what identifies the workflow's code.
+        metadata: target, tags and the like.
+        attempt: the attempt, the fencing number.
+        sequence: the number of the last checkpoint.
+        history: the run's results, which grow while it goes on.
+        is_usable: whether a further save makes sense: none does after one whose outcome is unknown.
+    """
+
+    store: CheckpointStore
+    clock: Clock
+    workflow_id: str
+    workflow_name: str
+    inputs_hash: str
+    inputs: Any
+    fingerprint: str
+    metadata: Mapping[str, Any]
+    attempt: int
+    sequence: int
+    history: History
+    is_usable: bool = True
+
+    def checkpoint(
+        self,
+        reason: Reason,
+        checkpoint_id: str | None = None,
+        *,
+        output: Any = None,
+        error: StepError | None = None,
+    ) -> CheckpointData:
+        """Make the next checkpoint; nothing is saved yet.
+
+        Args:
+            reason: why it is taken.
+            checkpoint_id: what to call it; `@reason`, with the attempt behind it from the second on, where not given.
+            output: what the workflow returned, as the record holds it.
+            error: how the run failed.
+        """
+        self.sequence += 1
+        if checkpoint_id is None:
+            checkpoint_id = f"@{reason}" if self.attempt == 1 else f"@{reason}.{self.attempt}"
+        return CheckpointData(
+            checkpoint_id=checkpoint_id,
+            workflow_name=self.workflow_name,
+            inputs_hash=self.inputs_hash,
+            step_results=self.history.view(),
+            saved_at=self.clock.now(),
+            sequence=self.sequence,
+            attempt=self.attempt,
+            reason=reason,
+            inputs=self.inputs,
+            fingerprint=self.fingerprint,
+            metadata=self.metadata,
+            output=output,
+            error=error,
+        )
+
+    async def save(self, data: CheckpointData) -> None:
+        """Hand a checkpoint to the store. A cancel that comes meanwhile waits until the outcome is known.
+
+        Args:
+            data: the checkpoint.
+
+        Raises:
+            FlowckptError: one of the store's errors; what a store raises beyond its contract becomes
+                `CheckpointStorageError`.
+        """
+        self.is_usable = False
+        try:
+            if may_block():
+                await self.store.save(self.workflow_id, data)
+            else:
+                await _despite_cancel(self.store.save(self.workflow_id, data))
+        except EncodingError:  # refused before anything was written
+            self.is_usable = True
+            raise
+        except FlowckptError:
+            raise
+        except Exception as error:
+            raise CheckpointStorageError(
+                f"{type(self.store).__name__} raised {type(error).__name__} while it saved: {error}",
+                workflow_id=self.workflow_id,
+                operation="save",
+                is_outcome_unknown=True,
+                remedy=f"'flowckpt resume {self.workflow_id}' finds out what was saved.",
+            ) from error
+        self.is_usable = True
+
+
+async def _despite_cancel(saving: Any) -> None:
+    """Await a save to its end; a cancel meanwhile is delivered at the next await of the task."""
+    task = asyncio.ensure_future(saving)
+    was_cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+            was_cancelled = True
+        except BaseException:
+            break  # the save's own error: read from the task below
+    current = asyncio.current_task()
+    if was_cancelled and current is not None:
+        current.cancel()
+    task.result()

@@ -1,0 +1,40 @@
+"""Time, injected: nothing else in the package asks the operating system what time it is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the engine needs to know about time; tests give one that they turn by hand."""
+
+    def now(self) -> datetime:
+        """Return the wall-clock time, aware and in UTC. Never used to order records."""
+        ...
+
+    def elapsed_ns(self) -> int:
+        """Return nanoseconds of a monotonic clock; only differences mean something."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait that many seconds without blocking the loop."""
+        ...
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    def now(self) -> datetime:
+        """Return the machine's time, aware and in UTC."""
+        return datetime.now(UTC)
+
+    def elapsed_ns(self) -> int:
+        """Return nanoseconds of the machine's performance counter."""
+        return time.perf_counter_ns()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait in the running asyncio loop."""
+        await asyncio.sleep(seconds)

@@ -1,0 +1,83 @@
+"""What a step does: one frozen value an action. How it is done stands in `execution/`, a file an action."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from typing import Any, ClassVar
+
+import attrs
+
+
+class Action:
+    """The base of the actions."""
+
+    __slots__ = ()
+    step_type: ClassVar[str] = ""
+
+    @property
+    def function_name(self) -> str:
+        """`module:qualname` of the action's function; empty where it has none."""
+        return ""
+
+
+@attrs.frozen
+class PythonAction(Action):
+    """Call a Python function.
+
+    Attributes:
+        function: the function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
+
+    step_type: ClassVar[str] = "python"
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def function_name(self) -> str:
+        """`module:qualname` of the function."""
+        return function_name(self.function)
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """Name a function as records do: `module:qualname`.
+
+    A module run as a script is called `__main__`; its record would not match the one of the same file run by the
+    command line, so it is named after its file (or its `-m` name).
+
+    Args:
+        function: a function, method, class, partial or callable object.
+    """
+    try:
+        return _name_of_function(function)
+    except TypeError:  # an unhashable callable object cannot be a key of the cache
+        return _name_of_function.__wrapped__(function)
+
+
+@functools.lru_cache(maxsize=1024)
+def _name_of_function(function: Callable[..., Any]) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    named = function if hasattr(function, "__qualname__") else type(function)
+    module = getattr(named, "__module__", None) or ""
+    return f"{module_name(module)}:{named.__qualname__}"
+
+
+def module_name(module: str) -> str:
+    """Return the name of a module that stays the same when the file is run as a script."""
+    if module != "__main__":
+        return module
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    file = getattr(main, "__file__", None)
+    return PurePath(file).stem if file else module

@@ -1,0 +1,270 @@
+"""One unit of work, as a value: a name, one action, and modifiers.
+
+Steps are immutable: every method returns a new one. A modifier may stand before or after the action and may be given
+once, so the order in which a step is written never changes what it means.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
+
+import attrs
+
+from flowckpt.dsl.actions import Action, PythonAction
+from flowckpt.dsl.modifiers import CHECKPOINTED, PLAIN, Modifiers, checked_timeout, retry_policy
+from flowckpt.dsl.path import MAX_NAME_LENGTH
+from flowckpt.errors import StepDefinitionError
+
+P = ParamSpec("P")
+T_co = TypeVar("T_co", covariant=True)
+R = TypeVar("R")
+
+
+@attrs.frozen
+class _Modifiable:
+    """What a step is before and after its action: a name and modifiers."""
+
+    name: str
+    modifiers: Modifiers
+
+    def _with(self, modifiers: Modifiers) -> Self:
+        return attrs.evolve(self, modifiers=modifiers)
+
+    def _refuse_twice(self, modifier: str, was_given: bool) -> None:
+        if was_given:
+            raise StepDefinitionError(
+                f"step {self.name!r}: .{modifier}() is given twice",
+                step=self.name,
+                where=_caller(),
+                remedy="Keep one of them: the order of modifiers has no meaning, so neither could win.",
+            )
+
+    def _refuse_both(self, modifiers: Modifiers) -> Modifiers:
+        if modifiers.is_ephemeral and modifiers.has_checkpoint:
+            raise StepDefinitionError(
+                f"step {self.name!r} is .ephemeral() and has a .checkpoint()",
+                step=self.name,
+                where=_caller(),
+                remedy="An ephemeral step is never recorded; put the checkpoint on the step before it.",
+            )
+        return modifiers
+
+    def checkpoint(self, id: str | None = None) -> Self:  # noqa: A002 - the keyword is part of the language
+        """Take a checkpoint after the step.
+
+        Args:
+            id: what to call it; the step's path where not given.
+
+        Raises:
+            StepDefinitionError: it was given already, the id is blank, or the step is ephemeral.
+        """
+        modifiers = self.modifiers
+        if id is None and modifiers is PLAIN:  # by far the most common: no evolve (5 µs)
+            return self._with_checkpoint()
+        self._refuse_twice("checkpoint", modifiers.has_checkpoint)
+        if id is not None:
+            _check_name(id, "checkpoint id")
+        return self._with(self._refuse_both(attrs.evolve(modifiers, has_checkpoint=True, checkpoint_id=id)))
+
+    def _with_checkpoint(self) -> Self:
+        return attrs.evolve(self, modifiers=CHECKPOINTED)
+
+    def retry(
+        self,
+        attempts: int,
+        backoff: float = 0.0,
+        max_delay: float = 60.0,
+        jitter: float = 0.0,
+        on: type[BaseException] | tuple[type[BaseException], ...] = (Exception,),
+    ) -> Self:
+        """Try the step again when it fails.
+
+        Args:
+            attempts: tries in all, the first one included.
+            backoff: seconds before the second try; each further wait is twice as long.
+            max_delay: the longest wait, in seconds.
+            jitter: fraction (0 to 1) by which a wait varies at random.
+            on: exception classes that are worth another try.
+
+        Raises:
+            StepDefinitionError: an argument is out of its range, or `.retry()` was given already.
+        """
+        self._refuse_twice("retry", self.modifiers.retry is not None)
+        policy = retry_policy(self.name, attempts, backoff, max_delay, jitter, on)
+        return self._with(attrs.evolve(self.modifiers, retry=policy))
+
+    def timeout(self, seconds: float) -> Self:
+        """Limit how long one try may take; a try that takes longer fails with `StepTimeoutError`.
+
+        A synchronous function with a timeout runs on a thread of its own, and is left behind when it does not end.
+
+        Args:
+            seconds: the limit, above 0.
+
+        Raises:
+            StepDefinitionError: the number is not above 0, or `.timeout()` was given already.
+        """
+        self._refuse_twice("timeout", self.modifiers.timeout_seconds is not None)
+        return self._with(attrs.evolve(self.modifiers, timeout_seconds=checked_timeout(self.name, seconds)))
+
+    def ephemeral(self) -> Self:
+        """Never record the step and run it again at each replay: for a model, a connection, an open file.
+
+        Raises:
+            StepDefinitionError: it was given already, or the step has a checkpoint.
+        """
+        self._refuse_twice("ephemeral", self.modifiers.is_ephemeral)
+        return self._with(self._refuse_both(attrs.evolve(self.modifiers, is_ephemeral=True)))
+
+    def version(self, tag: str) -> Self:
+        """Tag what the step means; a recorded result with another tag is no longer this step's result.
+
+        Args:
+            tag: any text, compared for equality.
+
+        Raises:
+            StepDefinitionError: the tag is no text or blank, or `.version()` was given already.
+        """
+        self._refuse_twice("version", self.modifiers.version is not None)
+        _check_name(tag, "version tag")
+        return self._with(attrs.evolve(self.modifiers, version=tag))
+
+
+@attrs.frozen
+class Step(_Modifiable, Generic[T_co]):
+    """A step with its action: what a workflow yields.
+
+    `rows = yield step(…)` gives the step's output; `rows = yield from step(…)` is the same step with its type kept.
+    """
+
+    action: Action
+
+    def __iter__(self) -> Generator[Step[T_co], Any, T_co]:
+        """Yield the step itself and return what it is answered with: `yield from` for type checkers."""
+        output: T_co = yield self
+        return output
+
+    def _with_checkpoint(self) -> Self:
+        return type(self)(self.name, CHECKPOINTED, self.action)
+
+    def python(self, *args: Any, **kwargs: Any) -> Self:
+        """Refuse a second action.
+
+        Raises:
+            StepDefinitionError: always.
+        """
+        del args, kwargs
+        raise StepDefinitionError(
+            f"step {self.name!r} has an action already: .{self.action.step_type}()",
+            step=self.name,
+            where=_caller(),
+            remedy="Yield two steps.",
+        )
+
+
+@attrs.frozen
+class StepWithoutAction(_Modifiable):
+    """A step that still lacks its action."""
+
+    @overload
+    def python(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
+    @overload
+    def python(
+        self, function: Callable[..., R], /, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Step[R]: ...
+    def python(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Step[Any]:
+        """Call a Python function, sync or async.
+
+        Args:
+            function: a named function; its qualified name is part of the step's identity.
+            *args: its positional arguments; or, as the only ones, the keywords `args=(…)` and `kwargs={…}`.
+            **kwargs: its keyword arguments.
+
+        Raises:
+            StepDefinitionError: it is not callable, or a lambda.
+        """
+        if getattr(function, "__name__", "") == "<lambda>" or not callable(function):
+            raise _not_a_named_function(self.name, function)
+        if kwargs and not args and kwargs.keys() <= {"args", "kwargs"}:
+            args, kwargs = _explicit_arguments(self.name, function, kwargs)
+        return Step(self.name, self.modifiers, PythonAction(function, args, kwargs))
+
+
+def step(name: str) -> StepWithoutAction:
+    """Begin a step: `yield step("fetch").python(fetch, source).checkpoint()`.
+
+    Args:
+        name: what to call it. It need not be unique: a name used again gets its occurrence in the path.
+
+    Raises:
+        StepDefinitionError: the name is no text, blank, or longer than 500 characters.
+    """
+    if type(name) is not str or not name.isascii() or not name.strip() or len(name) > MAX_NAME_LENGTH:
+        _check_name(name, "step name")
+    return StepWithoutAction(name, PLAIN)
+
+
+def _check_name(name: object, what: str) -> None:
+    if not isinstance(name, str):
+        raise StepDefinitionError(f"a {what} must be text, got {name!r} ({type(name).__name__})", where=_caller())
+    if not name.strip():
+        raise StepDefinitionError(f"a {what} must not be blank, got {name!r}", step=name, where=_caller())
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise StepDefinitionError(f"a {what} must be valid Unicode, got {name!r:.80}", where=_caller()) from None
+    if len(name) > MAX_NAME_LENGTH:
+        raise StepDefinitionError(
+            f"a {what} may have {MAX_NAME_LENGTH} characters, got {len(name)}: {name[:40]!r}…",
+            step=name[:MAX_NAME_LENGTH],
+            where=_caller(),
+            remedy="Name the work, and pass the data as arguments.",
+        )
+
+
+def _not_a_named_function(step_name: str, function: object) -> StepDefinitionError:
+    if callable(function):
+        what = f"a lambda ({getattr(getattr(function, '__code__', None), 'co_filename', '?')})"
+        remedy = "Write 'def name(…): …': the function's name is part of the step's identity."
+    else:
+        what = f"{function!r} ({type(function).__name__}), which cannot be called"
+        remedy = "Pass the function and its arguments apart: .python(fetch, source), not .python(fetch(source))."
+    return StepDefinitionError(
+        f"step {step_name!r}: .python() needs a named function, got {what}",
+        step=step_name,
+        where=_caller(),
+        remedy=remedy,
+    )
+
+
+def _explicit_arguments(
+    step_name: str, function: Callable[..., Any], given: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Tell `.python(fn, args=(…), kwargs={…})` from a function that itself has parameters of these names."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        parameters = {}  # a builtin without a signature
+    if any(name in parameters for name in given):
+        return (), dict(given)
+    args, kwargs = given.get("args", ()), given.get("kwargs") or {}
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence) or not isinstance(kwargs, Mapping):
+        raise StepDefinitionError(
+            f"step {step_name!r}: args= takes a sequence and kwargs= a mapping, got {args!r} and {kwargs!r}",
+            step=step_name,
+            where=_caller(),
+        )
+    return tuple(args), dict(kwargs)
+
+
+def _caller() -> str:
+    """Return `file:line` of the nearest frame outside this package's language."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (
+        frame.f_globals.get("__name__", "").startswith("flowckpt.dsl") or frame.f_code.co_filename.startswith("<attrs")
+    ):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,72 @@
+"""Exceptions as records, and back."""
+
+from __future__ import annotations
+
+import traceback
+
+from flowckpt.checkpoint import StepError
+from flowckpt.errors import FlowckptError, StepFailedError, type_name
+
+_NO_NEWS = ("builtins.object", "builtins.BaseException", "builtins.Exception")
+
+
+def recorded_error(error: BaseException, *, path: str = "", tries: int = 1) -> StepError:
+    """Return what is recorded of an exception.
+
+    Args:
+        error: the exception.
+        path: the step that it ended.
+        tries: how often the step was tried.
+    """
+    if isinstance(error, StepFailedError):
+        return StepError(
+            error.error_type, error.error_message, error.error_bases, error.traceback, error.path, error.tries
+        )
+    bases = tuple(
+        type_name(base) for base in type(error).__mro__ if f"{base.__module__}.{base.__qualname__}" not in _NO_NEWS
+    )
+    message = error.message if isinstance(error, FlowckptError) else str(error)
+    return StepError(_clean(type_name(type(error))), _clean(message), bases, _clean(_formatted(error)), path, tries)
+
+
+def step_failure(path: str, error: StepError) -> StepFailedError:
+    """Return the error that is raised at the `yield` of a failed step, from its record: now and at every replay."""
+    return StepFailedError(
+        path,
+        error_type=error.type,
+        error_message=error.message,
+        error_bases=error.bases,
+        traceback=error.traceback,
+        tries=error.tries,
+    )
+
+
+def failed_step(error: BaseException) -> str:
+    """Return the path of the step whose failure ended the run, also where the generator raised another error from it.
+
+    Args:
+        error: what the generator raised.
+    """
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        if isinstance(at, StepFailedError):
+            return at.path
+        seen.add(id(at))
+        at = at.__cause__ or at.__context__
+    return ""
+
+
+def _formatted(error: BaseException) -> str:
+    """Format the traceback from the first frame of the user's on; the engine's own frames tell nobody anything."""
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith("flowckpt."):
+        at = at.tb_next
+    lines = traceback.format_exception(type(error), error, at)
+    text = "".join(lines)
+    return text if len(text) <= 20_000 else text[:10_000] + "\n[…]\n" + text[-10_000:]
+
+
+def _clean(text: str) -> str:
+    """Make text valid Unicode, whatever file names and messages bring."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,61 @@
+"""How a run ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from flowckpt.checkpoint import Status
+
+
+@attrs.frozen
+class StepCounts:
+    """The steps of one attempt, what it ran and what it did not have to run counted apart.
+
+    Attributes:
+        executed: steps run by this attempt, failed ones included.
+        restored: results that came from the record.
+        failed: executed steps that failed.
+    """
+
+    executed: int = 0
+    restored: int = 0
+    failed: int = 0
+
+
+@attrs.frozen
+class WorkflowResult:
+    """How a run ended.
+
+    Attributes:
+        workflow_id: the run.
+        workflow_name: its workflow.
+        status: `completed`, `failed` or `cancelled`.
+        output: what the workflow returned; None where it did not.
+        attempt: how often the run was started or resumed.
+        steps: what was executed and what was restored.
+        duration_ms: how long this attempt took, in milliseconds.
+        error: the error that ended the run, or None.
+        is_saved: whether the end was recorded.
+    """
+
+    workflow_id: str
+    workflow_name: str
+    status: Status
+    output: Any
+    attempt: int
+    steps: StepCounts
+    duration_ms: float
+    error: BaseException | None = None
+    is_saved: bool = True
+
+    def unwrap(self) -> Any:
+        """Return the output, or raise the error that ended the run.
+
+        Raises:
+            BaseException: the run's error.
+        """
+        if self.error is not None:
+            raise self.error
+        return self.output

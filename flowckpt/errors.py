@@ -1,0 +1,470 @@
+"""Every error of flowckpt, in one tree.
+
+The rules of this file:
+
+- Each error says what happened, shows the offending value, and ends with what to do (`remedy`).
+- Each carries its data as attributes, so a program need not parse the message.
+- Each survives pickling, whatever its signature (`_rebuild`).
+- An error of a driver or of the operating system never leaves a port bare: it becomes the `__cause__` of one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = [
+    "CheckpointCorruptedError",
+    "CheckpointNotFoundError",
+    "CheckpointStorageError",
+    "DecodingError",
+    "EncodingError",
+    "FencedError",
+    "FlowckptError",
+    "ForeignRecordError",
+    "InputError",
+    "InputMismatchError",
+    "NestedLoopError",
+    "RunExistsError",
+    "RunLockedError",
+    "SaveConflictError",
+    "StepDefinitionError",
+    "StepFailedError",
+    "StepTimeoutError",
+    "StoreSpecError",
+    "TargetError",
+    "UnsupportedFilesystemError",
+    "UnsupportedSchemaError",
+    "WorkflowChangedError",
+    "WorkflowDefinitionError",
+]
+
+
+def _rebuild(cls: type[FlowckptError], args: tuple[Any, ...], state: dict[str, Any]) -> FlowckptError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class FlowckptError(Exception):
+    """The root of all errors that flowckpt raises.
+
+    Attributes:
+        message: what happened, with the offending value.
+        remedy: what to do about it; may be empty.
+    """
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.remedy}" if self.remedy else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+# --- Definitions: the program says something that cannot be ---------------------------------------------------------
+
+
+class WorkflowDefinitionError(FlowckptError):
+    """A workflow is not defined as one; found at the decorator, or at the `yield` that is wrong.
+
+    Attributes:
+        where: `file:line` of the definition or of the `yield`.
+    """
+
+    def __init__(self, message: str, *, where: str = "", remedy: str = "") -> None:
+        super().__init__(f"{message} (at {where})" if where else message, remedy=remedy)
+        self.where = where
+
+
+class StepDefinitionError(FlowckptError):
+    """A step is not defined as one: a blank name, no action or two, a modifier given twice.
+
+    Attributes:
+        step: the step's name as given.
+        where: `file:line` where the step was written, where it is known.
+    """
+
+    def __init__(self, message: str, *, step: str = "", where: str = "", remedy: str = "") -> None:
+        super().__init__(f"{message} (at {where})" if where else message, remedy=remedy)
+        self.step = step
+        self.where = where
+
+
+class TargetError(FlowckptError):
+    """The target of a run (`file.py:workflow`, `package.module:workflow`) cannot be loaded.
+
+    Attributes:
+        target: the target as given or as recorded.
+    """
+
+    def __init__(self, message: str, *, target: str, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.target = target
+
+
+class InputError(FlowckptError):
+    """An input of a workflow is missing, unknown, or does not fit its annotation.
+
+    Attributes:
+        parameter: the input's name; empty where several are meant.
+    """
+
+    def __init__(self, message: str, *, parameter: str = "", remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.parameter = parameter
+
+
+# --- Values: something cannot be recorded, or not be read again ------------------------------------------------------
+
+
+class EncodingError(FlowckptError):
+    """A value cannot be recorded so that it comes back as it is.
+
+    Attributes:
+        place: where in the value, as `output.rows[3].conn`.
+        type_name: the type of the thing at that place.
+    """
+
+    def __init__(self, message: str, *, place: str = "", type_name: str = "", remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.place = place
+        self.type_name = type_name
+
+
+class DecodingError(FlowckptError):
+    """A recorded value cannot be turned back into the type that the program now asks for.
+
+    Attributes:
+        place: where in the value.
+    """
+
+    def __init__(self, message: str, *, place: str = "", remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.place = place
+
+
+# --- Running ---------------------------------------------------------------------------------------------------------
+
+
+class StepFailedError(FlowckptError):
+    """A step failed; raised inside the generator, at the step's `yield`.
+
+    It holds only what was recorded, never the live exception: the generator sees the very same error when the failure
+    is replayed after a crash. Ask `failed_with(KeyError)` instead of looking at a cause.
+
+    Attributes:
+        path: the step's path in the run.
+        error_type: the qualified name of the exception's class.
+        error_bases: the qualified names of the class and its bases, the most special first.
+        error_message: `str()` of the exception.
+        traceback: the formatted traceback, or an empty string.
+        tries: how often the step was tried.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        error_type: str,
+        error_message: str,
+        error_bases: Sequence[str] = (),
+        traceback: str = "",
+        tries: int = 1,
+    ) -> None:
+        said = f": {error_message}" if error_message else ""
+        after = f" after {tries} tries" if tries > 1 else ""
+        super().__init__(f"step {path!r} failed{after} with {error_type}{said}")
+        self.path = path
+        self.error_type = error_type
+        self.error_bases = tuple(error_bases)
+        self.error_message = error_message
+        self.traceback = traceback
+        self.tries = tries
+
+    def failed_with(self, *types: type[BaseException]) -> bool:
+        """Tell whether the step's exception was an instance of one of these types.
+
+        Args:
+            *types: exception classes, compared by module and qualified name with what was recorded.
+        """
+        names = {type_name(t) for t in types}
+        return self.error_type in names or any(base in names for base in self.error_bases)
+
+
+class StepTimeoutError(FlowckptError, TimeoutError):
+    """A step did not end within its timeout.
+
+    Attributes:
+        path: the step's path.
+        timeout_seconds: the limit that was passed.
+    """
+
+    def __init__(self, path: str, *, timeout_seconds: float) -> None:
+        super().__init__(
+            f"step {path!r} did not end within its timeout of {timeout_seconds:g} s",
+            remedy="Raise the limit with .timeout(seconds), or make the step smaller.",
+        )
+        self.path = path
+        self.timeout_seconds = timeout_seconds
+
+
+class WorkflowChangedError(FlowckptError):
+    """The generator yields something else than the record says.
+
+    Attributes:
+        workflow_name: the workflow.
+        recorded: the recorded step, as text with its file and line; empty where the record has none.
+        yielded: what the generator did instead, as text with file and line.
+    """
+
+    def __init__(
+        self, message: str, *, workflow_name: str, recorded: str = "", yielded: str = "", remedy: str = ""
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.workflow_name = workflow_name
+        self.recorded = recorded
+        self.yielded = yielded
+
+
+class InputMismatchError(FlowckptError):
+    """A run is resumed with other inputs than it was started with.
+
+    Attributes:
+        expected_hash: the hash in the record.
+        actual_hash: the hash of the inputs given now.
+        differences: what differs, leaf by leaf: the leaf's name to (recorded, given), both as text.
+    """
+
+    def __init__(self, *, expected_hash: str, actual_hash: str, differences: Mapping[str, tuple[str, str]]) -> None:
+        said = "; ".join(f"{leaf}: {old} → {new}" for leaf, (old, new) in differences.items())
+        super().__init__(
+            f"the inputs differ from those of the record: {said or 'only in their digests'} "
+            f"(recorded {expected_hash}, given {actual_hash})",
+            remedy="Resume without inputs to use the recorded ones, or start a new run with the new inputs.",
+        )
+        self.expected_hash = expected_hash
+        self.actual_hash = actual_hash
+        self.differences = dict(differences)
+
+
+class NestedLoopError(FlowckptError):
+    """The sync door of the engine is used where an asyncio loop is running already."""
+
+    def __init__(self, door: str) -> None:
+        super().__init__(
+            f"{door}() was called inside a running asyncio loop, which it would block",
+            remedy=f"Write 'await engine.{door.removesuffix('_sync')}(…)' there.",
+        )
+        self.door = door
+
+
+class RunExistsError(FlowckptError):
+    """A run is started under an id that the store already holds.
+
+    Attributes:
+        workflow_id: the id.
+    """
+
+    def __init__(self, workflow_id: str) -> None:
+        super().__init__(
+            f"run {workflow_id!r} exists already",
+            remedy=f"Carry it on with 'flowckpt resume {workflow_id}', remove it with 'flowckpt clear {workflow_id}', "
+            "or choose another id.",
+        )
+        self.workflow_id = workflow_id
+
+
+# --- Stores ----------------------------------------------------------------------------------------------------------
+
+
+class StoreSpecError(FlowckptError):
+    """A store cannot be opened from its description (`file:.flowckpt`, `memory:` …).
+
+    Attributes:
+        spec: the description as given.
+    """
+
+    def __init__(self, message: str, *, spec: str, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.spec = spec
+
+
+class CheckpointNotFoundError(FlowckptError):
+    """There is no such run, or no such checkpoint in it.
+
+    Attributes:
+        workflow_id: the run asked for.
+        checkpoint_id: the checkpoint asked for, or None for the latest.
+    """
+
+    def __init__(self, workflow_id: str, checkpoint_id: str | None = None, *, detail: str = "") -> None:
+        what = (
+            f"run {workflow_id!r} has no checkpoint {checkpoint_id!r}" if checkpoint_id else f"no run {workflow_id!r}"
+        )
+        super().__init__(
+            f"{what}{f' ({detail})' if detail else ''}",
+            remedy=f"See 'flowckpt show {workflow_id} --checkpoints'." if checkpoint_id else "See 'flowckpt list'.",
+        )
+        self.workflow_id = workflow_id
+        self.checkpoint_id = checkpoint_id
+
+
+class CheckpointCorruptedError(FlowckptError):
+    """A record exists and is damaged: a checksum, the chain or the form does not hold.
+
+    Attributes:
+        workflow_id: the run.
+        location: which file and where in it, or which row or object.
+        detail: what does not hold.
+    """
+
+    def __init__(self, workflow_id: str, *, location: str, detail: str, remedy: str = "") -> None:
+        super().__init__(
+            f"the record of run {workflow_id!r} is corrupt at {location}: {detail}",
+            remedy=remedy
+            or "Nothing was changed. 'flowckpt check' lists what is damaged; restore the file from a backup.",
+        )
+        self.workflow_id = workflow_id
+        self.location = location
+        self.detail = detail
+
+
+class ForeignRecordError(FlowckptError):
+    """A record belongs to another run, or a history continues another one than the store holds.
+
+    Attributes:
+        workflow_id: the run asked for.
+        found: what was found in its place.
+    """
+
+    def __init__(self, message: str, *, workflow_id: str, found: str, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.workflow_id = workflow_id
+        self.found = found
+
+
+class CheckpointStorageError(FlowckptError):
+    """The medium of a store failed; what was being saved may or may not be there.
+
+    Attributes:
+        workflow_id: the run, or an empty string where none is concerned.
+        operation: what was being done.
+        is_outcome_unknown: whether the data may be on the medium although this error was raised.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        workflow_id: str = "",
+        operation: str = "",
+        is_outcome_unknown: bool = False,
+        remedy: str = "",
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.workflow_id = workflow_id
+        self.operation = operation
+        self.is_outcome_unknown = is_outcome_unknown
+
+
+class UnsupportedFilesystemError(CheckpointStorageError):
+    """The store's directory lies on a file system whose locks and caches cannot keep the promise.
+
+    Attributes:
+        path: the directory.
+        filesystem: the type of the file system, as `nfs4`.
+    """
+
+    def __init__(self, path: str, *, filesystem: str) -> None:
+        super().__init__(
+            f"{path} lies on a file system of type {filesystem!r}, where locks and caching make a single writer unsound",
+            operation="open",
+            remedy=f"Use a local directory, or say that you accept it: FileCheckpointStore(…, "
+            f"allow_filesystems=({filesystem!r},)).",
+        )
+        self.path = path
+        self.filesystem = filesystem
+
+
+class SaveConflictError(FlowckptError):
+    """A checkpoint is saved whose sequence the run already has or has passed.
+
+    Attributes:
+        workflow_id: the run.
+        sequence: the sequence of the refused checkpoint.
+        last_sequence: the highest sequence that the run holds.
+    """
+
+    def __init__(self, workflow_id: str, *, sequence: int, last_sequence: int) -> None:
+        super().__init__(
+            f"checkpoint {sequence} of run {workflow_id!r} cannot be saved: the run is at {last_sequence}",
+            remedy="Number checkpoints 1, 2, 3 …; start from the 'last_sequence' that acquire() returns.",
+        )
+        self.workflow_id = workflow_id
+        self.sequence = sequence
+        self.last_sequence = last_sequence
+
+
+class RunLockedError(FlowckptError):
+    """Another process owns the run and is alive.
+
+    Attributes:
+        workflow_id: the run.
+        holder: who holds it, as text (process, host, since when).
+    """
+
+    def __init__(self, workflow_id: str, *, holder: str) -> None:
+        super().__init__(
+            f"run {workflow_id!r} is owned by {holder}",
+            remedy="Wait for it or stop it. If that process is dead or stopped for good, resume with --steal.",
+        )
+        self.workflow_id = workflow_id
+        self.holder = holder
+
+
+class FencedError(FlowckptError):
+    """A save comes from a writer that no longer owns the run: a newer attempt has begun, or the run was cleared.
+
+    Attributes:
+        workflow_id: the run.
+        attempt: the attempt of the refused writer.
+        newest_attempt: the newest attempt of the run, or None when the run is gone.
+    """
+
+    def __init__(self, workflow_id: str, *, attempt: int, newest_attempt: int | None) -> None:
+        now = "the run was cleared" if newest_attempt is None else f"attempt {newest_attempt} has taken over"
+        super().__init__(
+            f"attempt {attempt} of run {workflow_id!r} may not save any more: {now}",
+            remedy=f"Nothing was acknowledged. See who owns it with 'flowckpt show {workflow_id}'.",
+        )
+        self.workflow_id = workflow_id
+        self.attempt = attempt
+        self.newest_attempt = newest_attempt
+
+
+class UnsupportedSchemaError(FlowckptError):
+    """A record was written by a newer version of flowckpt than this one can read.
+
+    Attributes:
+        found: the version in the record.
+        supported: the newest version that this program reads.
+    """
+
+    def __init__(self, *, found: object, supported: int, what: str = "record") -> None:
+        super().__init__(
+            f"the {what} has schema version {found!r}; this flowckpt reads up to {supported}",
+            remedy="Upgrade flowckpt.",
+        )
+        self.found = found
+        self.supported = supported
+
+
+def type_name(cls: type) -> str:
+    """Name a class as errors and records do: bare for builtins, else `module.QualName`."""
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

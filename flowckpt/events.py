@@ -1,0 +1,244 @@
+"""What a run tells while it goes on: frozen facts in the past tense, in the order in which they became true.
+
+A step is never told as completed before its result is recorded, nor a checkpoint as saved before it is durable.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+__all__ = [
+    "CheckpointFailed",
+    "CheckpointSaved",
+    "Event",
+    "StepCompleted",
+    "StepFailed",
+    "StepRestored",
+    "StepRetrying",
+    "StepStarted",
+    "WorkflowCancelled",
+    "WorkflowCompleted",
+    "WorkflowFailed",
+    "WorkflowResumed",
+    "WorkflowStarted",
+]
+
+
+@attrs.frozen
+class Event:
+    """The base of the events.
+
+    Attributes:
+        workflow_id: the run.
+    """
+
+    workflow_id: str
+
+    kind: ClassVar[str] = "Event"
+
+    def __init_subclass__(cls) -> None:
+        cls.kind = cls.__name__
+
+
+@attrs.frozen
+class WorkflowStarted(Event):
+    """A run was started.
+
+    Attributes:
+        workflow_name: its workflow.
+        attempt: always 1.
+    """
+
+    workflow_name: str
+    attempt: int = 1
+
+
+@attrs.frozen
+class WorkflowResumed(Event):
+    """A run was taken up again.
+
+    Attributes:
+        workflow_name: its workflow.
+        attempt: how often the run was started or resumed, this time included.
+        recorded: how many results the record holds.
+        checkpoint_id: the checkpoint it goes on from.
+    """
+
+    workflow_name: str
+    attempt: int
+    recorded: int
+    checkpoint_id: str
+
+
+@attrs.frozen
+class StepStarted(Event):
+    """A step was started.
+
+    Attributes:
+        path: its path.
+        step_type: its action.
+    """
+
+    path: str
+    step_type: str
+
+
+@attrs.frozen
+class StepRestored(Event):
+    """A step's result came from the record; nothing was run.
+
+    Attributes:
+        path: its path.
+        success: whether the recorded result is an output (else it is a failure).
+        duration_ms: how long the step took when it was executed.
+    """
+
+    path: str
+    success: bool
+    duration_ms: float
+
+
+@attrs.frozen
+class StepRetrying(Event):
+    """A try of a step failed and another one follows.
+
+    Attributes:
+        path: its path.
+        tries: how many tries have failed.
+        delay_seconds: the wait before the next one.
+        error_type: qualified name of the exception's class.
+        error_message: `str()` of the exception.
+    """
+
+    path: str
+    tries: int
+    delay_seconds: float
+    error_type: str
+    error_message: str
+
+
+@attrs.frozen
+class StepCompleted(Event):
+    """A step ended with an output; where it has a checkpoint, that is durable.
+
+    Attributes:
+        path: its path.
+        duration_ms: how long it ran.
+        is_ephemeral: whether it is one that is never recorded.
+    """
+
+    path: str
+    duration_ms: float
+    is_ephemeral: bool = False
+
+
+@attrs.frozen
+class StepFailed(Event):
+    """A step failed for good; the error is raised at its `yield`.
+
+    Attributes:
+        path: its path.
+        duration_ms: how long it ran, all tries together.
+        tries: how often it was tried.
+        error_type: qualified name of the exception's class.
+        error_message: `str()` of the exception.
+    """
+
+    path: str
+    duration_ms: float
+    tries: int
+    error_type: str
+    error_message: str
+
+
+@attrs.frozen
+class CheckpointSaved(Event):
+    """A checkpoint is durable.
+
+    Attributes:
+        checkpoint_id: its id.
+        sequence: its place in the run.
+        reason: why it was taken.
+        steps: how many results it holds.
+    """
+
+    checkpoint_id: str
+    sequence: int
+    reason: str
+    steps: int
+
+
+@attrs.frozen
+class CheckpointFailed(Event):
+    """A checkpoint could not be saved; whether it is on the medium is unknown.
+
+    Attributes:
+        checkpoint_id: its id.
+        sequence: its place in the run.
+        reason: why it was to be taken.
+        error: the store's error.
+    """
+
+    checkpoint_id: str
+    sequence: int
+    reason: str
+    error: str
+
+
+@attrs.frozen
+class WorkflowCompleted(Event):
+    """The run ended with an output.
+
+    Attributes:
+        output: what the workflow returned.
+        executed: steps run by this attempt.
+        restored: results that came from the record.
+        duration_ms: how long this attempt took.
+    """
+
+    output: Any
+    executed: int
+    restored: int
+    duration_ms: float
+
+
+@attrs.frozen
+class WorkflowFailed(Event):
+    """The run ended with an error; it can be resumed.
+
+    Attributes:
+        error_type: qualified name of the error's class.
+        error_message: the error's text.
+        executed: steps run by this attempt.
+        restored: results that came from the record.
+        duration_ms: how long this attempt took.
+        is_saved: whether the end itself was recorded.
+    """
+
+    error_type: str
+    error_message: str
+    executed: int
+    restored: int
+    duration_ms: float
+    is_saved: bool = True
+
+
+@attrs.frozen
+class WorkflowCancelled(Event):
+    """The run was stopped from outside (a cancel, Ctrl-C, SIGTERM); it can be resumed.
+
+    Attributes:
+        cause: what stopped it: `cancelled`, `SIGINT` or `SIGTERM`.
+        executed: steps run by this attempt.
+        restored: results that came from the record.
+        duration_ms: how long this attempt took.
+        is_saved: whether the end itself was recorded.
+    """
+
+    cause: str
+    executed: int
+    restored: int
+    duration_ms: float
+    is_saved: bool = True

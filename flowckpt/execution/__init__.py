@@ -1,0 +1,1 @@
+"""How steps are done: one file an action, and what surrounds every action."""

@@ -1,0 +1,98 @@
+"""Ctrl-C and SIGTERM: they reach the step that runs, and nothing else of the engine.
+
+A signal in the middle of user code is raised there, as Python's own Ctrl-C is. A signal anywhere else (between steps,
+in a save) only leaves a note, which the engine reads once the step's result is safe: a ten-minute step that has just
+ended is never lost to the key that was pressed a moment later. A second signal stops at once, wherever it comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from types import CodeType, FrameType
+from typing import Any, Self
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class RunInterrupted(KeyboardInterrupt):  # noqa: N818 - like KeyboardInterrupt, it is no error
+    """The run was stopped by a signal; what had ended before is saved.
+
+    Attributes:
+        signal_name: `SIGINT` or `SIGTERM`.
+        result: the run's result, once it has one.
+    """
+
+    def __init__(self, signal_name: str) -> None:
+        super().__init__(f"stopped by {signal_name}")
+        self.signal_name = signal_name
+        self.result: Any = None
+
+
+class Interrupts:
+    """The signals of one run; a context manager that installs its handlers and restores the former ones.
+
+    Only the main thread of a program can have handlers; elsewhere this does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.noted: str = ""
+        """The name of the signal that came, or an empty string."""
+        self._is_user_code = False
+        self._former: dict[signal.Signals, Any] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self.is_waiting = False
+        """Whether the engine waits in the loop for something that a cancel may end."""
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                former = signal.getsignal(number)
+                if former in (signal.default_int_handler, signal.SIG_DFL):
+                    self._former[number] = former
+                    signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, former in self._former.items():
+            signal.signal(number, former)
+        self._former.clear()
+
+    def watch(self, task: asyncio.Task[Any] | None) -> None:
+        """Name the task to be cancelled when a signal comes while it waits in the loop."""
+        self._task = task
+        self._loop = task.get_loop() if task else None
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call user code in this thread, where a signal may reach it."""
+        self._is_user_code = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._is_user_code = False
+
+    def raise_noted(self) -> None:
+        """Raise what was noted, if anything.
+
+        Raises:
+            RunInterrupted: a signal came.
+        """
+        if self.noted:
+            raise RunInterrupted(self.noted)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if self.noted:  # the second one: no more patience
+            raise RunInterrupted(name)
+        self.noted = name
+        # Between the last bytecode of the step and our own `finally`, the step has ended: only note it.
+        if self._is_user_code and not (frame is not None and frame.f_code is _CALL):
+            raise RunInterrupted(name)
+        if self.is_waiting and self._loop is not None and self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+
+_CALL: CodeType = Interrupts.call.__code__

@@ -1,0 +1,80 @@
+"""The `.python()` action: where and how a function is called.
+
+| the step is | and the engine | it runs |
+|---|---|---|
+| sync, no timeout | owns the loop | in the caller's thread: Ctrl-C reaches it, and there is no hop to pay |
+| sync, no timeout | is a guest in an application's loop | on the run's own thread, so the loop stays live |
+| sync, with a timeout | either | on the run's own thread, which is left behind when the time is over |
+| async | either | in the loop |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from functools import partial
+from typing import Any
+
+from flowckpt.blocking import may_block
+from flowckpt.dsl import PythonAction
+from flowckpt.errors import StepTimeoutError
+from flowckpt.execution.interrupts import Interrupts
+from flowckpt.execution.thread import StepThread
+
+
+def can_call_in_place(action: PythonAction, timeout_seconds: float | None) -> bool:
+    """Tell whether the function may be called in this thread at once (it may still turn out to be async)."""
+    return timeout_seconds is None and may_block()
+
+
+async def run_python(
+    action: PythonAction, *, path: str, timeout_seconds: float | None, interrupts: Interrupts, thread: StepThread
+) -> Any:
+    """Call the function of a step and return what it returns.
+
+    Args:
+        action: the function and its arguments.
+        path: the step's path, for errors.
+        timeout_seconds: the limit, or None.
+        interrupts: delivers signals to the step.
+        thread: the run's own thread.
+
+    Raises:
+        StepTimeoutError: it did not end in time.
+    """
+    function, args, kwargs = action.function, action.args, action.kwargs
+    if timeout_seconds is None:
+        if may_block():
+            value = interrupts.call(function, args, kwargs)
+            return await waited(value, interrupts) if inspect.isawaitable(value) else value
+        return await _guest(action, interrupts, thread)
+    try:
+        async with asyncio.timeout(timeout_seconds) as limit:
+            return await _guest(action, interrupts, thread)
+    except TimeoutError as error:
+        if limit.expired():
+            raise StepTimeoutError(path, timeout_seconds=timeout_seconds) from error
+        raise
+
+
+async def waited(value: Any, interrupts: Interrupts) -> Any:
+    """Await something that a signal may cancel."""
+    interrupts.is_waiting = True
+    try:
+        return await value
+    finally:
+        interrupts.is_waiting = False
+
+
+async def _guest(action: PythonAction, interrupts: Interrupts, thread: StepThread) -> Any:
+    call = partial(action.function, *action.args, **action.kwargs)
+    if _is_async(action.function):
+        return await waited(call(), interrupts)
+    value = await waited(thread.run(call), interrupts)
+    return await waited(value, interrupts) if inspect.isawaitable(value) else value
+
+
+def _is_async(function: Any) -> bool:
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))

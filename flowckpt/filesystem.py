@@ -1,0 +1,284 @@
+"""The operating-system calls of the stores, as one small port.
+
+A store calls nothing else of the operating system. So a test can record the calls, make the n-th one fail, and build
+every state that a power cut may legally leave behind. Names are relative to an open directory and never followed
+through a symbolic link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+
+
+@attrs.frozen
+class FileStatus:
+    """What the stores ask about a file.
+
+    Attributes:
+        size: length in bytes.
+        links: how many names the file has; 0 once it was unlinked.
+        is_directory: whether it is a directory.
+        is_regular: whether it is a regular file.
+    """
+
+    size: int
+    links: int
+    is_directory: bool
+    is_regular: bool
+
+
+class FileSystem(Protocol):
+    """The calls. Every one raises `OSError` and nothing else."""
+
+    def open_root(self, path: str) -> int:
+        """Open the store's own directory; here alone, a symbolic link is the user's choice and is followed."""
+        ...
+
+    def make_root(self, path: str) -> None:
+        """Create the store's directory and its parents (0700), each made durable in its parent."""
+        ...
+
+    def open_directory(self, parent: int, name: str) -> int:
+        """Open a directory inside another."""
+        ...
+
+    def make_directory(self, parent: int, name: str) -> None:
+        """Create a directory (0700); `FileExistsError` where the name is taken."""
+        ...
+
+    def remove_directory(self, parent: int, name: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def create(self, parent: int, name: str) -> int:
+        """Create a new file (0600) for appending; `FileExistsError` where the name is taken."""
+        ...
+
+    def open_read(self, parent: int, name: str) -> int:
+        """Open an existing regular file for reading."""
+        ...
+
+    def open_lock(self, parent: int, name: str) -> int:
+        """Open the lock file, creating it (0600) where it is missing. It is never written, nor unlinked while used."""
+        ...
+
+    def write(self, file: int, data: bytes) -> int:
+        """Append; return how many bytes were taken, which may be fewer than given."""
+        ...
+
+    def read(self, file: int, size: int, offset: int) -> bytes:
+        """Read up to `size` bytes from `offset`; fewer only at the end of the file."""
+        ...
+
+    def sync_data(self, file: int) -> None:
+        """Return once the file's data, and the size needed to read it, are on the disk."""
+        ...
+
+    def sync(self, file: int) -> None:
+        """Return once a file or a directory is on the disk with everything about it."""
+        ...
+
+    def close(self, file: int) -> None:
+        """Close a file or directory."""
+        ...
+
+    def link(self, parent: int, source: str, target: str) -> None:
+        """Give a file a second name; `FileExistsError` where it is taken, so it never replaces."""
+        ...
+
+    def rename(self, parent: int, source: str, target: str) -> None:
+        """Give a file another name in the same directory, replacing what had it."""
+        ...
+
+    def unlink(self, parent: int, name: str) -> None:
+        """Remove a name."""
+        ...
+
+    def names(self, directory: int) -> list[str]:
+        """List the names in a directory, in no order."""
+        ...
+
+    def status(self, file: int) -> FileStatus:
+        """Describe an open file."""
+        ...
+
+    def exists(self, parent: int, name: str) -> bool:
+        """Tell whether the name is taken, by whatever kind of thing."""
+        ...
+
+    def lock(self, file: int) -> bool:
+        """Take the exclusive lock of an open file without waiting; tell whether it was had."""
+        ...
+
+    def unlock(self, file: int) -> None:
+        """Give the lock back."""
+        ...
+
+    def type_of(self, path: str) -> str:
+        """Name the type of the file system that holds a path, as `ext4`; an empty string where it is unknown."""
+        ...
+
+
+class PosixFileSystem:
+    """The calls of a POSIX system. No call is retried: after a failed sync the page cache lies (see docs/adr)."""
+
+    def open_root(self, path: str) -> int:
+        """Open the store's own directory."""
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def make_root(self, path: str) -> None:
+        """Create the directory and its parents, then sync each parent, also of those that were there.
+
+        A directory that is there may have been made by a process that died before its sync; so the parents up to
+        the first one of another owner or device are synced once more, which costs nothing when they are clean.
+        """
+        missing = []
+        current = Path(path).absolute()
+        while not current.exists():
+            missing.append(current)
+            current = current.parent
+        for directory in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                directory.mkdir(mode=DIRECTORY_MODE)
+        for directory in [*missing, current] if missing else [current]:
+            parent = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(parent)
+            finally:
+                os.close(parent)
+
+    def open_directory(self, parent: int, name: str) -> int:
+        """Open a directory, never through a link."""
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+
+    def make_directory(self, parent: int, name: str) -> None:
+        """Create a directory with mode 0700."""
+        os.mkdir(name, DIRECTORY_MODE, dir_fd=parent)
+
+    def remove_directory(self, parent: int, name: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(name, dir_fd=parent)
+
+    def create(self, parent: int, name: str) -> int:
+        """Create a file with mode 0600 for appending."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(name, flags, FILE_MODE, dir_fd=parent)
+
+    def open_read(self, parent: int, name: str) -> int:
+        """Open a regular file; a pipe or a device planted under the name is refused instead of waited for."""
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=parent)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise OSError(errno.EINVAL, "not a regular file", name)
+        return file
+
+    def open_lock(self, parent: int, name: str) -> int:
+        """Open or create the lock file."""
+        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE, dir_fd=parent)
+
+    def write(self, file: int, data: bytes) -> int:
+        """Append with one call."""
+        return os.write(file, data)
+
+    def read(self, file: int, size: int, offset: int) -> bytes:
+        """Read at an offset, until `size` or the end of the file."""
+        parts = []
+        while size > 0:
+            part = os.pread(file, min(size, 1 << 30), offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def sync_data(self, file: int) -> None:
+        """Call fdatasync, or fsync where the system has no other."""
+        getattr(os, "fdatasync", os.fsync)(file)
+
+    def sync(self, file: int) -> None:
+        """Call fsync."""
+        os.fsync(file)
+
+    def close(self, file: int) -> None:
+        """Close it."""
+        os.close(file)
+
+    def link(self, parent: int, source: str, target: str) -> None:
+        """Make a hard link inside one directory."""
+        os.link(source, target, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=False)
+
+    def rename(self, parent: int, source: str, target: str) -> None:
+        """Rename inside one directory."""
+        os.rename(source, target, src_dir_fd=parent, dst_dir_fd=parent)
+
+    def unlink(self, parent: int, name: str) -> None:
+        """Remove a name."""
+        os.unlink(name, dir_fd=parent)
+
+    def names(self, directory: int) -> list[str]:
+        """List a directory."""
+        return os.listdir(directory)
+
+    def status(self, file: int) -> FileStatus:
+        """Call fstat."""
+        found = os.fstat(file)
+        return FileStatus(found.st_size, found.st_nlink, stat.S_ISDIR(found.st_mode), stat.S_ISREG(found.st_mode))
+
+    def exists(self, parent: int, name: str) -> bool:
+        """Call lstat."""
+        try:
+            os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def lock(self, file: int) -> bool:
+        """Call flock; fcntl's locks are dropped when any descriptor of the file is closed, so they will not do."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self, file: int) -> None:
+        """Call flock."""
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+    def type_of(self, path: str) -> str:
+        """Look the path up in the kernel's table of mounts; an empty string where there is none (not Linux)."""
+        try:
+            table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError:
+            return ""
+        return _type_in_table(table, os.path.realpath(path))
+
+
+def _type_in_table(table: str, path: str) -> str:
+    """Find the mount that holds `path`: the longest mount point that is a prefix, the last one mounted there."""
+    best, found = -1, ""
+    for line in table.splitlines():
+        left, _, right = line.partition(" - ")
+        mount_point = _unescape(left.split(" ")[4])
+        inside = path == mount_point or path.startswith(mount_point.rstrip("/") + "/")
+        if inside and len(mount_point) >= best:
+            best, found = len(mount_point), right.split(" ")[0]
+    return found
+
+
+def _unescape(text: str) -> str:
+    """Undo the octal escapes of the mount table (proc_pid_mountinfo(5))."""
+    for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(escape, character)
+    return text

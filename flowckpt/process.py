@@ -1,0 +1,70 @@
+"""Which process this is, and whether another one still lives.
+
+A pid alone identifies nothing: pids come again. The boot of the machine, the pid and the start time of the process
+together do (proc_pid_stat(5), field 22).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import attrs
+
+
+@attrs.frozen
+class ProcessIdentity:
+    """A process, told from every other one.
+
+    Attributes:
+        host: the machine's name.
+        boot_id: the machine's boot; empty where the system has no such id.
+        pid: the process id.
+        start_time: when it was started, in ticks since the boot; 0 where unknown.
+    """
+
+    host: str
+    boot_id: str
+    pid: int
+    start_time: int
+
+
+def current_process() -> ProcessIdentity:
+    """Identify the calling process."""
+    pid = os.getpid()
+    return ProcessIdentity(os.uname().nodename, _boot_id(), pid, _start_time(pid))
+
+
+def is_alive(process: ProcessIdentity) -> bool | None:
+    """Tell whether a process lives; None where that cannot be known from here (another machine).
+
+    Args:
+        process: the process.
+    """
+    if process.host != os.uname().nodename:
+        return None
+    if process.boot_id != _boot_id():
+        return False
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it lives, under another user
+    return not process.start_time or _start_time(process.pid) == process.start_time
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _start_time(pid: int) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    fields = stat[stat.rfind(")") + 2 :].split()  # the name in parentheses may itself hold spaces
+    return 0 if fields[0] in ("Z", "X") else int(fields[19])

@@ -1,0 +1,221 @@
+"""Replay, with no I/O, no clock and no loop: a generator and a record in, commands out.
+
+The rules:
+
+1. The generator is driven by `start()`, then by `send(value)` or `throw(error)` for each command it was given.
+2. A yielded step has a *path*: its name, and its occurrence where the name was used before. Paths are counted in the
+   order of the yields, which is the same in every execution of a deterministic generator.
+3. A path that is in the record is a `Restore`, whatever place it has there. A path that is not is an `Execute`,
+   but only when the whole record has been used: while recorded results wait for their step, a step that the record
+   does not know means that the code has changed, and running it could do anything. That is `WorkflowChangedError`.
+4. Ephemeral steps are never in the record: they are an `Execute` at each replay.
+5. The end of the generator is a `Finish` or a `Crash`; before the whole record was used it is a change, like rule 3.
+
+So nothing is executed (but ephemeral steps) until every recorded result has found its step.
+
+    start() ──► Restore ──send/throw──► … ──► Execute ──send/throw──► … ──► Finish | Crash
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from types import CodeType, FrameType, GeneratorType
+from typing import Any, TypeAlias
+
+import attrs
+
+from flowckpt.checkpoint import StepResult
+from flowckpt.dsl import Step, StepWithoutAction, path_of
+from flowckpt.errors import StepDefinitionError, WorkflowChangedError, WorkflowDefinitionError
+
+
+@attrs.define
+class Execute:
+    """Run this step now."""
+
+    path: str
+    step: Step[Any]
+    location: str
+
+
+@attrs.define
+class Restore:
+    """Answer the generator with this recorded result."""
+
+    path: str
+    step: Step[Any]
+    result: StepResult
+
+
+@attrs.define
+class Finish:
+    """The generator returned."""
+
+    output: Any
+
+
+@attrs.define
+class Crash:
+    """The generator raised."""
+
+    error: BaseException
+
+
+Command: TypeAlias = Execute | Restore | Finish | Crash
+
+_STEP_ITER: CodeType = Step.__iter__.__code__
+
+
+class Replay:
+    """Drives one generator against one record."""
+
+    def __init__(self, generator: Generator[Any, Any, Any], recorded: Iterable[StepResult], workflow_name: str) -> None:
+        self._generator = generator
+        self._workflow_name = workflow_name
+        self._waiting = {result.path: result for result in recorded}
+        self._uses: dict[str, int] = {}
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether recorded results are still waiting for their step."""
+        return bool(self._waiting)
+
+    def start(self) -> Command:
+        """Run the generator up to its first step.
+
+        Raises:
+            WorkflowChangedError: what it did is not what the record says; the generator is closed.
+        """
+        return self.send(None)
+
+    def send(self, value: Any) -> Command:
+        """Answer the last command with a value.
+
+        Args:
+            value: the step's output.
+
+        Raises:
+            WorkflowChangedError: what the generator does next is not what the record says; it is closed.
+            WorkflowDefinitionError: it yields something that is no step; it is closed.
+        """
+        try:
+            yielded = self._generator.send(value)
+        except StopIteration as stop:
+            return self._finished(stop.value)
+        except BaseException as error:
+            return self._raised(error)
+        return self._command(yielded)
+
+    def throw(self, error: BaseException) -> Command:
+        """Answer the last command with an error, raised at its `yield`.
+
+        Args:
+            error: what to raise there.
+
+        Raises:
+            WorkflowChangedError: as for `send`.
+            WorkflowDefinitionError: as for `send`.
+        """
+        try:
+            yielded = self._generator.throw(error)
+        except StopIteration as stop:
+            return self._finished(stop.value)
+        except BaseException as raised:
+            return self._raised(raised)
+        return self._command(yielded)
+
+    def close(self) -> BaseException | None:
+        """Close the generator, so that its `finally` blocks run; return what they raised, if anything."""
+        try:
+            self._generator.close()
+        except BaseException as error:
+            return error
+        return None
+
+    def _command(self, yielded: Any) -> Command:
+        if type(yielded) is not Step:
+            raise self._closed(_no_step(yielded, self._workflow_name, self._where()))
+        step: Step[Any] = yielded
+        name = step.name
+        occurrence = self._uses.get(name, 0)
+        self._uses[name] = occurrence + 1
+        path = path_of(name, occurrence)
+        if step.modifiers.is_ephemeral:
+            return Execute(path, step, self._where())
+        if not self._waiting:
+            return Execute(path, step, self._where())
+        result = self._waiting.pop(path, None)
+        if result is None:
+            raise self._changed(f"yields the step {path!r}, which the record does not have", self._describe(path, step))
+        action = step.action
+        if result.step_type != action.step_type or (result.function and result.function != action.function_name):
+            self._waiting = {path: result, **self._waiting}
+            raise self._changed(f"yields another step under the path {path!r}", self._describe(path, step))
+        return Restore(path, step, result)
+
+    def _finished(self, output: Any) -> Command:
+        if self._waiting:
+            raise self._changed("returns before the record ends", f"return {output!r:.80}")
+        return Finish(output)
+
+    def _raised(self, error: BaseException) -> Command:
+        if self._waiting and isinstance(error, Exception):
+            what = f"{type(error).__name__}: {error}"
+            raise self._changed("raises before the record ends", f"raise {what:.200}") from error
+        return Crash(error)
+
+    def _changed(self, what: str, yielded: str) -> BaseException:
+        first = next(iter(self._waiting.values()))
+        recorded = f"step {first.path!r} ({first.step_type} {first.function}".rstrip() + ")"
+        if first.location:
+            recorded += f" at {first.location}"
+        return self._closed(
+            WorkflowChangedError(
+                f"workflow {self._workflow_name!r} {what}: recorded {recorded}; now {yielded}",
+                workflow_name=self._workflow_name,
+                recorded=recorded,
+                yielded=yielded,
+                remedy="Nothing was run or changed. Restore the code that wrote the record and resume, or start a new "
+                "run with the new code.",
+            )
+        )
+
+    def _describe(self, path: str, step: Step[Any]) -> str:
+        action = step.action
+        return f"step {path!r} ({action.step_type} {action.function_name}".rstrip() + f") at {self._where(full=True)}"
+
+    def _closed(self, error: BaseException) -> BaseException:
+        self.close()
+        return error
+
+    def _where(self, *, full: bool = False) -> str:
+        """Return `file:line` of the `yield` that the generator stands at, inside generators it delegates to.
+
+        The record gets the bare file name: the same code in another directory is the same code.
+        """
+        found = self._generator
+        while type(inner := getattr(found, "gi_yieldfrom", None)) is GeneratorType and inner.gi_code is not _STEP_ITER:
+            found = inner
+        frame: FrameType | None = getattr(found, "gi_frame", None)
+        if frame is None:
+            return ""
+        file = frame.f_code.co_filename
+        return f"{file if full else file[file.rfind('/') + 1 :]}:{frame.f_lineno}"
+
+
+def _no_step(yielded: object, workflow_name: str, where: str) -> StepDefinitionError | WorkflowDefinitionError:
+    if isinstance(yielded, StepWithoutAction):
+        return StepDefinitionError(
+            f"workflow {workflow_name!r} yielded step {yielded.name!r}, which has no action",
+            step=yielded.name,
+            where=where,
+            remedy="Give it one: .python(function, …).",
+        )
+    remedy = 'Yield step("name").python(function, …); for plain work, do not yield.'
+    if isinstance(yielded, GeneratorType):
+        remedy = "Write 'yield from' to delegate to another generator."
+    return WorkflowDefinitionError(
+        f"workflow {workflow_name!r} yielded {yielded!r:.120} ({type(yielded).__name__}), which is no step",
+        where=where,
+        remedy=remedy,
+    )

@@ -1,0 +1,200 @@
+"""The store port: what the engine asks of a place where checkpoints live.
+
+A store speaks the domain. It is asked to save a `CheckpointData` and to load one; it is never asked about paths, rows
+or bytes, and it holds no policy: when to save, what to keep and whom to tell is decided above it.
+
+What every store promises:
+
+- `save` returns after the checkpoint is durable, or raises. There is no third way. After `CheckpointStorageError` with
+  `is_outcome_unknown` the checkpoint may or may not be there; only taking the run over again finds out.
+- `data.attempt` is the fencing number. A writer owns one attempt of a run; a save from an attempt that is not the
+  newest, or that belongs to another writer, is refused with `FencedError`.
+- `data.sequence` grows. A save at or below the last one is refused with `SaveConflictError`.
+- The history in `data.step_results` is saved once: a store writes what it does not hold yet. Where a new attempt goes
+  on from an earlier point, the results behind that point stay in the store and no longer belong to the run.
+- What is not of the closed set of types is refused with `EncodingError`, before anything is written.
+- Missing, corrupt, foreign, locked and fenced are different errors.
+
+The five methods are all that the engine needs. What a store can do beyond them is a small protocol of its own below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import attrs
+
+from flowckpt.checkpoint import CheckpointData, CheckpointRef, Owner, RunInfo
+
+
+class CheckpointStore(Protocol):
+    """A place where checkpoints live."""
+
+    async def save(self, workflow_id: str, data: CheckpointData) -> None:
+        """Make a checkpoint durable, atomically.
+
+        Args:
+            workflow_id: the run.
+            data: the checkpoint; its `attempt` fences its writer, its `sequence` orders it.
+
+        Raises:
+            FencedError: the writer no longer owns the run.
+            SaveConflictError: the sequence is taken or passed.
+            EncodingError: a value cannot be recorded.
+            CheckpointStorageError: the medium failed.
+        """
+        ...
+
+    async def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
+        """Return the newest checkpoint of that id.
+
+        Args:
+            workflow_id: the run.
+            checkpoint_id: the checkpoint's id.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run, or no such checkpoint in it.
+            CheckpointCorruptedError: its record is damaged.
+        """
+        ...
+
+    async def load_latest(self, workflow_id: str) -> CheckpointData | None:
+        """Return the checkpoint with the highest sequence, or None where the run has none.
+
+        Args:
+            workflow_id: the run.
+
+        Raises:
+            CheckpointCorruptedError: the record is damaged; it is never taken for "no checkpoint".
+        """
+        ...
+
+    async def clear(self, workflow_id: str) -> None:
+        """Remove a run with all that belongs to it; a crash in the middle never brings half of it back.
+
+        Args:
+            workflow_id: the run; clearing one that does not exist is no error.
+
+        Raises:
+            RunLockedError: another process owns the run.
+        """
+        ...
+
+    async def list_checkpoints(self, workflow_id: str) -> Sequence[CheckpointRef]:
+        """Return the run's checkpoints, the newest first; none where the run does not exist.
+
+        Args:
+            workflow_id: the run.
+
+        Raises:
+            CheckpointCorruptedError: the record is damaged.
+        """
+        ...
+
+
+@attrs.frozen
+class Lease:
+    """What a writer has that owns a run.
+
+    Attributes:
+        workflow_id: the run.
+        attempt: the attempt that it may save under.
+        latest: the newest checkpoint, read after the run was claimed; None for a new run.
+        last_sequence: the highest sequence that the run ever had, also behind a point that it went back from.
+        notices: what was noticed while reading, for people: a torn record that was dropped, and the like.
+    """
+
+    workflow_id: str
+    attempt: int
+    latest: CheckpointData | None
+    last_sequence: int = 0
+    notices: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class OwnsRuns(Protocol):
+    """A store whose runs have one owner at a time."""
+
+    async def acquire(self, workflow_id: str, *, steal: bool = False) -> Lease:
+        """Become the owner of a run: claim its next attempt, which fences every earlier one, then read the run.
+
+        Args:
+            workflow_id: the run; it need not exist yet.
+            steal: take it although its owner's process still holds it.
+
+        Raises:
+            RunLockedError: another process owns it and is alive.
+            CheckpointCorruptedError: its record is damaged.
+        """
+        ...
+
+    async def release(self, workflow_id: str) -> None:
+        """Give a run up; a claim under which nothing was saved leaves no trace. No error where it is not owned.
+
+        Args:
+            workflow_id: the run.
+        """
+        ...
+
+    async def owner(self, workflow_id: str) -> Owner | None:
+        """Return who owns the run and is alive, or None.
+
+        Args:
+            workflow_id: the run.
+        """
+        ...
+
+
+@runtime_checkable
+class ListsRuns(Protocol):
+    """A store that can tell its runs."""
+
+    async def list_runs(self) -> Sequence[RunInfo]:
+        """Return the runs, the one started last first. A damaged run is listed by `check`, not here."""
+        ...
+
+
+@runtime_checkable
+class DeletesCheckpoints(Protocol):
+    """A store that can remove a single checkpoint."""
+
+    async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
+        """Remove all checkpoints of that id; tell whether there was one. The results stay: later ones need them.
+
+        Args:
+            workflow_id: the run.
+            checkpoint_id: the checkpoint's id.
+
+        Raises:
+            RunLockedError: another process owns the run.
+        """
+        ...
+
+
+@attrs.frozen
+class Finding:
+    """Something that the check of a store found.
+
+    Attributes:
+        workflow_id: the run, or an empty string for the store itself.
+        severity: `ok`, `notice` (harmless, as a torn last record) or `corrupt`.
+        detail: what was found, with its place.
+    """
+
+    workflow_id: str
+    severity: str
+    detail: str
+
+
+@runtime_checkable
+class ChecksIntegrity(Protocol):
+    """A store that can read all it holds and say what is damaged."""
+
+    async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
+        """Read and verify, changing nothing.
+
+        Args:
+            workflow_id: one run, or None for all.
+        """
+        ...

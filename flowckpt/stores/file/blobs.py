@@ -1,0 +1,81 @@
+"""Large values: immutable files named by the SHA-256 of their content, beside the segments of their run.
+
+A blob is durable before the record that names it is written. A file that is there under the right name is trusted only
+where a record names it or this writer put it there: one left by a process that died may be in the page cache alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterable
+from hashlib import sha256
+
+from flowckpt.codec.blob import Blob
+from flowckpt.errors import CheckpointCorruptedError
+from flowckpt.filesystem import FileSystem
+from flowckpt.process import current_process
+from flowckpt.stores.file.names import BLOBS, temporary_name
+
+
+def write_blobs(filesystem: FileSystem, run: int, blobs: Iterable[Blob]) -> None:
+    """Make blobs durable in the directory of a run.
+
+    Args:
+        filesystem: the calls.
+        run: the run's directory, open.
+        blobs: the blobs, none of them trusted to be there.
+    """
+    with contextlib.suppress(FileExistsError):
+        filesystem.make_directory(run, BLOBS)
+    filesystem.sync(run)
+    directory = filesystem.open_directory(run, BLOBS)
+    try:
+        for blob in blobs:
+            name = temporary_name(current_process(), secrets.token_hex(8))
+            file = filesystem.create(directory, name)
+            try:
+                content = blob.content()
+                written = 0
+                while written < len(content):
+                    written += filesystem.write(file, content[written:] if written else content)
+                filesystem.sync_data(file)
+            finally:
+                filesystem.close(file)
+            filesystem.rename(directory, name, blob.digest)
+        filesystem.sync(directory)
+    finally:
+        filesystem.close(directory)
+
+
+def read_blob(filesystem: FileSystem, run: int, workflow_id: str, digest: str, size: int) -> bytes:
+    """Return the content of a blob, verified.
+
+    Args:
+        filesystem: the calls.
+        run: the run's directory, open.
+        workflow_id: the run, for the error.
+        digest: the blob's name.
+        size: how long it is, according to the record.
+
+    Raises:
+        CheckpointCorruptedError: it is missing, or its content is not what the record says.
+    """
+    location = f"{BLOBS}/{digest}"
+    try:
+        directory = filesystem.open_directory(run, BLOBS)
+        try:
+            file = filesystem.open_read(directory, digest)
+        finally:
+            filesystem.close(directory)
+    except OSError as error:
+        raise CheckpointCorruptedError(
+            workflow_id, location=location, detail=f"a large value cannot be read: {error.strerror}"
+        ) from error
+    try:
+        content = filesystem.read(file, size + 1, 0)
+    finally:
+        filesystem.close(file)
+    if len(content) != size or sha256(content).hexdigest() != digest:
+        raise CheckpointCorruptedError(workflow_id, location=location, detail="a large value does not match its digest")
+    return content

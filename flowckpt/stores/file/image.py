@@ -1,0 +1,214 @@
+"""A run as its segments tell it: the newest begun segment followed back to the first, and joined.
+
+Read without a lock and without writing, so a reader can crash too. The segments are given as a function, so the
+rules here need no disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+from flowckpt.checkpoint import CheckpointData, CheckpointRef, History, Reason
+from flowckpt.codec.blob import Fetch
+from flowckpt.codec.checkpoints import CARRIED, check_schema, decode_head
+from flowckpt.codec.results import decode_result
+from flowckpt.errors import CheckpointCorruptedError, DecodingError, ForeignRecordError
+from flowckpt.stores.file.names import segment_name
+from flowckpt.stores.file.segment import Cut, Record, Segment, SegmentDamagedError, read_header, read_segment
+
+ReadSegment = Callable[[int], bytes]
+
+
+@attrs.define(eq=False)
+class RunImage:
+    """What a run is, according to its segments.
+
+    Attributes:
+        workflow_id: the run.
+        newest: the number of the newest segment, begun or not; 0 where there is none.
+        records: the lines that belong to the run, oldest first.
+        counts: how many results the run has after each of them.
+        history: all its results.
+        last_sequence: the highest sequence that it ever had.
+        started_at: when its first segment was made.
+        notices: what was dropped or restored while reading.
+        is_cleared: whether the newest segment says that the run was cleared.
+    """
+
+    workflow_id: str
+    newest: int = 0
+    records: list[Record] = attrs.field(factory=list)
+    counts: list[int] = attrs.field(factory=list)
+    history: History = attrs.field(factory=History)
+    last_sequence: int = 0
+    started_at: datetime | None = None
+    notices: list[str] = attrs.field(factory=list)
+    is_cleared: bool = False
+    _deleted: set[int] = attrs.field(factory=set)
+
+    def checkpoints(self) -> list[int]:
+        """Return the indices of the records that are checkpoints and were not deleted, oldest first."""
+        return [
+            index
+            for index, record in enumerate(self.records)
+            if record.deletes is None and record.head["sequence"] not in self._deleted
+        ]
+
+    def data(self, index: int, fetch: Fetch) -> CheckpointData:
+        """Return a checkpoint.
+
+        Args:
+            index: the index of its record.
+            fetch: reads large values.
+        """
+        merged: dict[str, Any] = {}
+        for record in self.records[:index]:
+            for name in CARRIED:
+                if name in record.head:
+                    merged[name] = record.head[name]
+        record = self.records[index]
+        merged.update(record.head)
+        merged["attempt"] = record.segment
+        del merged["results"], merged["sha256"]  # the line's own
+        return decode_head(merged, self.history.view(self.counts[index]), fetch)
+
+    def reference(self, index: int) -> CheckpointRef:
+        """Return the light description of a checkpoint.
+
+        Args:
+            index: the index of its record.
+        """
+        record = self.records[index]
+        head = record.head
+        return CheckpointRef(
+            self.workflow_id,
+            head["checkpoint_id"],
+            head["sequence"],
+            record.segment,
+            Reason(head["reason"]),
+            datetime.fromisoformat(head["saved_at"]),
+            self.counts[index],
+            len(record.line) + 1,
+        )
+
+    def cut_at(self, records: int) -> Cut:
+        """Return the adoption of the first `records` lines: where they end, and a copy of the last.
+
+        Args:
+            records: how many lines the successor goes on from.
+        """
+        if records == 0:
+            return Cut(0, last_sequence=self.last_sequence)
+        last = self.records[records - 1]
+        return Cut(
+            last.segment,
+            last.end,
+            sum(record.segment == last.segment for record in self.records[:records]),
+            last.digest.hex(),
+            self.counts[records - 1],
+            last.line.decode(),
+            self.last_sequence,
+        )
+
+
+def read_run(workflow_id: str, numbers: list[int], read: ReadSegment, fetch: Fetch) -> RunImage:
+    """Join the segments of a run.
+
+    Args:
+        workflow_id: the run.
+        numbers: the numbers of its segments, ascending.
+        read: returns the bytes of one of them.
+        fetch: reads large values.
+
+    Raises:
+        CheckpointCorruptedError: a record of the run is damaged or missing.
+        ForeignRecordError: a segment belongs to another run.
+    """
+    image = RunImage(workflow_id, newest=numbers[-1] if numbers else 0)
+    if not numbers:
+        return image
+    if _header(image, numbers[-1], read(numbers[-1])).get("kind") == "cleared":
+        image.is_cleared = True
+        return image
+    chosen = _follow_back(image, numbers, read)
+    for segment in chosen:
+        for record in segment.records:
+            _join(image, record, fetch)
+    if chosen:
+        image.started_at = datetime.fromisoformat(chosen[0].header["created_at"])
+        first = chosen[-1].adoption
+        image.last_sequence = max(image.last_sequence, first.last_sequence if first else 0)
+    return image
+
+
+def _follow_back(image: RunImage, numbers: list[int], read: ReadSegment) -> list[Segment]:
+    """Return the segments that make up the run, oldest first."""
+    chosen: list[Segment] = []
+    for number in reversed(numbers):
+        data = read(number)
+        _header(image, number, data)
+        segment = _segment(image, number, data, None)
+        if segment.is_begun:
+            chosen.append(segment)
+            break
+    while chosen and (cut := chosen[-1].adoption) is not None and cut.segment > 0:
+        if cut.segment not in numbers:
+            raise _corrupt(image, cut.segment, "it is missing, and a later one continues it")
+        data = read(cut.segment)
+        _header(image, cut.segment, data)
+        chosen.append(_segment(image, cut.segment, data, cut))
+    return chosen[::-1]
+
+
+def _header(image: RunImage, number: int, data: bytes) -> dict[str, Any]:
+    try:
+        header, _, _ = read_header(data)
+    except SegmentDamagedError as damage:
+        raise _corrupt(image, number, str(damage)) from damage
+    check_schema(header.get("schema_version"))
+    if header.get("workflow_id") != image.workflow_id or header.get("segment") != number:
+        raise ForeignRecordError(
+            f"{segment_name(number)} in the directory of run {image.workflow_id!r} is segment {header.get('segment')!r} "
+            f"of run {header.get('workflow_id')!r}",
+            workflow_id=image.workflow_id,
+            found=str(header.get("workflow_id")),
+            remedy="A file was moved or copied between runs; put it back where it belongs.",
+        )
+    return header
+
+
+def _segment(image: RunImage, number: int, data: bytes, cut: Cut | None) -> Segment:
+    try:
+        segment = read_segment(data, number=number, cut=cut)
+    except SegmentDamagedError as damage:
+        raise _corrupt(image, number, str(damage)) from damage
+    if segment.notice:
+        image.notices.append(f"{segment_name(number)}: {segment.notice}")
+    return segment
+
+
+def _join(image: RunImage, record: Record, fetch: Fetch) -> None:
+    head = record.head
+    try:
+        for document, encoded in zip(record.results, record.encoded, strict=True):
+            result, blobs = decode_result(document, fetch)
+            image.history.append(result, encoded, blobs)
+        if (deletes := record.deletes) is not None:
+            image._deleted.update(deletes)
+        else:
+            sequence = head["sequence"]
+            if sequence <= image.last_sequence or head["results"] != len(image.history.results):
+                raise _corrupt(image, record.segment, f"byte {record.end}: checkpoint {sequence} is out of order")
+            image.last_sequence = sequence
+    except (DecodingError, KeyError, TypeError) as error:
+        raise _corrupt(image, record.segment, f"before byte {record.end}: {error}") from error
+    image.records.append(record)
+    image.counts.append(len(image.history.results))
+
+
+def _corrupt(image: RunImage, number: int, detail: str) -> CheckpointCorruptedError:
+    return CheckpointCorruptedError(image.workflow_id, location=segment_name(number), detail=detail)

@@ -1,0 +1,113 @@
+"""A run in a list: read from the first and the last lines of its segments, not from all of it."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from flowckpt.checkpoint import Reason, RunInfo, Status
+from flowckpt.checkpoint.data import STATUS_OF_REASON
+from flowckpt.codec import decode
+from flowckpt.errors import CheckpointCorruptedError
+from flowckpt.filesystem import FileSystem
+from flowckpt.stores.file.names import segment_name, segment_numbers
+from flowckpt.stores.file.segment import SegmentDamagedError, read_header
+
+_STEP = 16 * 1024
+
+
+def run_id_in(filesystem: FileSystem, directory: int) -> str | None:
+    """Return the id of the run in a directory, from its newest header; None where it holds no live run.
+
+    Raises:
+        CheckpointCorruptedError: the header is damaged.
+    """
+    numbers = segment_numbers(filesystem.names(directory))
+    if not numbers:
+        return None
+    header = _header(filesystem, directory, numbers[-1])
+    return None if header.get("kind") == "cleared" else header["workflow_id"]
+
+
+def describe_run(filesystem: FileSystem, directory: int) -> RunInfo | None:
+    """Return the run in a directory as a list shows it; None where it has no checkpoint.
+
+    Raises:
+        CheckpointCorruptedError: a line that it needs is damaged.
+    """
+    workflow_id = run_id_in(filesystem, directory)
+    if workflow_id is None:
+        return None
+    numbers = segment_numbers(filesystem.names(directory))
+    for number in reversed(numbers):
+        first = _first_record(filesystem, directory, number)
+        if first is None:
+            continue
+        last = _last_record(filesystem, directory, number) or first
+        reason = Reason(last["reason"])
+        return RunInfo(
+            workflow_id,
+            first["workflow_name"],
+            Status(last.get("status", STATUS_OF_REASON[reason])),
+            number,
+            datetime.fromisoformat(_header(filesystem, directory, numbers[0])["created_at"]),
+            datetime.fromisoformat(last["saved_at"]),
+            last["results"],
+            decode(first["metadata"]),
+        )
+    return None
+
+
+def _header(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any]:
+    try:
+        return read_header(_lines_from_start(filesystem, directory, number, 1))[0]
+    except SegmentDamagedError as damage:
+        raise CheckpointCorruptedError("", location=segment_name(number), detail=str(damage)) from damage
+
+
+def _first_record(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any] | None:
+    """Return the first checkpoint of a segment: it holds what later ones only carry."""
+    wanted = 2 if number == 1 else 3
+    lines = _lines_from_start(filesystem, directory, number, wanted).split(b"\n")
+    return _parsed(lines[wanted - 1]) if len(lines) > wanted else None
+
+
+def _last_record(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any] | None:
+    """Return the last whole checkpoint of a segment, reading backwards until one is found."""
+    file = filesystem.open_read(directory, segment_name(number))
+    try:
+        size = filesystem.status(file).size
+        step = _STEP
+        while True:
+            start = max(0, size - step)
+            lines = filesystem.read(file, size - start, start).split(b"\n")
+            for line in reversed(lines if start == 0 else lines[1:]):
+                if (found := _parsed(line)) is not None and "sequence" in found:
+                    return found
+            if start == 0:
+                return None
+            step *= 8
+    finally:
+        filesystem.close(file)
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:  # the line being written just now, or a torn one
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _lines_from_start(filesystem: FileSystem, directory: int, number: int, count: int) -> bytes:
+    file = filesystem.open_read(directory, segment_name(number))
+    try:
+        size = _STEP
+        while True:
+            data = filesystem.read(file, size, 0)
+            if data.count(b"\n") >= count or len(data) < size:
+                return data
+            size *= 8
+    finally:
+        filesystem.close(file)

@@ -1,0 +1,69 @@
+"""Names in the store's directories; the only way from an id to a path."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+
+from flowckpt.process import ProcessIdentity
+
+RUNS = "runs"
+LOCK = "lock"
+BLOBS = "blobs"
+
+_PLAIN_ID = re.compile(r"[a-z0-9_-]{1,64}")
+_SEGMENT = re.compile(r"([0-9]{8})\.jsonl")
+_TEMPORARY = re.compile(r"\.new-([0-9a-f]{8})-([0-9]+)-([0-9]+)-[0-9a-f]+")
+
+
+def run_directory(workflow_id: str) -> str:
+    """Return the directory of a run.
+
+    Ids of lower-case letters, digits, `_` and `-` up to 64 characters stand for themselves; every other one is hashed,
+    behind a dot that no plain one has. So no id can name another place, nor two ids one directory on a file system
+    that folds case. The true id stands in each segment's header and is compared when it is read.
+
+    Args:
+        workflow_id: any text.
+    """
+    if _PLAIN_ID.fullmatch(workflow_id):
+        return workflow_id
+    return "h." + sha256(workflow_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def segment_name(number: int) -> str:
+    """Return the name of an attempt's segment."""
+    return f"{number:08d}.jsonl"
+
+
+def segment_numbers(names: list[str]) -> list[int]:
+    """Return the numbers of the segments among names, ascending."""
+    return sorted(int(match[1]) for name in names if (match := _SEGMENT.fullmatch(name)))
+
+
+def temporary_name(process: ProcessIdentity, token: str) -> str:
+    """Return a name for a file that is not finished; it says whose it is, so a later sweep knows what is left over.
+
+    Args:
+        process: its maker.
+        token: random hex digits.
+    """
+    return f".new-{_boot(process)}-{process.pid}-{process.start_time}-{token}"
+
+
+def maker_of_temporary(name: str, here: ProcessIdentity) -> ProcessIdentity | None:
+    """Return who made a temporary file, or None where the name is not one.
+
+    Args:
+        name: a name in the directory.
+        here: this process; the maker is taken to be of its machine, as the store is a local directory.
+    """
+    match = _TEMPORARY.fullmatch(name)
+    if match is None:
+        return None
+    boot_id = here.boot_id if match[1] == _boot(here) else match[1]
+    return ProcessIdentity(here.host, boot_id, int(match[2]), int(match[3]))
+
+
+def _boot(process: ProcessIdentity) -> str:
+    return sha256(process.boot_id.encode()).hexdigest()[:8]

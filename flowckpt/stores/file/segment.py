@@ -1,0 +1,230 @@
+"""One segment file, read: its header, what it adopts, and its records, each proved by the chain.
+
+A segment belongs to one attempt and is only ever appended to. Its lines:
+
+1. the header: which run, which segment, who wrote it;
+2. in every segment but the first: the adoption: which earlier segment it continues, up to where, with a copy of the
+   last line adopted (that line may never have reached the disk);
+3. records: checkpoints with the results that are new in them, and deletions of checkpoints.
+
+Nothing here touches the disk: bytes in, a `Segment` out, or `SegmentDamagedError`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from flowckpt.stores.file.line import START, is_torn, looks_whole, opened
+
+FORMAT = 1
+_RESULTS = b'{"step_results":['
+_scan = json.JSONDecoder().scan_once  # one value from a place in a text, and where it ends; written in C
+
+
+class SegmentDamagedError(Exception):
+    """A segment is damaged at a place; the store turns this into `CheckpointCorruptedError`."""
+
+    def __init__(self, offset: int, detail: str) -> None:
+        super().__init__(f"byte {offset}: {detail}")
+        self.offset = offset
+        self.detail = detail
+
+
+@attrs.frozen
+class Cut:
+    """Where a successor stopped following a segment.
+
+    Attributes:
+        segment: which segment it continues; 0 for none.
+        size: bytes of it that are continued.
+        records: lines of it that are continued, behind header and adoption.
+        digest: the digest of the last of them, in hex.
+        results: how many results the run has there.
+        last_line: that line itself, without its line feed.
+        last_sequence: the highest sequence that the run ever had by then.
+    """
+
+    segment: int
+    size: int = 0
+    records: int = 0
+    digest: str = ""
+    results: int = 0
+    last_line: str = ""
+    last_sequence: int = 0
+
+    def document(self) -> dict[str, Any]:
+        """Return the cut as the adoption line holds it."""
+        return {"adopts": attrs.asdict(self)}
+
+
+@attrs.define(eq=False)
+class Record:
+    """One line behind the header and the adoption.
+
+    Attributes:
+        head: the checkpoint's fields, or `{"deletes": [sequence, …]}`.
+        results: documents of the results that are new in it.
+        encoded: their canonical bytes.
+        end: where the line ends in its file.
+        digest: its digest.
+        line: the line, without its line feed.
+        segment: the number of its segment.
+    """
+
+    head: Mapping[str, Any]
+    results: list[Any]
+    encoded: list[bytes]
+    end: int
+    digest: bytes
+    line: bytes
+    segment: int = 0
+
+    @property
+    def deletes(self) -> list[int] | None:
+        """The sequences that it deletes, where it is a deletion."""
+        found: list[int] | None = self.head.get("deletes")
+        return found
+
+
+@attrs.define(eq=False)
+class Segment:
+    """A segment, read.
+
+    Attributes:
+        header: the header's fields.
+        adoption: what it continues; None where it does not have that line (yet).
+        records: its records.
+        body_digest: the digest of the line before the first record.
+        body_start: where the first record begins.
+        notice: what was dropped, if anything.
+    """
+
+    header: Mapping[str, Any]
+    adoption: Cut | None
+    records: list[Record]
+    body_digest: bytes
+    body_start: int
+    notice: str = ""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it has its first record, so that readers follow it."""
+        return bool(self.records) or self.adoption is not None
+
+
+def read_header(data: bytes) -> tuple[dict[str, Any], int, bytes]:
+    """Return the header's fields, where it ends, and its digest.
+
+    Raises:
+        SegmentDamagedError: there is no whole header; it was synced before the segment got its name.
+    """
+    end = data.find(b"\n")
+    digest = opened(data[:end], START) if end > 0 else None
+    if digest is None:
+        raise SegmentDamagedError(0, "the header does not match its checksum")
+    header: dict[str, Any] = json.loads(data[:end])
+    return header, end + 1, digest
+
+
+def read_segment(data: bytes, *, number: int, cut: Cut | None = None) -> Segment:
+    """Read a segment.
+
+    Args:
+        data: the file's bytes.
+        number: the number in the file's name.
+        cut: where the successor stopped; None for the newest segment, whose end may be torn.
+
+    Raises:
+        SegmentDamagedError: it is damaged anywhere but in a torn end.
+    """
+    header, position, digest = read_header(data)
+    adoption: Cut | None = None
+    records: list[Record] = []
+    body_start, body_digest = position, digest
+    limit = len(data) if cut is None else cut.size
+    notice = ""
+    while position < limit:
+        end = data.find(b"\n", position, limit)
+        line = data[position : limit if end < 0 else end]
+        found = opened(line, digest) if end >= 0 else None
+        if found is None:
+            line, found, end, notice = _at_damage(data, position, digest, cut)
+            if found is None:
+                break
+        if position == body_start and number > 1 and adoption is None:
+            adoption = _adoption(line, position, number)
+            body_start, body_digest = end + 1, found
+        else:
+            record = _record(line, position)
+            record.end, record.digest, record.segment = end + 1, found, number
+            records.append(record)
+        position, digest = end + 1, found
+    if cut is not None:
+        _check_cut(cut, records, position, digest)
+    return Segment(header, adoption, records, body_digest, body_start, notice)
+
+
+def _at_damage(data: bytes, position: int, digest: bytes, cut: Cut | None) -> tuple[bytes, bytes | None, int, str]:
+    """Decide about a line that does not match: the copy of the last adopted line, a torn end, or damage."""
+    if cut is not None:
+        copy = cut.last_line.encode()
+        found = opened(copy, digest) if position + len(copy) + 1 == cut.size else None
+        if found is None or found.hex() != cut.digest:
+            raise SegmentDamagedError(position, "a record does not match its checksum")
+        return copy, found, cut.size - 1, f"the last record was restored from its copy in segment {cut.segment + 1}"
+    tail = data[position:]
+    # A record whose first or last byte alone lies in a sector that never reached the disk is still all there.
+    for whole, end in ((tail, len(tail)), (tail[:-1], len(tail) - 1)) if b"\n" not in tail else ():
+        found = opened(whole, digest)
+        if found is not None and (end == len(tail) or tail[-1] == 0):
+            return whole, found, position + end, "the last record lacked its line feed"
+    if tail[:1] == b"\0" and tail[-1:] == b"\n" and (found := opened(b"{" + tail[1:-1], digest)) is not None:
+        return b"{" + tail[1:-1], found, position + len(tail) - 1, "the last record lacked its first byte"
+    if is_torn(tail, position):
+        return b"", None, position, f"a torn record of {len(tail)} bytes at its end was dropped"
+    first = tail.split(b"\n", 1)[0]
+    what = "does not match its checksum" if looks_whole(first) else "is not whole"
+    raise SegmentDamagedError(position, f"a record {what}")
+
+
+def _check_cut(cut: Cut, records: list[Record], position: int, digest: bytes) -> None:
+    if position != cut.size or digest.hex() != cut.digest or len(records) != cut.records:
+        raise SegmentDamagedError(
+            position, f"it ends before byte {cut.size}, up to which segment {cut.segment + 1} or later continued it"
+        )
+
+
+def _adoption(line: bytes, position: int, number: int) -> Cut:
+    document = json.loads(line)
+    try:
+        cut = Cut(**document["adopts"])
+    except (KeyError, TypeError) as error:
+        raise SegmentDamagedError(position, "the second line does not say what the segment continues") from error
+    if cut.segment >= number:
+        raise SegmentDamagedError(position, f"it says that it continues segment {cut.segment}")
+    return cut
+
+
+def _record(line: bytes, position: int) -> Record:
+    if not line.startswith(_RESULTS):
+        return Record(json.loads(line), [], [], 0, b"", line)
+    text = line.decode()
+    is_ascii = len(text) == len(line)
+    results: list[Any] = []
+    encoded: list[bytes] = []
+    at = len(_RESULTS)
+    try:
+        while text[at] != "]":
+            at += text[at] == ","
+            document, end = _scan(text, at)
+            results.append(document)
+            encoded.append(line[at:end] if is_ascii else text[at:end].encode())
+            at = end
+        head: dict[str, Any] = json.loads("{" + text[at + 2 :])
+    except (StopIteration, ValueError, IndexError) as error:  # sealed, so only a foreign writer could do this
+        raise SegmentDamagedError(position, "a record is no JSON of this format") from error
+    return Record(head, results, encoded, 0, b"", line)

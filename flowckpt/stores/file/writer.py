@@ -1,0 +1,118 @@
+"""The one writer of a segment: append, sync, look whether still the owner, and only then acknowledge.
+
+Why a failure here is final
+---------------------------
+After a failed write or sync nobody knows what is on the disk: the kernel reports the error once, the next sync succeeds
+without writing, and reading shows the new bytes from the page cache. So there is no retry, no truncation and no
+further save on this handle; it is *poisoned*. Only a new segment can find out what became of the record, because it
+copies the last line it adopts into a file of its own.
+
+Why the fence is checked after the sync
+---------------------------------------
+A successor claims segment N + 1 first and reads segment N second. If N + 1 does not exist when our sync has returned,
+its reader has not begun, so it will see our record: acknowledge. If it does exist, the reader may have come before our
+bytes: not acknowledged. The same holds for a run that was cleared, whose segment has no name any more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from flowckpt.errors import CheckpointStorageError, FencedError
+from flowckpt.filesystem import FileSystem
+from flowckpt.stores.file.line import seal
+from flowckpt.stores.file.names import segment_name
+
+
+class SegmentWriter:
+    """Appends lines to one segment.
+
+    Attributes:
+        number: the segment, the attempt, the fencing number.
+        is_poisoned: whether a write failed, so that nothing more may be written.
+        has_written: whether any line was appended.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        directory: int,
+        file: int,
+        *,
+        workflow_id: str,
+        number: int,
+        digest: bytes,
+        newest_number: Callable[[], int | None],
+    ) -> None:
+        self.number = number
+        self.is_poisoned = False
+        self.has_written = False
+        self._filesystem = filesystem
+        self._directory = directory
+        self._file = file
+        self._workflow_id = workflow_id
+        self._digest = digest
+        self._next_name = segment_name(number + 1)
+        self._newest_number = newest_number
+        self._pid = os.getpid()
+
+    def append(self, body: bytes) -> None:
+        """Make a line durable, or raise.
+
+        Args:
+            body: a JSON object without its closing brace.
+
+        Raises:
+            FencedError: another attempt has begun, or the run was cleared; nothing is acknowledged.
+            CheckpointStorageError: the handle was poisoned before, or is now.
+        """
+        self._check_usable()
+        line, digest = seal(body, self._digest)
+        filesystem = self._filesystem
+        self.is_poisoned = True  # until the line is acknowledged: any exception from here on, of whatever kind
+        try:
+            written = filesystem.write(self._file, line)
+            while written < len(line):
+                written += filesystem.write(self._file, line[written:])
+            filesystem.sync_data(self._file)
+            is_fenced = filesystem.exists(self._directory, self._next_name) or not filesystem.status(self._file).links
+        except OSError as error:
+            raise self._failed(error) from error
+        if is_fenced:
+            raise FencedError(self._workflow_id, attempt=self.number, newest_attempt=self._newest_number())
+        self._digest = digest
+        self.has_written = True
+        self.is_poisoned = False
+
+    def close(self) -> None:
+        """Close the segment's file."""
+        if os.getpid() == self._pid:
+            self._filesystem.close(self._file)
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise CheckpointStorageError(
+                f"run {self._workflow_id!r} is owned by the process that this one was forked from",
+                workflow_id=self._workflow_id,
+                operation="save",
+                remedy="Save from the parent, or open a store in the child for runs of its own.",
+            )
+        if self.is_poisoned:
+            raise CheckpointStorageError(
+                f"an earlier save of run {self._workflow_id!r} failed, so what is on the disk is unknown",
+                workflow_id=self._workflow_id,
+                operation="save",
+                is_outcome_unknown=True,
+                remedy=f"Nothing more is written by this process. 'flowckpt resume {self._workflow_id}' finds out.",
+            )
+
+    def _failed(self, error: OSError) -> CheckpointStorageError:
+        return CheckpointStorageError(
+            f"saving run {self._workflow_id!r} to {segment_name(self.number)} failed: {error.strerror or error}; "
+            "whether the checkpoint is on the disk is unknown",
+            workflow_id=self._workflow_id,
+            operation="save",
+            is_outcome_unknown=True,
+            remedy=f"Make room or mend the disk, then 'flowckpt resume {self._workflow_id}'.",
+        )

@@ -1,0 +1,248 @@
+"""A store in memory: for tests, and for runs that need not outlive their process.
+
+It keeps encoded bytes, like the durable ones, so it refuses what they refuse, gives back what they give back, and
+shares no object with its callers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import attrs
+
+from flowckpt.checkpoint import (
+    CheckpointData,
+    CheckpointRef,
+    History,
+    HistoryView,
+    Owner,
+    RunInfo,
+)
+from flowckpt.codec.blob import Blob
+from flowckpt.codec.checkpoints import CARRIED, decode_head, encode_head, head_text
+from flowckpt.codec.results import as_view, decode_result
+from flowckpt.errors import (
+    CheckpointNotFoundError,
+    FencedError,
+    ForeignRecordError,
+    RunLockedError,
+    SaveConflictError,
+)
+from flowckpt.process import current_process
+from flowckpt.stores.base import Finding, Lease
+
+
+@attrs.define(eq=False)
+class _Record:
+    """One saved checkpoint: its head as text, and how many results it holds."""
+
+    head: str
+    results: int
+    reference: CheckpointRef
+    is_deleted: bool = False  # it goes on carrying the fields that later heads leave out
+
+
+@attrs.define
+class _Run:
+    """What is held of one run."""
+
+    attempt: int = 0
+    is_owned: bool = False
+    has_saved: bool = False
+    acquired_at: datetime | None = None
+    started_at: datetime | None = None
+    last_sequence: int = 0
+    records: list[_Record] = attrs.field(factory=list)
+    encoded: list[bytes] = attrs.field(factory=list)
+    chains: list[bytes] = attrs.field(factory=lambda: list(History().chains))
+    blobs: dict[str, bytes] = attrs.field(factory=dict)
+    previous: CheckpointData | None = None
+
+    @property
+    def live(self) -> list[_Record]:
+        """The checkpoints that were not deleted, oldest first."""
+        return [record for record in self.records if not record.is_deleted]
+
+    def fetch(self, digest: str, size: int) -> bytes:
+        del size
+        return self.blobs[digest]
+
+
+class MemoryCheckpointStore:
+    """Checkpoints in the memory of this process; gone when it ends."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, _Run] = {}
+
+    def __repr__(self) -> str:
+        return f"<MemoryCheckpointStore of {len(self._runs)} runs>"
+
+    async def save(self, workflow_id: str, data: CheckpointData) -> None:
+        """Keep the checkpoint's bytes; see `CheckpointStore.save`."""
+        run = self._runs.get(workflow_id) or self._claimed(workflow_id, data.attempt)
+        if data.attempt > run.attempt and not run.is_owned:
+            run = self._claimed(workflow_id, data.attempt)
+        if data.attempt != run.attempt or not run.is_owned:
+            raise FencedError(workflow_id, attempt=data.attempt, newest_attempt=run.attempt)
+        if data.sequence <= run.last_sequence:
+            raise SaveConflictError(workflow_id, sequence=data.sequence, last_sequence=run.last_sequence)
+        view = as_view(data.step_results)
+        head, blobs = encode_head(data, run.previous if run.has_saved else None)
+        text = head_text(head)
+        if not run.has_saved:
+            self._go_back_to(run, view)
+        held = len(run.encoded)
+        if len(view) < held or view.chain_at(held) != run.chains[-1]:
+            raise ForeignRecordError(
+                f"the history to be saved for run {workflow_id!r} does not continue the one that the store holds",
+                workflow_id=workflow_id,
+                found=f"{held} results held, {len(view)} given",
+            )
+        self._keep(run, view, held, list(blobs.values()))
+        size = len(text) + sum(map(len, view.history.encoded[held : len(view)]))
+        reference = CheckpointRef(
+            workflow_id, data.checkpoint_id, data.sequence, data.attempt, data.reason, data.saved_at, len(view), size
+        )
+        run.records.append(_Record(text, len(view), reference))
+        run.started_at = run.started_at or data.saved_at
+        run.last_sequence, run.previous, run.has_saved = data.sequence, data, True
+
+    def _keep(self, run: _Run, view: HistoryView, held: int, blobs: list[Blob]) -> None:
+        history = view.history
+        run.encoded.extend(history.encoded[held : len(view)])
+        run.chains.extend(history.chains[held + 1 : len(view) + 1])
+        if history.blobs:
+            for index in range(held, len(view)):
+                blobs.extend(history.blobs.get(index, {}).values())
+        for blob in blobs:
+            run.blobs[blob.digest] = blob.content()
+            blob.settle(run.fetch)
+
+    def _go_back_to(self, run: _Run, view: HistoryView) -> None:
+        """Let go of the results that the new attempt does not share, and of the checkpoints that hold them."""
+        shared = self._history(run).view().shared_length(view)
+        run.records = [record for record in run.records if record.results <= shared]
+        kept = run.records[-1].results if run.records else 0
+        del run.encoded[kept:]
+        del run.chains[kept + 1 :]
+
+    async def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
+        """Decode the newest checkpoint of that id; see `CheckpointStore.load`."""
+        run = self._runs.get(workflow_id)
+        if run is None or not run.started_at:
+            raise CheckpointNotFoundError(workflow_id)
+        for record in reversed(run.live):
+            if record.reference.checkpoint_id == checkpoint_id:
+                return self._data(run, record)
+        raise CheckpointNotFoundError(workflow_id, checkpoint_id)
+
+    async def load_latest(self, workflow_id: str) -> CheckpointData | None:
+        """Decode the newest checkpoint; see `CheckpointStore.load_latest`."""
+        run = self._runs.get(workflow_id)
+        return self._latest(run) if run else None
+
+    def _latest(self, run: _Run) -> CheckpointData | None:
+        live = run.live
+        return self._data(run, live[-1]) if live else None
+
+    def _history(self, run: _Run, length: int | None = None) -> History:
+        history = History()
+        for encoded in run.encoded[:length]:
+            result, blobs = decode_result(json.loads(encoded), run.fetch)
+            history.append(result, encoded, blobs)
+        return history
+
+    def _data(self, run: _Run, record: _Record) -> CheckpointData:
+        merged: dict[str, object] = {}
+        for earlier in run.records[: run.records.index(record)]:
+            head = json.loads(earlier.head)
+            merged.update({name: head[name] for name in CARRIED if name in head})
+        merged.update(json.loads(record.head))
+        return decode_head(merged, self._history(run, record.results).view(), run.fetch)
+
+    async def clear(self, workflow_id: str) -> None:
+        """Forget the run; see `CheckpointStore.clear`."""
+        run = self._runs.get(workflow_id)
+        if run is not None:
+            run.is_owned = False
+            del self._runs[workflow_id]
+
+    async def list_checkpoints(self, workflow_id: str) -> Sequence[CheckpointRef]:
+        """Return the run's checkpoints, newest first; see `CheckpointStore.list_checkpoints`."""
+        run = self._runs.get(workflow_id)
+        return [record.reference for record in reversed(run.live)] if run else []
+
+    async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
+        """Remove the checkpoints of that id; see `DeletesCheckpoints`."""
+        run = self._runs.get(workflow_id)
+        if run is None:
+            return False
+        doomed = [record for record in run.live if record.reference.checkpoint_id == checkpoint_id]
+        for record in doomed:
+            record.is_deleted = True
+        return bool(doomed)
+
+    async def acquire(self, workflow_id: str, *, steal: bool = False) -> Lease:
+        """Become the run's owner; see `OwnsRuns.acquire`."""
+        run = self._runs.get(workflow_id)
+        if run is not None and run.is_owned and not steal:
+            raise RunLockedError(workflow_id, holder=f"this process, attempt {run.attempt}")
+        run = self._claimed(workflow_id, 0)
+        return Lease(workflow_id, run.attempt, self._latest(run), run.last_sequence)
+
+    def _claimed(self, workflow_id: str, attempt: int) -> _Run:
+        run = self._runs.setdefault(workflow_id, _Run())
+        run.attempt = max(run.attempt + 1, attempt)
+        run.is_owned, run.has_saved, run.acquired_at = True, False, datetime.now(UTC)
+        return run
+
+    async def release(self, workflow_id: str) -> None:
+        """Give the run up; see `OwnsRuns.release`."""
+        run = self._runs.get(workflow_id)
+        if run is None or not run.is_owned:
+            return
+        run.is_owned = False
+        if not run.has_saved:
+            run.attempt -= 1
+        if not run.started_at:
+            del self._runs[workflow_id]
+
+    async def owner(self, workflow_id: str) -> Owner | None:
+        """Return this process where the run is owned; see `OwnsRuns.owner`."""
+        run = self._runs.get(workflow_id)
+        if run is None or not run.is_owned or run.acquired_at is None:
+            return None
+        me = current_process()
+        return Owner(me.host, me.boot_id, me.pid, me.start_time, run.acquired_at)
+
+    async def list_runs(self) -> Sequence[RunInfo]:
+        """Return the runs; see `ListsRuns`."""
+        found = []
+        for workflow_id, run in self._runs.items():
+            data = self._latest(run)
+            if data is None or run.started_at is None:
+                continue
+            found.append(
+                RunInfo(
+                    workflow_id,
+                    data.workflow_name,
+                    data.status,
+                    data.attempt,
+                    run.started_at,
+                    data.saved_at,
+                    len(data.step_results),
+                    data.metadata,
+                ).with_owner(await self.owner(workflow_id))
+            )
+        return sorted(found, key=lambda info: info.started_at, reverse=True)
+
+    async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
+        """Read everything; see `ChecksIntegrity`."""
+        ids = list(self._runs) if workflow_id is None else [workflow_id]
+        if workflow_id is not None and workflow_id not in self._runs:
+            raise CheckpointNotFoundError(workflow_id)
+        for each in ids:
+            await self.load_latest(each)
+        return [Finding(each, "ok", f"{len(self._runs[each].live)} checkpoints") for each in ids]
