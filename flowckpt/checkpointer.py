@@ -47,22 +47,9 @@ class Checkpointer:
     history: History
     is_usable: bool = True
 
-    def checkpoint(
-        self,
-        reason: Reason,
-        checkpoint_id: str | None = None,
-        *,
-        output: Any = None,
-        error: StepError | None = None,
+    def _checkpoint(
+        self, reason: Reason, checkpoint_id: str | None, output: Any, error: StepError | None
     ) -> CheckpointData:
-        """Make the next checkpoint; nothing is saved yet.
-
-        Args:
-            reason: why it is taken.
-            checkpoint_id: what to call it; `@reason`, with the attempt behind it from the second on, where not given.
-            output: what the workflow returned, as the record holds it.
-            error: how the run failed.
-        """
         self.sequence += 1
         if checkpoint_id is None:
             checkpoint_id = f"@{reason}" if self.attempt == 1 else f"@{reason}.{self.attempt}"
@@ -82,16 +69,27 @@ class Checkpointer:
             error=error,
         )
 
-    async def save(self, data: CheckpointData) -> None:
-        """Hand a checkpoint to the store. A cancel that comes meanwhile waits until the outcome is known.
+    async def save(
+        self,
+        reason: Reason,
+        checkpoint_id: str | None = None,
+        *,
+        output: Any = None,
+        error: StepError | None = None,
+    ) -> CheckpointData:
+        """Make the next checkpoint durable. A cancel that comes meanwhile waits until the outcome is known.
 
         Args:
-            data: the checkpoint.
+            reason: why it is taken.
+            checkpoint_id: what to call it; `@reason`, with the attempt behind it from the second on, where not given.
+            output: what the workflow returned, as the record holds it.
+            error: how the run failed.
 
         Raises:
             FlowckptError: one of the store's errors; what a store raises beyond its contract becomes
                 `CheckpointStorageError`.
         """
+        data = self._checkpoint(reason, checkpoint_id, output, error)
         self.is_usable = False
         try:
             if may_block():
@@ -112,6 +110,7 @@ class Checkpointer:
                 remedy=f"'flowckpt resume {self.workflow_id}' finds out what was saved.",
             ) from error
         self.is_usable = True
+        return data
 
 
 async def _despite_cancel(saving: Any) -> None:

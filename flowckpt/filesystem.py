@@ -143,16 +143,24 @@ class PosixFileSystem:
         A directory that is there may have been made by a process that died before its sync; so the parents up to
         the first one of another owner or device are synced once more, which costs nothing when they are clean.
         """
+        root = Path(path).absolute()
         missing = []
-        current = Path(path).absolute()
+        current = root
         while not current.exists():
             missing.append(current)
             current = current.parent
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 directory.mkdir(mode=DIRECTORY_MODE)
-        for directory in [*missing, current] if missing else [current]:
-            parent = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        device = root.stat().st_dev
+        for directory in [root, *root.parents][:-1]:
+            found = directory.stat()
+            if directory not in missing and (found.st_uid != os.getuid() or found.st_dev != device):
+                break
+            try:
+                parent = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except PermissionError:  # not ours to read, so not where we or a predecessor of ours made anything
+                break
             try:
                 os.fsync(parent)
             finally:
@@ -165,6 +173,7 @@ class PosixFileSystem:
     def make_directory(self, parent: int, name: str) -> None:
         """Create a directory with mode 0700."""
         os.mkdir(name, DIRECTORY_MODE, dir_fd=parent)
+        os.chmod(name, DIRECTORY_MODE, dir_fd=parent)  # whatever the umask took away
 
     def remove_directory(self, parent: int, name: str) -> None:
         """Remove an empty directory."""
@@ -173,7 +182,9 @@ class PosixFileSystem:
     def create(self, parent: int, name: str) -> int:
         """Create a file with mode 0600 for appending."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(name, flags, FILE_MODE, dir_fd=parent)
+        file = os.open(name, flags, FILE_MODE, dir_fd=parent)
+        os.fchmod(file, FILE_MODE)  # whatever the umask took away
+        return file
 
     def open_read(self, parent: int, name: str) -> int:
         """Open a regular file; a pipe or a device planted under the name is refused instead of waited for."""
@@ -237,12 +248,8 @@ class PosixFileSystem:
         return FileStatus(found.st_size, found.st_nlink, stat.S_ISDIR(found.st_mode), stat.S_ISREG(found.st_mode))
 
     def exists(self, parent: int, name: str) -> bool:
-        """Call lstat."""
-        try:
-            os.stat(name, dir_fd=parent, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return True
+        """Call faccessat: it is asked at each save, and lstat costs an exception where nothing is (0.8 µs, not 4)."""
+        return os.access(name, os.F_OK, dir_fd=parent, follow_symlinks=False)
 
     def lock(self, file: int) -> bool:
         """Call flock; fcntl's locks are dropped when any descriptor of the file is closed, so they will not do."""

@@ -18,7 +18,9 @@ So nothing is executed (but ephemeral steps) until every recorded result has fou
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Generator, Iterable
+from pathlib import PurePath
 from types import CodeType, FrameType, GeneratorType
 from typing import Any, TypeAlias
 
@@ -200,7 +202,12 @@ class Replay:
         if frame is None:
             return ""
         file = frame.f_code.co_filename
-        return f"{file if full else file[file.rfind('/') + 1 :]}:{frame.f_lineno}"
+        return f"{file if full else _base_name(file)}:{frame.f_lineno}"
+
+
+@functools.lru_cache(maxsize=256)
+def _base_name(file: str) -> str:
+    return PurePath(file).name
 
 
 def _no_step(yielded: object, workflow_name: str, where: str) -> StepDefinitionError | WorkflowDefinitionError:

@@ -53,6 +53,14 @@ STATUS_OF_REASON = {
 """The status of a run that a checkpoint implies by its reason."""
 
 
+def _reason(value: Reason | str) -> Reason:
+    return value if type(value) is Reason else Reason(value)  # Reason(reason) takes 0.4 µs
+
+
+def _status(value: Status | str) -> Status:
+    return value if type(value) is Status else Status(value)
+
+
 def _status_default(data: CheckpointData) -> Status:
     return STATUS_OF_REASON[data.reason]
 
@@ -90,10 +98,10 @@ class CheckpointData:
     saved_at: datetime
     sequence: int = 1
     attempt: int = 1
-    reason: Reason = attrs.field(default=Reason.MANUAL, converter=Reason)
+    reason: Reason = attrs.field(default=Reason.MANUAL, converter=_reason)
     status: Status = attrs.field(
         default=attrs.Factory(_status_default, takes_self=True),
-        converter=Status,
+        converter=_status,
     )
     _inputs: Any = attrs.field(factory=dict, eq=look)
     fingerprint: str = ""

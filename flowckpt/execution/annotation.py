@@ -50,5 +50,5 @@ def _resolved(function: Callable[..., Any]) -> Any:
         return typing.get_type_hints(
             only, globalns=getattr(function, "__globals__", {}), localns=None, include_extras=True
         )["return"]
-    except Exception:  # noqa: BLE001 - evaluating a user's annotation can raise anything
+    except Exception:
         return Any

@@ -17,7 +17,7 @@ from typing import Any, Self
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class RunInterrupted(KeyboardInterrupt):  # noqa: N818 - like KeyboardInterrupt, it is no error
+class RunInterrupted(KeyboardInterrupt):
     """The run was stopped by a signal; what had ended before is saved.
 
     Attributes:
@@ -82,6 +82,13 @@ class Interrupts:
         """
         if self.noted:
             raise RunInterrupted(self.noted)
+
+    def cause_of(self, error: BaseException) -> BaseException:
+        """Return what stands behind an error: the signal, where the cancel of a wait was ours."""
+        if isinstance(error, asyncio.CancelledError) and self.noted and self._task is not None:
+            self._task.uncancel()
+            return RunInterrupted(self.noted)
+        return error
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name

@@ -1,0 +1,64 @@
+"""`python -m benchmarks`: measure, print a table, and with `--json` the figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from benchmarks import processes, steps
+from benchmarks.figure import Figure
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--smoke", action="store_true", help="a few steps of each, to see that all of them run")
+    parser.add_argument("--only", default="", help="run the groups whose name holds this text")
+    parser.add_argument("--directory", help="where to write; a directory on the disk to be measured")
+    given = parser.parse_args()
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory(prefix="flowckpt-bench-", dir=given.directory or Path.cwd()) as name:
+        for group, measure in _groups(Path(name), is_smoke=given.smoke).items():
+            if given.only in group:
+                print(f"… {group}", file=sys.stderr, flush=True)
+                figures += measure()
+    if given.json:
+        print(json.dumps([{**attrs.asdict(figure), "reached": figure.is_reached} for figure in figures], indent=2))
+    else:
+        print(_table(figures))
+    return 0
+
+
+def _groups(directory: Path, *, is_smoke: bool) -> dict[str, Callable[[], list[Figure]]]:
+    few, many = (20, 200) if is_smoke else (1_000, 10_000)
+    rounds = 1 if is_smoke else 7
+    lengths = (100, 1_000) if is_smoke else (1_000, 100_000)
+    return {
+        "durable step": lambda: steps.durable_step(directory, few, rounds),
+        "growth": lambda: steps.growth(directory, many, min(rounds, 3)),
+        "light step": lambda: steps.light_step(directory, many // 2, rounds),
+        "large outputs": lambda: steps.large_outputs(directory, few // 10, min(rounds, 5)),
+        "import": lambda: processes.imports(1 if is_smoke else 15),
+        "resume start": lambda: processes.resume_start(directory, few, 1 if is_smoke else 11),
+        "resume growth": lambda: processes.resume_growth(directory, lengths),
+        "peak memory": lambda: processes.peak_memory(directory, (100, many)),
+    }
+
+
+def _table(figures: list[Figure]) -> str:
+    width = max(len(figure.name) for figure in figures)
+    lines = [f"{platform.python_implementation()} {platform.python_version()} on {platform.machine()}"]
+    for figure in figures:
+        mark = "  " if figure.is_reached else " !"
+        lines.append(f"{figure.name:<{width}}  {figure.value:8.2f} ≤ {figure.bar:<6g}{mark} {figure.detail}")
+    return "\n".join(lines)
+
+
+sys.exit(main())

@@ -1,0 +1,36 @@
+"""One measured figure, and the way all of them are measured: two sides in turn, A B A B …, and the medians compared."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable
+
+import attrs
+
+
+@attrs.frozen
+class Figure:
+    """A figure and its bar."""
+
+    name: str
+    value: float
+    bar: float
+    unit: str = "ratio"
+    detail: str = ""
+
+    @property
+    def is_reached(self) -> bool:
+        return self.value <= self.bar
+
+
+def interleaved(ours: Callable[[], float], theirs: Callable[[], float], rounds: int) -> tuple[float, float, float]:
+    """Measure two sides in turn; return the median of each and the median of their ratios, round by round."""
+    mine: list[float] = []
+    floor: list[float] = []
+    for _ in range(rounds):
+        for side, times in ((theirs, floor), (ours, mine)):
+            gc.collect()
+            times.append(side())
+    ratio = statistics.median(a / b for a, b in zip(mine, floor, strict=True))
+    return statistics.median(mine), statistics.median(floor), ratio

@@ -1,0 +1,111 @@
+"""What a process costs: the import, a resume from its start to the next step, the memory of a long run."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import floor, pipelines
+from benchmarks.figure import Figure, interleaved
+from flowckpt import FileCheckpointStore, WorkflowEngine
+from flowckpt.blocking import blocking_allowed
+
+_NAMES = (
+    "workflow, step, WorkflowEngine, WorkflowResult, run_sync, CheckpointData, StepResult, CheckpointStore, "
+    "FileCheckpointStore, MemoryCheckpointStore, open_store"
+)
+
+
+def _process(code: str) -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def imports(rounds: int) -> list[Figure]:
+    mine, base, ratio = interleaved(
+        lambda: _process(f"from flowckpt import {_NAMES}"), lambda: _process("import attrs, cattrs, asyncio"), rounds
+    )
+    detail = f"{mine * 1e3:.0f} ms; attrs, cattrs and asyncio {base * 1e3:.0f} ms"
+    return [Figure("import and touch the main names / import attrs, cattrs, asyncio", ratio, 1.2, detail=detail)]
+
+
+def _stopped_run(path: Path, count: int) -> None:
+    """Leave a run of `count` finished steps behind that stopped before its next one."""
+    WorkflowEngine(FileCheckpointStore(path)).run_sync(pipelines.stops, workflow_id="run", count=count)
+
+
+def resume_start(directory: Path, count: int, rounds: int) -> list[Figure]:
+    paths = [directory / f"resume-{number}" for number in range(rounds)]
+    for path in paths:
+        _stopped_run(path, count)
+    left = iter(paths)
+
+    def ours() -> float:
+        return _process(
+            "from benchmarks.pipelines import stops; from flowckpt import FileCheckpointStore, WorkflowEngine\n"
+            f"WorkflowEngine(FileCheckpointStore({str(next(left))!r})).resume_sync(stops, workflow_id='run')"
+        )
+
+    mine, base, ratio = interleaved(ours, lambda: _process("import attrs, cattrs, asyncio, click"), rounds)
+    detail = f"{mine * 1e3:.0f} ms; Python and its imports {base * 1e3:.0f} ms"
+    return [Figure(f"process start to the next step after {count} / Python and imports", ratio, 1.6, detail=detail)]
+
+
+def resume_growth(directory: Path, counts: tuple[int, int]) -> list[Figure]:
+    """Compare the slope between a short and a long resume with the floor's: what one finished step more costs."""
+    ours, bare = [], []
+    for count in counts:
+        path, journal = directory / f"growth-{count}", directory / f"journal-{count}"
+        _stopped_run(path, count)
+        make = pipelines.floor_of(pipelines.trivial, count)
+        _journal(journal, count)
+        mine, base = [], []
+        for _ in range(3):
+            gc.collect()
+            began = time.perf_counter()
+            floor.resume(make, journal)
+            base.append(time.perf_counter() - began)
+            engine = WorkflowEngine(FileCheckpointStore(path))
+            gc.collect()
+            began = time.perf_counter()
+            with blocking_allowed(True):
+                engine.resume_sync(pipelines.stops, workflow_id="run")
+            mine.append(time.perf_counter() - began)
+        ours.append(sorted(mine)[1])
+        bare.append(sorted(base)[1])
+    more = counts[1] - counts[0]
+    mine_us, base_us = (ours[1] - ours[0]) / more * 1e6, (bare[1] - bare[0]) / more * 1e6
+    detail = f"{mine_us:.1f} µs a finished step up to {counts[1]}; floor {base_us:.1f} µs"
+    return [Figure("growth of a resume / floor", mine_us / base_us, 4, detail=detail)]
+
+
+def _journal(path: Path, count: int) -> None:
+    """Write the floor's journal without its syncs, which the reading does not feel."""
+    from hashlib import sha256
+
+    digest = bytes(32)
+    with path.open("wb") as journal:
+        for number in range(count):
+            body = str(number).encode()
+            digest = sha256(digest + body).digest()
+            journal.write(body + b"\t" + digest.hex().encode() + b"\n")
+
+
+def peak_memory(directory: Path, counts: tuple[int, int]) -> list[Figure]:
+    peaks = []
+    for count in counts:
+        code = (
+            "import resource; from benchmarks.pipelines import durable\n"
+            "from flowckpt import FileCheckpointStore, WorkflowEngine\n"
+            f"path = {str(directory / f'memory-{count}')!r}\n"
+            f"WorkflowEngine(FileCheckpointStore(path)).run_sync(durable, count={count}).unwrap()\n"
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        )
+        out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+        peaks.append(int(out))
+    detail = f"{peaks[1] / 1024:.0f} MB at {counts[1]} steps, {peaks[0] / 1024:.0f} MB at {counts[0]}"
+    return [Figure("peak memory, long run / short run", peaks[1] / peaks[0], 1.5, detail=detail)]

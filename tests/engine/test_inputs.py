@@ -1,0 +1,121 @@
+"""Inputs are bound, recorded and compared; a resume needs none, and refuses others."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt.dsl import Workflow
+from flowckpt.errors import EncodingError, InputError, InputMismatchError
+
+
+@attrs.frozen
+class Settings:
+    depth: int
+    roots: tuple[Path, ...] = ()
+
+
+def stops() -> None:
+    raise RuntimeError("stop here")
+
+
+def make(default: int = 1000) -> Workflow[..., Any]:
+    @workflow("etl")
+    def etl(source: str, limit: int = default, settings: Settings | None = None) -> Generator[Any, Any, Any]:
+        yield step("first").python(str, source)
+        yield step("stops").python(stops)
+        return None
+
+    return etl
+
+
+def started(**inputs: Any) -> WorkflowEngine:
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    engine.run_sync(make(), workflow_id="run", **inputs)
+    return engine
+
+
+def test_a_resume_without_inputs_uses_the_recorded_ones() -> None:
+    seen: list[Any] = []
+
+    @workflow("seen")
+    def flow(source: str, settings: Settings) -> Generator[Any, Any, None]:
+        seen.append((source, settings))
+        yield step("stops").python(stops)
+
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    engine.run_sync(flow, workflow_id="run", source="a.csv", settings=Settings(2, (Path("x"),)))
+    engine.resume_sync(flow, workflow_id="run")
+    assert seen == [("a.csv", Settings(2, (Path("x"),)))] * 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"source": "a.csv"},
+        {"source": "a.csv", "limit": 1000},
+        {"limit": 1000},
+        {"source": "a.csv", "limit": 1000, "settings": None},
+    ],
+)
+def test_the_same_inputs_match_whether_or_not_defaults_were_given(given: dict[str, Any]) -> None:
+    started(source="a.csv").resume_sync(make(), workflow_id="run", **given)
+    started(source="a.csv", limit=1000).resume_sync(make(), workflow_id="run", **given)
+
+
+def test_another_input_is_refused_naming_it_and_both_hashes() -> None:
+    engine = started(source="a.csv", settings=Settings(1))
+    with pytest.raises(InputMismatchError) as raised:
+        engine.resume_sync(make(), workflow_id="run", source="b.csv", settings=Settings(2))
+    error = raised.value
+    assert error.differences == {"source": ("'a.csv'", "'b.csv'"), "settings.depth": ("1", "2")}
+    assert "source: 'a.csv' → 'b.csv'" in str(error)
+    assert error.expected_hash != error.actual_hash
+    assert error.expected_hash.startswith("sha256:v1:")
+    assert error.expected_hash in str(error)
+    assert error.actual_hash in str(error)
+
+
+def test_a_changed_default_is_noticed_where_inputs_are_given_again() -> None:
+    engine = started(source="a.csv")
+    with pytest.raises(InputMismatchError, match="limit: 1000 → 2000"):
+        engine.resume_sync(make(default=2000), workflow_id="run", source="a.csv")
+    engine.resume_sync(make(default=2000), workflow_id="run")  # without inputs the record speaks
+
+
+def test_an_input_that_the_workflow_gained_since_is_a_difference() -> None:
+    @workflow("etl")
+    def newer(source: str, limit: int = 1000, settings: Any = None, mode: str = "fast") -> Generator[Any, Any, None]:
+        yield step("first").python(str, source)
+
+    with pytest.raises(InputMismatchError, match=r"mode: \(missing\) → 'fast'"):
+        started(source="a.csv").resume_sync(newer, workflow_id="run")
+
+
+def test_unknown_and_missing_inputs_are_named() -> None:
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    with pytest.raises(InputError, match="no input 'sauce'.*source, limit, settings"):
+        engine.run_sync(make(), sauce="a.csv")
+    with pytest.raises(InputError, match="lacks its input 'source'"):
+        engine.run_sync(make())
+
+
+def test_an_input_that_cannot_be_recorded_is_refused_before_anything_runs() -> None:
+    with pytest.raises(EncodingError, match="input source is a object"):
+        WorkflowEngine(MemoryCheckpointStore()).run_sync(make(), source=object())
+
+
+def test_an_input_may_have_the_name_of_any_python_variable_but_the_engines_own() -> None:
+    @workflow
+    def flow(workflow: int, self: int, engine: int, inputs: int) -> Generator[Any, Any, int]:
+        return (yield step("sum").python(sum, [workflow, self, engine, inputs]))
+
+    result = WorkflowEngine(MemoryCheckpointStore()).run_sync(
+        flow, **{"workflow": 1, "self": 2, "engine": 3, "inputs": 4}
+    )
+    assert result.output == 10

@@ -1,0 +1,308 @@
+"""How single steps are run: where, how often, for how long, and what the generator gets."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Generator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt.errors import NestedLoopError, StepFailedError, WorkflowDefinitionError
+
+
+class HandClock:
+    """A clock that stands still, but for sleeps."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+        self.moment = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        return self.moment
+
+    def elapsed_ns(self) -> int:
+        return 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+def engine(**options: Any) -> WorkflowEngine:
+    return WorkflowEngine(MemoryCheckpointStore(), **options)
+
+
+calls: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _clear() -> None:
+    calls.clear()
+
+
+def fail_until(succeeds_at: int, error: Exception) -> int:
+    calls.append(error)
+    if len(calls) < succeeds_at:
+        raise error
+    return len(calls)
+
+
+@workflow
+def retried(at: int, attempts: int) -> Generator[Any, Any, int]:
+    return (
+        yield step("try")
+        .python(fail_until, at, OSError("down"))
+        .retry(attempts, backoff=1, max_delay=5, jitter=0.5, on=(OSError, KeyError))
+    )
+
+
+def test_a_step_is_tried_again_with_growing_waits_up_to_the_limit() -> None:
+    clock = HandClock()
+    result = engine(clock=clock, random=lambda: 0.5).run_sync(retried, at=6, attempts=6)
+    assert result.output == 6
+    assert clock.slept == [1, 2, 4, 5, 5]
+    assert result.steps.executed == 1
+
+
+def test_jitter_varies_a_wait_in_both_directions() -> None:
+    shorter, longer = HandClock(), HandClock()
+    engine(clock=shorter, random=lambda: 0.0).run_sync(retried, at=2, attempts=2)
+    calls.clear()
+    engine(clock=longer, random=lambda: 0.999999).run_sync(retried, at=2, attempts=2)
+    assert shorter.slept == [0.5]
+    assert longer.slept[0] == pytest.approx(1.5, abs=0.001)
+
+
+def test_tries_are_bounded_and_counted_in_the_error_and_the_record() -> None:
+    used = engine(clock=HandClock())
+    result = used.run_sync(retried, workflow_id="run", at=9, attempts=3)
+    assert isinstance(result.error, StepFailedError)
+    assert result.error.tries == len(calls) == 3
+    assert "failed after 3 tries with OSError: down" in str(result.error)
+    latest = asyncio.run(used.store.load_latest("run"))
+    assert latest is not None
+    assert latest.step_results[0].tries == 3
+
+
+def test_an_exception_that_is_not_named_is_not_tried_again() -> None:
+    @workflow
+    def flow() -> Generator[Any, Any, int]:
+        return (yield step("try").retry(5, on=KeyError).python(fail_until, 2, OSError("down")))
+
+    assert engine().run_sync(flow).status == "failed"
+    assert len(calls) == 1
+
+
+def test_retries_are_told_with_what_failed_and_the_wait() -> None:
+    async def watch() -> list[Any]:
+        used = engine(clock=HandClock(), random=lambda: 0.5)
+        return [event async for event in used.execute(retried, at=3, attempts=3)]
+
+    told = [event for event in asyncio.run(watch()) if event.kind == "StepRetrying"]
+    assert [(e.path, e.tries, e.delay_seconds, e.error_type) for e in told] == [
+        ("try", 1, 1.0, "OSError"),
+        ("try", 2, 2.0, "OSError"),
+    ]
+
+
+def where() -> int:
+    calls.append(threading.get_ident())
+    return 1
+
+
+@workflow
+def threads() -> Generator[Any, Any, None]:
+    yield step("where").python(where)
+    yield step("where").python(where)
+
+
+def test_sync_steps_run_in_the_callers_thread_when_the_engine_owns_the_loop() -> None:
+    engine().run_sync(threads)
+    assert calls == [threading.get_ident()] * 2
+
+
+async def test_sync_steps_run_on_one_worker_thread_in_an_applications_loop() -> None:
+    await engine().run(threads)
+    assert len(set(calls)) == 1
+    assert calls[0] != threading.get_ident()
+
+
+async def test_an_applications_loop_stays_live_while_a_step_blocks() -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.005)
+            ticks += 1
+
+    @workflow
+    def flow() -> Generator[Any, Any, None]:
+        yield step("block").python(time.sleep, 0.2)
+
+    ticking = asyncio.create_task(tick())
+    await engine().run(flow)
+    ticking.cancel()
+    assert ticks > 10
+
+
+def connect() -> Any:
+    return sqlite3.connect(":memory:")
+
+
+def query(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("select 41 + 1").fetchone()[0])
+
+
+@workflow
+def database() -> Generator[Any, Any, int]:
+    connection = yield step("connect").python(connect).ephemeral()
+    return (yield step("query").python(query, connection))
+
+
+def test_a_sqlite_connection_works_from_step_to_step() -> None:
+    assert engine().run_sync(database).output == 42
+
+
+async def test_a_sqlite_connection_works_from_step_to_step_in_an_applications_loop() -> None:
+    result = await engine().run(database)
+    assert result.output == 42, result.error
+
+
+@pytest.mark.parametrize("is_owned", [True, False], ids=["own loop", "guest"])
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+def test_a_step_that_takes_too_long_fails_and_the_run_goes_on(is_owned: bool, is_async: bool) -> None:
+    @workflow
+    def flow() -> Generator[Any, Any, str]:
+        try:
+            yield step("slow").python(asyncio.sleep if is_async else time.sleep, 30).timeout(0.05)
+        except StepFailedError as error:
+            assert error.failed_with(TimeoutError)
+            return (yield step("instead").python(str, error.error_type))
+        return ""
+
+    began = time.monotonic()
+    result = engine().run_sync(flow) if is_owned else asyncio.run(engine().run(flow))
+    assert result.output == "flowckpt.errors.StepTimeoutError", result.error
+    assert time.monotonic() - began < 5
+
+
+def test_a_timed_out_thread_is_asked_to_end() -> None:
+    ended = threading.Event()
+
+    def spin() -> None:
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    @workflow
+    def flow() -> Generator[Any, Any, None]:
+        yield step("spin").python(spin).timeout(0.05)
+
+    assert engine().run_sync(flow).status == "failed"
+    assert ended.wait(5)
+
+
+def test_a_timeout_error_of_the_function_itself_is_not_taken_for_ours() -> None:
+    def raises() -> None:
+        raise TimeoutError("the server's")
+
+    @workflow
+    def flow() -> Generator[Any, Any, None]:
+        yield step("ask").python(raises).timeout(60)
+
+    result = engine().run_sync(flow)
+    assert isinstance(result.error, StepFailedError)
+    assert (result.error.error_type, result.error.error_message) == ("TimeoutError", "the server's")
+
+
+def test_the_generator_gets_on_the_first_run_what_a_resumed_one_gets() -> None:
+    shared = [1, 2]
+
+    def share() -> list[int]:
+        return shared
+
+    @workflow
+    def flow() -> Generator[Any, Any, list[int]]:
+        got = yield step("share").python(share)
+        assert got == shared
+        assert got is not shared
+        got.append(3)
+        return got
+
+    assert engine().run_sync(flow).output == [1, 2, 3]
+    assert shared == [1, 2]
+
+
+def test_an_ephemeral_step_is_never_recorded_and_keeps_its_very_object() -> None:
+    lock = threading.Lock()
+
+    def give() -> Any:
+        return lock
+
+    @workflow
+    def flow() -> Generator[Any, Any, bool]:
+        got = yield step("give").ephemeral().python(give)
+        return got is lock
+
+    used = engine()
+    assert used.run_sync(flow, workflow_id="run").output is True
+    latest = asyncio.run(used.store.load_latest("run"))
+    assert latest is not None
+    assert len(latest.step_results) == 0
+
+
+def test_tags_and_target_are_recorded_at_the_start() -> None:
+    used = engine()
+    used.run_sync(database, workflow_id="run", options=RunOptions(tags={"env": "test"}))
+    started = asyncio.run(used.store.load("run", "@started"))
+    assert started.metadata["tags"] == {"env": "test"}
+    assert started.metadata["target"]["name"] == "database"
+    assert started.metadata["target"]["file"].endswith("test_steps.py")
+    assert started.fingerprint.startswith("ast:v1:")
+
+
+async def test_the_sync_door_says_what_to_do_inside_a_loop() -> None:
+    with pytest.raises(NestedLoopError, match=r"await engine\.run\("):
+        engine().run_sync(database)
+
+
+def test_something_that_is_no_workflow_is_refused_at_once() -> None:
+    with pytest.raises(WorkflowDefinitionError, match="is no workflow"):
+        engine().execute(where)  # type: ignore[arg-type]
+
+
+async def test_events_come_in_the_order_in_which_they_became_true() -> None:
+    @workflow
+    def flow() -> Generator[Any, Any, int]:
+        yield step("plain").python(int, 1)
+        return (yield step("saved").python(int, 2).checkpoint("mine"))
+
+    used = engine()
+    told = [event async for event in used.execute(flow, workflow_id="run")]
+    assert [event.kind for event in told] == [
+        "WorkflowStarted",
+        "CheckpointSaved",
+        "StepStarted",
+        "StepCompleted",
+        "StepStarted",
+        "StepCompleted",
+        "CheckpointSaved",
+        "CheckpointSaved",
+        "WorkflowCompleted",
+    ]
+    assert [event.checkpoint_id for event in told if event.kind == "CheckpointSaved"] == [
+        "@started",
+        "mine",
+        "@completed",
+    ]
+    assert (told[-1].output, told[-1].executed, told[-1].restored) == (2, 2, 0)
+    again = [event.kind async for event in used.resume(flow, workflow_id="run")]
+    assert again == ["WorkflowResumed", "WorkflowCompleted"]
