@@ -1,4 +1,7 @@
-"""The floor: the least code that gives the same guarantee. A generator, an appended journal, a sync a step."""
+"""The floor: the least code that gives the same guarantee.
+
+A generator, a journal with a line a step (which step, what it returned, a digest over all before), a sync a line.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,12 @@ from typing import Any
 def run(make: Callable[[], Generator[Callable[[], Any], Any, Any]], path: Path) -> None:
     """Drive a generator of callables, journaling each result before the next one is asked for."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    generator, digest, value = make(), bytes(32), None
+    generator, digest, value, count = make(), bytes(32), None, 0
     try:
         while True:
             value = generator.send(value)()
-            body = json.dumps(value).encode()
+            body = json.dumps({"step": f"work[{count}]", "output": value}).encode()
+            count += 1
             digest = sha256(digest + body).digest()
             os.write(file, body + b"\t" + digest.hex().encode() + b"\n")
             os.fdatasync(file)
@@ -35,9 +39,12 @@ def resume(make: Callable[[], Generator[Callable[[], Any], Any, Any]], path: Pat
             digest = sha256(digest + body).digest()
             if digest.hex().encode() != mark:
                 raise ValueError(f"line {count} is damaged")
+            recorded = json.loads(body)
+            if recorded["step"] != f"work[{count}]":
+                raise ValueError(f"line {count} is of another step")
             count += 1
             try:
-                generator.send(json.loads(body))
+                generator.send(recorded["output"])
             except StopIteration:
                 break
     return count

@@ -32,6 +32,7 @@ class Checkpointer:
         sequence: the number of the last checkpoint.
         history: the run's results, which grow while it goes on.
         is_usable: whether a further save makes sense: none does after one whose outcome is unknown.
+        attempted: the checkpoint that was saved last, or that could not be.
     """
 
     store: CheckpointStore
@@ -46,6 +47,7 @@ class Checkpointer:
     sequence: int
     history: History
     is_usable: bool = True
+    attempted: CheckpointData | None = None
 
     def _checkpoint(
         self, reason: Reason, checkpoint_id: str | None, output: Any, error: StepError | None
@@ -89,7 +91,7 @@ class Checkpointer:
             FlowckptError: one of the store's errors; what a store raises beyond its contract becomes
                 `CheckpointStorageError`.
         """
-        data = self._checkpoint(reason, checkpoint_id, output, error)
+        data = self.attempted = self._checkpoint(reason, checkpoint_id, output, error)
         self.is_usable = False
         try:
             if may_block():

@@ -259,7 +259,7 @@ class NestedLoopError(FlowckptError):
     def __init__(self, door: str) -> None:
         super().__init__(
             f"{door}() was called inside a running asyncio loop, which it would block",
-            remedy=f"Write 'await engine.{door.removesuffix('_sync')}(…)' there.",
+            remedy=f"Write 'await engine.{'run' if door == 'run_sync' else 'resume_run'}(…)' there.",
         )
         self.door = door
 

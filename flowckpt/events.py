@@ -48,7 +48,7 @@ class WorkflowStarted(Event):
 
     Attributes:
         workflow_name: its workflow.
-        attempt: always 1.
+        attempt: 1, or more where earlier starts died before anything was saved.
     """
 
     workflow_name: str
@@ -230,7 +230,7 @@ class WorkflowCancelled(Event):
     """The run was stopped from outside (a cancel, Ctrl-C, SIGTERM); it can be resumed.
 
     Attributes:
-        cause: what stopped it: `cancelled`, `SIGINT` or `SIGTERM`.
+        cause: what stopped it: `cancelled`, `SIGINT`, `SIGTERM` or `SIGHUP`.
         executed: steps run by this attempt.
         restored: results that came from the record.
         duration_ms: how long this attempt took.

@@ -39,7 +39,7 @@ def digest(tree: Any) -> str:
 
 
 def leaf_digests(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Return a digest for each leaf of the inputs, by its place: `source`, `options.limit`, `rows[3]`.
+    """Return a digest for each leaf of the inputs, by its place: `source`, `options.limit`, `rows[3]`, `headers['a-b']`.
 
     Args:
         tree: the trees of the inputs, by name.
@@ -51,7 +51,10 @@ def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each leaf of a tree with its place. A tagged value is one leaf; so is an empty container."""
     if isinstance(tree, dict) and tree and not _is_tag(tree):
         for key, item in tree.items():
-            yield from leaves(item, f"{place}.{key}" if place else str(key))
+            if key.isidentifier():
+                yield from leaves(item, f"{place}.{key}" if place else key)
+            else:  # {"a.b": 1} and {"a": {"b": 1}} are two places
+                yield from leaves(item, f"{place}[{key!r}]")
     elif isinstance(tree, list) and tree:
         for index, item in enumerate(tree):
             yield from leaves(item, f"{place}[{index}]")
@@ -80,8 +83,18 @@ def differences(recorded: Mapping[str, Any], given: Mapping[str, Any], *, most: 
         elif place not in new:
             found[place] = show(old[place]), MISSING
         elif canonical(old[place]) != canonical(new[place]):
-            found[place] = show(old[place]), show(new[place])
+            found[place] = _told_apart(old[place], new[place])
     return found
+
+
+def _told_apart(old: Any, new: Any) -> tuple[str, str]:
+    """Show two leaves; with their types where they look the same, as the path and the text `'a.csv'` do."""
+    texts = show(old), show(new)
+    return texts if texts[0] != texts[1] else (f"{_kind(old)} {texts[0]}", f"{_kind(new)} {texts[1]}")
+
+
+def _kind(leaf: Any) -> str:
+    return str(next(iter(leaf))[1:]) if _is_tag(leaf) else type(leaf).__name__
 
 
 def show(leaf: Any) -> str:

@@ -150,7 +150,7 @@ class Replay:
         if result is None:
             raise self._changed(f"yields the step {path!r}, which the record does not have", self._describe(path, step))
         action = step.action
-        if result.step_type != action.step_type or (result.function and result.function != action.function_name):
+        if result.step_type != action.step_type or _qualname(result.function) != _qualname(action.function_name):
             self._waiting = {path: result, **self._waiting}
             raise self._changed(f"yields another step under the path {path!r}", self._describe(path, step))
         return Restore(path, step, result)
@@ -208,6 +208,11 @@ class Replay:
 @functools.lru_cache(maxsize=256)
 def _base_name(file: str) -> str:
     return PurePath(file).name
+
+
+def _qualname(function: str) -> str:
+    """Return the name of a function without its module: code that moves to another file is the same code."""
+    return function[function.find(":") + 1 :]
 
 
 def _no_step(yielded: object, workflow_name: str, where: str) -> StepDefinitionError | WorkflowDefinitionError:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowckpt.codec.structure import difference, from_plain, is_structured, register, to_plain
+from flowckpt.codec.difference import difference
+from flowckpt.codec.kinds import is_structured
+from flowckpt.codec.structure import from_plain, register, to_plain
 from flowckpt.codec.tags import Json, dumps
 from flowckpt.codec.tags import decode as _decode_plain
 from flowckpt.codec.tags import encode as _encode_plain

@@ -16,13 +16,14 @@ from flowckpt.checkpoint.data import SCHEMA_VERSION, STATUS_OF_REASON, Reason
 from flowckpt.codec.blob import Blob, Fetch, Recorded, pack, unpack
 from flowckpt.codec.results import (
     Blobs,
+    checked_extra,
     decode_error,
     encode_error,
     encode_result,
     encode_time,
     plain_tree,
 )
-from flowckpt.codec.tags import Json, decode, dumps, encode
+from flowckpt.codec.tags import Json, decode, encode
 from flowckpt.errors import DecodingError, UnsupportedSchemaError
 
 CARRIED = ("workflow_name", "inputs_hash", "fingerprint", "inputs", "metadata")
@@ -73,6 +74,10 @@ def encode_head(data: CheckpointData, previous: CheckpointData | None = None) ->
         head["snapshot"] = _packed(data.held_snapshot, "snapshot", blobs)
     if data.held_output is not None:
         head["output"] = _packed(data.held_output, "output", blobs)
+    if data.extra:
+        head.update(checked_extra(data.extra))
+    if previous is not None and _carries_the_same(data, previous):
+        return head, blobs
     for name in CARRIED:
         held = getattr(data, _HELD.get(name, name))
         before = None if previous is None else getattr(previous, _HELD.get(name, name))
@@ -84,8 +89,18 @@ def encode_head(data: CheckpointData, previous: CheckpointData | None = None) ->
             head[name] = encode(dict(held), "metadata")
         else:
             head[name] = held
-    head.update(data.extra)
     return head, blobs
+
+
+def _carries_the_same(data: CheckpointData, previous: CheckpointData) -> bool:
+    """Tell at a glance, as nearly always, that nothing carried has changed: it is the very same objects."""
+    return (
+        data.held_inputs is previous.held_inputs
+        and data.metadata is previous.metadata
+        and data.workflow_name == previous.workflow_name
+        and data.inputs_hash == previous.inputs_hash
+        and data.fingerprint == previous.fingerprint
+    )
 
 
 def _packed(held: Any, place: str, blobs: dict[str, Blob]) -> Json:
@@ -188,8 +203,8 @@ def result_document(result: StepResult) -> dict[str, Json]:
     """
     document = json.loads(encode_result(result)[0])
     ordered = {
-        "name": document.pop("name"),
-        "path": document.pop("path", result.path or result.name),
+        "name": result.name,
+        "path": document.pop("path"),
         "step_type": document.pop("step_type"),
         "success": document.pop("success", True),
         "output": plain_tree(result.held_output, "output"),
@@ -199,6 +214,7 @@ def result_document(result: StepResult) -> dict[str, Json]:
         "attempt": document.pop("attempt", 1),
     }
     document.pop("output", None)
+    document.pop("name", None)
     return {**ordered, **document}
 
 
@@ -209,8 +225,3 @@ def export_text(data: CheckpointData) -> str:
         data: the checkpoint.
     """
     return json.dumps(export_document(data), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-
-
-def head_text(head: Mapping[str, Json]) -> str:
-    """Return a head as compact JSON text."""
-    return dumps(dict(head))

@@ -15,7 +15,8 @@ def _fraction(body: list[str]) -> Fraction:
     return Fraction(int(numerator, 16), int(denominator, 16))
 
 
-def _zone(key: str) -> ZoneInfo:
+def zone(key: str) -> ZoneInfo:
+    """Return the time zone of a key of the time zone database."""
     try:
         return ZoneInfo(key)
     except OSError as error:  # a key that names a directory of the time zone database
@@ -25,4 +26,3 @@ def _zone(key: str) -> ZoneInfo:
 tags.add("$decimal", Decimal, str, Decimal)
 tags.add("$fraction", Fraction, lambda f: [hex(f.numerator), hex(f.denominator)], _fraction)
 tags.add("$uuid", UUID, str, UUID)
-tags.add_decoder("$zone", _zone)

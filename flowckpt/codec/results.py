@@ -6,15 +6,19 @@ Fields at their defaults are left out; the text is put together by hand, because
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from json.encoder import encode_basestring as quote  # the C version of what dumps() does to a string
 from typing import Any
 
+import attrs
+
 from flowckpt.checkpoint import History, HistoryView, LazyValue, StepError, StepResult
 from flowckpt.codec.blob import Blob, Fetch, Recorded, pack, unpack
 from flowckpt.codec.tags import Json, dumps, encode
-from flowckpt.errors import DecodingError
+from flowckpt.errors import DecodingError, EncodingError, type_name
 
 Blobs = Mapping[str, Blob]
 
@@ -26,40 +30,83 @@ def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
         result: the result.
 
     Raises:
-        EncodingError: its output is not of the closed set.
+        EncodingError: its output is not of the closed set, or another field is not what JSON can hold.
     """
     held = result.held_output
+    blob: Blob | None
     if isinstance(held, Blob):
         output, blob = dumps(held.reference()), held
     else:
-        tree = held.tree if isinstance(held, Recorded) else encode(held, f"{result.path or result.name}: output")
+        tree = held.tree if isinstance(held, Recorded) else encode(held, f"{result.path}: output")
         output, blob = pack(tree)
-    parts = [f'{{"name":{quote(result.name)},"step_type":{quote(result.step_type)}']
-    if result.path and result.path != result.name:
-        parts.append(f',"path":{quote(result.path)}')
+    path = result.path
+    parts = ['{"path":', quote(path)]
+    if _name_in(path) != result.name:
+        parts.append(f',"name":{quote(result.name)}')
+    parts.append(f',"step_type":{quote(result.step_type)}')
     if not result.success:
         parts.append(',"success":false')
     if output != "null":
         parts.append(f',"output":{output}')
     if result.error is not None:
         parts.append(f',"error":{dumps(encode_error(result.error))}')
-    parts.append(f',"duration_ms":{result.duration_ms!r}')
+    duration = repr(result.duration_ms)
+    if duration[-1] not in "0123456789":  # nan, inf, and what is no number: the record could not be read again
+        raise _no_field(result, "duration_ms", result.duration_ms)
+    parts.append(f',"duration_ms":{duration}')
     if result.started_at is not None:
         parts.append(f',"started_at":"{encode_time(result.started_at)}"')
     if result.attempt != 1:
-        parts.append(f',"attempt":{result.attempt}')
+        parts.append(f',"attempt":{result.attempt:d}')
     if result.tries != 1:
-        parts.append(f',"tries":{result.tries}')
-    if result.function:
-        parts.append(f',"function":{quote(result.function)}')
-    if result.version is not None:
-        parts.append(f',"version":{quote(result.version)}')
-    if result.location:
-        parts.append(f',"location":{quote(result.location)}')
+        parts.append(f',"tries":{result.tries:d}')
+    parts.append(_origin(result.function, result.version, result.location))
     if result.extra:
-        parts.append(f",{dumps(dict(result.extra))[1:-1]}")
+        parts.append(f",{dumps(checked_extra(result.extra))[1:-1]}")
     parts.append("}")
     return "".join(parts).encode(), ({blob.digest: blob} if blob else {})
+
+
+def _no_field(result: StepResult, name: str, value: object) -> EncodingError:
+    return EncodingError(
+        f"{result.path}: {name} is {value!r:.80}, which is no finite number",
+        place=f"{result.path}: {name}",
+        type_name=type_name(type(value)),
+    )
+
+
+def checked_extra(extra: Mapping[str, Any]) -> dict[str, Json]:
+    """Return a copy of unknown fields, which must be JSON as they came.
+
+    Args:
+        extra: the fields by name.
+
+    Raises:
+        EncodingError: they are not.
+    """
+    try:
+        copied: dict[str, Json] = json.loads(json.dumps(dict(extra), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise EncodingError(f"extra fields must be plain JSON: {error}", place="extra") from error
+    return copied
+
+
+def _name_in(path: str) -> str:
+    """Return the name that a path shows by itself; a record leaves it out where that is the step's name."""
+    return path[: path.rindex("[")] if path[-1:] == "]" and "[" in path else path
+
+
+@functools.lru_cache(maxsize=1024)
+def _origin(function: str, version: str | None, location: str) -> str:
+    """Return the fields that say which code made a result: few, and the same again and again."""
+    parts = []
+    if function:
+        parts.append(f',"function":{quote(function)}')
+    if version is not None:
+        parts.append(f',"version":{quote(version)}')
+    if location:
+        parts.append(f',"location":{quote(location)}')
+    return "".join(parts)
 
 
 _KNOWN = {
@@ -90,18 +137,18 @@ def decode_result(document: Json, fetch: Fetch | None = None) -> tuple[StepResul
         DecodingError: the document is not that of a result.
     """
     try:
-        name: str = document["name"]
+        path: str = document["path"]
         get = document.get
         started, error = get("started_at"), get("error")
         held = unpack(get("output"), fetch)
         result = StepResult(
-            name,
+            _name_in(path) if (name := get("name")) is None else name,
             document["step_type"],
             get("success", True),
             held,
             document["duration_ms"],
             None if error is None else decode_error(error),
-            get("path") or name,
+            path,
             None if started is None else datetime.fromisoformat(started),
             get("attempt", 1),
             get("tries", 1),
@@ -122,7 +169,10 @@ def append_result(history: History, result: StepResult) -> None:
         history: the history.
         result: the result.
     """
-    history.append(result, *encode_result(result))
+    encoded, blobs = encode_result(result)
+    for blob in blobs.values():  # from here on the large value is the blob's, which lets go of it once it is saved
+        result = attrs.evolve(result, output=blob)
+    history.append(result, encoded, blobs)
 
 
 def as_view(results: Sequence[StepResult]) -> HistoryView:

@@ -6,6 +6,7 @@ import math
 
 import attrs
 
+from flowckpt.dsl.caller import caller
 from flowckpt.errors import StepDefinitionError
 
 
@@ -81,25 +82,32 @@ def retry_policy(
         raise StepDefinitionError(
             f"step {name!r}: .retry(attempts={attempts!r}) must be a whole number from 1",
             step=name,
+            where=caller(),
             remedy="It counts all tries, the first one included.",
         )
     for label, number in (("backoff", backoff), ("max_delay", max_delay)):
         if not _is_number(number) or number < 0:
             raise StepDefinitionError(
-                f"step {name!r}: .retry({label}={number!r}) must be seconds, 0 or more", step=name
+                f"step {name!r}: .retry({label}={number!r}) must be seconds, 0 or more", step=name, where=caller()
             )
     if not _is_number(jitter) or not 0 <= jitter <= 1:
-        raise StepDefinitionError(f"step {name!r}: .retry(jitter={jitter!r}) must lie in 0 … 1", step=name)
+        raise StepDefinitionError(
+            f"step {name!r}: .retry(jitter={jitter!r}) must lie in 0 … 1", step=name, where=caller()
+        )
     for kind in types:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            raise StepDefinitionError(f"step {name!r}: .retry(on=…) takes exception classes, got {kind!r}", step=name)
+            raise StepDefinitionError(
+                f"step {name!r}: .retry(on=…) takes exception classes, got {kind!r}", step=name, where=caller()
+            )
     return RetryPolicy(attempts, float(backoff), float(max_delay), float(jitter), types)
 
 
 def checked_timeout(name: str, seconds: float) -> float:
     """Check the argument of `.timeout()` and return it as a float."""
     if not _is_number(seconds) or seconds <= 0:
-        raise StepDefinitionError(f"step {name!r}: .timeout({seconds!r}) must be seconds above 0", step=name)
+        raise StepDefinitionError(
+            f"step {name!r}: .timeout({seconds!r}) must be seconds above 0", step=name, where=caller()
+        )
     return float(seconds)
 
 

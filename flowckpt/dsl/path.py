@@ -1,8 +1,9 @@
 """A step's place in a run, as text.
 
 A path is built from names and occurrences: `fetch` for the first use of a name, `fetch[1]` for the second, `fetch[2]`
-for the third; `train/fit` inside a child. `/`, `[`, `]`, a leading `@` and control characters inside a *name* would make
-two paths look alike, or reach a terminal; they are percent-encoded, so a step called `a/b` has the path `a%2Fb`.
+for the third; `train/fit` inside a child. `%`, `/`, `[`, `]`, `@`, and characters that control or that nobody sees (line
+ends, terminal and bidi controls, zero widths) would make two paths alike, or look alike; inside a *name* they are
+percent-encoded, so a step called `a/b` has the path `a%2Fb`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_SPECIAL = re.compile(r"[%/\[\]@\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# A fixed list, not `str.isprintable`: a path is an identity, and must not change with Python's Unicode tables.
+_SPECIAL = re.compile(
+    r"[%/\[\]@\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e"
+    r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff0-\ufffb"
+    r"\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bcaf\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 MAX_NAME_LENGTH = 500
 
 

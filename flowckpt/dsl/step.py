@@ -6,14 +6,15 @@ once, so the order in which a step is written never changes what it means.
 
 from __future__ import annotations
 
+import functools
 import inspect
-import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 import attrs
 
 from flowckpt.dsl.actions import Action, PythonAction
+from flowckpt.dsl.caller import caller
 from flowckpt.dsl.modifiers import CHECKPOINTED, PLAIN, Modifiers, checked_timeout, retry_policy
 from flowckpt.dsl.path import MAX_NAME_LENGTH
 from flowckpt.errors import StepDefinitionError
@@ -38,7 +39,7 @@ class _Modifiable:
             raise StepDefinitionError(
                 f"step {self.name!r}: .{modifier}() is given twice",
                 step=self.name,
-                where=_caller(),
+                where=caller(),
                 remedy="Keep one of them: the order of modifiers has no meaning, so neither could win.",
             )
 
@@ -47,7 +48,7 @@ class _Modifiable:
             raise StepDefinitionError(
                 f"step {self.name!r} is .ephemeral() and has a .checkpoint()",
                 step=self.name,
-                where=_caller(),
+                where=caller(),
                 remedy="An ephemeral step is never recorded; put the checkpoint on the step before it.",
             )
         return modifiers
@@ -160,7 +161,7 @@ class Step(_Modifiable, Generic[T_co]):
         raise StepDefinitionError(
             f"step {self.name!r} has an action already: .{self.action.step_type}()",
             step=self.name,
-            where=_caller(),
+            where=caller(),
             remedy="Yield two steps.",
         )
 
@@ -172,8 +173,12 @@ class StepWithoutAction(_Modifiable):
     @overload
     def python(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
     @overload
-    def python(
-        self, function: Callable[..., R], /, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    def python(  # type: ignore[overload-cannot-match]  # it is matched where the first does not fit the arguments
+        self, function: Callable[..., R], /, *, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+    ) -> Step[R]: ...
+    @overload
+    def python(  # type: ignore[overload-cannot-match]  # likewise
+        self, function: Callable[..., R], /, *, kwargs: Mapping[str, Any]
     ) -> Step[R]: ...
     def python(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Step[Any]:
         """Call a Python function, sync or async.
@@ -186,7 +191,7 @@ class StepWithoutAction(_Modifiable):
         Raises:
             StepDefinitionError: it is not callable, or a lambda.
         """
-        if getattr(function, "__name__", "") == "<lambda>" or not callable(function):
+        if not callable(function) or getattr(_unwrapped(function), "__name__", "") == "<lambda>":
             raise _not_a_named_function(self.name, function)
         if kwargs and not args and kwargs.keys() <= {"args", "kwargs"}:
             args, kwargs = _explicit_arguments(self.name, function, kwargs)
@@ -194,7 +199,7 @@ class StepWithoutAction(_Modifiable):
 
 
 def step(name: str) -> StepWithoutAction:
-    """Begin a step: `yield step("fetch").python(fetch, source).checkpoint()`.
+    """Begin a unit of work; its action and its modifiers follow: `.python(fetch, source).checkpoint()`.
 
     Args:
         name: what to call it. It need not be unique: a name used again gets its occurrence in the path.
@@ -202,32 +207,46 @@ def step(name: str) -> StepWithoutAction:
     Raises:
         StepDefinitionError: the name is no text, blank, or longer than 500 characters.
     """
-    if type(name) is not str or not name.isascii() or not name.strip() or len(name) > MAX_NAME_LENGTH:
-        _check_name(name, "step name")
+    if type(name) is str:
+        return _begun(name)
+    _check_name(name, "step name")
+    return StepWithoutAction(str.__str__(name), PLAIN)  # str() of an enum's member is its label
+
+
+@functools.lru_cache(maxsize=4096)
+def _begun(name: str) -> StepWithoutAction:
+    """Begin a step of a plain name: checked and made once, because a step is immutable and loops repeat names."""
+    _check_name(name, "step name")
     return StepWithoutAction(name, PLAIN)
 
 
 def _check_name(name: object, what: str) -> None:
     if not isinstance(name, str):
-        raise StepDefinitionError(f"a {what} must be text, got {name!r} ({type(name).__name__})", where=_caller())
+        raise StepDefinitionError(f"a {what} must be text, got {name!r} ({type(name).__name__})", where=caller())
     if not name.strip():
-        raise StepDefinitionError(f"a {what} must not be blank, got {name!r}", step=name, where=_caller())
+        raise StepDefinitionError(f"a {what} must not be blank, got {name!r}", step=name, where=caller())
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise StepDefinitionError(f"a {what} must be valid Unicode, got {name!r:.80}", where=_caller()) from None
+        raise StepDefinitionError(f"a {what} must be valid Unicode, got {name!r:.80}", where=caller()) from None
     if len(name) > MAX_NAME_LENGTH:
         raise StepDefinitionError(
             f"a {what} may have {MAX_NAME_LENGTH} characters, got {len(name)}: {name[:40]!r}…",
             step=name[:MAX_NAME_LENGTH],
-            where=_caller(),
+            where=caller(),
             remedy="Name the work, and pass the data as arguments.",
         )
 
 
+def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
 def _not_a_named_function(step_name: str, function: object) -> StepDefinitionError:
     if callable(function):
-        what = f"a lambda ({getattr(getattr(function, '__code__', None), 'co_filename', '?')})"
+        what = f"a lambda ({getattr(getattr(_unwrapped(function), '__code__', None), 'co_filename', '?')})"
         remedy = "Write 'def name(…): …': the function's name is part of the step's identity."
     else:
         what = f"{function!r} ({type(function).__name__}), which cannot be called"
@@ -235,7 +254,7 @@ def _not_a_named_function(step_name: str, function: object) -> StepDefinitionErr
     return StepDefinitionError(
         f"step {step_name!r}: .python() needs a named function, got {what}",
         step=step_name,
-        where=_caller(),
+        where=caller(),
         remedy=remedy,
     )
 
@@ -243,28 +262,21 @@ def _not_a_named_function(step_name: str, function: object) -> StepDefinitionErr
 def _explicit_arguments(
     step_name: str, function: Callable[..., Any], given: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Tell `.python(fn, args=(…), kwargs={…})` from a function that itself has parameters of these names."""
+    """Tell `.python(fn, args=(…), kwargs={…})` from a function that itself has parameters of these names.
+
+    `*args` and `**kwargs` are no parameters that could be given by these names.
+    """
     try:
-        parameters = inspect.signature(function).parameters
+        found = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        parameters = {}  # a builtin without a signature
-    if any(name in parameters for name in given):
+        found = {}.values()  # a builtin without a signature
+    if any(each.name in given and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) for each in found):
         return (), dict(given)
     args, kwargs = given.get("args", ()), given.get("kwargs") or {}
     if isinstance(args, str | bytes) or not isinstance(args, Sequence) or not isinstance(kwargs, Mapping):
         raise StepDefinitionError(
             f"step {step_name!r}: args= takes a sequence and kwargs= a mapping, got {args!r} and {kwargs!r}",
             step=step_name,
-            where=_caller(),
+            where=caller(),
         )
     return tuple(args), dict(kwargs)
-
-
-def _caller() -> str:
-    """Return `file:line` of the nearest frame outside this package's language."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and (
-        frame.f_globals.get("__name__", "").startswith("flowckpt.dsl") or frame.f_code.co_filename.startswith("<attrs")
-    ):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

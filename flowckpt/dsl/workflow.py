@@ -31,12 +31,12 @@ class Workflow(Generic[P, R_co]):
     """
 
     def __init__(self, function: Callable[P, Generator[Any, Any, R_co]], name: str) -> None:
+        functools.update_wrapper(self, function)  # first: it copies the function's own attributes, whatever their names
         self.name = name
         self.function = function
         self.signature = inspect.signature(function)
-        functools.update_wrapper(self, function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Generator[Any, Any, R_co]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Generator[Any, Any, R_co]:
         """Make the generator; nothing of it has run yet."""
         return self.function(*args, **kwargs)
 

@@ -104,7 +104,7 @@ class Drive:
         ending: BaseException | None = None
         try:
             if self.resumed_from is None:
-                yield WorkflowStarted(run, self.workflow.name)
+                yield WorkflowStarted(run, self.workflow.name, self.checkpointer.attempt)
                 yield await self._begin()
             else:
                 yield self._resumption(self.resumed_from)
@@ -120,6 +120,7 @@ class Drive:
                     else:
                         command = replay.throw(step_failure(command.path, result.error or StepError("", "")))
                 elif isinstance(command, Execute):
+                    self.interrupts.raise_noted()  # here what has ended is safe, and nothing has begun
                     step, path, is_recorded = command.step, command.path, not command.step.modifiers.is_ephemeral
                     if not self._is_begun and is_recorded:
                         yield await self._begin()
@@ -141,7 +142,6 @@ class Drive:
                     if failure is not None:
                         self._failed += 1
                         yield StepFailed(run, path, duration_ms, tries, failure.type, failure.message)
-                        self.interrupts.raise_noted()
                         command = replay.throw(step_failure(path, failure))
                     else:
                         saved = None
@@ -151,7 +151,6 @@ class Drive:
                             yield StepCompleted(run, path, duration_ms, not is_recorded)
                             if saved is not None:
                                 yield self._saved(saved)
-                        self.interrupts.raise_noted()
                         command = replay.send(outcome.value)
                 elif isinstance(command, Finish):
                     output = codec.encode(command.output, self.workflow.output_type, place="the workflow's output")
@@ -242,7 +241,7 @@ class Drive:
         if isinstance(ending, WorkflowChangedError | FencedError):
             return told  # nothing of the run may be touched
         if isinstance(ending, CheckpointStorageError) and not self.checkpointer.is_usable:
-            told.append(self._not_saved(self.checkpointer.sequence, ending))
+            told.append(self._not_saved(ending))
         reason, error = _reason_of(ending)
         is_saved = False
         if self.checkpointer.is_usable:
@@ -253,7 +252,7 @@ class Drive:
             except FencedError:
                 raise
             except FlowckptError as failure:
-                told.append(self._not_saved(self.checkpointer.sequence, failure))
+                told.append(self._not_saved(failure))
                 if ending is None:
                     ending, (reason, error) = failure, _reason_of(failure)
                 else:
@@ -262,8 +261,12 @@ class Drive:
         told.append(self._final_event(ending, error))
         return told
 
-    def _not_saved(self, sequence: int, error: FlowckptError) -> CheckpointFailed:
-        return CheckpointFailed(self.checkpointer.workflow_id, "", sequence, "", str(error))
+    def _not_saved(self, error: FlowckptError) -> CheckpointFailed:
+        data = self.checkpointer.attempted
+        assert data is not None
+        return CheckpointFailed(
+            self.checkpointer.workflow_id, data.checkpoint_id, data.sequence, data.reason, str(error)
+        )
 
     def _finish(self, output: Any, ending: BaseException | None, reason: Reason, is_saved: bool) -> None:
         value = codec.decode(output, self.workflow.output_type) if ending is None else None

@@ -6,20 +6,26 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowckpt.blocking import blocking_allowed
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.dsl import Workflow
-from flowckpt.engine.binding import bind_inputs
 from flowckpt.engine.options import RunOptions
 from flowckpt.engine.result import WorkflowResult
-from flowckpt.engine.session import Session
 from flowckpt.errors import NestedLoopError, WorkflowDefinitionError
-from flowckpt.events import Event
 from flowckpt.ids import IdFactory, new_run_id
+from flowckpt.lazy import LazyModule
 from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.file import FileCheckpointStore
+
+if TYPE_CHECKING:
+    from flowckpt.engine import binding, session
+    from flowckpt.engine.session import Session
+    from flowckpt.events import Event
+else:  # needed once a run starts; see flowckpt.lazy
+    binding = LazyModule("flowckpt.engine.binding")
+    session = LazyModule("flowckpt.engine.session")
 
 
 class WorkflowEngine:
@@ -71,7 +77,7 @@ class WorkflowEngine:
             RunExistsError: the store holds a run of that id (raised with the first event).
             RunLockedError: another process owns it (likewise).
         """
-        return self._observed(self._session(workflow, workflow_id, options, inputs))
+        return self._observed(self.prepare(workflow, workflow_id, options, inputs))
 
     def resume(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
@@ -92,7 +98,7 @@ class WorkflowEngine:
             InputMismatchError: an input differs from the recorded one.
             WorkflowChangedError: it is another workflow, or its generator yields something else than the record says.
         """
-        return self._observed(self._resumption(workflow, workflow_id, options, inputs))
+        return self._observed(self.prepare_resume(workflow, workflow_id, options, inputs))
 
     # --- with a result ---------------------------------------------------------------------------------------------
 
@@ -106,13 +112,13 @@ class WorkflowEngine:
         **inputs: Any,
     ) -> WorkflowResult:
         """Start a run and return how it ended. A failing workflow is a result, not an exception; see `execute`."""
-        return await self._session(workflow, workflow_id, options, inputs).result()
+        return await self.prepare(workflow, workflow_id, options, inputs).result()
 
     async def resume_run(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
     ) -> WorkflowResult:
         """Carry a run on and return how it ended; see `resume`."""
-        return await self._resumption(workflow, workflow_id, options, inputs).result()
+        return await self.prepare_resume(workflow, workflow_id, options, inputs).result()
 
     # --- from code that is not async ---------------------------------------------------------------------------------
 
@@ -133,45 +139,61 @@ class WorkflowEngine:
             RunInterrupted: a signal stopped the run (a `KeyboardInterrupt`, with the result in `.result`).
             NestedLoopError: a loop runs in this thread already.
         """
-        return self.drive_sync(self._session(workflow, workflow_id, options, inputs), door="run_sync")
+        return self.drive_sync(self.prepare(workflow, workflow_id, options, inputs), door="run_sync")
 
     def resume_sync(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
     ) -> WorkflowResult:
         """Carry a run on in a loop of its own and return how it ended; see `resume` and `run_sync`."""
-        return self.drive_sync(self._resumption(workflow, workflow_id, options, inputs), door="resume_sync")
+        return self.drive_sync(self.prepare_resume(workflow, workflow_id, options, inputs), door="resume_sync")
 
     @staticmethod
     def drive_sync(
-        session: Session, *, door: str = "run_sync", on_event: Callable[[Event], None] | None = None
+        taken: Session, *, door: str = "run_sync", on_event: Callable[[Event], None] | None = None
     ) -> WorkflowResult:
-        """Drive a session in a loop of its own, with the signals handled.
+        """Drive a taken run in a loop of its own, with the signals handled.
 
         Args:
-            session: what to drive.
+            taken: what to drive.
             door: what the caller is called, for an error.
             on_event: told every event.
         """
-        with session.interrupts:
-            return _in_own_loop(session.result(on_event), door)
+        with taken.interrupts:
+            return _in_own_loop(taken.result(on_event), door)
 
     # --- what stands behind the doors ------------------------------------------------------------------------------
 
-    def _session(
+    def prepare(
         self, workflow: Any, workflow_id: str | None, options: RunOptions | None, inputs: dict[str, Any]
     ) -> Session:
+        """Bind a start without beginning it, for whoever drives it by `drive_sync`; see `execute`.
+
+        Args:
+            workflow: what to run.
+            workflow_id: the run's id, or None for a new one.
+            options: tags and the like.
+            inputs: the workflow's inputs, by name.
+        """
         _check_workflow(workflow)
-        bound = bind_inputs(workflow, inputs)
+        bound = binding.bind_inputs(workflow, inputs)
         run = workflow_id or self._new_id()
-        return Session(
+        return session.Session(
             self.store, self._clock, self._random, workflow, run, options or RunOptions(), bound=bound, inputs=inputs
         )
 
-    def _resumption(
+    def prepare_resume(
         self, workflow: Any, workflow_id: str, options: RunOptions | None, inputs: dict[str, Any]
     ) -> Session:
+        """Name a resume without beginning it, for whoever drives it by `drive_sync`; see `resume`.
+
+        Args:
+            workflow: the workflow of the run.
+            workflow_id: the run.
+            options: whether to steal it, and the like.
+            inputs: none, or inputs that must match the recorded ones.
+        """
         _check_workflow(workflow)
-        return Session(
+        return session.Session(
             self.store,
             self._clock,
             self._random,
@@ -182,8 +204,8 @@ class WorkflowEngine:
             inputs=inputs,
         )
 
-    async def _observed(self, session: Session) -> AsyncGenerator[Event, None]:
-        async with aclosing(session.events()) as events:
+    async def _observed(self, taken: Session) -> AsyncGenerator[Event, None]:
+        async with aclosing(taken.events()) as events:
             async for event in events:
                 yield event
 

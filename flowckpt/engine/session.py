@@ -116,8 +116,11 @@ class Session:
         bound = self._rebound(latest)
         if latest.status is Status.COMPLETED:
             return CompletedRun(self._workflow, self._workflow_id, latest)
+        metadata = dict(latest.metadata)
+        if self._options.target is not None:  # the code has moved: the next resume finds it by itself
+            metadata["target"] = dict(self._options.target)
         history = _effective_history(latest)
-        return self._drive(lease, bound, history, latest, dict(latest.metadata), fingerprint(self._workflow.function))
+        return self._drive(lease, bound, history, latest, metadata, fingerprint(self._workflow.function))
 
     def _drive(
         self,

@@ -23,8 +23,10 @@ def describe_target(workflow: Workflow[Any, Any]) -> dict[str, str]:
     function = workflow.function
     if "<locals>" in function.__qualname__:
         return {}
-    file = getattr(sys.modules.get(function.__module__), "__file__", None)
-    described = {"cwd": str(Path.cwd()), "name": function.__qualname__}
+    module = sys.modules.get(function.__module__)
+    file = getattr(module, "__file__", None)
+    names = (name for name, value in vars(module).items() if value is workflow) if module else ()
+    described = {"cwd": str(Path.cwd()), "name": next(iter(names), function.__qualname__)}
     if file is not None:
         described["file"] = str(Path(file).absolute())
     if function.__module__ != "__main__" and not _is_loaded_from_file(function.__module__):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 
@@ -33,10 +33,15 @@ def _cached(function: Callable[..., Any]) -> Any:
     if not hasattr(function, "__annotations__") and hasattr(type(function), "__call__"):
         function = type(function).__call__
     plain = inspect.unwrap(function)
-    annotation = getattr(plain, "__annotations__", {}).get("return", Any)
-    if not isinstance(annotation, str):
-        return annotation if _is_resolved(annotation) else _resolved(plain)
-    return _resolved(plain)
+    try:
+        annotation = getattr(plain, "__annotations__", {}).get("return", Any)
+    except Exception:  # evaluated only now (Python 3.14), and naming what exists only for type checkers
+        return Any
+    if isinstance(annotation, str) or not _is_resolved(annotation):
+        annotation = _resolved(plain)
+    if typing.get_origin(annotation) in (Awaitable, Coroutine):  # a plain function that returns one is awaited
+        return typing.get_args(annotation)[-1]
+    return annotation
 
 
 def _is_resolved(annotation: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: they reach the step that runs, and nothing else of the engine.
+"""Ctrl-C, SIGTERM and SIGHUP: they reach the step that runs, and nothing else of the engine.
 
 A signal in the middle of user code is raised there, as Python's own Ctrl-C is. A signal anywhere else (between steps,
 in a save) only leaves a note, which the engine reads once the step's result is safe: a ten-minute step that has just
@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any, Self
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class RunInterrupted(KeyboardInterrupt):
     """The run was stopped by a signal; what had ended before is saved.
 
     Attributes:
-        signal_name: `SIGINT` or `SIGTERM`.
+        signal_name: `SIGINT`, `SIGTERM` or `SIGHUP`.
         result: the run's result, once it has one.
     """
 

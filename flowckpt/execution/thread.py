@@ -9,11 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import ctypes
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from flowckpt.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import ctypes
+else:  # only a step that is abandoned needs it
+    ctypes = LazyModule("ctypes")
 
 Work = Callable[[], Any]
 

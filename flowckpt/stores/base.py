@@ -21,11 +21,13 @@ The five methods are all that the engine needs. What a store can do beyond them 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Protocol, runtime_checkable
 
 import attrs
 
 from flowckpt.checkpoint import CheckpointData, CheckpointRef, Owner, RunInfo
+from flowckpt.errors import EncodingError
 
 
 class CheckpointStore(Protocol):
@@ -154,6 +156,14 @@ class ListsRuns(Protocol):
         """Return the runs, the one started last first. A damaged run is listed by `check`, not here."""
         ...
 
+    async def describe_run(self, workflow_id: str) -> RunInfo | None:
+        """Return one run as the list shows it, without loading it; None where there is none.
+
+        Args:
+            workflow_id: the run.
+        """
+        ...
+
 
 @runtime_checkable
 class DeletesCheckpoints(Protocol):
@@ -198,3 +208,21 @@ class ChecksIntegrity(Protocol):
             workflow_id: one run, or None for all.
         """
         ...
+
+
+class refused_as_encoding_error:  # noqa: N801 - used as a statement, and a class because generators cost a microsecond
+    """Turn what Python says of a field that JSON or UTF-8 cannot hold (a lone surrogate) into `EncodingError`."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Begin to watch."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Translate."""
+        if isinstance(error, TypeError | ValueError | RecursionError):
+            raise EncodingError(
+                f"a field of the checkpoint cannot be recorded: {error}", place="checkpoint", remedy="Give it as text."
+            ) from error

@@ -6,9 +6,11 @@ shares no object with its callers.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import attrs
 
@@ -18,10 +20,12 @@ from flowckpt.checkpoint import (
     History,
     HistoryView,
     Owner,
+    Reason,
     RunInfo,
 )
+from flowckpt.codec import dumps
 from flowckpt.codec.blob import Blob
-from flowckpt.codec.checkpoints import CARRIED, decode_head, encode_head, head_text
+from flowckpt.codec.checkpoints import CARRIED, decode_head, encode_head
 from flowckpt.codec.results import as_view, decode_result
 from flowckpt.errors import (
     CheckpointNotFoundError,
@@ -31,16 +35,15 @@ from flowckpt.errors import (
     SaveConflictError,
 )
 from flowckpt.process import current_process
-from flowckpt.stores.base import Finding, Lease
+from flowckpt.stores.base import Finding, Lease, refused_as_encoding_error
 
 
 @attrs.define(eq=False)
 class _Record:
-    """One saved checkpoint: its head as text, and how many results it holds."""
+    """One saved checkpoint: its head as a tree, which nobody else holds, and how many results the run has there."""
 
-    head: str
+    head: dict[str, Any]
     results: int
-    reference: CheckpointRef
     is_deleted: bool = False  # it goes on carrying the fields that later heads leave out
 
 
@@ -49,7 +52,9 @@ class _Run:
     """What is held of one run."""
 
     attempt: int = 0
+    attempt_before: int = 0
     is_owned: bool = False
+    is_adopted: bool = False  # the attempt wrote something, so it goes on from where the run is
     has_saved: bool = False
     acquired_at: datetime | None = None
     started_at: datetime | None = None
@@ -81,17 +86,20 @@ class MemoryCheckpointStore:
 
     async def save(self, workflow_id: str, data: CheckpointData) -> None:
         """Keep the checkpoint's bytes; see `CheckpointStore.save`."""
-        run = self._runs.get(workflow_id) or self._claimed(workflow_id, data.attempt)
-        if data.attempt > run.attempt and not run.is_owned:
+        run = self._runs.get(workflow_id)
+        if data.attempt > (run.attempt if run else 0) and not (run and run.is_owned):
             run = self._claimed(workflow_id, data.attempt)
+        if run is None:
+            raise FencedError(workflow_id, attempt=data.attempt, newest_attempt=0)
         if data.attempt != run.attempt or not run.is_owned:
             raise FencedError(workflow_id, attempt=data.attempt, newest_attempt=run.attempt)
         if data.sequence <= run.last_sequence:
             raise SaveConflictError(workflow_id, sequence=data.sequence, last_sequence=run.last_sequence)
-        view = as_view(data.step_results)
-        head, blobs = encode_head(data, run.previous if run.has_saved else None)
-        text = head_text(head)
-        if not run.has_saved:
+        with refused_as_encoding_error():
+            view = as_view(data.step_results)
+            head, blobs = encode_head(data, run.previous if run.has_saved else None)
+            dumps(head).encode()
+        if not run.is_adopted:
             self._go_back_to(run, view)
         held = len(run.encoded)
         if len(view) < held or view.chain_at(held) != run.chains[-1]:
@@ -101,13 +109,10 @@ class MemoryCheckpointStore:
                 found=f"{held} results held, {len(view)} given",
             )
         self._keep(run, view, held, list(blobs.values()))
-        size = len(text) + sum(map(len, view.history.encoded[held : len(view)]))
-        reference = CheckpointRef(
-            workflow_id, data.checkpoint_id, data.sequence, data.attempt, data.reason, data.saved_at, len(view), size
-        )
-        run.records.append(_Record(text, len(view), reference))
+        run.records.append(_Record(head, len(view)))
         run.started_at = run.started_at or data.saved_at
         run.last_sequence, run.previous, run.has_saved = data.sequence, data, True
+        run.is_adopted = True
 
     def _keep(self, run: _Run, view: HistoryView, held: int, blobs: list[Blob]) -> None:
         history = view.history
@@ -134,7 +139,7 @@ class MemoryCheckpointStore:
         if run is None or not run.started_at:
             raise CheckpointNotFoundError(workflow_id)
         for record in reversed(run.live):
-            if record.reference.checkpoint_id == checkpoint_id:
+            if record.head["checkpoint_id"] == checkpoint_id:
                 return self._data(run, record)
         raise CheckpointNotFoundError(workflow_id, checkpoint_id)
 
@@ -155,12 +160,12 @@ class MemoryCheckpointStore:
         return history
 
     def _data(self, run: _Run, record: _Record) -> CheckpointData:
-        merged: dict[str, object] = {}
+        merged: dict[str, Any] = {}
         for earlier in run.records[: run.records.index(record)]:
-            head = json.loads(earlier.head)
-            merged.update({name: head[name] for name in CARRIED if name in head})
-        merged.update(json.loads(record.head))
-        return decode_head(merged, self._history(run, record.results).view(), run.fetch)
+            merged.update({name: earlier.head[name] for name in CARRIED if name in earlier.head})
+        merged.update(record.head)
+        data = decode_head(merged, self._history(run, record.results).view(), run.fetch)
+        return attrs.evolve(data, extra=copy.deepcopy(data.extra)) if data.extra else data
 
     async def clear(self, workflow_id: str) -> None:
         """Forget the run; see `CheckpointStore.clear`."""
@@ -172,17 +177,42 @@ class MemoryCheckpointStore:
     async def list_checkpoints(self, workflow_id: str) -> Sequence[CheckpointRef]:
         """Return the run's checkpoints, newest first; see `CheckpointStore.list_checkpoints`."""
         run = self._runs.get(workflow_id)
-        return [record.reference for record in reversed(run.live)] if run else []
+        return [self._reference(workflow_id, run, record) for record in reversed(run.live)] if run else []
+
+    @staticmethod
+    def _reference(workflow_id: str, run: _Run, record: _Record) -> CheckpointRef:
+        head, index = record.head, run.records.index(record)
+        before = run.records[index - 1].results if index else 0
+        return CheckpointRef(
+            workflow_id,
+            head["checkpoint_id"],
+            head["sequence"],
+            head["attempt"],
+            Reason(head["reason"]),
+            datetime.fromisoformat(head["saved_at"]),
+            record.results,
+            len(dumps(head)) + sum(map(len, run.encoded[before : record.results])),
+        )
 
     async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
         """Remove the checkpoints of that id; see `DeletesCheckpoints`."""
         run = self._runs.get(workflow_id)
         if run is None:
             return False
-        doomed = [record for record in run.live if record.reference.checkpoint_id == checkpoint_id]
+        doomed = [record for record in run.live if record.head["checkpoint_id"] == checkpoint_id]
+        if not doomed:
+            return False
+        is_mine = run.is_owned
+        if not is_mine:
+            self._claimed(workflow_id, 0)
+        if not run.is_adopted:
+            self._go_back_to(run, self._history(run, run.live[-1].results).view())
+        run.is_adopted = True
         for record in doomed:
             record.is_deleted = True
-        return bool(doomed)
+        if not is_mine:
+            await self.release(workflow_id)
+        return True
 
     async def acquire(self, workflow_id: str, *, steal: bool = False) -> Lease:
         """Become the run's owner; see `OwnsRuns.acquire`."""
@@ -194,8 +224,8 @@ class MemoryCheckpointStore:
 
     def _claimed(self, workflow_id: str, attempt: int) -> _Run:
         run = self._runs.setdefault(workflow_id, _Run())
-        run.attempt = max(run.attempt + 1, attempt)
-        run.is_owned, run.has_saved, run.acquired_at = True, False, datetime.now(UTC)
+        run.attempt, run.attempt_before = max(run.attempt + 1, attempt), run.attempt
+        run.is_owned, run.is_adopted, run.has_saved, run.acquired_at = True, False, False, datetime.now(UTC)
         return run
 
     async def release(self, workflow_id: str) -> None:
@@ -204,9 +234,9 @@ class MemoryCheckpointStore:
         if run is None or not run.is_owned:
             return
         run.is_owned = False
-        if not run.has_saved:
-            run.attempt -= 1
-        if not run.started_at:
+        if not run.is_adopted:
+            run.attempt = run.attempt_before
+        if not run.attempt:
             del self._runs[workflow_id]
 
     async def owner(self, workflow_id: str) -> Owner | None:
@@ -219,24 +249,25 @@ class MemoryCheckpointStore:
 
     async def list_runs(self) -> Sequence[RunInfo]:
         """Return the runs; see `ListsRuns`."""
-        found = []
-        for workflow_id, run in self._runs.items():
-            data = self._latest(run)
-            if data is None or run.started_at is None:
-                continue
-            found.append(
-                RunInfo(
-                    workflow_id,
-                    data.workflow_name,
-                    data.status,
-                    data.attempt,
-                    run.started_at,
-                    data.saved_at,
-                    len(data.step_results),
-                    data.metadata,
-                ).with_owner(await self.owner(workflow_id))
-            )
+        found = [info for workflow_id in self._runs if (info := await self.describe_run(workflow_id))]
         return sorted(found, key=lambda info: info.started_at, reverse=True)
+
+    async def describe_run(self, workflow_id: str) -> RunInfo | None:
+        """Return one run as the list shows it; see `ListsRuns`."""
+        run = self._runs.get(workflow_id)
+        data = self._latest(run) if run else None
+        if run is None or data is None or run.started_at is None:
+            return None
+        return RunInfo(
+            workflow_id,
+            data.workflow_name,
+            data.status,
+            data.attempt,
+            run.started_at,
+            data.saved_at,
+            len(data.step_results),
+            data.metadata,
+        ).with_owner(await self.owner(workflow_id))
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Read everything; see `ChecksIntegrity`."""

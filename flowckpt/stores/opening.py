@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowckpt.errors import StoreSpecError
+from flowckpt.lazy import LazyModule
 from flowckpt.stores.file import FileCheckpointStore
 from flowckpt.stores.memory import MemoryCheckpointStore
+
+if TYPE_CHECKING:
+    from importlib import metadata
+else:  # 12 ms, and only the stores of others need it
+    metadata = LazyModule("importlib.metadata")
 
 ENTRY_POINTS = "flowckpt.stores"
 
@@ -35,10 +40,10 @@ def open_store(spec: str) -> Any:
         )
     if scheme in _BUILT_IN:
         return _BUILT_IN[scheme](rest)
-    found = importlib.metadata.entry_points(group=ENTRY_POINTS, name=scheme)
+    found = metadata.entry_points(group=ENTRY_POINTS, name=scheme)
     for entry_point in found:
         return entry_point.load()(rest)
-    others = sorted({entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)})
+    others = sorted({entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)})
     raise StoreSpecError(
         f"no store knows the scheme {scheme!r} of {spec!r}",
         spec=spec,

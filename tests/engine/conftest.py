@@ -25,9 +25,9 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
                 run.is_owned = False  # the process that owned it is gone
             return memory
         for store in opened:
-            for owned in store._owned.values():
+            for owned in store.runs.owned.values():
                 owned.close()  # the kernel closes a dead process's files; nothing else happens
-            store._owned.clear()
+            store.runs.owned.clear()
         opened.append(FileCheckpointStore(tmp_path / "store"))
         return opened[-1]
 

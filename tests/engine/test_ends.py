@@ -370,8 +370,8 @@ def quick(n):
     return n
 
 def slow(marker):
-    print("in step", flush=True)
     try:
+        print("in step", flush=True)
         time.sleep(30)
     except KeyboardInterrupt:
         print("reached the step", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 import time
@@ -156,7 +157,8 @@ def connect() -> Any:
 
 
 def query(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("select 41 + 1").fetchone()[0])
+    with contextlib.closing(connection):
+        return int(connection.execute("select 41 + 1").fetchone()[0])
 
 
 @workflow

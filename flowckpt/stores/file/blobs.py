@@ -7,6 +7,7 @@ where a record names it or this writer put it there: one left by a process that 
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 from collections.abc import Iterable
 from hashlib import sha256
@@ -16,6 +17,8 @@ from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.process import current_process
 from flowckpt.stores.file.names import BLOBS, temporary_name
+
+_NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.EINVAL, errno.ENXIO)
 
 
 def write_blobs(filesystem: FileSystem, run: int, blobs: Iterable[Blob]) -> None:
@@ -40,9 +43,13 @@ def write_blobs(filesystem: FileSystem, run: int, blobs: Iterable[Blob]) -> None
                 while written < len(content):
                     written += filesystem.write(file, content[written:] if written else content)
                 filesystem.sync_data(file)
+                filesystem.rename(directory, name, blob.digest)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    filesystem.unlink(directory, name)
+                raise
             finally:
                 filesystem.close(file)
-            filesystem.rename(directory, name, blob.digest)
         filesystem.sync(directory)
     finally:
         filesystem.close(directory)
@@ -69,6 +76,8 @@ def read_blob(filesystem: FileSystem, run: int, workflow_id: str, digest: str, s
         finally:
             filesystem.close(directory)
     except OSError as error:
+        if error.errno not in _NOT_OURS:
+            raise  # the medium failed; that says nothing about the record
         raise CheckpointCorruptedError(
             workflow_id, location=location, detail=f"a large value cannot be read: {error.strerror}"
         ) from error

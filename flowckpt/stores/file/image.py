@@ -36,7 +36,7 @@ class RunImage:
         last_sequence: the highest sequence that it ever had.
         started_at: when its first segment was made.
         notices: what was dropped or restored while reading.
-        is_cleared: whether the newest segment says that the run was cleared.
+        is_cleared: whether it was cleared, and nothing was begun since.
     """
 
     workflow_id: str
@@ -49,6 +49,7 @@ class RunImage:
     notices: list[str] = attrs.field(factory=list)
     is_cleared: bool = False
     _deleted: set[int] = attrs.field(factory=set)
+    _first: dict[int, Record] = attrs.field(factory=dict)
 
     def checkpoints(self) -> list[int]:
         """Return the indices of the records that are checkpoints and were not deleted, oldest first."""
@@ -65,12 +66,9 @@ class RunImage:
             index: the index of its record.
             fetch: reads large values.
         """
-        merged: dict[str, Any] = {}
-        for record in self.records[:index]:
-            for name in CARRIED:
-                if name in record.head:
-                    merged[name] = record.head[name]
         record = self.records[index]
+        first = self._first[record.segment].head
+        merged: dict[str, Any] = {name: first[name] for name in CARRIED if name in first}
         merged.update(record.head)
         merged["attempt"] = record.segment
         del merged["results"], merged["sha256"]  # the line's own
@@ -103,15 +101,19 @@ class RunImage:
         """
         if records == 0:
             return Cut(0, last_sequence=self.last_sequence)
-        last = self.records[records - 1]
+        kept = self.records[:records]
+        last = kept[-1]
+        said = {sequence for record in kept for sequence in record.deletes or ()}
+        deleted = {record.head["sequence"] for record in kept if record.deletes is None} & self._deleted
         return Cut(
             last.segment,
             last.end,
-            sum(record.segment == last.segment for record in self.records[:records]),
+            sum(record.segment == last.segment for record in kept),
             last.digest.hex(),
             self.counts[records - 1],
             last.line.decode(),
             self.last_sequence,
+            sorted(deleted - said),
         )
 
 
@@ -131,17 +133,16 @@ def read_run(workflow_id: str, numbers: list[int], read: ReadSegment, fetch: Fet
     image = RunImage(workflow_id, newest=numbers[-1] if numbers else 0)
     if not numbers:
         return image
-    if _header(image, numbers[-1], read(numbers[-1])).get("kind") == "cleared":
-        image.is_cleared = True
-        return image
     chosen = _follow_back(image, numbers, read)
     for segment in chosen:
         for record in segment.records:
             _join(image, record, fetch)
     if chosen:
         image.started_at = datetime.fromisoformat(chosen[0].header["created_at"])
-        first = chosen[-1].adoption
-        image.last_sequence = max(image.last_sequence, first.last_sequence if first else 0)
+        for segment in chosen:
+            if (cut := segment.adoption) is not None:
+                image.last_sequence = max(image.last_sequence, cut.last_sequence)
+                image._deleted.update(cut.deleted)
     return image
 
 
@@ -150,7 +151,9 @@ def _follow_back(image: RunImage, numbers: list[int], read: ReadSegment) -> list
     chosen: list[Segment] = []
     for number in reversed(numbers):
         data = read(number)
-        _header(image, number, data)
+        if _header(image, number, data).get("kind") == "cleared":  # also behind a claim that never began
+            image.is_cleared = True
+            return []
         segment = _segment(image, number, data, None)
         if segment.is_begun:
             chosen.append(segment)
@@ -198,12 +201,13 @@ def _join(image: RunImage, record: Record, fetch: Fetch) -> None:
             result, blobs = decode_result(document, fetch)
             image.history.append(result, encoded, blobs)
         if (deletes := record.deletes) is not None:
-            image._deleted.update(deletes)
+            image._deleted.update(sequence for sequence in deletes if sequence <= image.last_sequence)
         else:
             sequence = head["sequence"]
             if sequence <= image.last_sequence or head["results"] != len(image.history.results):
                 raise _corrupt(image, record.segment, f"byte {record.end}: checkpoint {sequence} is out of order")
             image.last_sequence = sequence
+            image._first.setdefault(record.segment, record)
     except (DecodingError, KeyError, TypeError) as error:
         raise _corrupt(image, record.segment, f"before byte {record.end}: {error}") from error
     image.records.append(record)

@@ -1,9 +1,9 @@
-"""The lines of a segment: JSON for people, each carrying the digest that proves it and all before it.
+r"""The lines of a segment: JSON for people, each carrying the digest that proves it and all before it.
 
 ::
 
     digest(0)  = 32 zero bytes
-    line(n)    = BODY,"sha256":"DIGEST(n)"}\\n        where BODY is a JSON object without its last brace
+    line(n)    = BODY,"sha256":"DIGEST(n)"}\n        where BODY is a JSON object without its last brace
     digest(n)  = SHA-256(digest(n - 1) + BODY)
 
 The digest stands at a fixed distance from the end of the line, so it is checked before a byte is parsed. It covers

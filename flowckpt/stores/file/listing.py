@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from flowckpt.checkpoint import Reason, RunInfo, Status
 from flowckpt.checkpoint.data import STATUS_OF_REASON
 from flowckpt.codec import decode
+from flowckpt.codec.blob import Fetch
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.stores.file.names import segment_name, segment_numbers
+from flowckpt.stores.file.run import read_image
 from flowckpt.stores.file.segment import SegmentDamagedError, read_header
 
 _STEP = 16 * 1024
@@ -26,12 +29,22 @@ def run_id_in(filesystem: FileSystem, directory: int) -> str | None:
     numbers = segment_numbers(filesystem.names(directory))
     if not numbers:
         return None
-    header = _header(filesystem, directory, numbers[-1])
-    return None if header.get("kind") == "cleared" else header["workflow_id"]
+    for number in reversed(numbers):
+        header = _header(filesystem, directory, number)
+        if header.get("kind") == "cleared":
+            return None
+        if _is_begun(filesystem, directory, number):
+            break
+    return str(header["workflow_id"])
 
 
-def describe_run(filesystem: FileSystem, directory: int) -> RunInfo | None:
+def describe_run(filesystem: FileSystem, directory: int, fetch_for: Callable[[str], Fetch]) -> RunInfo | None:
     """Return the run in a directory as a list shows it; None where it has no checkpoint.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+        fetch_for: returns what reads the large values of a run.
 
     Raises:
         CheckpointCorruptedError: a line that it needs is damaged.
@@ -40,23 +53,41 @@ def describe_run(filesystem: FileSystem, directory: int) -> RunInfo | None:
     if workflow_id is None:
         return None
     numbers = segment_numbers(filesystem.names(directory))
+    started_at = datetime.fromisoformat(_header(filesystem, directory, numbers[0])["created_at"])
     for number in reversed(numbers):
-        first = _first_record(filesystem, directory, number)
-        if first is None:
+        if not _is_begun(filesystem, directory, number):
             continue
-        last = _last_record(filesystem, directory, number) or first
+        first = _first_record(filesystem, directory, number)
+        last = _last_record(filesystem, directory, number)
+        if not first or not last or "sequence" not in first or "sequence" not in last:
+            break  # a deletion, or an adoption alone: only the whole run says which checkpoint is the last
         reason = Reason(last["reason"])
         return RunInfo(
             workflow_id,
-            first["workflow_name"],
+            last.get("workflow_name", first["workflow_name"]),
             Status(last.get("status", STATUS_OF_REASON[reason])),
             number,
-            datetime.fromisoformat(_header(filesystem, directory, numbers[0])["created_at"]),
+            started_at,
             datetime.fromisoformat(last["saved_at"]),
             last["results"],
-            decode(first["metadata"]),
+            decode(last.get("metadata", first["metadata"])),
         )
-    return None
+    fetch = fetch_for(workflow_id)
+    image = read_image(filesystem, directory, workflow_id, fetch)
+    found = image.checkpoints()
+    if not found:
+        return None
+    data = image.data(found[-1], fetch)
+    return RunInfo(
+        workflow_id,
+        data.workflow_name,
+        data.status,
+        data.attempt,
+        started_at,
+        data.saved_at,
+        len(data.step_results),
+        data.metadata,
+    )
 
 
 def _header(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any]:
@@ -66,15 +97,20 @@ def _header(filesystem: FileSystem, directory: int, number: int) -> dict[str, An
         raise CheckpointCorruptedError("", location=segment_name(number), detail=str(damage)) from damage
 
 
+def _is_begun(filesystem: FileSystem, directory: int, number: int) -> bool:
+    """Tell whether a segment has a whole line behind its header, so that readers follow it."""
+    return _lines_from_start(filesystem, directory, number, 2).count(b"\n") >= 2
+
+
 def _first_record(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any] | None:
-    """Return the first checkpoint of a segment: it holds what later ones only carry."""
+    """Return the first record of a segment: a checkpoint there holds what later ones only carry."""
     wanted = 2 if number == 1 else 3
     lines = _lines_from_start(filesystem, directory, number, wanted).split(b"\n")
     return _parsed(lines[wanted - 1]) if len(lines) > wanted else None
 
 
 def _last_record(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any] | None:
-    """Return the last whole checkpoint of a segment, reading backwards until one is found."""
+    """Return the last whole record of a segment, reading backwards until one is found."""
     file = filesystem.open_read(directory, segment_name(number))
     try:
         size = filesystem.status(file).size
@@ -83,7 +119,7 @@ def _last_record(filesystem: FileSystem, directory: int, number: int) -> dict[st
             start = max(0, size - step)
             lines = filesystem.read(file, size - start, start).split(b"\n")
             for line in reversed(lines if start == 0 else lines[1:]):
-                if (found := _parsed(line)) is not None and "sequence" in found:
+                if (found := _parsed(line)) is not None and ("sequence" in found or "deletes" in found):
                     return found
             if start == 0:
                 return None

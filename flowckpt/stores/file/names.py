@@ -12,7 +12,7 @@ LOCK = "lock"
 BLOBS = "blobs"
 
 _PLAIN_ID = re.compile(r"[a-z0-9_-]{1,64}")
-_SEGMENT = re.compile(r"([0-9]{8})\.jsonl")
+_SEGMENT = re.compile(r"([0-9]{8}|[1-9][0-9]{8,})\.jsonl")
 _TEMPORARY = re.compile(r"\.new-([0-9a-f]{8})-([0-9]+)-([0-9]+)-[0-9a-f]+")
 
 

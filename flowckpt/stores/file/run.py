@@ -13,19 +13,24 @@ The order of a claim is the whole safety of it:
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import secrets
+import threading
+import time
 from datetime import datetime
 from typing import Any
 
 from flowckpt.checkpoint import CheckpointData, HistoryView, Owner
+from flowckpt.checkpoint.data import SCHEMA_VERSION
 from flowckpt.codec import dumps
 from flowckpt.codec.blob import Blob, Fetch
-from flowckpt.codec.checkpoints import SCHEMA_VERSION, encode_head
+from flowckpt.codec.checkpoints import encode_head
 from flowckpt.codec.results import as_view, encode_time
 from flowckpt.errors import FencedError, ForeignRecordError, RunLockedError, SaveConflictError
 from flowckpt.filesystem import FileSystem
 from flowckpt.process import current_process, is_alive
+from flowckpt.stores.base import refused_as_encoding_error
 from flowckpt.stores.file.blobs import write_blobs
 from flowckpt.stores.file.image import RunImage, read_run
 from flowckpt.stores.file.line import START, seal
@@ -40,6 +45,21 @@ from flowckpt.stores.file.names import (
 from flowckpt.stores.file.segment import SegmentDamagedError, read_header
 from flowckpt.stores.file.writer import SegmentWriter
 
+_LOOKS = 20
+_LOOK_SECONDS = 0.0005
+
+
+def take_lock(filesystem: FileSystem, lock: int) -> bool:
+    """Take the lock of a run, if it is not owned.
+
+    Whoever asks for the owner holds the lock for some microseconds; so one that is held is asked for again, for 10 ms.
+    """
+    for _ in range(_LOOKS):
+        if filesystem.lock(lock):
+            return True
+        time.sleep(_LOOK_SECONDS)
+    return False
+
 
 def read_file(filesystem: FileSystem, directory: int, name: str) -> bytes:
     """Return the bytes of a file in a directory."""
@@ -50,9 +70,11 @@ def read_file(filesystem: FileSystem, directory: int, name: str) -> bytes:
         filesystem.close(file)
 
 
-def read_image(filesystem: FileSystem, directory: int, workflow_id: str, fetch: Fetch, below: int) -> RunImage:
-    """Read the run in a directory, from its segments below a number."""
-    numbers = [number for number in segment_numbers(filesystem.names(directory)) if number < below]
+def read_image(
+    filesystem: FileSystem, directory: int, workflow_id: str, fetch: Fetch, below: int | None = None
+) -> RunImage:
+    """Read the run in a directory, from all its segments or those below a number."""
+    numbers = [number for number in segment_numbers(filesystem.names(directory)) if below is None or number < below]
     return read_run(workflow_id, numbers, lambda number: read_file(filesystem, directory, segment_name(number)), fetch)
 
 
@@ -76,6 +98,7 @@ class OwnedRun:
         workflow_id: the run.
         image: the run as it was read after the claim.
         writer: the writer of the claimed segment.
+        last_sequence: the highest sequence that the run ever had, as this owner knows.
     """
 
     def __init__(
@@ -85,6 +108,7 @@ class OwnedRun:
         lock: int,
         *,
         workflow_id: str,
+        is_locked: bool,
         writer: SegmentWriter,
         image: RunImage,
         fetch: Fetch,
@@ -96,24 +120,35 @@ class OwnedRun:
         self._filesystem = filesystem
         self._directory = directory
         self._lock = lock
+        self._is_locked = is_locked
+        self._is_closed = False
+        self._one_at_a_time = threading.Lock()
         self._fetch = fetch
         self._results = 0
         self._chain = image.history.chains[0]
-        self._last_sequence = image.last_sequence
-        self._previous: CheckpointData | None = None
+        self.last_sequence = image.last_sequence
+        self._first: CheckpointData | None = None  # of this attempt: later ones hold what differs from it
         self._blobs = {digest for blobs in image.history.blobs.values() for digest in blobs}
 
     def save(self, data: CheckpointData) -> None:
         """Append a checkpoint with the results that are new in it."""
+        with self._one_at_a_time:
+            self._save(data)
+
+    def _save(self, data: CheckpointData) -> None:
+        self._check_usable()
         if data.attempt != self.writer.number:
             raise FencedError(self.workflow_id, attempt=data.attempt, newest_attempt=self.writer.number)
-        if data.sequence <= self._last_sequence:
-            raise SaveConflictError(self.workflow_id, sequence=data.sequence, last_sequence=self._last_sequence)
-        view = as_view(data.step_results)
-        head, head_blobs = encode_head(data, self._previous)
-        del head["attempt"]  # the segment's number says it
-        head["results"] = len(view)
-        body = dumps(head)[1:-1].encode()
+        if data.sequence <= self.last_sequence:
+            raise SaveConflictError(self.workflow_id, sequence=data.sequence, last_sequence=self.last_sequence)
+        with refused_as_encoding_error():
+            view = as_view(data.step_results)
+            head, head_blobs = encode_head(data, self._first)
+            del head["attempt"]  # the segment's number says it
+            head["results"] = len(view)
+            if self.is_adopted and len(view) > self._results and head["checkpoint_id"] == view[-1].path:
+                del head["checkpoint_id"]  # it can be read off the results: 30 of 430 bytes
+            body = dumps(head)[1:-1].encode()
         if not self.is_adopted:
             self._adopt(view)
         held = self._results
@@ -129,26 +164,43 @@ class OwnedRun:
         results = b",".join(history.encoded[held : len(view)])
         self.writer.append(b'{"step_results":[%b],%b' % (results, body))
         self._results, self._chain = len(view), view.chain
-        self._last_sequence, self._previous = data.sequence, data
+        self.last_sequence, self._first = data.sequence, self._first or data
 
     def delete(self, sequences: list[int]) -> None:
         """Append that checkpoints are deleted."""
-        if not self.is_adopted:
-            self._adopt(self.image.history.view())
-        self.writer.append(dumps({"deletes": sequences})[:-1].encode())
+        with self._one_at_a_time:
+            self._check_usable()
+            if not self.is_adopted:  # what the owner was told is the newest is what it will go on from
+                live = self.image.checkpoints()
+                self._adopt(self.image.history.view(self.image.counts[live[-1]] if live else 0))
+            self.writer.append(dumps({"deletes": sequences})[:-1].encode())
 
     def release(self) -> None:
         """Give the lock back; a claim that saved nothing leaves no segment."""
-        if not self.writer.has_written and not self.writer.is_poisoned:
-            with contextlib.suppress(OSError):
-                self._filesystem.unlink(self._directory, segment_name(self.writer.number))
-        self.close()
+        with self._one_at_a_time:
+            if self.writer.is_mine and not self.writer.has_written and not self.writer.is_poisoned:
+                with contextlib.suppress(OSError):
+                    self._filesystem.unlink(self._directory, segment_name(self.writer.number))
+            self._close()
 
     def close(self) -> None:
         """Close the files; closing the lock's only descriptor gives the lock back."""
-        self.writer.close()
-        self._filesystem.close(self._lock)
-        self._filesystem.close(self._directory)
+        with self._one_at_a_time:
+            self._close()
+
+    def _close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self.writer.close()
+            self._filesystem.close(self._lock)
+            self._filesystem.close(self._directory)
+
+    def _check_usable(self) -> None:
+        if self._is_closed:  # given up or stolen by another task, while this one was on its way here
+            raise FencedError(self.workflow_id, attempt=self.writer.number, newest_attempt=self.writer.number)
+        self.writer.check_usable()
+        if not self._is_locked:  # stolen from one that sleeps: once it is gone the lock can be had
+            self._is_locked = self._filesystem.lock(self._lock)
 
     def _adopt(self, view: HistoryView) -> None:
         """Write the first line: which records are continued. They are those whose history the new one shares."""
@@ -198,7 +250,10 @@ def claim(
     """
     lock = filesystem.open_lock(directory, LOCK)
     try:
-        if not filesystem.lock(lock) and not steal:
+        is_locked = take_lock(filesystem, lock)
+        if not filesystem.status(lock).links:
+            raise FileNotFoundError(errno.ENOENT, "a clear has removed the lock meanwhile", LOCK)
+        if not is_locked and not steal:
             raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory)))
         _sweep(filesystem, directory)
         numbers = segment_numbers(filesystem.names(directory))
@@ -220,21 +275,17 @@ def claim(
         filesystem.close(lock)
         raise
 
-    def newest_number() -> int | None:
-        with contextlib.suppress(OSError):
-            return max(segment_numbers(filesystem.names(directory)), default=None)
-        return None
-
-    writer = SegmentWriter(
+    writer = SegmentWriter(filesystem, directory, file, workflow_id=workflow_id, number=number, digest=digest)
+    return OwnedRun(
         filesystem,
         directory,
-        file,
+        lock,
         workflow_id=workflow_id,
-        number=number,
-        digest=digest,
-        newest_number=newest_number,
+        is_locked=is_locked,
+        writer=writer,
+        image=image,
+        fetch=fetch,
     )
-    return OwnedRun(filesystem, directory, lock, workflow_id=workflow_id, writer=writer, image=image, fetch=fetch)
 
 
 def write_tombstone(filesystem: FileSystem, directory: int, workflow_id: str, now: datetime) -> int:
@@ -295,13 +346,13 @@ def _claim_segment(filesystem: FileSystem, directory: int, number: int, header: 
         while written < len(line):
             written += filesystem.write(file, line[written:])
         filesystem.sync(file)
-        try:
-            filesystem.link(directory, name, segment_name(number))
-        finally:
-            filesystem.unlink(directory, name)
+        filesystem.link(directory, name, segment_name(number))
+        filesystem.unlink(directory, name)
         filesystem.sync(directory)
     except BaseException:
         filesystem.close(file)
+        with contextlib.suppress(OSError):
+            filesystem.unlink(directory, name)
         raise
     return file, digest
 

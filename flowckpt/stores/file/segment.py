@@ -13,7 +13,7 @@ Nothing here touches the disk: bytes in, a `Segment` out, or `SegmentDamagedErro
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -22,7 +22,7 @@ from flowckpt.stores.file.line import START, is_torn, looks_whole, opened
 
 FORMAT = 1
 _RESULTS = b'{"step_results":['
-_scan = json.JSONDecoder().scan_once  # one value from a place in a text, and where it ends; written in C
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # a value at a place, and its end; written in C
 
 
 class SegmentDamagedError(Exception):
@@ -46,6 +46,7 @@ class Cut:
         results: how many results the run has there.
         last_line: that line itself, without its line feed.
         last_sequence: the highest sequence that the run ever had by then.
+        deleted: sequences whose deletion was said behind the cut: a deletion stands, also where the run went back.
     """
 
     segment: int
@@ -55,6 +56,7 @@ class Cut:
     results: int = 0
     last_line: str = ""
     last_sequence: int = 0
+    deleted: Sequence[int] = ()
 
     def document(self) -> dict[str, Any]:
         """Return the cut as the adoption line holds it."""
@@ -225,6 +227,13 @@ def _record(line: bytes, position: int) -> Record:
             encoded.append(line[at:end] if is_ascii else text[at:end].encode())
             at = end
         head: dict[str, Any] = json.loads("{" + text[at + 2 :])
-    except (StopIteration, ValueError, IndexError) as error:  # sealed, so only a foreign writer could do this
+        if results:  # left out where it is the path of the step that the checkpoint was taken after
+            head.setdefault("checkpoint_id", results[-1]["path"])
+    except (
+        StopIteration,
+        ValueError,
+        LookupError,
+        TypeError,
+    ) as error:  # sealed, so only a foreign writer could do this
         raise SegmentDamagedError(position, "a record is no JSON of this format") from error
     return Record(head, results, encoded, 0, b"", line)

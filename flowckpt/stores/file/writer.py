@@ -9,20 +9,23 @@ copies the last line it adopts into a file of its own.
 
 Why the fence is checked after the sync
 ---------------------------------------
-A successor claims segment N + 1 first and reads segment N second. If N + 1 does not exist when our sync has returned,
-its reader has not begun, so it will see our record: acknowledge. If it does exist, the reader may have come before our
+A successor claims a later segment first and reads segment N second. If no later one exists when our sync has returned,
+its reader has not begun, so it will see our record: acknowledge. If one does exist, the reader may have come before our
 bytes: not acknowledged. The same holds for a run that was cleared, whose segment has no name any more.
+
+Why the fence looks for any later segment
+-----------------------------------------
+Not for N + 1 alone: its owner may have given it up again, unwritten, after a third one went on from N under N + 2.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.stores.file.line import seal
-from flowckpt.stores.file.names import segment_name
+from flowckpt.stores.file.names import segment_name, segment_numbers
 
 
 class SegmentWriter:
@@ -43,7 +46,6 @@ class SegmentWriter:
         workflow_id: str,
         number: int,
         digest: bytes,
-        newest_number: Callable[[], int | None],
     ) -> None:
         self.number = number
         self.is_poisoned = False
@@ -53,8 +55,8 @@ class SegmentWriter:
         self._file = file
         self._workflow_id = workflow_id
         self._digest = digest
-        self._next_name = segment_name(number + 1)
-        self._newest_number = newest_number
+        self._fence: FencedError | None = None
+        self._seen: set[str] = set()  # names in the directory, none of them of a newer segment
         self._pid = os.getpid()
 
     def append(self, body: bytes) -> None:
@@ -67,7 +69,7 @@ class SegmentWriter:
             FencedError: another attempt has begun, or the run was cleared; nothing is acknowledged.
             CheckpointStorageError: the handle was poisoned before, or is now.
         """
-        self._check_usable()
+        self.check_usable()
         line, digest = seal(body, self._digest)
         filesystem = self._filesystem
         self.is_poisoned = True  # until the line is acknowledged: any exception from here on, of whatever kind
@@ -76,28 +78,60 @@ class SegmentWriter:
             while written < len(line):
                 written += filesystem.write(self._file, line[written:])
             filesystem.sync_data(self._file)
-            is_fenced = filesystem.exists(self._directory, self._next_name) or not filesystem.status(self._file).links
+            newest = self._newest_number()
         except OSError as error:
             raise self._failed(error) from error
-        if is_fenced:
-            raise FencedError(self._workflow_id, attempt=self.number, newest_attempt=self._newest_number())
+        if newest != self.number:
+            self._fence = FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
+            raise self._fence
         self._digest = digest
         self.has_written = True
         self.is_poisoned = False
 
     def close(self) -> None:
         """Close the segment's file."""
-        if os.getpid() == self._pid:
+        if self.is_mine:
             self._filesystem.close(self._file)
 
-    def _check_usable(self) -> None:
-        if os.getpid() != self._pid:
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process made the writer: a forked child inherits it and may not use it."""
+        return os.getpid() == self._pid
+
+    def _newest_number(self) -> int | None:
+        """Return the newest attempt of the run; None where our segment has no name any more: it was cleared."""
+        filesystem = self._filesystem
+        if not filesystem.status(self._file).links:
+            return None
+        try:
+            names = filesystem.names(self._directory)
+        except FileNotFoundError:  # the directory itself was removed since
+            return None
+        if self._seen.issuperset(names):  # nothing new since the last look: as good as always
+            return self.number
+        newest = max([self.number, *segment_numbers(names)])
+        if newest == self.number:
+            self._seen.update(names)
+        return newest
+
+    def check_usable(self) -> None:
+        """Refuse to write from a forked child, after a failure, and after another attempt has begun.
+
+        Raises:
+            FencedError: a save found that this attempt is not the newest.
+            CheckpointStorageError: the handle is another process's, or poisoned.
+        """
+        if not self.is_mine:
             raise CheckpointStorageError(
                 f"run {self._workflow_id!r} is owned by the process that this one was forked from",
                 workflow_id=self._workflow_id,
                 operation="save",
                 remedy="Save from the parent, or open a store in the child for runs of its own.",
             )
+        if self._fence is not None:
+            raise FencedError(
+                self._workflow_id, attempt=self.number, newest_attempt=self._fence.newest_attempt
+            ) from self._fence
         if self.is_poisoned:
             raise CheckpointStorageError(
                 f"an earlier save of run {self._workflow_id!r} failed, so what is on the disk is unknown",

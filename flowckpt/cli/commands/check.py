@@ -1,0 +1,46 @@
+"""`flowckpt check`."""
+
+from __future__ import annotations
+
+import click
+
+from flowckpt.cli.documents import finding_document
+from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.options import RunName, json_option, store_option
+from flowckpt.cli.output import say, write
+from flowckpt.cli.settings import choose_store
+from flowckpt.cli.stored_runs import checked, opened_store
+from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.stores.base import Finding
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt check
+  flowckpt check nightly
+  flowckpt check --json"""
+
+
+@click.command("check", epilog=_EXAMPLE)
+@click.argument("run", type=RunName(), required=False)
+@json_option
+@store_option
+def command(run: str | None, as_json: bool, store: str | None) -> int:
+    """Read all of the store, or of one run, and verify it. Nothing is changed.
+
+    A notice is harmless, as a record that a crash cut short. Exits with 11 where something is corrupt.
+    """
+    findings = checked(opened_store(store), run)
+    if as_json:
+        write(f"{json_text([finding_document(finding) for finding in findings], indent=2)}\n")
+    else:
+        write("".join(f"{_line(finding)}\n" for finding in findings))
+    corrupt = sum(finding.severity == "corrupt" for finding in findings)
+    if corrupt:
+        say(f"flowckpt: {corrupt} of {len(findings)} findings in {choose_store(store).spec} are corrupt")
+    elif not findings:
+        say(f"flowckpt: {choose_store(store).spec} holds no run")
+    return ExitCode.CORRUPT if corrupt else ExitCode.DONE
+
+
+def _line(finding: Finding) -> str:
+    return escaped(f"{finding.severity}: {finding.workflow_id or 'store'}: {finding.detail}")

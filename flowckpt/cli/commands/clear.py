@@ -1,0 +1,41 @@
+"""`flowckpt clear`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from flowckpt.cli.notices import warn
+from flowckpt.cli.options import RunName, store_option
+from flowckpt.cli.output import say, write
+from flowckpt.cli.stored_runs import latest_of, opened_store, waited
+from flowckpt.cli.terminal_text import escaped
+from flowckpt.errors import CheckpointCorruptedError
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt clear nightly
+  flowckpt clear nightly --yes"""
+
+
+@click.command("clear", epilog=_EXAMPLE)
+@click.argument("run", type=RunName())
+@click.option("--yes", is_flag=True, help="Do not ask. Nobody is asked either where no terminal is there to answer.")
+@store_option
+def command(run: str, yes: bool, store: str | None) -> None:
+    """Remove a run with all its checkpoints. It cannot be brought back."""
+    checkpoints = opened_store(store)
+    what = "its record is damaged"
+    try:
+        latest = latest_of(checkpoints, run)
+        what = f"{latest.status.value}, {len(latest.step_results)} steps"
+    except CheckpointCorruptedError as error:  # what is damaged may be removed all the same
+        warn(error.message)
+    if not yes and sys.stdin is not None and sys.stdin.isatty():
+        asked = f"Remove run {escaped(run)} ({what}) with all its checkpoints?"
+        if not click.confirm(asked, default=False, err=True):
+            say("flowckpt: nothing was removed")
+            return
+    waited(checkpoints.clear(run))
+    write(f"removed {escaped(run)}\n")

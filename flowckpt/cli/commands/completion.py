@@ -1,0 +1,27 @@
+"""`flowckpt completion`."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import ShellComplete, get_completion_class
+
+from flowckpt.cli.group import group
+from flowckpt.cli.output import write
+
+_EXAMPLE = """\b
+Examples:
+  eval "$(flowckpt completion bash)"
+  flowckpt completion zsh > ~/.zfunc/_flowckpt
+  flowckpt completion fish > ~/.config/fish/completions/flowckpt.fish"""
+
+_SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command("completion", epilog=_EXAMPLE)
+@click.argument("shell", type=click.Choice(_SHELLS))
+def command(shell: str) -> None:
+    """Print the script that makes a shell complete commands, options and the ids of runs."""
+    cls = get_completion_class(shell)
+    assert cls is not None
+    completion = cls(group, {}, "flowckpt", "_FLOWCKPT_COMPLETE")
+    write(f"{ShellComplete.source(completion)}\n")  # the plain one: bash's own would start a bash to ask its version

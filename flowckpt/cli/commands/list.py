@@ -1,0 +1,72 @@
+"""`flowckpt list`."""
+
+from __future__ import annotations
+
+import click
+
+from flowckpt.checkpoint import RunInfo, Status
+from flowckpt.cli.documents import listed_document
+from flowckpt.cli.durations import ago_text, moment_text
+from flowckpt.cli.options import color_option, json_option, store_option
+from flowckpt.cli.output import is_terminal, say, write
+from flowckpt.cli.settings import choose_store
+from flowckpt.cli.stored_runs import listed_runs, opened_store
+from flowckpt.cli.table import show_table
+from flowckpt.cli.terminal_text import json_text
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt list
+  flowckpt list --status crashed --status failed --limit 20
+  flowckpt list --workflow etl --tag team=data --json"""
+
+_HEADER = ("RUN", "WORKFLOW", "STATUS", "STEPS", "STARTED", "UPDATED", "TAGS")
+
+
+@click.command("list", epilog=_EXAMPLE)
+@click.option(
+    "--status", "statuses", type=click.Choice([str(s) for s in Status]), multiple=True, help="Only runs that stand so."
+)
+@click.option("--workflow", metavar="W", help="Only runs of this workflow.")
+@click.option("--tag", "tags", metavar="K=V", multiple=True, help="Only runs with this tag; K alone takes any value.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.")
+@json_option
+@store_option
+@color_option
+def command(
+    statuses: tuple[str, ...],
+    workflow: str | None,
+    tags: tuple[str, ...],
+    limit: int | None,
+    as_json: bool,
+    store: str | None,
+    no_color: bool,
+) -> None:
+    """List the runs of the store, the one started last first.
+
+    A run is crashed where it is running and its owner is gone.
+    """
+    runs = [
+        info
+        for info in listed_runs(opened_store(store))
+        if (not statuses or info.status.value in statuses)
+        and (workflow is None or info.workflow_name == workflow)
+        and all(_has_tag(info, tag) for tag in tags)
+    ][:limit]
+    if as_json:
+        write(f"{json_text([listed_document(info) for info in runs], indent=2)}\n")
+    elif runs:
+        show_table(_HEADER, [_row(info) for info in runs], wrapped=("WORKFLOW", "TAGS"), no_color=no_color)
+    else:
+        say(f"flowckpt: no such run in {choose_store(store).spec}")
+
+
+def _has_tag(info: RunInfo, tag: str) -> bool:
+    key, equals, value = tag.partition("=")
+    return key in info.tags and (not equals or info.tags[key] == value)
+
+
+def _row(info: RunInfo) -> list[str]:
+    tags = " ".join(f"{key}={value}" for key, value in info.tags.items())
+    started, updated = moment_text(info.started_at, is_short=is_terminal()), ago_text(info.updated_at)
+    return [info.workflow_id, info.workflow_name, info.status.value, str(info.steps), started, updated, tags]

@@ -1,0 +1,76 @@
+"""`flowckpt run`."""
+
+from __future__ import annotations
+
+import click
+
+from flowckpt.cli.follow import Form, follow
+from flowckpt.cli.inputs import convert_inputs, read_inputs_file
+from flowckpt.cli.notices import show_warnings
+from flowckpt.cli.options import (
+    KeyValue,
+    RunName,
+    TargetName,
+    color_option,
+    events_option,
+    input_option,
+    json_option,
+    store_option,
+    without_repeats,
+)
+from flowckpt.cli.output import keep_for_document
+from flowckpt.cli.settings import choose_store
+from flowckpt.cli.targets import typed_target
+from flowckpt.engine import RunOptions, WorkflowEngine
+from flowckpt.ids import new_run_id
+from flowckpt.stores.opening import open_store
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt run pipeline.py:etl -i source=orders.csv -i limit=500
+  flowckpt run shop.pipelines:etl --inputs inputs.json --tag team=data
+  flowckpt run pipeline.py --id nightly-2026-11-20 --json"""
+
+
+@click.command("run", epilog=_EXAMPLE)
+@click.argument("target", type=TargetName())
+@input_option
+@click.option("--inputs", "inputs_file", metavar="FILE", help="The inputs as a JSON object (or TOML); - reads JSON.")
+@click.option("--id", "run", type=RunName(), metavar="RUN", help="The id of the run; a new ULID where not given.")
+@click.option("--tag", "tags", metavar="K=V", type=KeyValue(), multiple=True, help="A label to list runs by.")
+@json_option
+@events_option
+@store_option
+@color_option
+def command(
+    target: str,
+    inputs: tuple[tuple[str, str], ...],
+    inputs_file: str | None,
+    run: str | None,
+    tags: tuple[tuple[str, str], ...],
+    as_json: bool,
+    as_events: bool,
+    store: str | None,
+    no_color: bool,
+) -> int:
+    """Start a run of a workflow.
+
+    TARGET is path/to/file.py[:workflow] or package.module[:workflow]; the name may be left out where there is one.
+    """
+    if as_json and as_events:
+        raise click.UsageError("--json and --events exclude each other: both print to standard output")
+    if run is not None and (not run.isprintable() or len(run) > 200):
+        raise click.UsageError(f"--id must be at most 200 printable characters, got {run[:60]!r}")
+    if as_json or as_events:
+        keep_for_document()
+    show_warnings()
+    texts, labels = without_repeats(inputs, "-i"), without_repeats(tags, "--tag")
+    document = None if inputs_file is None else read_inputs_file(inputs_file)
+    choice = choose_store(store)
+    checkpoints = open_store(choice.spec)
+    workflow, described = typed_target(target)
+    values = convert_inputs(workflow, texts, document)
+    run = run or new_run_id()
+    options = RunOptions(tags=labels, target=described)
+    session = WorkflowEngine(checkpoints).prepare(workflow, run, options, values)
+    return follow(session, workflow, run, store=choice, form=Form(as_json, as_events, no_color))

@@ -1,0 +1,92 @@
+"""The JSON documents about what a store holds: their keys are a promise."""
+
+from __future__ import annotations
+
+import attrs
+
+from flowckpt import codec
+from flowckpt.checkpoint import CheckpointRef, Owner, RunInfo, StepResult
+from flowckpt.cli.stored_runs import StoredRun
+from flowckpt.codec import Json
+from flowckpt.codec.checkpoints import result_document
+from flowckpt.codec.results import encode_error, encode_time, plain_tree
+from flowckpt.stores.base import Finding
+
+_STEP_KEYS = ("path", "step_type", "success", "output", "error", "duration_ms", "started_at", "attempt")
+
+
+def listed_document(info: RunInfo) -> Json:
+    """Return a run in a list: one item of `list --json`.
+
+    Args:
+        info: the run.
+    """
+    return {
+        "workflow_id": info.workflow_id,
+        "workflow_name": info.workflow_name,
+        "status": info.status.value,
+        "attempt": info.attempt,
+        "steps": info.steps,
+        "started_at": encode_time(info.started_at),
+        "updated_at": encode_time(info.updated_at),
+        "tags": dict(info.tags),
+        "owner": _owner_document(info.owner),
+    }
+
+
+def run_document(workflow_id: str, run: StoredRun) -> Json:
+    """Return one run with its steps and checkpoints: what `show --json` prints.
+
+    Args:
+        workflow_id: the run.
+        run: what the store has of it.
+    """
+    latest = run.latest
+    return {
+        "workflow_id": workflow_id,
+        "workflow_name": latest.workflow_name,
+        "status": run.status.value,
+        "attempt": latest.attempt,
+        "started_at": encode_time(run.started_at),
+        "updated_at": encode_time(latest.saved_at),
+        "inputs": plain_tree(latest.held_inputs, "inputs"),
+        "inputs_hash": latest.inputs_hash,
+        "output": plain_tree(latest.held_output, "output"),
+        "error": None if latest.error is None else encode_error(latest.error),
+        "tags": codec.encode(dict(latest.metadata.get("tags", {}))),
+        "target": codec.encode(dict(latest.metadata.get("target", {}))),
+        "owner": _owner_document(run.owner),
+        "steps": [_step_document(result) for result in latest.step_results],
+        "checkpoints": [_checkpoint_document(reference) for reference in reversed(run.checkpoints)],
+    }
+
+
+def finding_document(finding: Finding) -> Json:
+    """Return something that a check found: one item of `check --json`.
+
+    Args:
+        finding: what was found.
+    """
+    return attrs.asdict(finding)
+
+
+def _step_document(result: StepResult) -> Json:
+    document = result_document(result)
+    return {**{key: document[key] for key in _STEP_KEYS}, "evidence": document.get("evidence", [])}
+
+
+def _checkpoint_document(reference: CheckpointRef) -> Json:
+    return {
+        "checkpoint_id": reference.checkpoint_id,
+        "sequence": reference.sequence,
+        "attempt": reference.attempt,
+        "reason": reference.reason.value,
+        "saved_at": encode_time(reference.saved_at),
+        "verified": reference.verified,
+    }
+
+
+def _owner_document(owner: Owner | None) -> Json:
+    if owner is None:
+        return None
+    return {"host": owner.host, "pid": owner.pid, "acquired_at": encode_time(owner.acquired_at)}

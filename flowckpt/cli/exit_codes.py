@@ -1,0 +1,96 @@
+"""What the command's exit code says: one table."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from flowckpt import errors
+
+if TYPE_CHECKING:
+    from flowckpt.engine import WorkflowResult
+
+
+class ExitCode(IntEnum):
+    """The exit codes; a promise to scripts."""
+
+    DONE = 0
+    WORKFLOW_FAILED = 1
+    USAGE = 2
+    SUSPENDED = 3
+    CORRUPT = 11
+    NOT_FOUND = 12
+    STORE_FAILED = 13
+    MISMATCH = 14
+    INTERNAL = 70
+    OUTPUT_FAILED = 74
+    LOCKED = 75
+    SIGHUP = 129
+    SIGINT = 130
+    OUTPUT_CLOSED = 141
+    SIGTERM = 143
+
+
+_BY_ERROR: dict[type[BaseException], ExitCode] = {
+    errors.FlowckptError: ExitCode.WORKFLOW_FAILED,
+    errors.WorkflowDefinitionError: ExitCode.USAGE,
+    errors.StepDefinitionError: ExitCode.USAGE,
+    errors.TargetError: ExitCode.USAGE,
+    errors.InputError: ExitCode.USAGE,
+    errors.EncodingError: ExitCode.USAGE,  # an input; a step's output that cannot be recorded is a failed workflow
+    errors.RunExistsError: ExitCode.USAGE,
+    errors.StoreSpecError: ExitCode.USAGE,
+    errors.CheckpointCorruptedError: ExitCode.CORRUPT,
+    errors.ForeignRecordError: ExitCode.CORRUPT,
+    errors.UnsupportedSchemaError: ExitCode.CORRUPT,
+    errors.CheckpointNotFoundError: ExitCode.NOT_FOUND,
+    errors.CheckpointStorageError: ExitCode.STORE_FAILED,
+    errors.SaveConflictError: ExitCode.STORE_FAILED,
+    errors.InputMismatchError: ExitCode.MISMATCH,
+    errors.WorkflowChangedError: ExitCode.MISMATCH,
+    errors.DecodingError: ExitCode.MISMATCH,  # a recorded value no longer fits what the program asks for
+    errors.RunLockedError: ExitCode.LOCKED,
+    errors.FencedError: ExitCode.LOCKED,
+}
+
+_BY_SIGNAL = {"SIGINT": ExitCode.SIGINT, "SIGTERM": ExitCode.SIGTERM, "SIGHUP": ExitCode.SIGHUP}
+
+
+def code_of_error(error: BaseException) -> ExitCode:
+    """Return the code for an error that ended the command.
+
+    Args:
+        error: the error.
+    """
+    for cls in type(error).__mro__:
+        if cls in _BY_ERROR:
+            return _BY_ERROR[cls]
+    return ExitCode.INTERNAL
+
+
+def code_of_result(result: WorkflowResult, *, signal_name: str = "") -> ExitCode:
+    """Return the code for how a run ended.
+
+    Args:
+        result: how it ended.
+        signal_name: the signal that stopped it, if one did.
+    """
+    if not result.is_saved or isinstance(result.error, errors.CheckpointStorageError):
+        return ExitCode.STORE_FAILED
+    if signal_name:
+        return _BY_SIGNAL[signal_name]
+    by_status = {
+        "completed": ExitCode.DONE,
+        "suspended": ExitCode.SUSPENDED,
+        "cancelled": ExitCode.SIGINT,
+    }
+    return by_status.get(result.status.value, ExitCode.WORKFLOW_FAILED)
+
+
+def code_of_signal(signal_name: str) -> ExitCode:
+    """Return the code for a signal that stopped the command before there was a result.
+
+    Args:
+        signal_name: `SIGINT`, `SIGTERM` or `SIGHUP`.
+    """
+    return _BY_SIGNAL[signal_name]

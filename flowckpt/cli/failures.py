@@ -1,0 +1,27 @@
+"""Errors for people: what happened, and what to do about it. A traceback only of the user's own code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+
+from flowckpt.cli.output import say
+from flowckpt.cli.terminal_text import escaped, escaped_lines
+from flowckpt.errors import FlowckptError
+
+TRACEBACK_VARIABLE = "FLOWCKPT_TRACEBACK"
+
+
+def show_error(error: FlowckptError) -> None:
+    """Show an error and its remedy on standard error, and its traceback where `FLOWCKPT_TRACEBACK` asks for it.
+
+    Args:
+        error: the error.
+    """
+    if os.environ.get(TRACEBACK_VARIABLE, "0") not in ("", "0"):
+        with contextlib.suppress(Exception):  # a traceback that cannot be written must not hide the error
+            say(escaped_lines("".join(traceback.format_exception(error)).rstrip()))
+    say(f"flowckpt: {escaped(error.message)}")
+    if error.remedy:
+        say(escaped(error.remedy))

@@ -1,0 +1,29 @@
+"""Which way of showing progress fits."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from flowckpt.cli.output import is_error_terminal
+from flowckpt.cli.progress.base import Progress
+from flowckpt.cli.progress.json_lines import JsonLines
+from flowckpt.cli.progress.plain import PlainLines
+from flowckpt.cli.settings import color_allowed
+
+
+def choose_progress(*, as_events: bool, no_color: bool, output_type: Any, restored_attempt: int) -> Progress:
+    """Return what shows the progress of a run.
+
+    Args:
+        as_events: the events themselves are asked for.
+        no_color: nothing shall be drawn.
+        output_type: what the workflow says that it returns.
+        restored_attempt: the attempt that a resume goes on from; 0 for a new run.
+    """
+    if as_events:
+        return JsonLines(output_type)
+    if no_color or not is_error_terminal() or not color_allowed():
+        return PlainLines()
+    drawn: Progress = importlib.import_module("flowckpt.cli.progress.live").LiveProgress(restored_attempt)
+    return drawn

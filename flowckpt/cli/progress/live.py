@@ -1,0 +1,215 @@
+"""Progress on a terminal: a few lines, drawn anew some times a second, however many steps there are.
+
+An event only changes a few fields, in about two microseconds; a thread of rich's draws them at its own pace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console, Group
+from rich.text import Text
+
+from flowckpt.cli.durations import duration_text
+from flowckpt.cli.progress.prints import LiveAbovePrints
+from flowckpt.cli.terminal_text import escaped, shortened
+from flowckpt.events import Event
+
+_REFRESHES_PER_SECOND = 8
+_LAST_LINES = 6
+_MOST_RUNNING = 4
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_ASCII_SPINNER = "|/-\\"
+
+
+class _Line:
+    """A step that has ended: the line that is shown of it."""
+
+    __slots__ = ("detail", "duration_ms", "is_saved", "path", "success")
+
+    def __init__(self, path: str, duration_ms: float, detail: str = "", *, success: bool = True) -> None:
+        self.path = path
+        self.duration_ms = duration_ms
+        self.detail = detail
+        self.success = success
+        self.is_saved = False
+
+
+class LiveProgress:
+    """Draws the progress of a run on standard error.
+
+    Args:
+        restored_attempt: the attempt that a resume goes on from; 0 for a new run.
+        console: where to draw, for tests.
+    """
+
+    def __init__(self, restored_attempt: int = 0, console: Console | None = None) -> None:
+        self._restored_attempt = restored_attempt
+        self._console = console or Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
+        self._is_utf8 = self._console.encoding.lower().startswith("utf")
+        self._lock = threading.Lock()
+        self._title = ""
+        self._run = ""
+        self._lines: deque[_Line] = deque(maxlen=_LAST_LINES)
+        self._running: dict[str, float] = {}
+        self._notes: dict[str, str] = {}
+        self._ended = 0
+        self._failed = 0
+        self._restored = 0
+        self._trouble = ""
+        self._began = time.monotonic()
+        self._live: LiveAbovePrints | None = None
+
+    # --- as the run calls it -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to draw. Prints of the steps appear above what is drawn."""
+        self._began = time.monotonic()
+        self._live = LiveAbovePrints(self._console, self._frame, _REFRESHES_PER_SECOND)
+        _forget_in_children(self)
+        with contextlib.suppress(OSError):
+            self._live.start()
+
+    def tell(self, event: Event) -> None:
+        """Take note of the event."""
+        note = _NOTES.get(event.kind)
+        if note is not None:
+            with self._lock:
+                note(self, event)
+
+    def stop(self) -> None:
+        """Draw the last state and leave it there."""
+        live, self._live = self._live, None
+        if live is not None:
+            with contextlib.suppress(OSError):
+                live.stop()
+
+    def forget(self) -> None:
+        """Be without effect, in a process that was forked from the one that draws."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.restore_streams()
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def _on_begun(self, event: Any) -> None:
+        self._run = event.workflow_id
+        attempt = f"  attempt {event.attempt}" if event.attempt > 1 else ""
+        self._title = f"{event.workflow_name} {event.workflow_id}{attempt}"
+
+    def _on_restored(self, event: Any) -> None:
+        self._restored += 1
+
+    def _on_started(self, event: Any) -> None:
+        self._running[event.path] = time.monotonic()
+
+    def _on_retrying(self, event: Any) -> None:
+        self._notes[event.path] = f"try {event.tries} failed with {event.error_type}"
+
+    def _on_completed(self, event: Any) -> None:
+        self._end(_Line(event.path, event.duration_ms))
+
+    def _on_failed(self, event: Any) -> None:
+        self._failed += 1
+        detail = f"{event.error_type}: {event.error_message}"
+        self._end(_Line(event.path, event.duration_ms, detail, success=False))
+
+    def _end(self, line: _Line) -> None:
+        self._ended += 1
+        self._running.pop(line.path, None)
+        self._notes.pop(line.path, None)
+        self._lines.append(line)
+
+    def _on_saved(self, event: Any) -> None:
+        if event.reason == "step" and self._lines:
+            self._lines[-1].is_saved = True
+
+    def _on_not_saved(self, event: Any) -> None:
+        self._trouble = f"checkpoint {event.checkpoint_id or event.sequence} not saved: {event.error}"
+
+    def _on_over(self, event: Any) -> None:
+        self._running.clear()
+
+    # --- drawing -----------------------------------------------------------------------------------------------------
+
+    def _frame(self) -> Group:
+        with self._lock:
+            lines = list(self._lines)
+            running = list(self._running.items())
+            notes = dict(self._notes)
+            ended, failed, restored = self._ended, self._failed, self._restored
+        now = time.monotonic()
+        drawn = [self._text(escaped(self._title), "bold")] if self._title else []
+        if restored:
+            said = f"{restored} restored from {self._run}"
+            said += f" (attempt {self._restored_attempt})" if self._restored_attempt else ""
+            drawn.append(self._text(f"{self._mark(success=True)} {escaped(said)}", "cyan"))
+        if ended > len(lines):
+            drawn.append(self._text(f"  and {ended - len(lines)} more", "dim"))
+        drawn += [self._line(line) for line in lines]
+        spinner = _SPINNER if self._is_utf8 else _ASCII_SPINNER
+        turn = spinner[int(now * _REFRESHES_PER_SECOND) % len(spinner)]
+        for path, since in running[:_MOST_RUNNING]:
+            note = f"  {shortened(notes[path], 80)}" if path in notes else ""
+            elapsed = duration_text((now - since) * 1000)
+            drawn.append(self._text(f"{turn} {shortened(path, 80)}  {elapsed}{note}", "yellow"))
+        if len(running) > _MOST_RUNNING:
+            drawn.append(self._text(f"  and {len(running) - _MOST_RUNNING} more running", "dim"))
+        if self._trouble:
+            drawn.append(self._text(shortened(self._trouble, 200), "red"))
+        counts = f"{ended} executed, {restored} restored" + (f", {failed} failed" if failed else "")
+        drawn.append(self._text(f"{counts}  {duration_text((now - self._began) * 1000)}", "dim"))
+        return Group(*drawn)
+
+    def _line(self, line: _Line) -> Text:
+        text = self._text(f"{self._mark(success=line.success)} ", "green" if line.success else "red")
+        text.append(shortened(line.path, 80), "")
+        text.append(f"  {duration_text(line.duration_ms)}", "dim")
+        if line.is_saved:
+            text.append("  saved", "blue")
+        if line.detail:
+            text.append(f"  {shortened(line.detail, 120)}", "red")
+        return text
+
+    def _text(self, text: str, style: str) -> Text:
+        return Text(text, style=style, no_wrap=True, overflow="ellipsis", end="\n")
+
+    def _mark(self, *, success: bool) -> str:
+        if self._is_utf8:
+            return "✓" if success else "✗"
+        return "+" if success else "x"
+
+
+_NOTES: dict[str, Callable[[LiveProgress, Any], None]] = {
+    "WorkflowStarted": LiveProgress._on_begun,
+    "WorkflowResumed": LiveProgress._on_begun,
+    "StepStarted": LiveProgress._on_started,
+    "StepRestored": LiveProgress._on_restored,
+    "StepRetrying": LiveProgress._on_retrying,
+    "StepCompleted": LiveProgress._on_completed,
+    "StepFailed": LiveProgress._on_failed,
+    "CheckpointSaved": LiveProgress._on_saved,
+    "CheckpointFailed": LiveProgress._on_not_saved,
+    "WorkflowCompleted": LiveProgress._on_over,
+    "WorkflowFailed": LiveProgress._on_over,
+    "WorkflowCancelled": LiveProgress._on_over,
+}
+
+
+def _forget_in_children(progress: LiveProgress) -> None:
+    """Give a forked child its own streams back: the drawing thread is not there, and its lock may be held for ever."""
+    known = weakref.ref(progress)
+
+    def forget() -> None:
+        if (found := known()) is not None and found._live is not None:
+            found.forget()
+
+    os.register_at_fork(after_in_child=forget)

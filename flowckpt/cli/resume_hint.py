@@ -1,0 +1,37 @@
+"""The command that carries a run on, for a run that stopped early."""
+
+from __future__ import annotations
+
+import shlex
+
+from flowckpt.cli.output import say
+from flowckpt.cli.settings import StoreChoice
+from flowckpt.cli.terminal_text import escaped
+
+
+def show_resume_hint(workflow_id: str, store: StoreChoice) -> None:
+    """Show the very command that carries the run on.
+
+    Args:
+        workflow_id: the run.
+        store: the store that it is in.
+    """
+    if store.spec.startswith("memory:"):
+        say("It cannot be resumed: its store was the memory of this process.")
+    else:
+        say(f"Resume with: {resume_command(workflow_id, store)}")
+
+
+def resume_command(workflow_id: str, store: StoreChoice) -> str:
+    """Return the command that carries a run on, ready for a shell.
+
+    Args:
+        workflow_id: the run.
+        store: the store that it is in.
+    """
+    words = ["flowckpt", "resume"]
+    if store.given:
+        words += ["--store", store.given]
+    if workflow_id.startswith("-"):
+        words.append("--")
+    return escaped(shlex.join([*words, workflow_id]))

@@ -1,0 +1,162 @@
+"""Reading a store from a command that runs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import datetime
+from typing import Any, TypeVar
+
+import attrs
+import click
+
+from flowckpt.blocking import blocking_allowed
+from flowckpt.checkpoint import CheckpointData, CheckpointRef, Owner, RunInfo, Status
+from flowckpt.cli.notices import show_warnings
+from flowckpt.cli.settings import choose_store
+from flowckpt.errors import CheckpointNotFoundError
+from flowckpt.stores.base import CheckpointStore, ChecksIntegrity, Finding, ListsRuns, OwnsRuns
+from flowckpt.stores.opening import open_store
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class StoredRun:
+    """A run as the store has it.
+
+    Attributes:
+        latest: its newest checkpoint, with the whole history.
+        checkpoints: all of them, the newest first.
+        owner: the process that runs it now, or None.
+        status: where it stands; `crashed` where it is running and has no owner.
+    """
+
+    latest: CheckpointData
+    checkpoints: tuple[CheckpointRef, ...]
+    owner: Owner | None
+    status: Status
+
+    @property
+    def started_at(self) -> datetime:
+        """When its first checkpoint was saved."""
+        return self.checkpoints[-1].saved_at if self.checkpoints else self.latest.saved_at
+
+
+def opened_store(option: str | None) -> CheckpointStore:
+    """Open the store that a command works on.
+
+    Args:
+        option: what the command line says, or None.
+    """
+    show_warnings()
+    store: CheckpointStore = open_store(choose_store(option).spec)
+    return store
+
+
+def waited(work: Coroutine[Any, Any, T]) -> T:
+    """Do one thing with a store, in a loop where nothing else runs.
+
+    Args:
+        work: what to do.
+    """
+
+    async def alone() -> T:
+        with blocking_allowed(True):
+            return await work
+
+    with asyncio.Runner() as runner:
+        return runner.run(alone())
+
+
+def listed_runs(store: CheckpointStore) -> list[RunInfo]:
+    """Return the runs of a store, the one started last first.
+
+    Args:
+        store: the store.
+    """
+    if not isinstance(store, ListsRuns):
+        raise click.UsageError(f"{store!r} cannot list its runs")
+    return list(waited(store.list_runs()))
+
+
+def last_unfinished(store: CheckpointStore) -> RunInfo | None:
+    """Return the run that was updated last among those that are not completed.
+
+    Args:
+        store: the store.
+    """
+    unfinished = [info for info in listed_runs(store) if info.status is not Status.COMPLETED]
+    return max(unfinished, key=lambda info: info.updated_at, default=None)
+
+
+def latest_of(store: CheckpointStore, workflow_id: str) -> CheckpointData:
+    """Return the newest checkpoint of a run.
+
+    Args:
+        store: the store.
+        workflow_id: the run.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+    """
+    latest = waited(store.load_latest(workflow_id))
+    if latest is None:
+        raise CheckpointNotFoundError(workflow_id)
+    return latest
+
+
+def stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
+    """Return a run with everything that a command shows of it.
+
+    Args:
+        store: the store.
+        workflow_id: the run.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+    """
+    return waited(_stored_run(store, workflow_id))
+
+
+async def _stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
+    latest = await store.load_latest(workflow_id)
+    if latest is None:
+        raise CheckpointNotFoundError(workflow_id)
+    owner = await store.owner(workflow_id) if isinstance(store, OwnsRuns) else None
+    status = latest.status
+    if status is Status.RUNNING and owner is None and isinstance(store, OwnsRuns):
+        # It may have ended between the two questions: only a run that still says "running" has crashed.
+        latest = await store.load_latest(workflow_id) or latest
+        status = Status.CRASHED if latest.status is Status.RUNNING else latest.status
+    return StoredRun(latest, tuple(await store.list_checkpoints(workflow_id)), owner, status)
+
+
+def checked(store: CheckpointStore, workflow_id: str | None) -> list[Finding]:
+    """Return what the check of a store found.
+
+    Args:
+        store: the store.
+        workflow_id: one run, or None for all.
+    """
+    if not isinstance(store, ChecksIntegrity):
+        raise click.UsageError(f"{store!r} cannot check itself")
+    return list(waited(store.check(workflow_id)))
+
+
+def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]:
+    """Return the runs whose id begins so, each with a word about it; for a shell, which is told nothing of errors.
+
+    Args:
+        prefix: what was typed so far.
+        option: the store on the command line, or None.
+    """
+    try:
+        runs = listed_runs(open_store(choose_store(option).spec))
+    except Exception:
+        return []
+    return [
+        (info.workflow_id, f"{info.workflow_name} {info.status}")
+        for info in runs
+        if info.workflow_id.startswith(prefix) and info.workflow_id.isprintable()
+    ]

@@ -1,0 +1,392 @@
+"""One value of the command line or of a JSON file, made into what an annotation says.
+
+Text (`-i limit=5`) is converted as a person means it; JSON is taken at its word: `"5"` is no integer there.
+A value that does not fit is refused with what was expected; nothing is guessed and nothing is cut off.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import json
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from pathlib import PurePath
+from typing import Any
+
+import attrs
+
+
+class MisfitError(Exception):
+    """A value does not fit an annotation.
+
+    Attributes:
+        expected: what would have fitted, for people.
+        place: where in the value, as `[2].name`; empty for all of it.
+        got: the value at that place.
+    """
+
+    def __init__(self, expected: str, got: object, place: str = "") -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.place = place
+        self.got = got
+
+
+def from_text(text: str, annotation: Any) -> Any:
+    """Return the value that a text means under an annotation.
+
+    Args:
+        text: what stands behind the `=`.
+        annotation: the parameter's annotation; `Any` takes the text itself.
+
+    Raises:
+        MisfitError: it does not fit.
+    """
+    bare = _bare(annotation)
+    if bare is str or _is_anything(bare):
+        return text
+    if _is_union(bare):
+        return _union_from_text(text, bare)
+    if typing.get_origin(bare) is typing.Literal:
+        return _chosen(text, bare, {str(_plain(choice)): choice for choice in typing.get_args(bare)})
+    if (reader := _leaf_reader(bare)) is not None:
+        return reader(text)
+    try:
+        document = json.loads(text)
+    except ValueError:
+        raise MisfitError(f"{expected_text(annotation)}, written as JSON", text) from None
+    return from_json(document, bare)
+
+
+def from_json(value: Any, annotation: Any) -> Any:
+    """Return the value that a JSON (or TOML) value means under an annotation.
+
+    Args:
+        value: the parsed value.
+        annotation: what it shall become.
+
+    Raises:
+        MisfitError: it does not fit.
+    """
+    bare = _bare(annotation)
+    if _is_anything(bare):
+        return value
+    if bare is None or bare is type(None):
+        return _exactly(value, type(None), bare)
+    if _is_union(bare):
+        return _union_from_json(value, bare)
+    if typing.get_origin(bare) is typing.Literal:
+        return _chosen(value, bare, {_plain(choice): choice for choice in typing.get_args(bare)})
+    if bare in (str, int, bool):
+        return _exactly(value, bare, bare)
+    if bare is float and type(value) in (int, float):
+        return float(value)
+    if (reader := _leaf_reader(bare)) is not None:
+        return _leaf_from_json(value, bare, reader)
+    return _composed(value, bare)
+
+
+def expected_text(annotation: Any) -> str:
+    """Say what an annotation takes, for people: `an integer`, `one of red, green`.
+
+    Args:
+        annotation: any annotation.
+    """
+    bare = _bare(annotation)
+    if _is_union(bare):
+        return " or ".join(expected_text(member) for member in typing.get_args(bare))
+    if typing.get_origin(bare) is typing.Literal:
+        return f"one of {', '.join(str(_plain(choice)) for choice in typing.get_args(bare))}"
+    if isinstance(bare, type) and issubclass(bare, enum.Enum):
+        return f"one of {', '.join(bare.__members__)}"
+    if isinstance(bare, type) and issubclass(bare, PurePath):
+        return "a path"
+    if isinstance(bare, collections.abc.Hashable) and bare in _EXPECTED:
+        return _EXPECTED[bare]
+    return bare.__qualname__ if isinstance(bare, type) and not typing.get_args(bare) else str(bare)
+
+
+# --- annotations -----------------------------------------------------------------------------------------------------
+
+
+def _bare(annotation: Any) -> Any:
+    """Take off what says nothing about the value: `Annotated`, `Final`, new types, aliases."""
+    while True:
+        if typing.get_origin(annotation) in (typing.Annotated, typing.Final):
+            annotation = typing.get_args(annotation)[0]
+        elif (supertype := getattr(annotation, "__supertype__", None)) is not None:
+            annotation = supertype
+        elif type(annotation).__name__ == "TypeAliasType":
+            annotation = annotation.__value__
+        else:
+            return annotation
+
+
+def _is_anything(bare: Any) -> bool:
+    return bare is Any or bare is object or isinstance(bare, typing.TypeVar)
+
+
+def _is_union(bare: Any) -> bool:
+    return typing.get_origin(bare) in (typing.Union, types.UnionType)
+
+
+def _plain(choice: Any) -> Any:
+    return choice.name if isinstance(choice, enum.Enum) else choice
+
+
+# --- leaves: what one piece of text can say --------------------------------------------------------------------------
+
+_WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h|d)\s*")
+
+
+def _bool(text: str) -> bool:
+    return _WORDS[text.strip().lower()]
+
+
+def _timedelta(text: str) -> timedelta:
+    """Read seconds (`90`, `1.5`), or numbers with units (`1h 30m`, `2d`)."""
+    rest = text.strip()
+    if not _DURATION.match(rest):
+        return timedelta(seconds=float(rest))
+    seconds = 0.0
+    while rest:
+        part = _DURATION.match(rest)
+        if part is None:
+            raise ValueError(text)
+        seconds += float(part[1]) * _UNITS[part[2]]
+        rest = rest[part.end() :]
+    return timedelta(seconds=seconds)
+
+
+_READERS: dict[Any, Callable[[str], Any]] = {
+    int: int,
+    float: float,
+    bool: _bool,
+    complex: complex,
+    bytes: str.encode,
+    datetime: datetime.fromisoformat,
+    date: date.fromisoformat,
+    time: time.fromisoformat,
+    timedelta: _timedelta,
+}
+_EXPECTED: dict[Any, str] = {
+    None: "null",
+    type(None): "null",
+    str: "text",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    complex: "a complex number",
+    bytes: "text",
+    datetime: "a time like 2026-11-20T15:30:00",
+    date: "a date like 2026-11-20",
+    time: "a time of day like 15:30:00",
+    timedelta: "seconds, or a time span like 1h30m",
+    list: "a list",
+    dict: "an object",
+    tuple: "a list",
+    set: "a list",
+    frozenset: "a list",
+}
+_RARE_MODULES = ("decimal", "_pydecimal", "fractions", "uuid")  # whoever names their classes has imported them
+
+
+def _leaf_reader(bare: Any) -> Callable[[str], Any] | None:
+    """Return what reads one piece of text as this type, refusing what does not fit; None where JSON is needed."""
+    read: Any = bare
+    if not isinstance(bare, type):
+        return None
+    if bare in _READERS:
+        read = _READERS[bare]
+    elif issubclass(bare, enum.Enum):
+        return lambda text: _member(text, bare)
+    elif not issubclass(bare, PurePath) and bare.__module__ not in _RARE_MODULES:
+        return None
+
+    def refusing(text: str) -> Any:
+        try:
+            return read(text)
+        except (ValueError, KeyError, ArithmeticError):
+            raise MisfitError(expected_text(bare), text) from None
+
+    return refusing
+
+
+def _member(text: Any, cls: type[enum.Enum]) -> enum.Enum:
+    """Return the member of that name, or of that value."""
+    if isinstance(text, str) and text in cls.__members__:
+        return cls.__members__[text]
+    for member in cls:
+        if member.value == text or (isinstance(text, str) and str(member.value) == text):
+            return member
+    raise MisfitError(expected_text(cls), text)
+
+
+def _leaf_from_json(value: Any, bare: Any, reader: Callable[[str], Any]) -> Any:
+    if issubclass(bare, enum.Enum):
+        return _member(value, bare)
+    if type(value) is bare:  # TOML has times of its own
+        return value
+    is_number = type(value) in (int, float)
+    if is_number and (bare in (timedelta, complex) or bare.__module__ in _RARE_MODULES[:3]):
+        return reader(str(value))
+    if isinstance(value, str) and bare is not float:
+        return reader(value)
+    raise MisfitError(expected_text(bare), value)
+
+
+def _exactly(value: Any, cls: type, bare: Any) -> Any:
+    if type(value) is not cls:
+        raise MisfitError(expected_text(bare), value)
+    return value
+
+
+def _chosen(value: Any, bare: Any, choices: Mapping[Any, Any]) -> Any:
+    for name, choice in choices.items():
+        if type(name) is type(value) and name == value:
+            return choice
+    raise MisfitError(expected_text(bare), value)
+
+
+# --- unions ----------------------------------------------------------------------------------------------------------
+
+
+def _union_from_text(text: str, bare: Any) -> Any:
+    """Try the members as they are written, text last: it would take anything."""
+    members = list(typing.get_args(bare))
+    takes_text = any(_bare(member) is str or _is_anything(_bare(member)) for member in members)
+    if type(None) in members:
+        members.remove(type(None))
+        if not takes_text and text.strip().lower() in ("null", "none", ""):
+            return None
+    for member in sorted(members, key=lambda each: _bare(each) is str or _is_anything(_bare(each))):
+        try:
+            return from_text(text, member)
+        except MisfitError:
+            continue
+    raise MisfitError(expected_text(bare), text)
+
+
+def _union_from_json(value: Any, bare: Any) -> Any:
+    """Try the member of the value's own type first, then the others as they are written."""
+    misfits = []
+    for member in sorted(typing.get_args(bare), key=lambda each: _bare(each) is not type(value)):
+        try:
+            return from_json(value, member)
+        except MisfitError as misfit:
+            misfits.append(misfit)
+    deepest = max(misfits, key=lambda misfit: len(misfit.place))
+    raise deepest if deepest.place else MisfitError(expected_text(bare), value)
+
+
+# --- what is composed of others --------------------------------------------------------------------------------------
+
+_LISTS: dict[Any, Callable[[list[Any]], Any]] = {
+    list: list,
+    set: set,
+    frozenset: frozenset,
+    collections.abc.Sequence: list,
+    collections.abc.MutableSequence: list,
+    collections.abc.Collection: list,
+    collections.abc.Iterable: list,
+    collections.abc.Set: set,
+    collections.abc.MutableSet: set,
+}
+_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+
+
+def _composed(value: Any, bare: Any) -> Any:
+    origin = typing.get_origin(bare) or bare
+    arguments = typing.get_args(bare)
+    if origin is tuple:
+        return _tuple(value, bare, arguments)
+    if origin in _LISTS:
+        item = arguments[0] if arguments else Any
+        items = [_at(f"[{index}]", each, item) for index, each in enumerate(_exactly(value, list, bare))]
+        try:
+            return _LISTS[origin](items)
+        except TypeError:  # a set of lists
+            raise MisfitError(f"{expected_text(bare)} whose items can be hashed", value) from None
+    if origin in _MAPPINGS:
+        key, item = arguments or (str, Any)
+        _exactly(value, dict, bare)
+        return {_key(name, key): _at(f".{name}", each, item) for name, each in value.items()}
+    if isinstance(origin, type):
+        return _object(value, origin, bare)
+    raise MisfitError(f"{expected_text(bare)}, which cannot be given on the command line", value)
+
+
+def _tuple(value: Any, bare: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    _exactly(value, list, bare)
+    if not arguments:
+        return tuple(value)
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        arguments = (arguments[0],) * len(value)
+    if len(arguments) != len(value):
+        raise MisfitError(f"a list of {len(arguments)}", value)
+    return tuple(_at(f"[{i}]", each, item) for i, (each, item) in enumerate(zip(value, arguments, strict=True)))
+
+
+def _object(value: Any, cls: Any, bare: Any) -> Any:
+    """Build an attrs class, a dataclass, a named or typed dict, a pydantic model."""
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is not None and issubclass(cls, pydantic.BaseModel):
+        return _built(lambda: cls.model_validate(value), value, cls)
+    names = _fields(cls)
+    if names is None:
+        raise MisfitError(f"{expected_text(bare)}, which cannot be given on the command line", value)
+    if isinstance(value, list) and issubclass(cls, tuple) and len(value) <= len(names):
+        value = dict(zip(names, value, strict=False))
+    _exactly(value, dict, bare)
+    hints = typing.get_type_hints(cls, include_extras=True)
+    given = {}
+    for key, each in value.items():
+        if key not in names:
+            raise MisfitError(f"{expected_text(bare)} with the fields {', '.join(names)}", value)
+        hint = hints.get(names[key], Any)
+        if typing.get_origin(hint) in (typing.Required, typing.NotRequired):
+            hint = typing.get_args(hint)[0]
+        given[key] = _at(f".{key}", each, hint)
+    if typing.is_typeddict(cls) and (missing := cls.__required_keys__ - given.keys()):
+        raise MisfitError(f"{expected_text(bare)} with the fields {', '.join(sorted(missing))}", value)
+    return _built(lambda: cls(**given), value, cls)
+
+
+def _fields(cls: Any) -> dict[str, str] | None:
+    """Return how the fields of a class are called by its constructor, and by their annotations."""
+    if attrs.has(cls):
+        return {field.alias or field.name: field.name for field in attrs.fields(cls) if field.init}
+    if dataclasses.is_dataclass(cls):
+        return {field.name: field.name for field in dataclasses.fields(cls) if field.init}
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return {name: name for name in cls._fields}
+    return {name: name for name in typing.get_type_hints(cls)} if typing.is_typeddict(cls) else None
+
+
+def _built(build: Callable[[], Any], value: Any, cls: type) -> Any:
+    try:
+        return build()
+    except Exception as error:  # a validator of the user's, or a missing argument
+        raise MisfitError(f"{expected_text(cls)} ({error})", value) from error
+
+
+def _key(name: str, annotation: Any) -> Any:
+    try:
+        return from_text(name, annotation)
+    except MisfitError as misfit:
+        raise MisfitError(f"keys that are {misfit.expected}", name) from None
+
+
+def _at(place: str, value: Any, annotation: Any) -> Any:
+    try:
+        return from_json(value, annotation)
+    except MisfitError as misfit:
+        raise MisfitError(misfit.expected, misfit.got, place + misfit.place) from None

@@ -1,0 +1,173 @@
+"""The directories of a file store, and the errors that come out of them.
+
+Every name is opened relative to an open directory and never through a link; no `OSError` leaves the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from flowckpt.clock import Clock, SystemClock
+from flowckpt.codec.blob import Fetch
+from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, UnsupportedFilesystemError
+from flowckpt.filesystem import FileSystem, PosixFileSystem
+from flowckpt.stores.file.blobs import read_blob
+from flowckpt.stores.file.names import RUNS, run_directory
+
+T = TypeVar("T")
+PATIENCE = 100
+"""How often something is tried again that a clear or a claim of another process disturbed."""
+
+_REFUSED_FILESYSTEMS = ("nfs", "cifs", "smb", "fuse", "9p", "afs", "ceph")
+
+
+class Location:
+    """Where a file store lies.
+
+    Args:
+        path: the store's directory.
+        allowed: types of file systems that are accepted although their locks are unsound.
+        filesystem: the operating-system calls.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        allowed: Sequence[str] = (),
+        filesystem: FileSystem | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.path = path
+        self._allowed = tuple(allowed)
+        self._filesystem: FileSystem = filesystem or PosixFileSystem()
+        self._clock: Clock = clock or SystemClock()
+        self._is_checked = False
+
+    def _make_directories(self, workflow_id: str) -> int:
+        """Make the store's directories durable and open the run's own.
+
+        A directory that is there already is synced into its parent all the same: whoever made it may have died first.
+        """
+        filesystem = self._filesystem
+        filesystem.make_root(str(self.path))
+        self._check_filesystem()
+        parent = filesystem.open_root(str(self.path))
+        for name in (RUNS, run_directory(workflow_id)):
+            try:
+                with contextlib.suppress(FileExistsError):
+                    filesystem.make_directory(parent, name)
+                filesystem.sync(parent)
+                child = filesystem.open_directory(parent, name)
+            finally:
+                filesystem.close(parent)
+            parent = child
+        return parent
+
+    def _check_filesystem(self) -> None:
+        if self._is_checked:
+            return
+        kind = self._filesystem.type_of(str(self.path))
+        if kind not in self._allowed and kind.startswith(_REFUSED_FILESYSTEMS):
+            raise UnsupportedFilesystemError(str(self.path), filesystem=kind)
+        self._is_checked = True
+
+    def _remove_directory(self, workflow_id: str) -> None:
+        root = self._filesystem.open_root(str(self.path))
+        try:
+            runs = self._filesystem.open_directory(root, RUNS)
+        finally:
+            self._filesystem.close(root)
+        try:
+            with contextlib.suppress(OSError):  # somebody began the run anew
+                self._filesystem.remove_directory(runs, run_directory(workflow_id))
+            self._filesystem.sync(runs)
+        finally:
+            self._filesystem.close(runs)
+
+    def _run_names(self) -> list[str]:
+        with self._translated("", "list"):
+            try:
+                root = self._filesystem.open_root(str(self.path))
+            except FileNotFoundError:
+                return []
+            try:
+                runs = self._filesystem.open_directory(root, RUNS)
+            except FileNotFoundError:
+                return []
+            finally:
+                self._filesystem.close(root)
+            try:
+                return sorted(self._filesystem.names(runs))
+            finally:
+                self._filesystem.close(runs)
+
+    def _fetch(self, workflow_id: str) -> Fetch:
+        def fetch(digest: str, size: int) -> bytes:
+            with self._translated(workflow_id, "read"), self._run_directory(workflow_id) as directory:
+                if directory is None:
+                    raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
+                return read_blob(self._filesystem, directory, workflow_id, digest, size)
+
+        return fetch
+
+    def _run_directory(self, workflow_id: str) -> contextlib.AbstractContextManager[int | None]:
+        return self._directory_named(run_directory(workflow_id))
+
+    @contextlib.contextmanager
+    def _directory_named(self, name: str) -> Iterator[int | None]:
+        """Open a run's directory for the block; None where there is none."""
+        filesystem = self._filesystem
+        opened: list[int] = []
+        try:
+            try:
+                opened.append(filesystem.open_root(str(self.path)))
+                opened.append(filesystem.open_directory(opened[-1], RUNS))
+                opened.append(filesystem.open_directory(opened[-1], name))
+            except FileNotFoundError:
+                yield None
+            else:
+                yield opened[-1]
+        finally:
+            for each in opened:
+                filesystem.close(each)
+
+    @contextlib.contextmanager
+    def _translated(self, workflow_id: str, operation: str) -> Iterator[None]:
+        """Let no `OSError` out: each becomes an error of the store."""
+        try:
+            yield
+        except OSError as error:
+            raise storage_error(error, workflow_id, operation) from error
+
+    def _steadily(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
+        """Do work again where a name vanished under it: the run was cleared, or a claim given up, meanwhile."""
+        with self._translated(workflow_id, operation):
+            for _ in range(PATIENCE):
+                try:
+                    return work()
+                except FileNotFoundError:
+                    continue
+        raise CheckpointStorageError(
+            f"run {workflow_id!r} changes faster than the file store could {operation} it",
+            workflow_id=workflow_id,
+            operation=operation,
+        )
+
+
+def storage_error(error: OSError, workflow_id: str, operation: str) -> CheckpointStorageError:
+    """Return the store's error for one of the operating system."""
+    what = "is a symbolic link, which a store never follows" if error.errno == errno.ELOOP else str(error.strerror)
+    name = f" ({error.filename})" if error.filename else ""
+    return CheckpointStorageError(
+        f"the file store could not {operation} run {workflow_id!r}: {what}{name}",
+        workflow_id=workflow_id,
+        operation=operation,
+        is_outcome_unknown=operation == "save",
+        remedy="Mend the directory or the disk; nothing that was acknowledged is lost.",
+    )

@@ -1,0 +1,161 @@
+"""The runs of a file store, to be owned: claimed, saved to, given up, cleared. Synchronous; `store` is its async door."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+
+from flowckpt.checkpoint import CheckpointData
+from flowckpt.clock import Clock
+from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
+from flowckpt.filesystem import FileSystem
+from flowckpt.stores.base import Lease
+from flowckpt.stores.file.location import PATIENCE, storage_error
+from flowckpt.stores.file.names import LOCK
+from flowckpt.stores.file.reading import ReadableRuns
+from flowckpt.stores.file.run import OwnedRun, claim, newest_owner, sweep_cleared, take_lock, write_tombstone
+
+
+class FileRuns(ReadableRuns):
+    """The runs of a file store, and those among them that this process owns.
+
+    Args:
+        path: the store's directory.
+        allowed: types of file systems that are accepted although their locks are unsound.
+        filesystem: the operating-system calls.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        allowed: Sequence[str] = (),
+        filesystem: FileSystem | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(path, allowed=allowed, filesystem=filesystem, clock=clock)
+        self.owned: dict[str, OwnedRun] = {}
+
+    def close(self) -> None:
+        """Give up every run that this process owns."""
+        for workflow_id in list(self.owned):
+            self.release(workflow_id)
+
+    def save(self, workflow_id: str, data: CheckpointData) -> None:
+        """Append a checkpoint to its attempt's segment and sync it."""
+        owned = self.owned.get(workflow_id)
+        if owned is None:
+            owned = self._own_for(workflow_id, data.attempt)
+        try:
+            owned.save(data)
+        except OSError as error:
+            owned.writer.is_poisoned = True
+            raise storage_error(error, workflow_id, "save") from error
+
+    def _own_for(self, workflow_id: str, attempt: int) -> OwnedRun:
+        """Claim a run for a caller that saves without having acquired it."""
+        lease = self.acquire(workflow_id, steal=False, at_least=attempt)
+        if lease.attempt != attempt:
+            self.release(workflow_id)
+            raise FencedError(workflow_id, attempt=attempt, newest_attempt=lease.attempt - 1)
+        return self.owned[workflow_id]
+
+    def acquire(self, workflow_id: str, *, steal: bool, at_least: int = 1) -> Lease:
+        """Claim the run's next segment, then read the run."""
+        if workflow_id in self.owned:
+            if not steal:
+                raise RunLockedError(workflow_id, holder=f"this process, by a store in {str(self.path)!r}")
+            self.owned.pop(workflow_id).close()
+        owned = self._claim(workflow_id, steal=steal, at_least=at_least)
+        image = owned.image
+        try:
+            latest = self.latest(workflow_id, image)
+        except BaseException:
+            owned.release()
+            raise
+        self.owned[workflow_id] = owned
+        return Lease(workflow_id, owned.writer.number, latest, image.last_sequence, tuple(image.notices))
+
+    def _claim(self, workflow_id: str, *, steal: bool, at_least: int) -> OwnedRun:
+        def claim_once() -> OwnedRun:
+            directory = self._make_directories(workflow_id)
+            try:
+                return claim(
+                    self._filesystem,
+                    directory,
+                    workflow_id=workflow_id,
+                    at_least=at_least,
+                    steal=steal,
+                    fetch=self._fetch(workflow_id),
+                    now=self._clock.now(),
+                )
+            except BaseException:
+                self._filesystem.close(directory)
+                raise
+
+        for _ in range(PATIENCE):
+            owned = self._steadily(workflow_id, "acquire", claim_once)
+            if not owned.image.is_cleared:
+                return owned
+            # The crash of a clear left its tombstone: finish it, then begin anew.
+            owned.release()
+            self.clear(workflow_id)
+        raise CheckpointStorageError(
+            f"run {workflow_id!r} is being cleared over and over", workflow_id=workflow_id, operation="acquire"
+        )
+
+    def release(self, workflow_id: str) -> None:
+        """Give a run up."""
+        owned = self.owned.pop(workflow_id, None)
+        if owned is not None:
+            owned.release()
+
+    def clear(self, workflow_id: str) -> None:
+        """Remove a run, behind a tombstone."""
+        self.release(workflow_id)
+        self._steadily(workflow_id, "clear", lambda: self._clear_once(workflow_id))
+
+    def _clear_once(self, workflow_id: str) -> None:
+        filesystem = self._filesystem
+        with self._run_directory(workflow_id) as directory:
+            if directory is None:
+                return
+            lock = filesystem.open_lock(directory, LOCK)
+            try:
+                is_locked = take_lock(filesystem, lock)
+                if not filesystem.status(lock).links:
+                    raise FileNotFoundError(errno.ENOENT, "another clear has removed the lock meanwhile", LOCK)
+                if not is_locked:
+                    holder = newest_owner(filesystem, directory)
+                    raise RunLockedError(workflow_id, holder=str(holder or "another process"))
+                tombstone = write_tombstone(filesystem, directory, workflow_id, self._clock.now())
+                sweep_cleared(filesystem, directory, tombstone)
+                filesystem.unlink(directory, LOCK)  # nobody can own what is not there; claimers look again
+            finally:
+                filesystem.close(lock)
+            self._remove_directory(workflow_id)
+
+    def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
+        """Append that the checkpoints of an id are deleted."""
+        is_mine = workflow_id in self.owned
+        if not any(reference.checkpoint_id == checkpoint_id for reference in self.references(workflow_id)):
+            return False
+        if not is_mine:
+            self.acquire(workflow_id, steal=False)
+        try:
+            owned = self.owned[workflow_id]
+            doomed = [
+                reference.sequence
+                for reference in self.references(workflow_id)
+                # What a fenced writer appended after our claim is not ours, and its sequence will be used again.
+                if reference.checkpoint_id == checkpoint_id and reference.sequence <= owned.last_sequence
+            ]
+            if doomed:
+                with self._translated(workflow_id, "delete"):
+                    owned.delete(doomed)
+        finally:
+            if not is_mine:
+                self.release(workflow_id)
+        return bool(doomed)

@@ -1,0 +1,145 @@
+"""What can be asked of the runs of a file store: without a lock, and without writing anything."""
+
+from __future__ import annotations
+
+import logging
+
+from flowckpt.checkpoint import CheckpointData
+from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+from flowckpt.errors import CheckpointNotFoundError, FlowckptError
+from flowckpt.process import ProcessIdentity, is_alive
+from flowckpt.stores.base import Finding
+from flowckpt.stores.file.image import RunImage
+from flowckpt.stores.file.listing import describe_run, run_id_in
+from flowckpt.stores.file.location import Location
+from flowckpt.stores.file.names import LOCK, run_directory
+from flowckpt.stores.file.run import newest_owner, read_image
+
+_log = logging.getLogger("flowckpt")
+
+
+class ReadableRuns(Location):
+    """The runs of a file store, to be read."""
+
+    def image(self, workflow_id: str) -> RunImage:
+        """Read a run; one that is cleared or that has no directory is empty."""
+
+        def read_once() -> RunImage:
+            with self._run_directory(workflow_id) as directory:
+                if directory is None:
+                    return RunImage(workflow_id)
+                return read_image(self._filesystem, directory, workflow_id, self._fetch(workflow_id))
+
+        return self._steadily(workflow_id, "read", read_once)
+
+    def latest(self, workflow_id: str, image: RunImage) -> CheckpointData | None:
+        """Return the newest checkpoint of an image."""
+        found = image.checkpoints()
+        return image.data(found[-1], self._fetch(workflow_id)) if found else None
+
+    def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
+        """Return the newest checkpoint of an id."""
+        image = self.image(workflow_id)
+        found = image.checkpoints()
+        if not image.records:
+            raise CheckpointNotFoundError(workflow_id)
+        for index in reversed(found):
+            if image.records[index].head["checkpoint_id"] == checkpoint_id:
+                return image.data(index, self._fetch(workflow_id))
+        raise CheckpointNotFoundError(workflow_id, checkpoint_id)
+
+    def references(self, workflow_id: str) -> list[CheckpointRef]:
+        """Return the checkpoints of a run, newest first."""
+        image = self.image(workflow_id)
+        return [image.reference(index) for index in reversed(image.checkpoints())]
+
+    def owner(self, workflow_id: str) -> Owner | None:
+        """Return who owns a run and is alive."""
+
+        def look_once() -> Owner | None:
+            with self._run_directory(workflow_id) as directory:
+                return None if directory is None else self._live_owner(directory)
+
+        return self._steadily(workflow_id, "read", look_once)
+
+    def _live_owner(self, directory: int) -> Owner | None:
+        """Return the writer of the newest segment, where it still holds the lock.
+
+        The lock of one that is known to be dead is not tried: whoever takes the run over just now would find it held.
+        """
+        filesystem = self._filesystem
+        owner = newest_owner(filesystem, directory)
+        if owner is None or not filesystem.exists(directory, LOCK):
+            return None
+        if is_alive(ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)) is False:
+            return None
+        lock = filesystem.open_lock(directory, LOCK)
+        try:
+            return None if filesystem.lock(lock) else owner
+        finally:
+            filesystem.close(lock)
+
+    def list_runs(self) -> list[RunInfo]:
+        """Return the runs; a damaged one is told to the log."""
+        found = []
+        for name in self._run_names():
+            try:
+                info = self._steadily(name, "list", lambda name=name: self._describe(name))  # type: ignore[misc]
+                if info is not None:
+                    found.append(info)
+            except (FlowckptError, ValueError, LookupError, TypeError) as error:
+                _log.warning(
+                    "%s in %s is left out of the list: %s ('flowckpt check' says more)", name, self.path, error
+                )
+        return sorted(found, key=lambda info: info.started_at, reverse=True)
+
+    def describe(self, workflow_id: str) -> RunInfo | None:
+        """Return one run as the list shows it; None where there is none."""
+        name = run_directory(workflow_id)
+        return self._steadily(workflow_id, "read", lambda: self._describe(name))
+
+    def _describe(self, name: str) -> RunInfo | None:
+        with self._directory_named(name) as directory:
+            info = None if directory is None else describe_run(self._filesystem, directory, self._fetch)
+            if info is None or directory is None:
+                return None
+            return info.with_owner(self._live_owner(directory))
+
+    def check(self, workflow_id: str | None) -> list[Finding]:
+        """Verify one run or all of them."""
+        if workflow_id is not None:
+            findings = self._check_run(workflow_id)
+            if not findings:
+                raise CheckpointNotFoundError(workflow_id)
+            return findings
+        findings = []
+        for name in self._run_names():
+            try:
+                run = self._steadily(name, "check", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
+            except FlowckptError as error:
+                findings.append(Finding(name, "corrupt", error.message))
+                continue
+            if run is not None:
+                findings.extend(self._check_run(run))
+        return findings
+
+    def _run_id_in(self, name: str) -> str | None:
+        with self._directory_named(name) as directory:
+            return None if directory is None else run_id_in(self._filesystem, directory)
+
+    def _check_run(self, workflow_id: str) -> list[Finding]:
+        try:
+            image = self.image(workflow_id)
+            if image.is_cleared or not image.newest:
+                return []
+            for blobs in image.history.blobs.values():
+                for blob in blobs.values():
+                    blob.content()
+            for index in image.checkpoints():
+                image.data(index, self._fetch(workflow_id))
+        except FlowckptError as error:
+            return [Finding(workflow_id, "corrupt", error.message)]
+        count = len(image.checkpoints())
+        steps = len(image.history.results)
+        notices = [Finding(workflow_id, "notice", notice) for notice in image.notices]
+        return [*notices, Finding(workflow_id, "ok", f"{count} checkpoints, {steps} results")]

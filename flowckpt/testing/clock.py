@@ -1,0 +1,60 @@
+"""A clock that a test turns by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+_START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class FakeClock:
+    """Time that stands still until it is told to move; sleeping moves it, and takes no time.
+
+    Args:
+        start: the first time it shows, aware.
+
+    Attributes:
+        slept: the seconds of each sleep, in order.
+    """
+
+    def __init__(self, start: datetime = _START) -> None:
+        self.slept: list[float] = []
+        self._now = start.astimezone(UTC)
+        self._elapsed_ns = 0
+
+    def __repr__(self) -> str:
+        return f"<FakeClock at {self._now.isoformat()}>"
+
+    def now(self) -> datetime:
+        """Return the time it was set to."""
+        return self._now
+
+    def elapsed_ns(self) -> int:
+        """Return how far it was moved forward, in nanoseconds; setting it back does not change that."""
+        return self._elapsed_ns
+
+    async def sleep(self, seconds: float) -> None:
+        """Move forward at once, and let other tasks run."""
+        self.slept.append(seconds)
+        self.advance(seconds)
+        await asyncio.sleep(0)
+
+    def advance(self, seconds: float) -> None:
+        """Move forward, the wall clock and the monotonic one.
+
+        Args:
+            seconds: how far; not negative.
+        """
+        if seconds < 0:
+            raise ValueError("a monotonic clock never goes back; use set() for the wall clock")
+        self._now += timedelta(seconds=seconds)
+        self._elapsed_ns += round(seconds * 1e9)
+
+    def set(self, now: datetime) -> None:
+        """Set the wall clock alone, as an administrator or the network's time does; it may go back.
+
+        Args:
+            now: the new time, aware.
+        """
+        self._now = now.astimezone(UTC)

@@ -1,0 +1,758 @@
+"""The conformance tests of the store port: what every store promises, as a class to subclass.
+
+::
+
+    class TestMyStore(CheckpointStoreContract):
+        @pytest.fixture(autouse=True)
+        def place(self, tmp_path):
+            self.path = tmp_path / "store"
+
+        def make_store(self):
+            return MyStore(self.path)
+
+        def reopen(self, store):
+            return MyStore(self.path)
+
+They run with pytest and pytest-asyncio in auto mode. What only some stores can do (owning runs, listing them, deleting
+one checkpoint) is tested where the store has the method, and skipped elsewhere.
+"""
+
+# ruff: noqa: D102 - the name of a test is the sentence that it proves
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import attrs
+import pytest
+
+from flowckpt.checkpoint import CheckpointData, Reason, Status, StepError, StepResult
+from flowckpt.errors import (
+    CheckpointNotFoundError,
+    EncodingError,
+    FencedError,
+    ForeignRecordError,
+    RunLockedError,
+    SaveConflictError,
+)
+from flowckpt.stores.base import CheckpointStore, DeletesCheckpoints, ListsRuns, OwnsRuns
+
+RUN = "run-1"
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+EXACT: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    2**200,
+    1.5,
+    -0.0,
+    math.nan,
+    math.inf,
+    -math.inf,
+    "",
+    "plain",
+    "snowman ☃ 🚀 \u2028 \x00 \x7f",
+    "a lone surrogate \udc80",
+    b"",
+    b"\x00\xff",
+    (),
+    (1, (2, [3, {"four": (5,)}])),
+    [True, 1, 1.0],
+    {"a": {"b": []}},
+    {1: "int key", (1, 2): "tuple key", None: "none", False: "bool"},
+    {"$tuple": [1]},
+    set(),
+    {1, "two", (3,)},
+    frozenset({1}),
+    1 - 2j,
+    date(2026, 2, 28),
+    time(1, 2, 3, 4),
+    datetime(2026, 1, 1, 1, 2, 3, 4),  # noqa: DTZ001 - a naive time comes back naive
+    NOON,
+    datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=30), "IST")),
+    timedelta(days=-1, microseconds=1),
+    Decimal("1.10"),
+    Fraction(1, 3),
+    UUID(int=1),
+    Path("some/where"),
+)
+"""Values that must come back as they went in, in value and in type."""
+
+HOSTILE_IDS = (
+    "../x",
+    "..",
+    ".",
+    "",
+    "/",
+    "/etc/passwd",
+    "a/b",
+    "a\\b",
+    "a\x00b",
+    "\x00",
+    "line\nfeed",
+    "A",
+    "a",
+    "É",
+    "é",
+    "e\u0301",
+    "CON",
+    "nul.txt",
+    "lock",
+    "blobs",
+    "runs",
+    "x" * 300,
+    "x" * 301,
+    "\udc80",
+    "🚀",
+    " ",
+    "a ",
+    "%2e%2e",
+    "'; DROP TABLE runs; --",
+)
+"""Run ids that are also something else somewhere; each must be a run of its own."""
+
+
+def results(*outputs: Any, first: int = 1) -> list[StepResult]:
+    """Return one result an output, named `step-1`, `step-2` ….
+
+    Args:
+        *outputs: what the steps returned.
+        first: the number of the first of them.
+    """
+    return [StepResult(f"step-{first + index}", output=output) for index, output in enumerate(outputs)]
+
+
+def checkpoint(
+    sequence: int = 1, steps: Sequence[StepResult] = (), *, checkpoint_id: str | None = None, **fields: Any
+) -> CheckpointData:
+    """Return a checkpoint with the given parts and plain ones elsewhere.
+
+    Args:
+        sequence: its place in the run.
+        steps: the whole history.
+        checkpoint_id: its id; `c1`, `c2` … after the sequence where not given.
+        **fields: further fields of `CheckpointData`.
+    """
+    given = {"workflow_name": "etl", "inputs_hash": "sha256:v1:00", "saved_at": NOON, **fields}
+    return CheckpointData(checkpoint_id or f"c{sequence}", step_results=steps, sequence=sequence, **given)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Tell whether two values are equal in value and in type, all the way down; NaN equals NaN here.
+
+    Args:
+        left: one value.
+        right: the other one.
+    """
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return len(left) == len(right) and all(map(same, left.items(), right.items()))
+    if isinstance(left, float):
+        return repr(left) == repr(right)
+    if isinstance(left, datetime | time):
+        return left.isoformat() == right.isoformat() and repr(left) == repr(right)
+    return bool(left == right)
+
+
+class CheckpointStoreContract:
+    """What every store promises; subclass it with `make_store`, and `reopen` where a store outlives its object."""
+
+    def make_store(self) -> CheckpointStore:
+        """Return a new, empty store. Called once a test."""
+        raise NotImplementedError
+
+    def reopen(self, store: CheckpointStore) -> CheckpointStore:
+        """Return another door to what the store holds, as a second process has it; the first one stays open.
+
+        Args:
+            store: what `make_store` returned.
+        """
+        return store
+
+    @pytest.fixture
+    def store(self) -> CheckpointStore:
+        """The store under test, empty."""
+        return self.make_store()
+
+    def able(self, store: CheckpointStore, ability: Any) -> Any:
+        """Return the store as one that has an ability, or skip the test.
+
+        Args:
+            store: the store.
+            ability: one of the protocols of `flowckpt.stores.base`.
+        """
+        if not isinstance(store, ability):
+            pytest.skip(f"{type(store).__name__} has not the ability {ability.__name__}")
+        return store
+
+    async def shown(self, store: CheckpointStore, run: str = RUN) -> list[tuple[int, str]]:
+        """Return sequence and id of each checkpoint, as the store lists them through another door."""
+        return [(ref.sequence, ref.checkpoint_id) for ref in await self.reopen(store).list_checkpoints(run)]
+
+    # --- what is not there -----------------------------------------------------------------------------------------
+
+    async def test_a_run_that_does_not_exist_is_empty_and_no_error(self, store: CheckpointStore) -> None:
+        assert await store.load_latest(RUN) is None
+        assert list(await store.list_checkpoints(RUN)) == []
+        await store.clear(RUN)
+
+    async def test_a_missing_run_and_a_missing_checkpoint_are_not_found(self, store: CheckpointStore) -> None:
+        with pytest.raises(CheckpointNotFoundError) as no_run:
+            await store.load(RUN, "c1")
+        assert no_run.value.workflow_id == RUN
+        await store.save(RUN, checkpoint())
+        with pytest.raises(CheckpointNotFoundError) as no_checkpoint:
+            await store.load(RUN, "other")
+        assert no_checkpoint.value.checkpoint_id == "other"
+
+    # --- what was saved comes back ---------------------------------------------------------------------------------
+
+    async def test_what_was_saved_is_loaded_equal_in_every_field(self, store: CheckpointStore) -> None:
+        error = StepError("ValueError", "bad ☃", ("ValueError", "Exception"), "Traceback …", "step-2", 3)
+        steps = [
+            *results((1, 2)),
+            StepResult(
+                "step-2",
+                "command",
+                success=False,
+                duration_ms=12.5,
+                error=error,
+                path="outer/step-2[2]",
+                started_at=NOON,
+                attempt=1,
+                tries=3,
+                function="shop:fetch",
+                version="v2",
+                location="shop.py:7",
+            ),
+        ]
+        data = checkpoint(
+            7,
+            steps,
+            checkpoint_id="späte Post",
+            reason=Reason.FAILED,
+            status=Status.SUSPENDED,
+            inputs={"path": Path("orders.csv"), "limit": 10},
+            fingerprint="f1",
+            evidence=({"kind": "file_sha256", "path": Path("report.html")},),
+            in_flight=("step-3", "step-4"),
+            snapshot={"rows": {1: (2, 3)}},
+            metadata={"tags": {"team": "ops"}},
+            output={"n": Decimal(1)},
+            error=error,
+        )
+        await store.save(RUN, data)
+        for door in (store, self.reopen(store)):
+            assert await door.load_latest(RUN) == data
+            assert await door.load(RUN, "späte Post") == data
+
+    @pytest.mark.parametrize("value", EXACT, ids=lambda value: repr(value)[:30].encode("ascii", "replace").decode())
+    async def test_a_value_comes_back_with_its_type(self, store: CheckpointStore, value: Any) -> None:
+        data = checkpoint(1, results(value), inputs={"it": value}, snapshot=[value], output=(value,))
+        await store.save(RUN, data)
+        loaded = await self.reopen(store).load_latest(RUN)
+        assert loaded is not None
+        assert same(loaded.step_results[0].output, value)
+        assert same(loaded.inputs, {"it": value})
+        assert same(loaded.snapshot, [value])
+        assert same(loaded.output, (value,))
+
+    async def test_a_change_to_what_was_saved_or_loaded_never_reaches_the_store(self, store: CheckpointStore) -> None:
+        output, inputs, snapshot = {"rows": [[1]]}, {"deep": [[1]]}, [{"a": [1]}]
+        metadata, extra = {"tags": {"a": "b"}}, {"new": {"list": [1]}}
+        steps = results(output)
+        data = checkpoint(1, steps, inputs=inputs, snapshot=snapshot, metadata=metadata, extra=extra)
+        await store.save(RUN, data)
+        output["rows"][0].append(2)
+        inputs["deep"][0].append(2)
+        snapshot[0]["a"].append(2)
+        metadata["tags"]["a"] = "changed"
+        extra["new"]["list"].append(2)
+        steps.clear()
+        for _ in range(2):
+            loaded = await store.load_latest(RUN)
+            assert loaded is not None
+            assert loaded.step_results[0].output == {"rows": [[1]]}
+            assert loaded.inputs == {"deep": [[1]]}
+            assert loaded.snapshot == [{"a": [1]}]
+            assert loaded.metadata == {"tags": {"a": "b"}}
+            assert loaded.extra == {"new": {"list": [1]}}
+            loaded.step_results[0].output["rows"][0].append(3)
+            loaded.inputs["deep"].append(3)
+            loaded.snapshot[0]["a"].append(3)
+            dict(loaded.metadata)["tags"]["a"] = "changed"
+            dict(loaded.extra)["new"]["list"].append(3)
+
+    async def test_large_values_come_back_and_stay_readable_at_every_later_checkpoint(
+        self, store: CheckpointStore
+    ) -> None:
+        large = {"text": "ä" * 70_000, "tuple": (1, b"x" * 70_000)}
+        steps = results(large, "small", large)
+        for sequence in (1, 2, 3):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence], snapshot=large, inputs=large))
+        door = self.reopen(store)
+        for sequence in (1, 2, 3):
+            loaded = await door.load(RUN, f"c{sequence}")
+            assert [result.output for result in loaded.step_results] == [large, "small", large][:sequence]
+            assert (loaded.snapshot, loaded.inputs) == (large, large)
+
+    async def test_fields_of_a_newer_version_are_kept(self, store: CheckpointStore) -> None:
+        steps = [StepResult("step-1", extra={"colour": {"red": [1]}})]
+        await store.save(RUN, checkpoint(1, steps, extra={"later": {"a": [1, None]}}))
+        loaded = await self.reopen(store).load_latest(RUN)
+        assert loaded is not None
+        assert dict(loaded.extra) == {"later": {"a": [1, None]}}
+        assert dict(loaded.step_results[0].extra) == {"colour": {"red": [1]}}
+
+    async def test_what_changes_from_checkpoint_to_checkpoint_is_told_apart(self, store: CheckpointStore) -> None:
+        names = ("etl", "etl", "other", "etl")
+        for sequence, name in enumerate(names, 1):
+            await store.save(
+                RUN, checkpoint(sequence, workflow_name=name, inputs={"x": sequence // 2}, metadata={"n": sequence % 2})
+            )
+        for sequence, name in enumerate(names, 1):
+            loaded = await self.reopen(store).load(RUN, f"c{sequence}")
+            assert (loaded.workflow_name, loaded.inputs, loaded.metadata) == (
+                name,
+                {"x": sequence // 2},
+                {"n": sequence % 2},
+            )
+
+    async def test_the_history_grows_and_each_checkpoint_shows_its_own_part(self, store: CheckpointStore) -> None:
+        steps = results(*range(20))
+        for sequence in range(1, 21):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
+        for sequence in (1, 7, 20):
+            assert list((await self.reopen(store).load(RUN, f"c{sequence}")).step_results) == steps[:sequence]
+
+    # --- the newest is the one with the highest sequence ----------------------------------------------------------
+
+    @pytest.mark.parametrize(
+        "times",
+        [
+            (NOON, NOON, NOON),
+            (NOON, NOON - timedelta(days=1), NOON - timedelta(days=2)),
+            (NOON, NOON.astimezone(timezone(timedelta(hours=-11))), NOON.astimezone(timezone(timedelta(hours=14)))),
+            (datetime.fromisoformat("2026-01-01T12:00:00Z"), datetime.fromisoformat("2026-01-01T12:00:00+00:00"), NOON),
+        ],
+        ids=["equal times", "a clock going backwards", "other time zones", "Z and +00:00"],
+    )
+    async def test_the_order_is_that_of_the_sequence_whatever_the_clock_said(
+        self, store: CheckpointStore, times: tuple[datetime, ...]
+    ) -> None:
+        for sequence, saved_at in zip((1, 5, 6), times, strict=True):
+            await store.save(RUN, checkpoint(sequence, saved_at=saved_at))
+        assert await self.shown(store) == [(6, "c6"), (5, "c5"), (1, "c1")]
+        latest = await store.load_latest(RUN)
+        assert latest is not None
+        assert latest.sequence == 6
+        assert [ref.saved_at for ref in reversed(await store.list_checkpoints(RUN))] == list(times)
+
+    async def test_an_id_saved_again_is_the_newest_and_the_one_that_is_loaded(self, store: CheckpointStore) -> None:
+        steps = results("a", "b", "c")
+        for sequence, name in enumerate(("first", "second", "first"), 1):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence], checkpoint_id=name))
+        assert await self.shown(store) == [(3, "first"), (2, "second"), (1, "first")]
+        assert len((await self.reopen(store).load(RUN, "first")).step_results) == 3
+        latest = await store.load_latest(RUN)
+        assert latest is not None
+        assert latest.checkpoint_id == "first"
+
+    async def test_a_reference_says_what_the_checkpoint_is(self, store: CheckpointStore) -> None:
+        await store.save(RUN, checkpoint(3, results(1, 2), reason=Reason.STEP))
+        (ref,) = await self.reopen(store).list_checkpoints(RUN)
+        assert (ref.workflow_id, ref.checkpoint_id, ref.sequence, ref.attempt) == (RUN, "c3", 3, 1)
+        assert (ref.reason, ref.saved_at, ref.steps) == (Reason.STEP, NOON, 2)
+        assert ref.size > 0
+
+    # --- what is refused -------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("sequence", [2, 1, 0, -1])
+    async def test_a_sequence_that_is_taken_or_passed_is_refused(self, store: CheckpointStore, sequence: int) -> None:
+        await store.save(RUN, checkpoint(2))
+        with pytest.raises(SaveConflictError) as refused:
+            await store.save(RUN, checkpoint(sequence, checkpoint_id="again"))
+        assert (refused.value.sequence, refused.value.last_sequence) == (sequence, 2)
+        await store.save(RUN, checkpoint(3))
+        assert await self.shown(store) == [(3, "c3"), (2, "c2")]
+
+    @pytest.mark.parametrize(
+        "broken",
+        [
+            {"step_results": results(1, object())},
+            {"snapshot": {"deep": [object()]}},
+            {"inputs": {"x": lambda: None}},
+            {"output": {1, (2, (object(),))}},
+            {"metadata": {"x": object()}},
+            {"evidence": (object(),)},
+            {"extra": {"x": object()}},
+            {"extra": {"x": math.nan}},
+            {"in_flight": ("\udc80",)},
+            {"workflow_name": "\udc80"},
+        ],
+        ids=", ".join,
+    )
+    async def test_what_cannot_be_recorded_is_refused_before_anything_is_written(
+        self, store: CheckpointStore, broken: dict[str, Any]
+    ) -> None:
+        steps = results(1, "x" * 100_000)
+        await store.save(RUN, checkpoint(1, steps[:1]))
+        bad = attrs.evolve(checkpoint(2, steps), **broken)
+        for _ in range(2):
+            with pytest.raises(EncodingError):
+                await store.save(RUN, bad)
+        assert await self.shown(store) == [(1, "c1")]
+        await store.save(RUN, checkpoint(2, steps))
+        assert await self.shown(store) == [(2, "c2"), (1, "c1")]
+        latest = await self.reopen(store).load_latest(RUN)
+        assert latest is not None
+        assert list(latest.step_results) == steps
+
+    async def test_a_first_save_that_is_refused_leaves_the_run_usable(self, store: CheckpointStore) -> None:
+        with pytest.raises(EncodingError):
+            await store.save(RUN, checkpoint(1, results(object())))
+        assert await store.load_latest(RUN) is None
+        await store.save(RUN, checkpoint(1))
+        assert await self.shown(store) == [(1, "c1")]
+
+    async def test_a_history_that_does_not_continue_the_stored_one_is_refused(self, store: CheckpointStore) -> None:
+        await store.save(RUN, checkpoint(1, results("a", "b")))
+        for other in (results("a"), results("a", "c"), results("a", "c", "d"), []):
+            with pytest.raises(ForeignRecordError):
+                await store.save(RUN, checkpoint(2, other))
+        await store.save(RUN, checkpoint(2, results("a", "b", "c")))
+        assert await self.shown(store) == [(2, "c2"), (1, "c1")]
+
+    @pytest.mark.parametrize("attempt", [0, 1, 3])
+    async def test_a_save_of_another_attempt_than_the_owners_is_fenced(
+        self, store: CheckpointStore, attempt: int
+    ) -> None:
+        await store.save(RUN, checkpoint(1, attempt=2))
+        with pytest.raises(FencedError) as refused:
+            await store.save(RUN, checkpoint(2, attempt=attempt))
+        assert refused.value.attempt == attempt
+        await store.save(RUN, checkpoint(2, attempt=2))
+        assert [ref.attempt for ref in await store.list_checkpoints(RUN)] == [2, 2]
+
+    # --- names -----------------------------------------------------------------------------------------------------
+
+    async def test_every_run_id_is_a_run_of_its_own(self, store: CheckpointStore) -> None:
+        for number, run in enumerate(HOSTILE_IDS):
+            await store.save(run, checkpoint(1, results(number)))
+        door = self.reopen(store)
+        for number, run in enumerate(HOSTILE_IDS):
+            loaded = await door.load_latest(run)
+            assert loaded is not None
+            assert loaded.step_results[0].output == number, run
+        if isinstance(store, ListsRuns):
+            assert sorted(info.workflow_id for info in await self.able(door, ListsRuns).list_runs()) == sorted(
+                HOSTILE_IDS
+            )
+        await store.clear(HOSTILE_IDS[0])
+        assert await door.load_latest(HOSTILE_IDS[0]) is None
+        for run in HOSTILE_IDS[1:]:
+            assert await door.load_latest(run) is not None
+
+    @pytest.mark.parametrize("name", ["../x", "a/b", "", "x" * 300, "🚀", "a\x00b", '"quoted"', "line\nfeed"])
+    async def test_every_checkpoint_id_is_found_again(self, store: CheckpointStore, name: str) -> None:
+        await store.save(RUN, checkpoint(1, checkpoint_id="before"))
+        await store.save(RUN, attrs.evolve(checkpoint(2), checkpoint_id=name))
+        assert (await self.reopen(store).load(RUN, name)).sequence == 2
+        assert await self.shown(store) == [(2, name), (1, "before")]
+
+    # --- clearing --------------------------------------------------------------------------------------------------
+
+    async def test_a_cleared_run_is_gone_and_begins_anew(self, store: CheckpointStore) -> None:
+        await store.save(RUN, checkpoint(5, results("x" * 100_000)))
+        await store.save("other", checkpoint(1))
+        await store.clear(RUN)
+        assert await self.reopen(store).load_latest(RUN) is None
+        assert await self.shown(store) == []
+        with pytest.raises(CheckpointNotFoundError):
+            await store.load(RUN, "c5")
+        if isinstance(store, ListsRuns):
+            assert [info.workflow_id for info in await store.list_runs()] == ["other"]
+        await store.clear(RUN)
+        await store.save(RUN, checkpoint(1, results("new")))
+        assert await self.shown(store) == [(1, "c1")]
+        assert await self.shown(store, "other") == [(1, "c1")]
+
+    # --- ability: deleting one checkpoint -------------------------------------------------------------------------
+
+    async def test_a_deleted_checkpoint_is_gone_and_later_ones_keep_its_results(self, store: CheckpointStore) -> None:
+        deleting = self.able(store, DeletesCheckpoints)
+        steps = results("a", "b", "c")
+        for sequence, name in enumerate(("one", "two", "one", "three"), 1):
+            await store.save(RUN, checkpoint(sequence, steps[: min(sequence, 3)], checkpoint_id=name))
+        assert await deleting.delete_checkpoint(RUN, "one") is True
+        assert await deleting.delete_checkpoint(RUN, "one") is False
+        assert await deleting.delete_checkpoint(RUN, "never") is False
+        assert await deleting.delete_checkpoint("no run", "one") is False
+        assert await self.shown(store) == [(4, "three"), (2, "two")]
+        with pytest.raises(CheckpointNotFoundError):
+            await self.reopen(store).load(RUN, "one")
+        latest = await self.reopen(store).load_latest(RUN)
+        assert latest is not None
+        assert list(latest.step_results) == steps
+        assert latest.workflow_name == "etl"
+
+    async def test_after_the_newest_was_deleted_the_one_before_is_the_newest(self, store: CheckpointStore) -> None:
+        deleting = self.able(store, DeletesCheckpoints)
+        for sequence in (1, 2):
+            await store.save(RUN, checkpoint(sequence, metadata={"n": sequence}))
+        assert await deleting.delete_checkpoint(RUN, "c2")
+        latest = await self.reopen(store).load_latest(RUN)
+        assert latest is not None
+        assert (latest.sequence, latest.metadata) == (1, {"n": 1})
+        with pytest.raises(SaveConflictError):
+            await store.save(RUN, checkpoint(2))
+        await store.save(RUN, checkpoint(3))
+        assert await self.shown(store) == [(3, "c3"), (1, "c1")]
+
+    async def test_a_deletion_stands_when_the_run_goes_back_behind_it(self, store: CheckpointStore) -> None:
+        deleting = self.able(store, DeletesCheckpoints)
+        owning = self.able(store, OwnsRuns)
+        steps = results("a", "b", "c")
+        for sequence in (1, 2, 3):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
+        await deleting.delete_checkpoint(RUN, "c1")
+        await owning.release(RUN)
+        for last in (3, 4):
+            lease = await owning.acquire(RUN)
+            assert lease.last_sequence == last
+            await store.save(RUN, checkpoint(last + 1, steps[:2], attempt=lease.attempt))
+            await owning.release(RUN)
+        assert await self.shown(store) == [(5, "c5"), (4, "c4"), (2, "c2")]
+
+    async def test_a_run_stays_listed_when_one_of_its_checkpoints_was_deleted(self, store: CheckpointStore) -> None:
+        deleting = self.able(store, DeletesCheckpoints)
+        listing = self.able(store, ListsRuns)
+        owning = self.able(store, OwnsRuns)
+        await store.save(RUN, checkpoint(1, metadata={"tags": {"a": "b"}}))
+        await store.save(RUN, checkpoint(2, results(1), reason=Reason.COMPLETED))
+        await owning.release(RUN)
+        await deleting.delete_checkpoint(RUN, "c2")
+        (info,) = await listing.list_runs()
+        assert (info.workflow_id, info.workflow_name, info.steps, info.tags) == (RUN, "etl", 0, {"a": "b"})
+        assert info.status is Status.CRASHED
+        await deleting.delete_checkpoint(RUN, "c1")
+        assert list(await listing.list_runs()) == []
+
+    async def test_an_owner_may_delete_before_it_saves(self, store: CheckpointStore) -> None:
+        deleting = self.able(store, DeletesCheckpoints)
+        owning = self.able(store, OwnsRuns)
+        steps = results("a", "b", "c")
+        for sequence in (1, 2, 3):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
+        assert await deleting.delete_checkpoint(RUN, "c3")
+        await owning.release(RUN)
+        lease = await owning.acquire(RUN)
+        assert lease.latest is not None
+        assert await deleting.delete_checkpoint(RUN, "c1")
+        history = [*lease.latest.step_results, *results("new", first=3)]
+        await store.save(RUN, checkpoint(4, history, attempt=lease.attempt))
+        assert await self.shown(store) == [(4, "c4"), (2, "c2")]
+
+    async def test_what_a_fenced_writer_left_behind_cannot_be_deleted_nor_hide_what_comes(
+        self, store: CheckpointStore
+    ) -> None:
+        owning = self.able(store, OwnsRuns)
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(1))
+        thief = self.reopen(store)
+        lease = await self.able(thief, OwnsRuns).acquire(RUN, steal=True)
+        with pytest.raises(FencedError):
+            await store.save(RUN, checkpoint(2, checkpoint_id="x"))
+        assert await self.able(thief, DeletesCheckpoints).delete_checkpoint(RUN, "x") is False
+        await thief.save(RUN, checkpoint(2, attempt=lease.attempt, checkpoint_id="kept"))
+        assert await self.shown(store) == [(2, "kept"), (1, "c1")]
+
+    # --- ability: listing runs ------------------------------------------------------------------------------------
+
+    async def test_runs_are_listed_with_where_they_stand(self, store: CheckpointStore) -> None:
+        listing = self.able(store, ListsRuns)
+        assert list(await listing.list_runs()) == []
+        await store.save("one", checkpoint(1, metadata={"tags": {"team": "ops"}}))
+        await store.save(
+            "one", checkpoint(2, results(1, 2), reason=Reason.COMPLETED, metadata={"tags": {"team": "ops"}})
+        )
+        await store.save("two", checkpoint(1, results("x" * 100_000), workflow_name="other"))
+        found = {info.workflow_id: info for info in await listing.list_runs()}
+        assert sorted(found) == ["one", "two"]
+        one = found["one"]
+        assert (one.workflow_name, one.status, one.attempt, one.steps) == ("etl", Status.COMPLETED, 1, 2)
+        assert (one.updated_at, one.tags) == (NOON, {"team": "ops"})
+        assert found["two"].workflow_name == "other"
+
+    async def test_a_running_run_without_an_owner_has_crashed(self, store: CheckpointStore) -> None:
+        listing = self.able(store, ListsRuns)
+        owning = self.able(store, OwnsRuns)
+        await owning.acquire(RUN)
+        assert list(await listing.list_runs()) == []
+        await store.save(RUN, checkpoint())
+        (info,) = await listing.list_runs()
+        assert info.status is Status.RUNNING
+        assert info.owner is not None
+        await owning.release(RUN)
+        (info,) = await listing.list_runs()
+        assert info.status is Status.CRASHED
+        assert info.owner is None
+
+    # --- ability: owning runs -------------------------------------------------------------------------------------
+
+    async def test_a_new_run_is_acquired_under_attempt_one(self, store: CheckpointStore) -> None:
+        owning = self.able(store, OwnsRuns)
+        lease = await owning.acquire(RUN)
+        assert (lease.workflow_id, lease.attempt, lease.latest, lease.last_sequence) == (RUN, 1, None, 0)
+        owner = await owning.owner(RUN)
+        assert owner is not None
+        assert str(owner.pid) in str(owner)
+
+    async def test_a_run_that_is_owned_cannot_be_acquired_twice(self, store: CheckpointStore) -> None:
+        owning = self.able(store, OwnsRuns)
+        await owning.acquire(RUN)
+        for door in (store, self.reopen(store)):
+            with pytest.raises(RunLockedError) as refused:
+                await self.able(door, OwnsRuns).acquire(RUN)
+            assert refused.value.workflow_id == RUN
+            assert refused.value.holder
+        await store.save(RUN, checkpoint())
+        assert await self.shown(store) == [(1, "c1")]
+
+    async def test_a_resumed_run_goes_on_under_the_next_attempt(self, store: CheckpointStore) -> None:
+        owning = self.able(store, OwnsRuns)
+        steps = results("a", "b")
+        await store.save(RUN, checkpoint(1, steps[:1]))
+        await owning.release(RUN)
+        assert await owning.owner(RUN) is None
+        door = self.reopen(store)
+        lease = await self.able(door, OwnsRuns).acquire(RUN)
+        assert (lease.attempt, lease.last_sequence) == (2, 1)
+        assert lease.latest is not None
+        assert list(lease.latest.step_results) == steps[:1]
+        await door.save(RUN, checkpoint(2, steps, attempt=2))
+        assert [ref.attempt for ref in await self.reopen(store).list_checkpoints(RUN)] == [2, 1]
+
+    async def test_a_writer_that_was_stolen_from_is_fenced_for_good(self, store: CheckpointStore) -> None:
+        owning = self.able(store, OwnsRuns)
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(1))
+        thief = self.reopen(store)
+        lease = await self.able(thief, OwnsRuns).acquire(RUN, steal=True)
+        assert lease.attempt == 2
+        for sequence in (2, 3):
+            with pytest.raises(FencedError) as refused:
+                await store.save(RUN, checkpoint(sequence, checkpoint_id="from the old owner"))
+            assert refused.value.attempt == 1
+        await thief.save(RUN, checkpoint(2, attempt=2, checkpoint_id="from the thief"))
+        assert await self.shown(store) == [(2, "from the thief"), (1, "c1")]
+
+    async def test_a_released_claim_under_which_nothing_was_saved_leaves_no_trace(self, store: CheckpointStore) -> None:
+        owning = self.able(store, OwnsRuns)
+        for _ in range(2):
+            assert (await owning.acquire(RUN)).attempt == 1
+            await owning.release(RUN)
+        assert await owning.owner(RUN) is None
+        assert await self.reopen(store).load_latest(RUN) is None
+        if isinstance(store, ListsRuns):
+            assert list(await store.list_runs()) == []
+        await store.save(RUN, checkpoint())
+        await owning.release(RUN)
+        for _ in range(2):
+            assert (await owning.acquire(RUN)).attempt == 2
+            await owning.release(RUN)
+        await owning.release(RUN)
+        await owning.release("never acquired")
+
+    async def test_a_writer_that_gave_the_run_up_is_fenced(self, store: CheckpointStore) -> None:
+        owning = self.able(store, OwnsRuns)
+        await store.save(RUN, checkpoint(1))
+        await owning.release(RUN)
+        with pytest.raises(FencedError):
+            await store.save(RUN, checkpoint(2))
+        assert await self.shown(store) == [(1, "c1")]
+
+    async def test_an_old_owner_stays_fenced_when_the_one_between_gave_up_unwritten(
+        self, store: CheckpointStore
+    ) -> None:
+        owning = self.able(store, OwnsRuns)
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(1))
+        between, last = self.reopen(store), self.reopen(store)
+        await self.able(between, OwnsRuns).acquire(RUN, steal=True)
+        lease = await self.able(last, OwnsRuns).acquire(RUN, steal=True)
+        await last.save(RUN, checkpoint(2, attempt=lease.attempt, checkpoint_id="kept"))
+        if between is not last:
+            await self.able(between, OwnsRuns).release(RUN)
+        with pytest.raises(FencedError):
+            await store.save(RUN, checkpoint(3, checkpoint_id="lost"))
+        assert await self.shown(store) == [(2, "kept"), (1, "c1")]
+
+    async def test_a_claim_that_skips_numbers_fences_all_below(self, store: CheckpointStore) -> None:
+        owning = self.able(store, OwnsRuns)
+        await store.save(RUN, checkpoint(1, attempt=1))
+        await owning.release(RUN)
+        await store.save(RUN, checkpoint(2, attempt=1_000_000_000))
+        await owning.release(RUN)
+        assert (await owning.acquire(RUN)).attempt == 1_000_000_001
+        assert await self.shown(store) == [(2, "c2"), (1, "c1")]
+        with pytest.raises(FencedError):
+            await store.save(RUN, checkpoint(3, attempt=2))
+
+    async def test_an_owner_may_clear_its_run_and_nobody_else_may(self, store: CheckpointStore) -> None:
+        owning = self.able(store, OwnsRuns)
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(1))
+        door = self.reopen(store)
+        if door is not store:
+            with pytest.raises(RunLockedError):
+                await door.clear(RUN)
+            assert await self.shown(store) == [(1, "c1")]
+        await store.clear(RUN)
+        assert await self.shown(store) == []
+        assert await owning.owner(RUN) is None
+        assert (await owning.acquire(RUN)).attempt == 1
+
+    # --- going back -------------------------------------------------------------------------------------------------
+
+    async def test_after_going_back_the_later_checkpoints_no_longer_belong_to_the_run(
+        self, store: CheckpointStore
+    ) -> None:
+        owning = self.able(store, OwnsRuns)
+        old = results("a", "b", "c", "d")
+        for sequence in (1, 2, 3, 4):
+            await store.save(RUN, checkpoint(sequence, old[:sequence]))
+        await owning.release(RUN)
+        door = self.reopen(store)
+        owning = self.able(door, OwnsRuns)
+        lease = await owning.acquire(RUN)
+        assert await self.shown(store) == [(4, "c4"), (3, "c3"), (2, "c2"), (1, "c1")]
+        new = [*old[:2], *results("other", first=3)]
+        with pytest.raises(SaveConflictError):
+            await door.save(RUN, checkpoint(3, new, attempt=lease.attempt))
+        await door.save(RUN, checkpoint(5, new, attempt=lease.attempt))
+        assert await self.shown(store) == [(5, "c5"), (2, "c2"), (1, "c1")]
+        with pytest.raises(CheckpointNotFoundError):
+            await self.reopen(store).load(RUN, "c4")
+        latest = await self.reopen(store).load_latest(RUN)
+        assert latest is not None
+        assert list(latest.step_results) == new
+        await owning.release(RUN)
+        lease = await owning.acquire(RUN)
+        assert (lease.attempt, lease.last_sequence) == (3, 5)
+        await door.save(RUN, checkpoint(6, results("quite", "new"), attempt=3))
+        assert await self.shown(store) == [(6, "c6")]
+        await owning.release(RUN)
+        assert (await owning.acquire(RUN)).last_sequence == 6

@@ -1,0 +1,159 @@
+"""The real command, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from flowckpt.cli.group import COMMANDS
+
+PIPELINE = """
+import os, sys, time
+from enum import Enum
+from pathlib import Path
+from flowckpt import step, workflow
+
+class Color(Enum):
+    RED = "r"
+    BLUE = "b"
+
+def note(line):
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+
+def fetch(source: Path, limit: int):
+    note("fetch")
+    print("a print of the user's")
+    os.system("echo a print of a child")
+    return {"rows": limit, "source": source.name}
+
+def load(must_exist: str):
+    note("load")
+    if not os.path.exists(must_exist):
+        raise ValueError("no file \\x1b[31m" + must_exist)
+    return "loaded"
+
+@workflow("etl")
+def etl(source: Path, limit: int = 1000, color: Color = Color.RED):
+    rows = yield step("fetch").python(fetch, source, limit).checkpoint()
+    yield step("load").python(load, "ready").checkpoint()
+    return rows["rows"]
+
+def nap(index, seconds):
+    note(f"start {index}")
+    time.sleep(seconds)
+    note(f"done {index}")
+    return index
+
+@workflow
+def naps(count: int = 3, seconds: float = 0.0):
+    total = 0
+    for index in range(count):
+        total += yield step("nap").python(nap, index, seconds).checkpoint()
+    return total
+
+def fill():
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))  # as a full disk: nothing more can be written
+
+@workflow
+def filling():
+    yield step("fill").python(fill).checkpoint()
+
+def local():
+    @workflow("local")
+    def inner():
+        yield step("one").python(abs, -1).checkpoint()
+        yield step("two").python(load, "ready").checkpoint()
+    return inner
+
+hidden = local()
+"""
+
+
+@attrs.frozen
+class Ran:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document on standard output."""
+        return json.loads(self.out)
+
+    def expect(self, code: int) -> Ran:
+        """Fail with what was printed where the exit code is another one."""
+        assert self.code == code, f"exit code {self.code}\n--- out\n{self.out}\n--- err\n{self.err}"
+        return self
+
+
+@attrs.frozen
+class Command:
+    """Runs the command in a directory that holds `pipeline.py`."""
+
+    directory: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FLOWCKPT_STORE")}
+        return {**kept, "TERM": "xterm-256color", "COLUMNS": "100", "PYTHONPATH": os.getcwd()}
+
+    def __call__(self, *arguments: str, stdin: str | None = None, **environ: str) -> Ran:
+        """Run the command to its end."""
+        done = subprocess.run(
+            [sys.executable, "-m", "flowckpt", *arguments],
+            cwd=self.directory,
+            env={**self.environment, **environ},
+            input=stdin,
+            stdin=None if stdin is not None else subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        """Start the command and leave it running."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "flowckpt", *arguments],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options},
+        )
+
+    def log(self) -> list[str]:
+        """Return what the steps noted."""
+        file = self.directory / "log"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def wait_for(self, line: str) -> None:
+        """Wait until a step has noted a line."""
+        for _ in range(2000):
+            if line in self.log():
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"no line {line!r} in {self.log()}")
+
+
+@pytest.fixture
+def flowckpt(tmp_path: Path) -> Command:
+    (tmp_path / "pipeline.py").write_text(PIPELINE)
+    return Command(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def commands() -> list[str]:
+    return list(COMMANDS)

@@ -1,0 +1,55 @@
+"""Help, version, completion, and what a start costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from flowckpt import __version__
+
+
+def test_every_command_has_help_with_an_example(commands, capsys):
+    from flowckpt.cli import main
+
+    for command in commands:
+        with pytest.raises(SystemExit) as ended:
+            main([command, "--help"])
+        assert ended.value.code == 0
+        text = capsys.readouterr().out
+        assert text.startswith(f"Usage: flowckpt {command} ") and f"flowckpt {command}" in text.split("Examples:")[1]
+
+
+def test_the_group_and_its_module_are_the_same(flowckpt, commands):
+    text = flowckpt("--help").expect(0).out
+    assert text.startswith("Usage: flowckpt ") and all(f"  {command}  " in text for command in commands)
+    assert "Usage: flowckpt" in flowckpt().err
+    assert flowckpt("--version").expect(0).out == f"flowckpt {__version__}\n"
+    assert "there is no command 'rsume'; the commands are run, resume" in flowckpt("rsume").expect(2).err
+
+
+def test_a_script_is_printed_and_completes_commands_and_runs(flowckpt):
+    for shell, sign in (("bash", "complete -o"), ("zsh", "#compdef flowckpt"), ("fish", "complete --no-files")):
+        assert sign in flowckpt("completion", shell).expect(0).out
+    flowckpt("completion", "tcsh").expect(2)
+    flowckpt("run", "pipeline.py:naps", "--id", "nightly").expect(0)
+
+    def completed(words: str, position: int) -> list[str]:
+        ran = flowckpt(_FLOWCKPT_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(position))
+        return ran.out.split()
+
+    assert completed("flowckpt re", 1) == ["plain,resume"]
+    assert completed("flowckpt resume ni", 2) == ["plain,nightly"]
+    assert completed("flowckpt run pip", 2) == ["file,pip"]
+
+
+def test_help_loads_neither_the_engine_nor_rich():
+    code = (
+        "import sys\nfrom flowckpt.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "slow = ('flowckpt.engine', 'flowckpt.codec', 'cattrs', 'attrs', 'rich', 'asyncio', 'logging')\n"
+        "print([name for name in slow if name in sys.modules], file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stderr == "[]\n"

@@ -1,0 +1,140 @@
+"""The commands that run nothing: list, show, export, clear, check."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+STEP_KEYS = [
+    "path",
+    "step_type",
+    "success",
+    "output",
+    "error",
+    "duration_ms",
+    "started_at",
+    "attempt",
+    "evidence",
+]
+CHECKPOINT_KEYS = ["checkpoint_id", "sequence", "attempt", "reason", "saved_at", "verified"]
+
+
+@pytest.fixture
+def filled(flowckpt, tmp_path):
+    """A store with a failed run and a completed one that is newer."""
+    flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one", "--tag", "team=data").expect(1)
+    flowckpt("run", "pipeline.py:naps", "--id", "two").expect(0)
+    return flowckpt
+
+
+def test_list(filled):
+    runs = filled("list", "--json").expect(0).document
+    assert [run["workflow_id"] for run in runs] == ["two", "one"]
+    assert list(runs[0]) == [
+        "workflow_id",
+        "workflow_name",
+        "status",
+        "attempt",
+        "steps",
+        "started_at",
+        "updated_at",
+        "tags",
+        "owner",
+    ]
+    assert runs[1]["tags"] == {"team": "data"} and runs[1]["status"] == "failed" and runs[1]["owner"] is None
+    lines = filled("list").expect(0).out.splitlines()
+    assert lines[0].split() == ["RUN", "WORKFLOW", "STATUS", "STEPS", "STARTED", "UPDATED", "TAGS"]
+    assert lines[1].split()[:4] == ["two", "naps", "completed", "3"]
+    assert lines[2].split()[-1] == "team=data"
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        (["--status", "failed"], ["one"]),
+        (["--status", "failed", "--status", "completed"], ["two", "one"]),
+        (["--workflow", "naps", "--tag", "team"], []),
+        (["--tag", "team=data"], ["one"]),
+        (["--limit", "1"], ["two"]),
+    ],
+)
+def test_list_filters(filled, filters, found):
+    assert [run["workflow_id"] for run in filled("list", "--json", *filters).expect(0).document] == found
+
+
+def test_an_empty_store(flowckpt, tmp_path):
+    ran = flowckpt("list").expect(0)
+    assert ran.out == "" and "no such run" in ran.err
+    assert flowckpt("list", "--json").expect(0).document == []
+    assert not (tmp_path / ".flowckpt").exists()  # reading makes nothing
+    for arguments in (["show", "x"], ["export", "x"], ["clear", "x"], ["check", "x"]):
+        assert "no run 'x'" in flowckpt(*arguments).expect(12).err
+
+
+def test_show(filled):
+    document = filled("show", "one", "--json").expect(0).document
+    assert document["workflow_id"] == "one" and document["status"] == "failed" and document["tags"] == {"team": "data"}
+    assert document["error"]["path"] == "load"
+    fetch, load = document["steps"]
+    assert list(fetch) == STEP_KEYS and list(document["checkpoints"][0]) == CHECKPOINT_KEYS
+    assert fetch["output"] == {"rows": 1000, "source": "a.csv"} and fetch["error"] is None and fetch["evidence"] == []
+    assert load["success"] is False and load["error"]["type"] == "ValueError"
+    assert [c["reason"] for c in document["checkpoints"]] == ["started", "step", "failed"]
+    text = filled("show", "one", "--steps", "--checkpoints").expect(0).out
+    assert "status: failed" in text and "input source: " in text and "tag: team=data" in text
+    assert "ValueError: no file \\x1b[31mready" in text and "\x1b" not in text
+    assert "CHECKPOINT" in text and "fetch  python  ok" in text
+
+
+def test_export(filled, tmp_path):
+    text = filled("export", "one").expect(0).out
+    assert json.loads(text)["reason"] == "failed"
+    filled("export", "one", "--checkpoint", "fetch", "-o", "fetch.json").expect(0)
+    document = json.loads((tmp_path / "fetch.json").read_text())
+    assert document["checkpoint_id"] == "fetch" and [r["name"] for r in document["step_results"]] == ["fetch"]
+    assert filled("export", "one", "-o", str(tmp_path)).expect(2).out == ""
+    assert "cannot be written" in filled("export", "one", "-o", "none/x.json").expect(2).err
+    assert "no checkpoint 'nix'" in filled("export", "one", "--checkpoint", "nix").expect(12).err
+    assert sorted(p.name for p in tmp_path.iterdir() if "json" in p.name) == ["fetch.json"]
+
+
+def test_clear(filled):
+    assert filled("clear", "one").expect(0).out == "removed one\n"
+    assert filled("list", "--json").document[0]["workflow_id"] == "two"
+    filled("clear", "one", "--yes").expect(12)
+
+
+def test_check_and_every_other_command_on_a_corrupt_run(filled, tmp_path):
+    assert filled("check").expect(0).out.splitlines()[0].startswith("ok: one: 3 checkpoints")
+    segment = tmp_path / ".flowckpt" / "runs" / "one" / "00000001.jsonl"
+    lines = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(b"".join([lines[0], lines[1].replace(b"etl", b"elt"), *lines[2:]]))
+    ran = filled("check").expect(11)
+    assert "corrupt: one: " in ran.out and "ok: two: " in ran.out
+    findings = filled("check", "--json").expect(11).document
+    assert [list(finding) for finding in findings] == [["workflow_id", "severity", "detail"]] * 2
+    assert [finding["severity"] for finding in findings] == ["corrupt", "ok"]
+    for command in (["show", "one"], ["resume", "one"], ["export", "one"], ["check", "one"]):
+        ran = filled(*command).expect(11)
+        assert "Traceback" not in ran.err
+    # What is damaged can be removed.
+    assert "warning: the record of run 'one' is corrupt" in filled("clear", "one", "--yes").expect(0).err
+    filled("check").expect(0)
+
+
+def test_a_torn_record_is_a_notice(filled, tmp_path):
+    segment = tmp_path / ".flowckpt" / "runs" / "two" / "00000001.jsonl"
+    segment.write_bytes(segment.read_bytes()[:-5])
+    assert "notice: two: " in filled("check", "two").expect(0).out
+    assert "warning: run two: " in filled("resume", "two").expect(0).err
+
+
+def test_a_reader_that_goes_away_is_no_error(filled):
+    reader, writer = os.pipe()
+    process = filled.start("show", "one", "--json", stdout=writer)
+    os.close(writer)
+    os.close(reader)
+    assert process.communicate(timeout=30)[1] == ""
+    assert process.returncode == 141

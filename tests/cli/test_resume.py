@@ -1,0 +1,108 @@
+"""`flowckpt resume`: after a failure, a kill, a signal; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+
+def test_a_failed_run_goes_on_where_it_stopped(flowckpt, tmp_path):
+    flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one").expect(1)
+    (tmp_path / "ready").touch()
+    ran = flowckpt("resume", "--last").expect(0)
+    assert ran.out.splitlines()[0] == "completed: etl one (attempt 2)"
+    assert ran.out.splitlines()[1:3] == ["output: 1000", "steps: 1 executed, 1 restored, 0 failed"]
+    assert "fetch: restored" in ran.err
+    assert flowckpt.log() == ["fetch", "load", "load"]
+    # Resuming what is completed gives its recorded result again, and --last no longer finds it.
+    document = flowckpt("resume", "one", "--json").expect(0).document
+    assert document["output"] == 1000 and document["steps"] == {"executed": 0, "restored": 2, "failed": 0}
+    assert "is left to resume" in flowckpt("resume", "--last").expect(12).err
+
+
+def test_inputs_given_again_must_match(flowckpt):
+    flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one").expect(1)
+    ran = flowckpt("resume", "one", "-i", "source=b.csv").expect(14)
+    assert "source: 'a.csv' → 'b.csv'" in ran.err
+    assert "must be an integer" in flowckpt("resume", "one", "-i", "limit=x").expect(2).err
+
+
+def test_a_changed_workflow_exits_14(flowckpt, tmp_path):
+    flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one").expect(1)
+    pipeline = tmp_path / "pipeline.py"
+    pipeline.write_text(pipeline.read_text().replace('step("fetch")', 'step("get")'))
+    ran = flowckpt("resume", "one").expect(14)
+    assert "'get'" in ran.err and ran.err.splitlines()[-1] == "Resume with: flowckpt resume one"
+
+
+def test_a_moved_target_is_named_again(flowckpt, tmp_path):
+    flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one").expect(1)
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "pipeline.py").rename(tmp_path / "moved" / "pipeline.py")
+    assert "--target" in flowckpt("resume", "one").expect(2).err
+    (tmp_path / "ready").touch()
+    flowckpt("resume", "one", "--target", "moved/pipeline.py:etl").expect(0)
+
+
+def test_another_directory_is_warned_of(flowckpt, tmp_path):
+    flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one").expect(1)
+    other = tmp_path / "other"
+    other.mkdir()
+    ran = type(flowckpt)(other)("resume", "one")  # the store is found upwards
+    assert f"warning: the run was started in {tmp_path}, and this is {other}" in ran.err
+
+
+def test_a_workflow_without_a_place(flowckpt, tmp_path):
+    # From the command line it has one, the name that was typed; from inside a function of a program it has none.
+    flowckpt("run", "pipeline.py:hidden", "--id", "one").expect(1)
+    (tmp_path / "program.py").write_text(
+        "import pipeline\nfrom flowckpt import run_sync\nrun_sync(pipeline.local(), workflow_id='two')\n"
+    )
+    subprocess.run([sys.executable, "program.py"], cwd=tmp_path, env=flowckpt.environment, check=True, timeout=30)
+    ran = flowckpt("resume", "two").expect(2)
+    assert "does not say where its workflow is" in ran.err and "--target" in ran.err
+    (tmp_path / "ready").touch()
+    flowckpt("resume", "two", "--target", "pipeline.py:hidden").expect(0)
+    flowckpt("resume", "one").expect(0)
+
+
+@pytest.mark.parametrize("arguments", [[], ["one", "--last"]])
+def test_a_run_or_last(flowckpt, arguments):
+    assert "either the id of a run or --last" in flowckpt("resume", *arguments).expect(2).err
+
+
+def test_no_such_run_exits_12(flowckpt):
+    assert "no run 'none'" in flowckpt("resume", "none").expect(12).err
+
+
+def test_a_kill_in_the_middle_a_live_owner_and_a_resume(flowckpt):
+    process = flowckpt.start("run", "pipeline.py:naps", "-i", "seconds=0.4", "--id", "one")
+    flowckpt.wait_for("start 1")
+    ran = flowckpt("resume", "one").expect(75)
+    assert f"owned by process {process.pid} on " in ran.err
+    assert ran.err.splitlines()[-1] == "Resume with: flowckpt resume one"
+    process.kill()
+    process.communicate()
+    assert flowckpt("list", "--json").expect(0).document[0]["status"] == "crashed"
+    document = flowckpt("resume", "--last", "--json").expect(0).document
+    assert document["output"] == 3 and document["steps"]["restored"] >= 1
+    assert flowckpt.log().count("done 0") == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_the_resume_finishes(flowckpt, number, code):
+    process = flowckpt.start("run", "pipeline.py:naps", "-i", "seconds=0.3", "--id", "one", "--json")
+    flowckpt.wait_for("start 1")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code, err
+    document = json.loads(out)
+    assert document["status"] == "cancelled" and document["steps"]["executed"] == 1
+    assert f"stopped by {number.name}; it is saved" in err and "Traceback" not in err
+    assert err.splitlines()[-1] == "Resume with: flowckpt resume one"
+    assert flowckpt("resume", "one", "-i", "seconds=0.3", "--json").expect(0).document["output"] == 3
+    assert flowckpt.log().count("done 0") == 1

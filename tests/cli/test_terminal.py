@@ -1,0 +1,127 @@
+"""On a terminal: the progress is drawn, Ctrl-C saves, and plain text is plain."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+class Terminal:
+    """A command on a pseudo-terminal."""
+
+    def __init__(self, command, *arguments: str, **environ: str) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "flowckpt", *arguments],
+            cwd=command.directory,
+            env={**command.environment, **environ},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+        os.close(slave)
+        self.text = ""
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def read_until(self, wanted: str | None) -> str:
+        """Read until a text has come; until the end where none is given."""
+        deadline = time.monotonic() + 30
+        while (wanted is None or wanted not in self.text) and time.monotonic() < deadline:
+            if not select.select([self._master], [], [], 0.5)[0]:
+                continue
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:  # the other side is closed
+                break
+            if not data:
+                break
+            self.text += data.decode()
+        assert wanted is None or wanted in self.text, self.text
+        return self.text
+
+    def end(self) -> int:
+        self.read_until(None)
+        os.close(self._master)
+        return self.process.wait(30)
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C is a signal
+
+
+def test_the_progress_is_drawn_and_ctrl_c_saves(flowckpt):
+    terminal = Terminal(flowckpt, "run", "pipeline.py:naps", "-i", "seconds=0.4", "--id", "one")
+    flowckpt.wait_for("start 1")
+    terminal.read_until("nap[1]")
+    terminal.type("\x03")
+    assert terminal.end() == 130
+    text = terminal.text
+    assert "✓ nap" in text and "saved" in text and "1 executed, 0 restored" in text
+    assert "\x1b[?25l" in text and text.rstrip().endswith("Resume with: flowckpt resume one")
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is back
+    assert "stopped by SIGINT; it is saved" in text and "Traceback" not in text
+
+    terminal = Terminal(flowckpt, "resume", "--last", "--json")
+    assert terminal.end() == 0
+    assert "1 restored from one (attempt 1)" in terminal.text and "one  attempt 2" in terminal.text
+    assert '"status": "completed"' in terminal.text
+    assert flowckpt.log().count("done 0") == 1
+
+
+def test_thousands_of_steps_take_a_few_lines_and_refreshes(flowckpt):
+    terminal = Terminal(flowckpt, "run", "pipeline.py:naps", "-i", "count=1000")
+    assert terminal.end() == 0
+    assert "and 994 more" in terminal.text and terminal.text.count("nap[") < 200
+
+
+def test_a_burst_of_prints_costs_little_and_none_is_lost(flowckpt, tmp_path):
+    (tmp_path / "chatty.py").write_text(
+        "from flowckpt import step, workflow\n"
+        "def talk():\n    for index in range(3000):\n        print('line', index)\n    return input('sure? ')\n"
+        "@workflow\ndef chatty():\n    return (yield step('talk').python(talk))\n"
+    )
+    terminal = Terminal(flowckpt, "run", "chatty.py", "--json")
+    terminal.read_until("sure? ")  # a line that is not finished is shown when it is flushed
+    terminal.type("yes\n")
+    assert terminal.end() == 0
+    assert re.findall(r"line (\d+)\r\n", terminal.text) == [str(index) for index in range(3000)]
+    assert '"output": "yes"' in terminal.text
+    assert terminal.text.count("\x1b[2K") < 300  # drawn anew a few times, not once a print
+
+
+def test_prints_appear_above_what_is_drawn_and_user_text_is_harmless(flowckpt):
+    terminal = Terminal(flowckpt, "run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one")
+    assert terminal.end() == 1
+    assert "a print of the user's\r\n" in terminal.text
+    assert "\x1b[31mready" not in terminal.text and "\\x1b[31mready" in terminal.text
+    terminal = Terminal(flowckpt, "list")
+    assert terminal.end() == 0
+    assert "\x1b[31mfailed" in terminal.text
+    terminal = Terminal(flowckpt, "clear", "one")
+    terminal.read_until("Remove run one (failed, 2 steps)")
+    terminal.type("n\n")
+    assert terminal.end() == 0 and "nothing was removed" in terminal.text
+    flowckpt("show", "one").expect(0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ"), [(["--no-color"], {}), ([], {"NO_COLOR": "1"}), ([], {"TERM": "dumb"})]
+)
+def test_plain_text_on_request(flowckpt, arguments, environ):
+    terminal = Terminal(flowckpt, "run", "pipeline.py:naps", *arguments, **environ)
+    assert terminal.end() == 0
+    assert "\x1b" not in terminal.text and "nap[2]: done in" in terminal.text

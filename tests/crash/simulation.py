@@ -1,0 +1,442 @@
+"""A file system in memory that knows what a disk would hold, and can lose power at any point.
+
+What it models, and what a power cut may legally leave of it:
+
+- A file's bytes are visible to every reader at once; the disk gets them when the file is synced. Until then any subset
+  of the 512-byte sectors written since may have reached it (the others read as they were: zero, where they are new),
+  and the file may have any size between the one synced and the one written.
+- A name that was made, moved or removed is on the disk when its directory was synced afterwards. Until then any subset
+  of such changes may have been lost. A move is one change: the old name or the new one.
+- After a sync of a file that failed, the page cache lies: readers see the bytes, the disk does not hold them, and the
+  next sync succeeds without writing them. What was written anew since is written by it.
+- A directory whose sync failed keeps its changes pending: metadata goes through a journal, which either writes it later
+  or stops the file system.
+- A killed process loses its descriptors and locks, and nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import itertools
+import re
+from random import Random
+
+from flowckpt.filesystem import FileStatus
+
+SECTOR = 512
+CHANGES = (
+    "make_root",
+    "make_directory",
+    "remove_directory",
+    "create",
+    "write",
+    "sync_data",
+    "sync",
+    "link",
+    "rename",
+    "unlink",
+)
+"""The calls that change something; a power cut is looked at before each of them."""
+
+
+class Inode:
+    def __init__(self, role: str) -> None:
+        self.role = role
+
+
+class File(Inode):
+    """A file: what readers see, what the disk holds, and which sectors are on their way."""
+
+    def __init__(self, role: str, disk: bytes = b"") -> None:
+        super().__init__(role)
+        self.data = bytearray(disk)
+        self.disk = bytes(disk)
+        self.dirty: set[int] = set()
+        self.is_size_dirty = False
+        self.links = 1
+        self.lock: object = None
+
+    def write(self, data: bytes) -> None:
+        start = len(self.data)
+        self.data += data
+        if data:
+            self.dirty.update(range(start // SECTOR, (len(self.data) - 1) // SECTOR + 1))
+            self.is_size_dirty = True
+
+    def with_sectors(self, sectors, size: int) -> bytes:
+        """What the disk holds once these sectors have reached it, at a size."""
+        content = bytearray(self.disk.ljust(len(self.data), b"\0"))
+        for sector in sectors:
+            begin, end = sector * SECTOR, min((sector + 1) * SECTOR, len(self.data))
+            content[begin:end] = self.data[begin:end]
+        return bytes(content[:size])
+
+    def sync(self) -> None:
+        size = len(self.data) if self.is_size_dirty or self.dirty else len(self.disk)
+        self.disk = self.with_sectors(self.dirty, size)
+        self.dirty.clear()
+        self.is_size_dirty = False
+
+    def fail_to_sync(self) -> None:
+        """Mark everything clean without writing it."""
+        self.dirty.clear()
+        self.is_size_dirty = False
+
+    def legal(self, random: Random | None, choice: str) -> bytes:
+        """One of the contents that a power cut may leave."""
+        if choice == "nothing" or not (self.dirty or self.is_size_dirty):
+            return self.disk
+        if choice == "everything":
+            return self.with_sectors(self.dirty, len(self.data))
+        size = random.choice([len(self.disk), len(self.data), random.randint(len(self.disk), len(self.data))])
+        return self.with_sectors([s for s in sorted(self.dirty) if random.random() < 0.6], size)
+
+
+class Directory(Inode):
+    """A directory: its names as seen, its names on the disk, and the changes between the two."""
+
+    def __init__(self, role: str) -> None:
+        super().__init__(role)
+        self.names: dict[str, Inode] = {}
+        self.disk: dict[str, Inode] = {}
+        self.pending: list[tuple[tuple[str, Inode | None], ...]] = []
+        self.is_removed = False
+
+    def change(self, *changes: tuple[str, Inode | None]) -> None:
+        """Set or remove names, all at once."""
+        for name, inode in changes:
+            if inode is None:
+                del self.names[name]
+            else:
+                self.names[name] = inode
+        self.pending.append(changes)
+
+    def sync(self) -> None:
+        self.disk = dict(self.names)
+        self.pending.clear()
+
+    def legal(self, random: Random | None, choice: str) -> dict[str, Inode]:
+        if choice == "everything":
+            return dict(self.names)
+        found = dict(self.disk)
+        if choice == "nothing":
+            return found
+        for changes in self.pending:
+            if random.random() < 0.5:
+                for name, inode in changes:
+                    if inode is None:
+                        found.pop(name, None)
+                    else:
+                        found[name] = inode
+        return found
+
+
+class Disk:
+    """The medium and its cache, shared by the processes of one machine.
+
+    Attributes:
+        root: the store's directory, or None before it was made; durable as soon as `make_root` returned.
+        calls: the calls so far, as (name, role of what was called upon).
+        before_change: called before each call that changes something.
+        fail: asked at each call with its name and role; returns the error number to fail with, or 0.
+    """
+
+    def __init__(self) -> None:
+        self.root: Directory | None = None
+        self.calls: list[tuple[str, str]] = []
+        self.before_change = lambda name, role: None
+        self.fail = lambda name, role: 0
+        self.counter = itertools.count(100)
+        self.random = Random(0)
+
+    def mount(self, kind=None) -> SimulatedFileSystem:
+        """Return the calls of a new process."""
+        return (kind or SimulatedFileSystem)(self)
+
+    def after_power_cut(self, random: Random | None, choice: str = "some") -> Disk:
+        """Return a disk as a power cut at this point may leave it: `nothing` pending, `everything`, or `some`."""
+        disk = Disk()
+        copies: dict[int, Inode] = {}
+
+        def copied(inode: Inode) -> Inode:
+            if id(inode) not in copies:
+                if isinstance(inode, File):
+                    copies[id(inode)] = file = File(inode.role, inode.legal(random, choice))
+                    file.links = 0
+                else:
+                    assert isinstance(inode, Directory)
+                    copies[id(inode)] = directory = Directory(inode.role)
+                    for name, child in inode.legal(random, choice).items():
+                        directory.names[name] = copied(child)
+                    directory.sync()
+            found = copies[id(inode)]
+            if isinstance(found, File):
+                found.links += 1
+            return found
+
+        if self.root is not None:
+            disk.root = copied(self.root)  # type: ignore[assignment]
+        return disk
+
+    def after_kill(self) -> Disk:
+        """Return a copy with cache and all, without the locks of the processes, which were killed."""
+        disk = Disk()
+        copies: dict[int, Inode] = {}
+
+        def copied(inode: Inode) -> Inode:
+            if id(inode) in copies:
+                return copies[id(inode)]
+            if isinstance(inode, File):
+                copies[id(inode)] = file = File(inode.role, inode.disk)
+                file.data, file.dirty = bytearray(inode.data), set(inode.dirty)
+                file.is_size_dirty, file.links = inode.is_size_dirty, inode.links
+                return file
+            assert isinstance(inode, Directory)
+            copies[id(inode)] = directory = Directory(inode.role)
+            directory.names = {name: copied(child) for name, child in inode.names.items()}
+            directory.disk = {name: copied(child) for name, child in inode.disk.items()}
+            directory.pending = [
+                tuple((name, None if child is None else copied(child)) for name, child in changes)
+                for changes in inode.pending
+            ]
+            return directory
+
+        if self.root is not None:
+            disk.root = copied(self.root)  # type: ignore[assignment]
+        return disk
+
+    def digest(self, *, with_cache: bool = False) -> bytes:
+        """Identify what is seen (and, with the cache, what the disk holds of it); random names count for nothing."""
+        parts: list[object] = []
+
+        def walk(place: str, inode: Inode) -> None:
+            if isinstance(inode, File):
+                parts.append((place, bytes(inode.data)))
+                if with_cache:
+                    parts.append((inode.disk, sorted(inode.dirty)))
+                return
+            assert isinstance(inode, Directory)
+            parts.append((place, len(inode.pending) if with_cache else 0))
+            for name in sorted(inode.names):
+                walk(f"{place}/{re.sub('-[0-9a-f]+$', '', name)}", inode.names[name])
+
+        if self.root is not None:
+            walk("", self.root)
+        return hashlib.sha256(repr(parts).encode()).digest()[:16]
+
+
+class SimulatedFileSystem:
+    """The calls of one process on a `Disk`: the port of `flowckpt.filesystem`, completely."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.open_files: dict[int, Inode] = {}
+
+    def kill(self) -> None:
+        """End the process: its descriptors are closed, its locks given back."""
+        for number, inode in self.open_files.items():
+            if isinstance(inode, File) and inode.lock == number:
+                inode.lock = None
+        self.open_files.clear()
+
+    # --- the ways in ------------------------------------------------------------------------------------------------
+
+    def called(self, name: str, role: str) -> None:
+        if name in CHANGES:
+            self.disk.before_change(name, role)
+        self.disk.calls.append((name, role))
+        if number := self.disk.fail(name, role):
+            raise OSError(number, errno.errorcode[number])
+
+    def inode(self, file: int) -> Inode:
+        try:
+            return self.open_files[file]
+        except KeyError:
+            raise OSError(errno.EBADF, "bad file descriptor") from None
+
+    def directory(self, file: int) -> Directory:
+        inode = self.inode(file)
+        if not isinstance(inode, Directory):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory")
+        return inode
+
+    def file(self, file: int) -> File:
+        inode = self.inode(file)
+        if not isinstance(inode, File):
+            raise IsADirectoryError(errno.EISDIR, "is a directory")
+        return inode
+
+    def named(self, parent: int, name: str) -> Inode:
+        try:
+            return self.directory(parent).names[name]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file or directory", name) from None
+
+    def opened(self, inode: Inode) -> int:
+        number = next(self.disk.counter)
+        self.open_files[number] = inode
+        return number
+
+    def free(self, parent: int, name: str) -> Directory:
+        """The directory, where the name is free in it and it is there itself."""
+        directory = self.directory(parent)
+        if directory.is_removed:
+            raise FileNotFoundError(errno.ENOENT, "the directory was removed", name)
+        if name in directory.names:
+            raise FileExistsError(errno.EEXIST, "file exists", name)
+        return directory
+
+    # --- the port ---------------------------------------------------------------------------------------------------
+
+    def open_root(self, path: str) -> int:
+        self.called("open_root", "root")
+        if self.disk.root is None:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        return self.opened(self.disk.root)
+
+    def make_root(self, path: str) -> None:
+        self.called("make_root", "root")
+        if self.disk.root is None:
+            self.disk.root = Directory("root")
+
+    def open_directory(self, parent: int, name: str) -> int:
+        self.called("open_directory", name)
+        inode = self.named(parent, name)
+        if not isinstance(inode, Directory):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", name)
+        return self.opened(inode)
+
+    def make_directory(self, parent: int, name: str) -> None:
+        self.called("make_directory", name)
+        role = {"root": "runs", "runs": "run", "run": "blobs"}[self.directory(parent).role]
+        self.free(parent, name).change((name, Directory(role)))
+
+    def remove_directory(self, parent: int, name: str) -> None:
+        self.called("remove_directory", name)
+        inode = self.named(parent, name)
+        if not isinstance(inode, Directory):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", name)
+        if inode.names:
+            raise OSError(errno.ENOTEMPTY, "directory not empty", name)
+        inode.is_removed = True
+        self.directory(parent).change((name, None))
+
+    def create(self, parent: int, name: str) -> int:
+        self.called("create", name)
+        directory = self.free(parent, name)
+        file = File("blob" if directory.role == "blobs" else "segment")
+        directory.change((name, file))
+        return self.opened(file)
+
+    def open_read(self, parent: int, name: str) -> int:
+        self.called("open_read", name)
+        inode = self.named(parent, name)
+        if not isinstance(inode, File):
+            raise OSError(errno.EINVAL, "not a regular file", name)
+        return self.opened(inode)
+
+    def open_append(self, parent: int, name: str) -> int:
+        """Not of the port: for a broken store that appends to a segment of another attempt."""
+        return self.opened(self.named(parent, name))
+
+    def open_lock(self, parent: int, name: str) -> int:
+        self.called("open_lock", name)
+        directory = self.directory(parent)
+        if name not in directory.names:
+            self.free(parent, name).change((name, File("lock")))
+        return self.opened(self.named(parent, name))
+
+    def write(self, file: int, data: bytes) -> int:
+        inode = self.file(file)
+        try:
+            self.called("write", inode.role)
+        except OSError:
+            inode.write(data[: self.disk.random.randrange(len(data) + 1)])
+            raise
+        taken = len(data) if self.disk.random.random() < 0.9 else self.disk.random.randint(1, len(data))
+        inode.write(data[:taken])
+        return taken
+
+    def read(self, file: int, size: int, offset: int) -> bytes:
+        self.called("read", "")
+        return bytes(self.file(file).data[offset : offset + size])
+
+    def sync_data(self, file: int) -> None:
+        self.synced("sync_data", file)
+
+    def sync(self, file: int) -> None:
+        self.synced("sync", file)
+
+    def synced(self, name: str, file: int) -> None:
+        inode = self.inode(file)
+        try:
+            self.called(name, inode.role)
+        except OSError:
+            if isinstance(inode, File):
+                inode.fail_to_sync()
+            raise
+        inode.sync()  # type: ignore[attr-defined]
+
+    def close(self, file: int) -> None:
+        inode = self.inode(file)
+        del self.open_files[file]
+        if isinstance(inode, File) and inode.lock == file:
+            inode.lock = None
+
+    def link(self, parent: int, source: str, target: str) -> None:
+        self.called("link", target)
+        inode = self.named(parent, source)
+        assert isinstance(inode, File)
+        self.free(parent, target).change((target, inode))
+        inode.links += 1
+
+    def rename(self, parent: int, source: str, target: str) -> None:
+        self.called("rename", target)
+        directory, inode = self.directory(parent), self.named(parent, source)
+        replaced = directory.names.get(target)
+        if isinstance(replaced, File):
+            replaced.links -= 1
+        directory.change((source, None), (target, inode))
+
+    def unlink(self, parent: int, name: str) -> None:
+        self.called("unlink", name)
+        inode = self.named(parent, name)
+        if not isinstance(inode, File):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", name)
+        self.directory(parent).change((name, None))
+        inode.links -= 1
+
+    def names(self, directory: int) -> list[str]:
+        self.called("names", "")
+        found = self.directory(directory)
+        if found.is_removed:
+            raise FileNotFoundError(errno.ENOENT, "the directory was removed")
+        return list(found.names)
+
+    def status(self, file: int) -> FileStatus:
+        self.called("status", "")
+        inode = self.inode(file)
+        if isinstance(inode, File):
+            return FileStatus(len(inode.data), inode.links, is_directory=False, is_regular=True)
+        return FileStatus(0, 0 if inode.is_removed else 2, is_directory=True, is_regular=False)
+
+    def exists(self, parent: int, name: str) -> bool:
+        self.called("exists", name)
+        return name in self.directory(parent).names
+
+    def lock(self, file: int) -> bool:
+        self.called("lock", "")
+        inode = self.file(file)
+        if inode.lock not in (None, file):
+            return False
+        inode.lock = file
+        return True
+
+    def unlock(self, file: int) -> None:
+        self.called("unlock", "")
+        self.file(file).lock = None
+
+    def type_of(self, path: str) -> str:
+        self.called("type_of", "")
+        return "ext4"

@@ -1,0 +1,40 @@
+"""Whatever a crash leaves, an acknowledged checkpoint is there, and no history is shown that never was."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.crash.workload import Tally, Workload, patched
+
+
+def explore(monkeypatch, wanted, seconds, **options):
+    """Live random lives until that many distinct states were examined."""
+    processes = patched(monkeypatch)
+    tally = Tally()
+    end = time.monotonic() + seconds
+    seed = 0
+    while len(tally.states) < wanted and time.monotonic() < end:
+        try:
+            Workload(seed, processes, tally, **options).live()
+        except AssertionError as error:
+            error.add_note(f"in the life of seed {seed}")
+            raise
+        seed += 1
+    return tally, seed
+
+
+def test_every_crash_state_is_recovered(monkeypatch):
+    """At every call of random lives, every state that a power cut or a kill may leave goes on where it was."""
+    tally, lives = explore(monkeypatch, 6_000, 60)
+    assert len(tally.states) >= 5_000, f"{len(tally.states)} distinct states in {lives} lives"
+    assert tally.acknowledged > 100
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+def test_a_hundred_thousand_crash_states_are_recovered(monkeypatch):
+    """The same, for longer."""
+    tally, lives = explore(monkeypatch, 110_000, 3_000, states=4)
+    assert len(tally.states) >= 100_000, f"{len(tally.states)} distinct states in {lives} lives"

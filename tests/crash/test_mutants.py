@@ -1,0 +1,386 @@
+"""The crash checks can fail: a store that leaves out one part of the protocol is caught by them."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+import flowckpt.stores.file.image
+import flowckpt.stores.file.run
+import flowckpt.stores.file.owning
+from flowckpt.errors import FencedError, RunLockedError
+from flowckpt.stores.file.image import RunImage
+from flowckpt.stores.file.line import seal
+from flowckpt.stores.file.names import LOCK, segment_name, segment_numbers
+from flowckpt.stores.file.run import OwnedRun, newest_owner, read_image
+from flowckpt.stores.file.writer import SegmentWriter
+from tests.crash.simulation import File, SimulatedFileSystem
+from tests.crash.workload import BrokenPromise, Tally, Workload, patched
+
+
+def in_turn(life):
+    """One gives the run up that it stole and never wrote to, while a third goes on; then the first wakes up."""
+    life.acquire(steal=False)
+    life.save(life.writers[0])
+    life.acquire(steal=True)
+    life.acquire(steal=True)
+    first, between, last = life.writers
+    life.save(last)
+    life.release(between)
+    life.save(first)
+    life.examine()
+    life.save(last)
+    life.examine()
+
+
+def saving_into_a_claim(life):
+    """An owner saves at each point of another one's claim, which then saves itself."""
+    life.acquire(steal=False)
+    for count in range(12):
+        owner = life.writers[-1]
+        if not owner.is_refused:
+            life.save(owner)
+        points = iter(range(count, -1, -1))
+
+        def at_point(name, role, owner=owner, points=points):
+            if next(points, None) == 0:
+                life.save(owner)
+
+        life.disk.before_change = at_point
+        life.acquire(steal=True)
+        life.attach()
+        life.save(life.writers[-1])
+        life.examine()
+
+
+def claiming_at_once(life):
+    """Another one claims, and saves, at each point of a claim."""
+    for count in range(6):
+        points = iter(range(count, -1, -1))
+
+        def at_point(name, role, points=points):
+            life.examine()
+            if next(points, None) == 0 and life.acquire(steal=True):
+                life.save(life.writers[-1])
+
+        life.disk.before_change = at_point
+        life.acquire(steal=True)
+        life.attach()
+        life.examine()
+        life.save(life.writers[-1])
+
+
+def claiming_after_half_a_clear(life):
+    """A clear stops at some call, and so does the claim after it."""
+    for count in range(3, 14):
+        life.acquire(steal=False)
+        life.save(life.writers[-1])
+        life.release(life.writers[-1])
+        life.acquire(steal=False)
+        life.save(life.writers[-1])
+        life.fail_at(count)
+        life.clear(life.writers[-1])
+        life.fail_at(None)
+        life.examine()
+        if life.acquire(steal=False):
+            life.clear(life.writers[-1])
+
+
+def saving_after_failures(life):
+    """Each call of a save fails once; the writer tries again, and a next one takes over."""
+    for count in range(1, 8):
+        life.acquire(steal=True)
+        life.writers[-1].is_fresh = False  # so it goes on from where the run is
+        life.save(life.writers[-1])
+        life.fail_at(count)
+        life.save(life.writers[-1])
+        life.fail_at(None)
+        life.save(life.writers[-1])
+        life.examine()
+        life.kill(life.writers[-1])
+
+
+SCENES = [in_turn, claiming_at_once, saving_into_a_claim, claiming_after_half_a_clear, saving_after_failures]
+
+
+def caught(monkeypatch, mount_kind=None, lives=60, first=in_turn):
+    """Play the scenes, then live at random, until the checks object; return what they said, or None."""
+    processes = patched(monkeypatch)
+    tally = Tally()
+    for scene in [first, *(scene for scene in SCENES if scene is not first)]:
+        for seed in range(2):
+            life = Workload(seed, processes, tally, mount_kind=mount_kind, states=2)
+            try:
+                scene(life)
+            except BrokenPromise as broken:
+                return f"{scene.__name__}: {broken}"
+    for seed in range(lives):
+        try:
+            Workload(seed, processes, tally, mount_kind=mount_kind, states=2).live()
+        except BrokenPromise as broken:
+            return f"life {seed}: {broken}"
+    return None
+
+
+def leaving_out(call, role):
+    """File systems whose sync of one kind of thing does nothing."""
+
+    class Lazy(SimulatedFileSystem):
+        def synced(self, name, file):
+            inode = self.inode(file)
+            if name == call and inode.role == role:
+                self.called(name, inode.role)
+                return
+            super().synced(name, file)
+
+    return Lazy
+
+
+@pytest.mark.parametrize(
+    ("call", "role"),
+    [
+        pytest.param("sync_data", "segment", id="the segment's data"),
+        pytest.param("sync", "segment", id="the segment's header"),
+        pytest.param("sync", "run", id="the run's directory"),
+        pytest.param("sync", "runs", id="the directory of the runs"),
+        pytest.param("sync", "root", id="the store's directory"),
+        pytest.param("sync_data", "blob", id="a blob's data"),
+        pytest.param("sync", "blobs", id="the directory of the blobs"),
+    ],
+)
+def test_a_store_that_leaves_out_one_sync_is_caught(monkeypatch, call, role):
+    """Each sync is needed: without it some crash state loses or breaks something."""
+    assert caught(monkeypatch, leaving_out(call, role)), f"nobody missed the {call} of {role}"
+
+
+def newest_or_none(writer):
+    if not writer._filesystem.status(writer._file).links:
+        return None
+    return max(segment_numbers(writer._filesystem.names(writer._directory)))
+
+
+def without_a_fence(monkeypatch):
+    monkeypatch.setattr(SegmentWriter, "_newest_number", lambda self: self.number)
+
+
+def fence_before_the_sync(monkeypatch):
+    """Look for a successor, then write: one may come in between."""
+    original = SegmentWriter.append
+
+    def append(self, body):
+        self.check_usable()
+        newest = newest_or_none(self)
+        if newest != self.number:
+            self._fence = FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
+            raise self._fence
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SegmentWriter, "_newest_number", lambda self: self.number)
+            original(self, body)
+
+    monkeypatch.setattr(SegmentWriter, "append", append)
+
+
+def fence_by_the_next_number_alone(monkeypatch):
+    """Look for segment N + 1 only, which its owner may have given up while a third one went on."""
+
+    def newest(self):
+        if not self._filesystem.status(self._file).links:
+            return None
+        return self.number + self._filesystem.exists(self._directory, segment_name(self.number + 1))
+
+    monkeypatch.setattr(SegmentWriter, "_newest_number", newest)
+
+
+def read_before_the_claim(monkeypatch):
+    """Read the run, then claim it: a former owner may save in between."""
+    claim = flowckpt.stores.file.run.claim
+
+    def hasty(filesystem, directory, **options):
+        early = read_image(filesystem, directory, options["workflow_id"], options["fetch"])
+        owned = claim(filesystem, directory, **options)
+        if not owned.image.is_cleared and not early.is_cleared:
+            owned.image = early
+            owned.last_sequence = early.last_sequence
+        return owned
+
+    monkeypatch.setattr(flowckpt.stores.file.owning, "claim", hasty)
+
+
+def retry_a_failed_sync(monkeypatch):
+    """Sync again after a failure: the second one succeeds and writes nothing."""
+
+    class Stubborn(SimulatedFileSystem):
+        def sync_data(self, file):
+            try:
+                super().sync_data(file)
+            except OSError:
+                super().sync_data(file)
+
+    return Stubborn
+
+
+def go_on_after_a_failure(monkeypatch):
+    """Append the next record as if the failed one had not been."""
+    original = SegmentWriter.check_usable
+
+    def check_usable(self):
+        self.is_poisoned = False
+        original(self)
+
+    monkeypatch.setattr(SegmentWriter, "check_usable", check_usable)
+
+
+def append_to_the_old_segment(monkeypatch):
+    """Go on in the segment of the attempt before, as most journals do."""
+    claim = flowckpt.stores.file.run.claim
+
+    def reusing(filesystem, directory, **options):
+        with contextlib.suppress(FileNotFoundError):
+            image = read_image(filesystem, directory, options["workflow_id"], options["fetch"])
+            if image.records and not image.is_cleared and image.records[-1].segment == image.newest:
+                lock = filesystem.open_lock(directory, LOCK)
+                if not filesystem.lock(lock) and not options["steal"]:
+                    filesystem.close(lock)
+                    raise RunLockedError(options["workflow_id"], holder=str(newest_owner(filesystem, directory)))
+                flowckpt.stores.file.run._sweep(filesystem, directory)
+                file = filesystem.open_append(directory, segment_name(image.newest))
+                writer = SegmentWriter(
+                    filesystem,
+                    directory,
+                    file,
+                    workflow_id=options["workflow_id"],
+                    number=image.newest,
+                    digest=image.records[-1].digest,
+                )
+                writer.has_written = True
+                owned = OwnedRun(
+                    filesystem,
+                    directory,
+                    lock,
+                    workflow_id=options["workflow_id"],
+                    is_locked=True,
+                    writer=writer,
+                    image=image,
+                    fetch=options["fetch"],
+                )
+                owned.is_adopted = True
+                owned._results = len(image.history.results)
+                owned._chain = image.history.chains[-1]
+                return owned
+        return claim(filesystem, directory, **options)
+
+    monkeypatch.setattr(flowckpt.stores.file.owning, "claim", reusing)
+
+
+def no_copy_of_the_last_line(monkeypatch):
+    """Adopt without a copy of the last line, which may never have reached the disk."""
+    import attrs
+
+    original = RunImage.cut_at
+    monkeypatch.setattr(RunImage, "cut_at", lambda self, records: attrs.evolve(original(self, records), last_line=""))
+
+
+def overwrite_instead_of_link(monkeypatch):
+    """Claim a segment by a rename, which replaces what another one claimed first."""
+
+    class Replacing(SimulatedFileSystem):
+        def link(self, parent, source, target):
+            self.called("link", target)
+            inode = self.named(parent, source)
+            assert isinstance(inode, File)
+            replaced = self.directory(parent).names.get(target)
+            if isinstance(replaced, File):
+                replaced.links -= 1
+            self.directory(parent).change((target, inode))
+            inode.links += 1
+
+    return Replacing
+
+
+def clear_without_a_tombstone(monkeypatch):
+    """Remove the files of a run one by one."""
+
+    def unlinked(filesystem, directory, workflow_id, now):
+        return 0
+
+    def sweep(filesystem, directory, tombstone):
+        for name in sorted(filesystem.names(directory), reverse=True):
+            if name not in ("blobs", LOCK):
+                filesystem.unlink(directory, name)
+        filesystem.sync(directory)
+
+    monkeypatch.setattr(flowckpt.stores.file.owning, "write_tombstone", unlinked)
+    monkeypatch.setattr(flowckpt.stores.file.owning, "sweep_cleared", sweep)
+
+
+def tombstone_only_in_the_newest(monkeypatch):
+    """Look for a tombstone in the newest segment alone: a claim that never began hides it."""
+    original = flowckpt.stores.file.image._header
+
+    def header(image, number, data):
+        found = original(image, number, data)
+        return found if number == image.newest else {key: found[key] for key in found if key != "kind"}
+
+    monkeypatch.setattr(flowckpt.stores.file.image, "_header", header)
+
+
+def forget_the_tombstone_early(monkeypatch):
+    """Remove the tombstone before the removal of the rest is on the disk."""
+
+    class Hasty(SimulatedFileSystem):
+        def synced(self, name, file):
+            if self.inode(file).role == "run" and self.sweeping:
+                self.called(name, "run")
+                return
+            super().synced(name, file)
+
+    Hasty.sweeping = False
+    original = flowckpt.stores.file.owning.sweep_cleared
+
+    def sweep(filesystem, directory, tombstone):
+        filesystem.sweeping = True
+        original(filesystem, directory, tombstone)
+
+    monkeypatch.setattr(flowckpt.stores.file.owning, "sweep_cleared", sweep)
+    return Hasty
+
+
+def accept_any_line(monkeypatch):
+    """Take a torn line for damage, or damage for a torn line: here, take everything at the end for torn."""
+    monkeypatch.setattr(flowckpt.stores.file.segment, "is_torn", lambda tail, offset: False)
+
+
+MUTANTS = {
+    without_a_fence: in_turn,
+    fence_before_the_sync: in_turn,
+    fence_by_the_next_number_alone: in_turn,
+    read_before_the_claim: saving_into_a_claim,
+    retry_a_failed_sync: saving_after_failures,
+    go_on_after_a_failure: saving_after_failures,
+    append_to_the_old_segment: saving_after_failures,
+    no_copy_of_the_last_line: in_turn,
+    overwrite_instead_of_link: claiming_at_once,
+    clear_without_a_tombstone: claiming_after_half_a_clear,
+    tombstone_only_in_the_newest: claiming_after_half_a_clear,
+    forget_the_tombstone_early: claiming_after_half_a_clear,
+    accept_any_line: in_turn,
+}
+"""Each broken store, and the scene to begin with."""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_store_that_breaks_one_rule_is_caught(monkeypatch, mutant):
+    """Each rule of the protocol is needed."""
+    kind = mutant(monkeypatch)
+    assert caught(monkeypatch, kind, first=MUTANTS[mutant]), f"nobody noticed {mutant.__name__}: {mutant.__doc__}"
+
+
+def test_the_whole_store_is_not_caught(monkeypatch):
+    """The same checks have nothing to say about the store as it is."""
+    assert caught(monkeypatch, lives=5) is None
+
+
+def test_the_digest_of_a_line_covers_the_lines_before():
+    """What the mutants above rest upon: the same body behind another line is another line."""
+    assert seal(b'{"a":1', b"\0" * 32)[0] != seal(b'{"a":1', b"\1" * 32)[0]

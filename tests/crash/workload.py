@@ -1,0 +1,484 @@
+"""A random life of one run on a simulated disk, and what must hold at every point of it.
+
+The oracle keeps the set of histories that a reader may be shown: the last one acknowledged, and with it those of
+operations that are under way or whose outcome was reported as unknown. At each call that changes the disk, states that
+a crash may leave are built, and each is recovered: read, taken over, saved to, cut off from power once more, and read
+again.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import contextmanager
+from random import Random
+
+import attrs
+
+import flowckpt.codec.blob
+import flowckpt.stores.file.blobs
+import flowckpt.stores.file.run
+import flowckpt.stores.file.reading
+from flowckpt.blocking import blocking_allowed
+from flowckpt.checkpoint import CheckpointData, StepResult
+from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunLockedError
+from flowckpt.process import ProcessIdentity
+from flowckpt.stores import FileCheckpointStore
+from flowckpt.testing import FakeClock
+from tests.crash.simulation import CHANGES, Disk
+
+RUN = "run"
+NOON = FakeClock().now()
+
+
+class BrokenPromise(AssertionError):
+    """The store did what it promised never to do."""
+
+
+class Processes:
+    """Which simulated process calls, and which ones live."""
+
+    def __init__(self) -> None:
+        self.current = 0
+        self.live: set[int] = set()
+        self.last = 0
+
+    def begin(self) -> int:
+        self.last += 1
+        self.live.add(self.last)
+        return self.last
+
+    def identity(self) -> ProcessIdentity:
+        return ProcessIdentity("host", "boot", self.current, 1)
+
+    def is_alive(self, process: ProcessIdentity) -> bool:
+        return process.pid in self.live
+
+
+def patched(monkeypatch) -> Processes:
+    """Put simulated processes in the place of real ones, and make small values large ones."""
+    processes = Processes()
+    tokens = iter(range(10**9))
+    monkeypatch.setattr(flowckpt.codec.blob, "BLOB_SIZE", 700)
+    for module in (flowckpt.stores.file.run, flowckpt.stores.file.blobs):
+        monkeypatch.setattr(module, "current_process", processes.identity)
+        monkeypatch.setattr(module.secrets, "token_hex", lambda n: f"{next(tokens):016x}")
+    for module in (flowckpt.stores.file.run, flowckpt.stores.file.reading):
+        monkeypatch.setattr(module, "is_alive", processes.is_alive)
+    monkeypatch.setattr(flowckpt.stores.file.run, "_LOOKS", 1)
+    monkeypatch.setattr(flowckpt.stores.file.run, "_LOOK_SECONDS", 0)
+    return processes
+
+
+def done(coroutine):
+    """Run a coroutine of a store to its end without a loop: where it may block, it never waits."""
+    with blocking_allowed(allowed=True):
+        try:
+            coroutine.send(None)
+        except StopIteration as stop:
+            return stop.value
+    raise RuntimeError("it waited")
+
+
+@attrs.frozen
+class Entry:
+    """A checkpoint as it was meant: its results' outputs are the whole history."""
+
+    sequence: int
+    name: str
+    outputs: tuple[str, ...]
+
+    def data(self, attempt: int) -> CheckpointData:
+        results = [StepResult(f"s{index}", output=output) for index, output in enumerate(self.outputs)]
+        return CheckpointData(self.name, "etl", "sha256:v1:0", results, NOON, self.sequence, attempt)
+
+
+def shape(version):
+    """What a reader sees of a history: its checkpoints, and the results of the newest."""
+    return (
+        tuple((entry.sequence, entry.name, len(entry.outputs)) for entry in version),
+        version[-1].outputs if version else (),
+    )
+
+
+def shown(store):
+    """Read a run: the same form as `shape`."""
+    references = done(store.list_checkpoints(RUN))
+    latest = done(store.load_latest(RUN))
+    outputs = () if latest is None else tuple(result.output for result in latest.step_results)
+    return tuple((ref.sequence, ref.checkpoint_id, ref.steps) for ref in reversed(references)), outputs
+
+
+@attrs.define(eq=False)
+class Writer:
+    """A process with a store that owns, or once owned, the run."""
+
+    store: FileCheckpointStore
+    mount: object
+    pid: int
+    attempt: int = 0
+    version: tuple = ()
+    outputs: tuple[str, ...] = ()
+    last_sequence: int = 0
+    is_fresh: bool = True
+    is_refused: bool = False
+    epoch: int = 0
+
+
+@attrs.define
+class Tally:
+    """What was examined, over all workloads."""
+
+    states: set = attrs.field(factory=set)
+    examined: set = attrs.field(factory=set)
+    acknowledged: int = 0
+    recoveries: int = 0
+
+
+class Workload:
+    """One random life.
+
+    Args:
+        seed: decides everything.
+        processes: the simulated processes.
+        tally: counts over all workloads, and which states need no second look.
+        mount_kind: the file system of the processes; a broken one for a mutant.
+        states: how many random states are built at each point, beside the extremes.
+        nesting: how often another process may come in between the calls of an operation.
+    """
+
+    def __init__(self, seed, processes, tally, *, mount_kind=None, states=3, nesting=0.3):
+        self.random = Random(seed)
+        self.processes = processes
+        self.tally = tally
+        self.mount_kind = mount_kind
+        self.states = states
+        self.nesting = nesting
+        self.disk = Disk()
+        self.writers: list[Writer] = []
+        self.possible = {()}
+        self.flying: list[tuple[int, set]] = []
+        self.begun = 0
+        self.epoch = 0
+        self.acknowledged_sequence = 0
+        self.outputs = 0
+        self.may_nest = False
+        self.is_failing = False
+        self.attach()
+
+    # --- the disk ----------------------------------------------------------------------------------------------------
+
+    def attach(self):
+        self.disk.before_change = self.at_point
+        self.disk.random = Random(self.random.random())
+
+    def opened(self, disk):
+        pid = self.processes.begin()
+        mount = disk.mount(self.mount_kind)
+        return Writer(FileCheckpointStore("/store", filesystem=mount, clock=FakeClock()), mount, pid, epoch=self.epoch)
+
+    @contextmanager
+    def as_process(self, writer):
+        before, self.processes.current = self.processes.current, writer.pid
+        try:
+            yield
+        finally:
+            self.processes.current = before
+
+    def allowed(self):
+        found = set(self.possible)
+        for attempt, candidates in self.flying:
+            if attempt >= self.begun:
+                found |= candidates
+        return found
+
+    # --- a crash at this point ----------------------------------------------------------------------------------------
+
+    def at_point(self, name, role):
+        self.examine()
+        if self.may_nest and len(self.flying) == 1 and self.random.random() < 0.25:
+            self.may_nest = False
+            fail, self.disk.fail = self.disk.fail, lambda name, role: 0
+            self.nested()
+            self.disk.fail = fail
+
+    def examine(self):
+        allowed = {shape(version) for version in self.allowed()}
+        choices = ["nothing", "everything", "kill", *["some"] * self.states]
+        for choice in choices:
+            if choice == "kill":
+                disk = self.disk.after_kill()
+            else:
+                disk = self.disk.after_power_cut(self.random, choice)
+            digest = disk.digest(with_cache=choice == "kill")
+            self.tally.states.add(digest)
+            key = hash((digest, frozenset(allowed), self.acknowledged_sequence))
+            if key not in self.tally.examined:
+                self.tally.examined.add(key)
+                self.recover(disk, allowed, choice)
+
+    def recover(self, disk, allowed, choice):
+        self.tally.recoveries += 1
+        current = self.processes.current
+        live, self.processes.live = self.processes.live, set()
+        try:
+            seen = self.read(disk, choice)
+            if seen not in allowed:
+                raise BrokenPromise(f"{choice}: shows {seen}, allowed are {allowed}")
+            writer = self.opened(disk)
+            with self.as_process(writer):
+                lease = done(writer.store.acquire(RUN))
+                newest = seen[0][-1][0] if seen[0] else 0
+                if (lease.latest.sequence if lease.latest else 0) != newest:
+                    raise BrokenPromise(f"{choice}: acquired {lease}, read {seen}")
+                if seen[0] and lease.last_sequence < self.acknowledged_sequence:
+                    raise BrokenPromise(f"{choice}: the sequence fell back to {lease.last_sequence}")
+                entry = Entry(lease.last_sequence + 1, "recovered", (*seen[1], "recovered"))
+                done(writer.store.save(RUN, entry.data(lease.attempt)))
+            self.no_temporaries(disk)
+            writer.mount.kill()
+            expected = ((*seen[0], (entry.sequence, "recovered", len(entry.outputs))), entry.outputs)
+            for again in (disk, disk.after_power_cut(None, "nothing")):
+                found = self.read(again, choice)
+                if found != expected:
+                    raise BrokenPromise(f"{choice}: after recovery {found} instead of {expected}")
+        except FlowckptError as error:
+            raise BrokenPromise(f"{choice}: recovery failed: {error!r}") from error
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise BrokenPromise(f"{choice}: a raw {error!r} came out") from error
+        finally:
+            self.processes.current, self.processes.live = current, live
+
+    def read(self, disk, choice):
+        reader = self.opened(disk)
+        with self.as_process(reader):
+            found = shown(reader.store)
+            if self.tally.recoveries % 4 == 0:
+                runs = [(info.workflow_id, info.steps) for info in done(reader.store.list_runs())]
+                if runs != ([(RUN, len(found[1]))] if found[0] else []):
+                    raise BrokenPromise(f"{choice}: lists {runs}, reads {found}")
+                if any(finding.severity == "corrupt" for finding in done(reader.store.check())):
+                    raise BrokenPromise(f"{choice}: the check finds damage")
+            if reader.mount.open_files:
+                raise BrokenPromise(f"{choice}: descriptors were left open: {reader.mount.open_files}")
+        return found
+
+    def no_temporaries(self, disk):
+        places = [disk.root]
+        while places:
+            for name, inode in places.pop().names.items():
+                if name.startswith(".new-"):
+                    raise BrokenPromise(f"a temporary file of a dead process was left: {name}")
+                if hasattr(inode, "names"):
+                    places.append(inode)
+
+    # --- the operations -----------------------------------------------------------------------------------------------
+
+    def live(self):
+        """A life of some operations, from an empty disk."""
+        for _ in range(self.random.randint(8, 22)):
+            self.step()
+            self.is_failing = False
+            self.disk.fail = lambda name, role: 0
+            self.examine()
+
+    def step(self):
+        chance = self.random.random()
+        if self.random.random() < 0.15:
+            self.fail_soon()
+        self.may_nest = self.random.random() < self.nesting
+        owner = self.writers[-1] if self.writers else None
+        if owner is None or chance < 0.12:
+            if owner is not None and self.random.random() < 0.5:
+                self.kill(owner)
+            self.acquire(steal=self.random.random() < 0.7)
+        elif chance < 0.70:
+            self.save(owner if self.random.random() < 0.85 else self.random.choice(self.writers))
+        elif chance < 0.76:
+            self.release(owner)
+        elif chance < 0.84:
+            self.delete(owner)
+        elif chance < 0.89:
+            self.clear(owner)
+        elif chance < 0.94:
+            self.kill(owner)
+        else:
+            self.cut_power()
+
+    def nested(self):
+        """Another process comes in between."""
+        others = [writer for writer in self.writers if writer.pid != self.processes.current]
+        if others and self.random.random() < 0.5:
+            self.save(others[-1])
+        elif self.acquire(steal=True) and self.random.random() < 0.7:
+            self.save(self.writers[-1])
+
+    def fail_soon(self):
+        self.is_failing = True
+        left = self.random.randint(1, 14)
+        only_syncs = self.random.random() < 0.5
+
+        def fail(name, role):
+            nonlocal left
+            if name in ("write", "create", "sync_data", "sync", "link", "rename", "unlink", "make_directory"):
+                left -= 1 if not only_syncs or name.startswith("sync") else 0
+                if left == 0:
+                    left = -1
+                    return errno.ENOSPC if name in ("write", "create") and self.random.random() < 0.5 else errno.EIO
+            return 0
+
+        self.disk.fail = fail
+
+    def fail_at(self, count):
+        """Let the n-th changing call from here on fail; None for none."""
+        self.is_failing = count is not None
+        left = count or 0
+
+        def fail(name, role):
+            nonlocal left
+            left -= name in CHANGES
+            return errno.EIO if name in CHANGES and left == 0 and count else 0
+
+        self.disk.fail = fail
+
+    @contextmanager
+    def in_flight(self, writer, candidates):
+        """An operation that may end in one of these histories, however it ends."""
+        self.flying.append((writer.attempt, candidates))
+        try:
+            with self.as_process(writer):
+                yield
+        finally:
+            self.flying.pop()
+
+    def unknown(self, writer, candidates):
+        if writer.attempt >= self.begun and writer.epoch == self.epoch:
+            self.possible |= candidates
+
+    def acknowledge(self, writer, version):
+        if writer.is_refused:
+            raise BrokenPromise("a save was acknowledged on a handle that had failed or been fenced")
+        self.tally.acknowledged += 1
+        self.possible = {version}
+        self.begun = max(self.begun, writer.attempt)
+        writer.version, writer.is_fresh = version, False
+
+    def failed(self, writer, candidates, error):
+        if not (isinstance(error, FencedError) or self.is_failing or writer.is_refused):
+            raise BrokenPromise(f"failed without a reason: {error!r}") from error
+        writer.is_refused = True
+        self.unknown(writer, candidates)
+
+    def acquire(self, *, steal):
+        writer = self.opened(self.disk)
+        writer.attempt = 10**6  # whatever it finishes (a clear that was cut short) is not older than what was begun
+        try:
+            with self.in_flight(writer, set()):
+                lease = done(writer.store.acquire(RUN, steal=steal))
+        except RunLockedError:
+            self.kill(writer)
+            return False
+        except CheckpointStorageError as error:
+            if not self.is_failing:
+                raise BrokenPromise(f"acquire failed without a reason: {error!r}") from error
+            self.kill(writer)
+            return False
+        if lease.attempt < self.begun:  # another one claimed and saved while this one was on its way
+            writer.attempt, writer.epoch, writer.last_sequence = lease.attempt, self.epoch, lease.last_sequence
+            writer.outputs = tuple(result.output for result in lease.latest.step_results) if lease.latest else ()
+            self.writers.insert(0, writer)
+            return False
+        with self.as_process(writer):
+            seen = shown(writer.store)
+        found = [version for version in self.allowed() if shape(version) == seen]
+        if not found or (lease.latest.sequence if lease.latest else 0) != (seen[0][-1][0] if seen[0] else 0):
+            raise BrokenPromise(f"acquired {lease.latest}, shown {seen}, allowed {self.allowed()}")
+        writer.attempt, writer.version, writer.last_sequence = lease.attempt, found[0], lease.last_sequence
+        writer.epoch, writer.outputs = self.epoch, seen[1]
+        self.writers.append(writer)
+        return True
+
+    def save(self, writer):
+        version = writer.version
+        outputs = writer.outputs
+        if writer.is_fresh and self.random.random() < 0.3:
+            outputs = outputs[: self.random.randint(0, len(outputs))]
+        shared = len(outputs)
+        for _ in range(self.random.choice([0, 1, 1, 1, 2, 5])):
+            self.outputs += 1
+            length = self.random.choice([1, 20, 450, 650, 1500])
+            outputs = (*outputs, f"{self.outputs}:" + self.random.choice("xä") * length)
+        kept = tuple(entry for entry in version if len(entry.outputs) <= shared) if writer.is_fresh else version
+        name = self.random.choice(["a", "b", f"c{writer.last_sequence}"])
+        entry = Entry(max(writer.last_sequence, 0) + self.random.choice([1, 1, 3]), name, outputs)
+        candidates = {kept, (*kept, entry)}
+        try:
+            with self.in_flight(writer, candidates):
+                done(writer.store.save(RUN, entry.data(writer.attempt)))
+        except (FencedError, CheckpointStorageError) as error:
+            self.failed(writer, candidates, error)
+            return
+        except FlowckptError as error:
+            raise BrokenPromise(f"refused without a reason: {error!r}") from error
+        self.acknowledge(writer, (*kept, entry))
+        writer.last_sequence = self.acknowledged_sequence = entry.sequence
+        writer.outputs = outputs
+
+    def delete(self, writer):
+        if not writer.version or writer.is_refused:
+            return
+        name = self.random.choice(writer.version).name
+        after = tuple(entry for entry in writer.version if entry.name != name)
+        candidates = {writer.version, after}
+        if shape(writer.version) not in {shape(version) for version in self.possible}:
+            return
+        try:
+            with self.in_flight(writer, candidates):
+                if not done(writer.store.delete_checkpoint(RUN, name)):
+                    return  # there was none to be seen, and so nothing was promised
+        except (FencedError, CheckpointStorageError) as error:
+            self.failed(writer, candidates, error)
+            return
+        self.acknowledge(writer, after)
+
+    def release(self, writer):
+        try:
+            with self.in_flight(writer, set()):
+                done(writer.store.release(RUN))
+        except CheckpointStorageError as error:
+            self.failed(writer, set(), error)
+        self.kill(writer)
+
+    def clear(self, writer):
+        self.may_nest = False
+        was = writer.attempt
+        writer.attempt = 10**6
+        try:
+            with self.in_flight(writer, {()}):
+                done(writer.store.clear(RUN))
+        except RunLockedError:
+            writer.attempt = was
+            self.kill(writer)
+            return
+        except CheckpointStorageError as error:
+            if not self.is_failing:
+                raise BrokenPromise(f"clear failed without a reason: {error!r}") from error
+            self.possible |= {()}
+        else:
+            self.possible = {()}
+        # Done or not, the run may begin anew; all its writers end here, so none of them can come back.
+        self.begun = self.acknowledged_sequence = 0
+        self.epoch += 1
+        for each in list(self.writers):
+            self.kill(each)
+
+    def kill(self, writer):
+        writer.mount.kill()
+        self.processes.live.discard(writer.pid)
+        if writer in self.writers:
+            self.writers.remove(writer)
+
+    def cut_power(self):
+        for writer in list(self.writers):
+            self.kill(writer)
+        self.disk = self.disk.after_power_cut(self.random, self.random.choice(["nothing", "some", "some"]))
+        self.attach()

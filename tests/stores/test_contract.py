@@ -1,0 +1,25 @@
+"""The stores of this package keep the promises of the port."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore
+from flowckpt.testing.contract import CheckpointStoreContract
+
+
+class TestMemoryCheckpointStore(CheckpointStoreContract):
+    def make_store(self):
+        return MemoryCheckpointStore()
+
+
+class TestFileCheckpointStore(CheckpointStoreContract):
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path):
+        self.path = tmp_path / "store"
+
+    def make_store(self):
+        return FileCheckpointStore(self.path)
+
+    def reopen(self, store):
+        return FileCheckpointStore(self.path)

@@ -1,0 +1,265 @@
+"""A disk that is full or fails: the outcome is called unknown, nothing more is written, and a resume goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from flowckpt.blocking import blocking_allowed
+from flowckpt.errors import CheckpointStorageError, EncodingError
+from flowckpt.filesystem import PosixFileSystem
+from flowckpt.stores import FileCheckpointStore
+from flowckpt.testing.contract import checkpoint, results
+
+RUN = "run-1"
+
+
+@pytest.fixture(autouse=True)
+def in_place():
+    with blocking_allowed(True):
+        yield
+
+
+def shown(path):
+    return [ref.sequence for ref in FileCheckpointStore(path).runs.references(RUN)]
+
+
+def is_refused_for_good(store, sequence, steps):
+    """The save that failed says that its outcome is unknown; later ones are refused without a write."""
+    with pytest.raises(CheckpointStorageError) as failed:
+        store.runs.save(RUN, checkpoint(sequence, steps))
+    assert failed.value.is_outcome_unknown
+    assert failed.value.operation == "save"
+    for _ in range(2):
+        with pytest.raises(CheckpointStorageError, match="earlier save") as refused:
+            store.runs.save(RUN, checkpoint(sequence, steps))
+        assert refused.value.is_outcome_unknown
+
+
+CHILD = textwrap.dedent(
+    """
+    import resource, signal, sys
+    from flowckpt.blocking import blocking_allowed
+    from flowckpt.errors import CheckpointStorageError
+    from flowckpt.stores import FileCheckpointStore
+    from flowckpt.testing.contract import checkpoint, results
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    store = FileCheckpointStore(sys.argv[1])
+    with blocking_allowed(True):
+        store.runs.acquire("run-1", steal=False)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+        steps = results(*["x" * int(sys.argv[3])] * 100)
+        refused = 0
+        for sequence in range(1, 101):
+            try:
+                store.runs.save("run-1", checkpoint(sequence, steps[:sequence]))
+            except CheckpointStorageError as error:
+                assert error.is_outcome_unknown
+                refused += 1
+            else:
+                assert not refused, "saved after a failure"
+                print(sequence)
+        assert refused > 1
+    """
+)
+
+
+@pytest.mark.parametrize(("limit", "length"), [(4_000, 300), (4_096, 700), (60_000, 70_000)])
+def test_a_file_size_limit_loses_nothing_that_was_acknowledged(tmp_path, limit, length):
+    path = tmp_path / "store"
+    ran = subprocess.run(
+        [sys.executable, "-c", CHILD, str(path), str(limit), str(length)], capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    acknowledged = [int(line) for line in ran.stdout.split()]
+    found = shown(path)
+    assert found[::-1][: len(acknowledged)] == acknowledged
+    assert len(found) <= len(acknowledged) + 1
+    store = FileCheckpointStore(path)
+    lease = store.runs.acquire(RUN, steal=False)
+    steps = results(*["x" * length] * (len(found) + 1))
+    store.runs.save(RUN, checkpoint(lease.last_sequence + 1, steps, attempt=lease.attempt))
+    assert shown(path) == [lease.last_sequence + 1, *found]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 256 KiB, where this user may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(place)]
+    try:
+        mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("mounting a small disk is not possible here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("length", [1_000, 70_000])
+def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(small_disk, length):
+    path = small_disk / "store"
+    store = FileCheckpointStore(path)
+    store.runs.acquire(RUN, steal=False)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * 100_000)
+    acknowledged = 0
+    steps = results(*[f"{n}" + "x" * length for n in range(1_000)])
+    with pytest.raises(CheckpointStorageError):
+        while True:
+            store.runs.save(RUN, checkpoint(acknowledged + 1, steps[: acknowledged + 1]))
+            acknowledged += 1
+    assert acknowledged
+    with pytest.raises(CheckpointStorageError, match="earlier save"):
+        store.runs.save(RUN, checkpoint(acknowledged + 1, steps[: acknowledged + 1]))
+    store.close()
+    assert shown(path)[-acknowledged:] == list(range(acknowledged, 0, -1))
+    full = FileCheckpointStore(path)
+    (small_disk / "more").write_bytes(b"")
+    try:
+        lease = full.runs.acquire(RUN, steal=False)
+        full.close()
+        assert lease.last_sequence >= acknowledged
+    except CheckpointStorageError as error:
+        assert "space" in str(error)
+    ballast.unlink()
+    again = FileCheckpointStore(path)
+    lease = again.runs.acquire(RUN, steal=False)
+    sequence = lease.last_sequence + 1
+    again.runs.save(RUN, checkpoint(sequence, steps[:sequence], attempt=lease.attempt))
+    assert shown(path)[0] == sequence
+    again.close()
+    assert not list(path.rglob(".new-*"))
+
+
+class Failing(PosixFileSystem):
+    """Fails the n-th call of one kind, counted from when it is armed."""
+
+    def __init__(self):
+        self.left = {}
+        self.calls = []
+
+    def arm(self, call, left=1):
+        self.left[call] = left
+
+    def hit(self, call):
+        self.calls.append(call)
+        if call in self.left:
+            self.left[call] -= 1
+            if self.left[call] == 0:
+                del self.left[call]
+                raise OSError(errno.EIO, "Input/output error")
+
+    def write(self, file, data):
+        self.hit("write")
+        return super().write(file, data)
+
+    def sync_data(self, file):
+        self.hit("sync_data")
+        super().sync_data(file)
+
+    def sync(self, file):
+        self.hit("sync")
+        super().sync(file)
+
+    def rename(self, parent, source, target):
+        self.hit("rename")
+        super().rename(parent, source, target)
+
+    def status(self, file):
+        self.hit("status")
+        return super().status(file)
+
+
+@pytest.mark.parametrize("call", ["write", "sync_data", "status"])
+def test_a_failed_save_is_never_tried_again_by_the_same_writer(tmp_path, call):
+    filesystem = Failing()
+    store = FileCheckpointStore(tmp_path / "store", filesystem=filesystem)
+    steps = results("a", "b", "c")
+    store.runs.save(RUN, checkpoint(1, steps[:1]))
+    filesystem.arm(call)
+    filesystem.calls.clear()
+    is_refused_for_good(store, 2, steps[:2])
+    assert (filesystem.calls.count("write"), filesystem.calls.count("sync_data")) == (1, int(call != "write"))
+    store.close()
+    again = FileCheckpointStore(tmp_path / "store")
+    lease = again.runs.acquire(RUN, steal=False)
+    assert lease.attempt == 2
+    assert lease.last_sequence in (1, 2)
+    again.runs.save(RUN, checkpoint(3, steps, attempt=2))
+    assert shown(tmp_path / "store") in ([3, 1], [3, 2, 1])
+
+
+@pytest.mark.parametrize("call", ["write", "sync_data", "sync", "rename"])
+def test_a_large_value_that_cannot_be_written_is_a_failed_save(tmp_path, call):
+    filesystem = Failing()
+    store = FileCheckpointStore(tmp_path / "store", filesystem=filesystem)
+    store.runs.save(RUN, checkpoint(1))
+    filesystem.arm(call)
+    is_refused_for_good(store, 2, results("x" * 70_000))
+    store.close()
+    again = FileCheckpointStore(tmp_path / "store")
+    again.runs.acquire(RUN, steal=False)
+    again.runs.save(RUN, checkpoint(2, results("x" * 70_000), attempt=2))
+    assert FileCheckpointStore(tmp_path / "store").runs.load(RUN, "c2").step_results[0].output == "x" * 70_000
+    assert not list((tmp_path / "store").rglob(".new-*"))
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+@pytest.mark.parametrize("left", [1, 2, 3, 4])
+def test_a_claim_that_fails_leaves_the_run_to_the_next_one(tmp_path, call, left):
+    store = FileCheckpointStore(tmp_path / "store")
+    store.runs.save(RUN, checkpoint(1))
+    store.close()
+    filesystem = Failing()
+    failing = FileCheckpointStore(tmp_path / "store", filesystem=filesystem)
+    filesystem.arm(call, left)
+    try:
+        failing.runs.acquire(RUN, steal=False)
+    except CheckpointStorageError as error:
+        assert not error.is_outcome_unknown
+        assert error.operation == "acquire"
+    failing.close()
+    again = FileCheckpointStore(tmp_path / "store")
+    lease = again.runs.acquire(RUN, steal=False)
+    again.runs.save(RUN, checkpoint(2, attempt=lease.attempt))
+    assert shown(tmp_path / "store") == [2, 1]
+    assert not list((tmp_path / "store").rglob(".new-*"))
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, MemoryError, GeneratorExit])
+def test_an_interrupted_save_poisons_the_writer_too(tmp_path, interruption):
+    class Interrupted(PosixFileSystem):
+        armed = False
+
+        def sync_data(self, file):
+            if self.armed:
+                raise interruption
+            super().sync_data(file)
+
+    filesystem = Interrupted()
+    store = FileCheckpointStore(tmp_path / "store", filesystem=filesystem)
+    store.runs.save(RUN, checkpoint(1))
+    filesystem.armed = True
+    with pytest.raises(interruption):
+        store.runs.save(RUN, checkpoint(2))
+    filesystem.armed = False
+    with pytest.raises(CheckpointStorageError, match="earlier save"):
+        store.runs.save(RUN, checkpoint(2))
+
+
+def test_a_value_that_is_refused_does_not_poison_the_writer(tmp_path):
+    store = FileCheckpointStore(tmp_path / "store")
+    store.runs.save(RUN, checkpoint(1))
+    with pytest.raises(EncodingError):
+        store.runs.save(RUN, checkpoint(2, results(object())))
+    store.runs.save(RUN, checkpoint(2))
+    assert shown(tmp_path / "store") == [2, 1]

@@ -1,0 +1,371 @@
+"""One writer a run, among real processes: live, stopped, killed and forked ones."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import platform
+import signal
+import threading
+
+import pytest
+
+from flowckpt.blocking import blocking_allowed
+from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunLockedError
+from flowckpt.process import ProcessIdentity, current_process, is_alive
+from flowckpt.stores import FileCheckpointStore
+from flowckpt.stores.file.names import temporary_name
+from flowckpt.testing.contract import checkpoint, results
+
+RUN = "run-1"
+spawned = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture(autouse=True)
+def in_place():
+    with blocking_allowed(True):
+        yield
+
+
+def serve(path, pipe):
+    """In another process: do to a store what comes through the pipe, and send back what came of it."""
+    store = FileCheckpointStore(path)
+    with blocking_allowed(True):
+        while True:
+            method, arguments, options = pipe.recv()
+            try:
+                answer = getattr(store.runs, method)(*arguments, **options)
+            except FlowckptError as error:
+                answer = error
+            try:
+                pipe.send(answer)
+            except Exception as error:
+                pipe.send(repr(error) if not isinstance(answer, FlowckptError) else (type(answer), str(answer)))
+
+
+class Peer:
+    """A store in a process of its own."""
+
+    def __init__(self, path):
+        self.pipe, other = spawned.Pipe()
+        self.process = spawned.Process(target=serve, args=(path, other), daemon=True)
+        self.process.start()
+        other.close()
+
+    def send(self, method, *arguments, **options):
+        self.pipe.send((method, arguments, options))
+
+    def answer(self):
+        assert self.pipe.poll(30), "no answer"
+        return self.pipe.recv()
+
+    def ask(self, method, *arguments, **options):
+        self.send(method, *arguments, **options)
+        return self.answer()
+
+    def own_and_save(self, attempt=1):
+        self.ask("acquire", RUN, steal=False)
+        self.save(1, attempt)
+
+    def save(self, sequence, attempt=1, name=None):
+        # A checkpoint holds what cannot be pickled everywhere; so the peer is sent plain data through a small helper.
+        return self.ask("save", RUN, checkpoint(sequence, results("x"), attempt=attempt, checkpoint_id=name))
+
+    def end(self):
+        if self.process.is_alive():
+            os.kill(self.process.pid, signal.SIGKILL)
+        self.process.join(30)
+        self.pipe.close()
+
+
+@pytest.fixture
+def peers(tmp_path):
+    made = []
+
+    def make():
+        made.append(Peer(tmp_path / "store"))
+        return made[-1]
+
+    yield make
+    for peer in made:
+        peer.end()
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = FileCheckpointStore(tmp_path / "store")
+    yield made
+    made.close()
+
+
+def shown(store):
+    return [(ref.sequence, ref.checkpoint_id) for ref in store.runs.references(RUN)]
+
+
+def test_a_second_process_is_told_who_owns_the_run(peers, store):
+    owner = peers()
+    owner.own_and_save()
+    for act in (
+        lambda: store.runs.acquire(RUN, steal=False),
+        lambda: store.runs.clear(RUN),
+        lambda: store.runs.delete(RUN, "c1"),
+        lambda: store.runs.save(RUN, checkpoint(2, results("x"), attempt=2)),
+    ):
+        with pytest.raises(RunLockedError) as refused:
+            act()
+        assert f"process {owner.process.pid} on {platform.node()}" in str(refused.value)
+    found = store.runs.owner(RUN)
+    assert (found.pid, found.host) == (owner.process.pid, platform.node())
+    assert [info.status for info in store.runs.list_runs()] == ["running"]
+    assert shown(store) == [(1, "c1")]
+
+
+def test_a_stopped_owner_that_was_stolen_from_is_fenced_when_it_wakes_up(peers, store):
+    owner = peers()
+    owner.own_and_save()
+    os.kill(owner.process.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(RunLockedError):
+            store.runs.acquire(RUN, steal=False)
+        lease = store.runs.acquire(RUN, steal=True)
+        assert lease.attempt == 2
+        store.runs.save(RUN, checkpoint(2, results("x"), attempt=2, checkpoint_id="new"))
+    finally:
+        os.kill(owner.process.pid, signal.SIGCONT)
+    for sequence in (2, 3):
+        kind = owner.save(sequence, name="old")
+        assert isinstance(kind, FencedError) or kind[0] is FencedError
+    assert shown(store) == [(2, "new"), (1, "c1")]
+    store.runs.save(RUN, checkpoint(3, results("x", "y"), attempt=2))
+    assert shown(FileCheckpointStore(store.path)) == [(3, "c3"), (2, "new"), (1, "c1")]
+
+
+def test_a_thief_owns_the_run_also_once_the_one_it_stole_from_is_gone(peers, store):
+    owner = peers()
+    owner.own_and_save()
+    os.kill(owner.process.pid, signal.SIGSTOP)
+    store.runs.acquire(RUN, steal=True)
+    owner.end()
+    store.runs.save(RUN, checkpoint(2, results("x"), attempt=2))
+    third = FileCheckpointStore(store.path)
+    with pytest.raises(RunLockedError, match=str(os.getpid())):
+        third.runs.acquire(RUN, steal=False)
+    assert store.runs.owner(RUN).pid == os.getpid()
+
+
+def test_the_run_of_a_killed_owner_is_taken_over_without_stealing(peers, store):
+    owner = peers()
+    owner.own_and_save()
+    owner.end()
+    assert store.runs.owner(RUN) is None
+    assert [info.status for info in store.runs.list_runs()] == ["crashed"]
+    lease = store.runs.acquire(RUN, steal=False)
+    assert (lease.attempt, lease.latest.sequence) == (2, 1)
+    store.runs.save(RUN, checkpoint(2, results("x", "y"), attempt=2))
+    assert shown(store) == [(2, "c2"), (1, "c1")]
+
+
+def in_fork(work):
+    """Run work in a forked child; return what it returned, as text."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writing, str(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        answer = file.read()
+    os.waitpid(pid, 0)
+    return answer
+
+
+def error_of(act):
+    try:
+        act()
+    except FlowckptError as error:
+        return type(error).__name__
+    return "nothing"
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_forked_child_may_not_write_to_the_run_of_its_parent(store):
+    store.runs.acquire(RUN, steal=False)
+    for sequence in (1, 2):  # before the first line of the segment was written, and after
+        data = checkpoint(sequence, results("x" * 70_000))
+        assert in_fork(lambda data=data: error_of(lambda: store.runs.save(RUN, data))) == "CheckpointStorageError"
+        in_fork(lambda: (error_of(lambda: store.runs.release(RUN)), store.close()))
+        assert in_fork(lambda: error_of(lambda: store.runs.clear(RUN))) == "RunLockedError"
+        assert in_fork(lambda: error_of(lambda: FileCheckpointStore(store.path).runs.acquire(RUN, steal=False))) == (
+            "RunLockedError"
+        )
+        store.runs.save(RUN, data)
+    assert in_fork(lambda: error_of(lambda: store.runs.delete(RUN, "c1"))) == "CheckpointStorageError"
+    assert shown(store) == [(2, "c2"), (1, "c1")]
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_forked_child_may_save_runs_of_its_own(store):
+    store.runs.save(RUN, checkpoint())
+    assert in_fork(lambda: error_of(lambda: store.runs.save("other", checkpoint()))) == "nothing"
+    assert store.runs.load("other", "c1").sequence == 1
+
+
+def test_left_over_files_of_dead_processes_are_swept_and_those_of_live_ones_are_not(store, peers):
+    store.runs.save(RUN, checkpoint(1, results("x" * 70_000)))
+    store.close()
+    directory = store.path / "runs" / RUN
+    me = current_process()
+    peer = peers()
+    from flowckpt.process import _start_time
+
+    live = ProcessIdentity(me.host, me.boot_id, peer.process.pid, _start_time(peer.process.pid))
+    assert is_alive(live)
+    reused = ProcessIdentity(me.host, me.boot_id, peer.process.pid, live.start_time - 1)
+    rebooted = ProcessIdentity(me.host, "another boot", peer.process.pid, live.start_time)
+    for place in (directory, directory / "blobs"):
+        for maker in (live, reused, rebooted):
+            (place / temporary_name(maker, "ab")).write_text("")
+        (place / ".new-other").write_text("")
+    store.runs.acquire(RUN, steal=False)
+    for place in (directory, directory / "blobs"):
+        left = {path.name for path in place.iterdir() if path.name.startswith(".new")}
+        assert left == {temporary_name(live, "ab"), ".new-other"}
+
+
+def test_looking_who_owns_a_run_never_locks_out_the_one_who_takes_it(store):
+    store.runs.save(RUN, checkpoint())
+    store.close()
+    stop = threading.Event()
+    failures = []
+
+    def look():
+        with blocking_allowed(True):
+            other = FileCheckpointStore(store.path)
+            while not stop.is_set():
+                other.runs.owner(RUN)
+                other.runs.list_runs()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(300):
+            try:
+                store.runs.acquire(RUN, steal=False)
+            except RunLockedError as error:
+                failures.append(error)
+            store.runs.release(RUN)
+    finally:
+        stop.set()
+        thread.join()
+    assert not failures
+
+
+async def test_saves_of_one_run_at_the_same_time_are_all_there_or_refused(tmp_path):
+    with blocking_allowed(False):
+        store = FileCheckpointStore(tmp_path / "store")
+        steps = results(*range(40))
+        answers = await asyncio.gather(
+            *(store.save(RUN, checkpoint(n, steps[:n])) for n in range(1, 41)), return_exceptions=True
+        )
+        accepted = {n for n, answer in enumerate(answers, 1) if answer is None}
+        assert all(answer is None or isinstance(answer, FlowckptError) for answer in answers), answers
+        assert 40 in accepted or accepted
+        found = await FileCheckpointStore(store.path).list_checkpoints(RUN)
+        assert {ref.sequence for ref in found} == accepted
+        latest = await store.load_latest(RUN)
+        assert list(latest.step_results) == steps[: max(accepted)]
+
+
+def test_of_many_that_take_a_run_at_once_one_gets_it(tmp_path):
+    owned, refused = [], []
+    barrier = threading.Barrier(8)
+
+    def take():
+        store = FileCheckpointStore(tmp_path / "store")
+        with blocking_allowed(True):
+            barrier.wait()
+            try:
+                store.runs.acquire(RUN, steal=False)
+                owned.append(store)
+            except RunLockedError:
+                refused.append(store)
+
+    for _ in range(20):
+        threads = [threading.Thread(target=take) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(owned), len(refused)) == (1, 7)
+        owned.pop().close()
+        refused.clear()
+
+
+@pytest.mark.parametrize("seconds", [2.0])
+def test_a_reader_during_saves_and_clears_never_gets_a_raw_error(tmp_path, seconds):
+    """Every public way to read, while another thread saves, deletes, goes on and clears: answers or errors of ours."""
+    path = tmp_path / "store"
+    stop = threading.Event()
+    raw, seen = [], set()
+
+    def read():
+        store = FileCheckpointStore(path)
+        with blocking_allowed(True):
+            while not stop.is_set():
+                for act in (
+                    lambda: store.runs.latest(RUN, store.runs.image(RUN)),
+                    lambda: [result.output for result in store.runs.load(RUN, "c2").step_results],
+                    lambda: store.runs.references(RUN),
+                    lambda: store.runs.owner(RUN),
+                    store.runs.list_runs,
+                    lambda: store.runs.check(None),
+                    lambda: store.runs.check(RUN),
+                ):
+                    try:
+                        act()
+                        seen.add("answer")
+                    except FlowckptError as error:
+                        seen.add(type(error).__name__)
+                    except Exception as error:
+                        raw.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    timer = threading.Timer(seconds, stop.set)
+    timer.start()
+    try:
+        while not stop.is_set():
+            for attempt in (1, 2):
+                store = FileCheckpointStore(path)
+                try:
+                    lease = store.runs.acquire(RUN, steal=False)
+                except RunLockedError:
+                    continue
+                if lease.attempt == attempt:
+                    steps = results("a" * 70_000, "b", "c")
+                    for sequence in (lease.last_sequence + 1, lease.last_sequence + 2):
+                        store.runs.save(RUN, checkpoint(sequence, steps[: min(sequence, 3)], attempt=attempt))
+                    store.runs.delete(RUN, "c1")
+                if attempt == 2:
+                    store.runs.clear(RUN)
+                store.close()
+    finally:
+        stop.set()
+        timer.cancel()
+        for reader in readers:
+            reader.join()
+    assert not raw, raw[0]
+    assert "answer" in seen
+    assert seen <= {"answer", "CheckpointNotFoundError", "CheckpointCorruptedError", "CheckpointStorageError"}
+
+
+def test_a_save_error_names_the_parent(store):
+    store.runs.save(RUN, checkpoint())
+    store.runs.owned[RUN].writer._pid = 1
+    with pytest.raises(CheckpointStorageError, match="forked"):
+        store.runs.save(RUN, checkpoint(2))
+    store.runs.owned[RUN].writer._pid = os.getpid()

@@ -1,0 +1,217 @@
+"""The shape of the package: who may import whom, read from the imports themselves."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+import flowckpt
+
+ROOT = Path(flowckpt.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+ROWS = {  # from the bottom up; imports go strictly downwards
+    "ground": ("errors", "clock", "ids", "filesystem", "blocking", "process", "_version", "lazy"),
+    "records": ("dsl", "checkpoint", "events", "evidence.model"),
+    "rules": ("replay", "codec", "hashing", "fingerprint"),
+    "ports": ("stores", "triggers", "evidence"),
+    "policy": ("checkpointer", "manager", "plan", "execution"),
+    "engine": ("engine",),
+    "edges": ("__main__", "cli", "report", "testing", "integrations"),
+    "front door": ("",),
+}
+HEIGHT = {part: height for height, parts in enumerate(ROWS.values()) for part in parts}
+NEIGHBOURS_THAT_MEET = {("__main__", "cli")}
+"""`python -m flowckpt` is the command line and nothing more."""
+
+IMPORTS_IN_FUNCTIONS = {"ids.py": {"ulid"}, "cli/*": None}
+"""Where a function may import, and what; None for anything."""
+
+IMPORTS_BY_NAME = {
+    "__init__.py",
+    "lazy.py",
+    "codec/tags.py",
+    "evidence/checks/__init__.py",
+    "engine/target.py",
+    "cli/*",
+}
+"""Where a module may be imported by a name that a program has put together."""
+
+MOST_LINES = 420
+VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "tools", "base_utils", "shared"}
+
+
+def name_of(file: Path) -> str:
+    parts = [*file.relative_to(ROOT).with_suffix("").parts]
+    return ".".join(["flowckpt", *(parts[:-1] if parts[-1] == "__init__" else parts)])
+
+
+MODULES = {name_of(file) for file in FILES}
+
+
+def part_of(module: str) -> str:
+    """The part of the table that a module belongs to: its longest prefix there."""
+    inner = module.removeprefix("flowckpt").removeprefix(".")
+    while inner and inner not in HEIGHT:
+        inner = inner.rpartition(".")[0]
+    return inner
+
+
+def imported(tree: ast.Module, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
+    """The modules of flowckpt that a module imports: plainly, for type checkers only, lazily, or by name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = module.split(".")[: (None if is_package and node.level == 1 else is_package - node.level)]
+                base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield node.lineno, inner if inner in MODULES else base
+        elif isinstance(node, ast.Call) and _called(node) in ("import_module", "LazyModule", "__import__"):
+            if node.args and isinstance(node.args[0], ast.Constant):
+                yield node.lineno, str(node.args[0].value)
+
+
+def _called(node: ast.Call) -> str:
+    function = node.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"), str(file))
+
+
+def place(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def wrong_imports(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    """What a module imports against the table."""
+    mine, found = part_of(module), []
+    for line, name in imported(ast.parse(source), module, is_package=is_package):
+        if name != "flowckpt" and not name.startswith("flowckpt."):
+            continue
+        theirs = part_of(name)
+        if theirs.partition(".")[0] == mine.partition(".")[0] and (mine or name == module):
+            continue  # inside one package
+        if HEIGHT[theirs] >= HEIGHT[mine] and (mine, theirs) not in NEIGHBOURS_THAT_MEET:
+            found.append(f"line {line}: {module} imports {name}")
+    return found
+
+
+def test_every_module_has_its_row():
+    assert not [name for name in MODULES if part_of(name) == "" and name != "flowckpt"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=place)
+def test_imports_go_downwards_only(file):
+    assert not wrong_imports(file.read_text("utf-8"), name_of(file), is_package=file.name == "__init__.py")
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "is_wrong"),
+    [
+        ("flowckpt.codec.tags", "from flowckpt.errors import DecodingError", False),
+        ("flowckpt.codec.tags", "from flowckpt.codec import rare", False),
+        ("flowckpt.codec.tags", "from flowckpt import hashing", True),
+        ("flowckpt.codec.tags", "import flowckpt.hashing", True),
+        ("flowckpt.codec.tags", "from flowckpt import StepResult", True),
+        ("flowckpt.codec.tags", "from ..stores import base", True),
+        ("flowckpt.codec.tags", "from . import rare", False),
+        ("flowckpt.dsl.step", "from flowckpt.checkpoint import StepResult", True),
+        ("flowckpt.errors", "if TYPE_CHECKING:\n    from flowckpt.dsl import Step", True),
+        ("flowckpt.errors", "def f():\n    from flowckpt.dsl import Step", True),
+        ("flowckpt.errors", "engine = LazyModule('flowckpt.engine')", True),
+        ("flowckpt.errors", "importlib.import_module('flowckpt.engine')", True),
+        ("flowckpt.errors", "import clock", False),
+        ("flowckpt.engine.engine", "from flowckpt.stores.base import Lease", False),
+        ("flowckpt.evidence.verifier", "from flowckpt.evidence.model import Evidence", False),
+        ("flowckpt.evidence.model", "from flowckpt.evidence.errors import EvidenceError", False),
+        ("flowckpt.evidence.model", "from flowckpt.codec import encode", True),
+        ("flowckpt.evidence.verifier", "from flowckpt.codec import encode", False),
+        ("flowckpt.evidence.verifier", "from flowckpt.stores.base import CheckpointStore", True),
+        ("flowckpt.__main__", "from flowckpt.cli import main", False),
+        ("flowckpt.cli.entry", "from flowckpt.testing import clock", True),
+        ("flowckpt", "from flowckpt.engine import WorkflowEngine", False),
+    ],
+)
+def test_the_check_tells_right_imports_from_wrong_ones(module, source, is_wrong):
+    assert bool(wrong_imports(source, module)) == is_wrong
+
+
+@pytest.mark.parametrize("file", FILES, ids=place)
+def test_functions_import_nothing_but_where_a_quick_start_needs_it(file):
+    allowed: set[str] | None = set()
+    for pattern, names in IMPORTS_IN_FUNCTIONS.items():
+        if fnmatch(place(file), pattern):
+            allowed = names
+    found = set()
+    for function in ast.walk(parsed(file)):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Import):
+                    found |= {alias.name for alias in node.names}
+                elif isinstance(node, ast.ImportFrom):
+                    found.add(node.module or ".")
+    assert allowed is None or found <= allowed
+
+
+@pytest.mark.parametrize("file", FILES, ids=place)
+def test_modules_are_imported_by_name_only_where_that_is_the_point(file):
+    uses = [
+        node.lineno
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.Call) and _called(node) in ("import_module", "__import__", "exec_module")
+    ]
+    assert not uses or any(fnmatch(place(file), pattern) for pattern in IMPORTS_BY_NAME)
+
+
+@pytest.mark.parametrize("file", FILES, ids=place)
+def test_a_module_is_short_and_named_after_what_is_in_it(file):
+    assert len(file.read_text("utf-8").splitlines()) <= MOST_LINES
+    assert not VAGUE & set(file.relative_to(ROOT).with_suffix("").parts)
+
+
+def test_the_median_module_is_short():
+    lengths = sorted(len(file.read_text("utf-8").splitlines()) for file in FILES if file.name != "__init__.py")
+    assert lengths[len(lengths) // 2] <= 140
+
+
+@pytest.mark.parametrize("part", ["replay", "codec", "hashing", "fingerprint"])
+def test_the_rules_are_pure(part):
+    """No I/O, no clock, no loop: what they need of the world is given to them."""
+    impure = {
+        "asyncio",
+        "os",
+        "io",
+        "socket",
+        "subprocess",
+        "sqlite3",
+        "time",
+        "random",
+        "secrets",
+        "tempfile",
+        "shutil",
+    }
+    for file in FILES:
+        if part_of(name_of(file)) == part:
+            found = {name for _, name in imported(parsed(file), name_of(file), is_package=False)}
+            assert not found & impure, place(file)
+            calls = {_called(node) for node in ast.walk(parsed(file)) if isinstance(node, ast.Call)}
+            assert not calls & {
+                "open",
+                "now",
+                "utcnow",
+                "today",
+                "read_text",
+                "write_text",
+                "read_bytes",
+                "write_bytes",
+            }

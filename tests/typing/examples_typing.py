@@ -1,0 +1,72 @@
+"""What type checkers make of the language. Lines that end in `# error` must be refused, `reveal_type` lines show the type said."""
+
+# ruff: noqa: F821  # reveal_type is the type checkers' own
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from flowckpt import step, workflow
+from flowckpt.dsl import Step
+
+
+class Row:
+    pass
+
+
+def fetch(source: str, limit: int = 10, *, strict: bool = False) -> list[Row]:
+    raise NotImplementedError
+
+
+def count(rows: list[Row]) -> int:
+    raise NotImplementedError
+
+
+def untyped(x):  # type: ignore[no-untyped-def]
+    return x
+
+
+@workflow("etl")
+def etl(source: str, limit: int = 1000) -> Generator[Any, Any, int]:
+    rows = yield from step("fetch").python(fetch, source, limit=limit).retry(3).checkpoint()
+    reveal_type(rows)  # says: list[Row]
+    number = yield from step("count").checkpoint("here").timeout(5).python(count, rows)
+    reveal_type(number)  # says: int
+    made = step("fetch").python(fetch, source)
+    reveal_type(made)  # says: Step[list[Row]]
+    explicit = yield from step("explicit").python(fetch, args=(source,), kwargs={"limit": 1})
+    reveal_type(explicit)  # says: list[Row]
+    kept = made.version("2").ephemeral()
+    reveal_type(kept)  # says: Step[list[Row]]
+    plain = yield step("plain").python(fetch, source)
+    reveal_type(plain)  # says: Any
+    anything = yield from step("untyped").python(untyped, 1)
+    reveal_type(anything)  # says: Any
+    return number
+
+
+@workflow
+def bare(name: str) -> Generator[Step[Any], Any, str]:
+    yield step("s").python(count, [])
+    return name
+
+
+def wrong(source: str) -> None:
+    step("fetch").python(fetch)  # error
+    step("fetch").python(fetch, 5)  # error
+    step("fetch").python(fetch, source, limit="many")  # error
+    step("fetch").python(fetch, source, unknown=1)  # error
+    step("fetch").python(fetch(source))  # error
+    step("fetch").python(fetch, source).retry("three")  # error
+    step(5)  # error
+    etl(5)  # error
+    etl("a", limit="b")  # error
+    etl()  # error
+    workflow(fetch)  # error
+
+
+def right(source: str) -> None:
+    step("fetch").python(fetch, source, 5, strict=True)
+    reveal_type(etl("a", limit=1))  # says: Generator[Any, Any, int]
+    reveal_type(bare("x"))  # says: Generator[Any, Any, str]
+    reveal_type(etl.name)  # says: str
