@@ -157,13 +157,12 @@ class Replay:
 
     def _finished(self, output: Any) -> Command:
         if self._waiting:
-            raise self._changed("returns before the record ends", f"return {output!r:.80}")
+            raise self._changed("returns before the record ends", f"return {_shown(output, 80)}")
         return Finish(output)
 
     def _raised(self, error: BaseException) -> Command:
         if self._waiting and isinstance(error, Exception):
-            what = f"{type(error).__name__}: {error}"
-            raise self._changed("raises before the record ends", f"raise {what:.200}") from error
+            raise self._changed("raises before the record ends", f"raise {_raised_text(error)}") from error
         return Crash(error)
 
     def _changed(self, what: str, yielded: str) -> BaseException:
@@ -210,6 +209,21 @@ def _base_name(file: str) -> str:
     return PurePath(file).name
 
 
+def _shown(value: object, length: int) -> str:
+    """Return the start of a value's `repr`, also of one whose own `__repr__` fails."""
+    try:
+        return repr(value)[:length]
+    except Exception:
+        return f"<{type(value).__name__} without a repr>"
+
+
+def _raised_text(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"[:200]
+    except Exception:
+        return type(error).__name__
+
+
 def _qualname(function: str) -> str:
     """Return the name of a function without its module: code that moves to another file is the same code."""
     return function[function.find(":") + 1 :]
@@ -227,7 +241,7 @@ def _no_step(yielded: object, workflow_name: str, where: str) -> StepDefinitionE
     if isinstance(yielded, GeneratorType):
         remedy = "Write 'yield from' to delegate to another generator."
     return WorkflowDefinitionError(
-        f"workflow {workflow_name!r} yielded {yielded!r:.120} ({type(yielded).__name__}), which is no step",
+        f"workflow {workflow_name!r} yielded {_shown(yielded, 120)} ({type(yielded).__name__}), which is no step",
         where=where,
         remedy=remedy,
     )

@@ -35,13 +35,17 @@ IMPORTS_BY_NAME = {
     "__init__.py",
     "lazy.py",
     "codec/tags.py",
-    "evidence/checks/__init__.py",
+    "evidence/*",
     "engine/target.py",
     "cli/*",
 }
 """Where a module may be imported by a name that a program has put together."""
 
 MOST_LINES = 420
+LONG_FOR_A_REASON = {
+    "errors.py": "one tree of errors in one file, so that all of them are found and told apart",
+    "testing/contract.py": "one conformance class, which a third party subclasses whole",
+}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "tools", "base_utils", "shared"}
 
 
@@ -175,7 +179,7 @@ def test_modules_are_imported_by_name_only_where_that_is_the_point(file):
 
 @pytest.mark.parametrize("file", FILES, ids=place)
 def test_a_module_is_short_and_named_after_what_is_in_it(file):
-    assert len(file.read_text("utf-8").splitlines()) <= MOST_LINES
+    assert place(file) in LONG_FOR_A_REASON or len(file.read_text("utf-8").splitlines()) <= MOST_LINES
     assert not VAGUE & set(file.relative_to(ROOT).with_suffix("").parts)
 
 

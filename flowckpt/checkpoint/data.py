@@ -103,13 +103,13 @@ class CheckpointData:
         default=attrs.Factory(_status_default, takes_self=True),
         converter=_status,
     )
-    _inputs: Any = attrs.field(factory=dict, eq=look)
+    _inputs: Any = attrs.field(factory=dict, eq=look, alias="inputs")
     fingerprint: str = ""
     evidence: tuple[Any, ...] = ()
     in_flight: tuple[str, ...] = ()
-    _snapshot: Any = attrs.field(default=None, eq=look)
+    _snapshot: Any = attrs.field(default=None, eq=look, alias="snapshot")
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
-    _output: Any = attrs.field(default=None, eq=look)
+    _output: Any = attrs.field(default=None, eq=look, alias="output")
     error: StepError | None = None
     schema_version: int = SCHEMA_VERSION
     extra: Mapping[str, Any] = attrs.field(factory=dict)

@@ -69,7 +69,7 @@ class StepResult:
     name: str
     step_type: str = "python"
     success: bool = True
-    _output: Any = attrs.field(default=None, eq=look)
+    _output: Any = attrs.field(default=None, eq=look, alias="output")
     duration_ms: float = 0.0
     error: StepError | None = None
     path: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True))

@@ -78,7 +78,10 @@ class Blob(LazyValue):
     @property
     def tree(self) -> Json:
         """The value's tree, read again."""
-        return json.loads(self.content())
+        try:
+            return json.loads(self.content())
+        except (ValueError, RecursionError) as error:
+            raise DecodingError(f"the large value sha256:{self.digest} is no JSON: {error}") from error
 
     def value(self) -> Any:
         """Read and decode the content."""

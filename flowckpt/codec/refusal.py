@@ -76,6 +76,6 @@ def _refusal_of(found: Any, place: str, why: str) -> EncodingError:
         f"{place} is a {name}, which cannot be recorded so that it comes back the same{why and f': {why}'}",
         place=place,
         type_name=name,
-        remedy="Annotate what the function returns, register the type (flowckpt.codec.register), "
-        "or mark the step .ephemeral().",
+        remedy="Annotate its type (what a step's function returns; for a workflow Generator[Any, Any, T]), register it "
+        "(flowckpt.codec.register), or mark the step .ephemeral().",
     )

@@ -24,13 +24,17 @@ from flowckpt.clock import Clock
 from flowckpt.codec.blob import Recorded
 from flowckpt.codec.results import append_result
 from flowckpt.dsl import Step, Workflow
-from flowckpt.engine.failures import failed_step, recorded_error, step_failure
+from flowckpt.engine.failures import failed_step, recorded_error, step_failure, text_of
 from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.errors import (
+    CheckpointCorruptedError,
     CheckpointStorageError,
+    DecodingError,
     EncodingError,
     FencedError,
     FlowckptError,
+    ForeignRecordError,
+    UnsupportedSchemaError,
     WorkflowChangedError,
     type_name,
 )
@@ -53,6 +57,16 @@ from flowckpt.execution.interrupts import Interrupts, RunInterrupted
 from flowckpt.execution.python import waited
 from flowckpt.execution.runner import STOPS, Outcome, StepRunner
 from flowckpt.replay import Execute, Finish, Replay, Restore
+
+
+_REFUSALS = (
+    WorkflowChangedError,
+    DecodingError,
+    CheckpointCorruptedError,
+    ForeignRecordError,
+    UnsupportedSchemaError,
+)
+"""What is wrong with the record, or with the code against the record; never the fault of a step that ran."""
 
 
 @attrs.define(eq=False)
@@ -94,6 +108,8 @@ class Drive:
 
         Raises:
             WorkflowChangedError: the generator is not the one that wrote the record; nothing was changed.
+            DecodingError: a recorded value does not fit the code; nothing was changed.
+            CheckpointCorruptedError: a large value in the record is damaged; nothing was changed.
             FencedError: the run was taken over by another owner.
             RunInterrupted: a signal stopped the run; it is saved.
         """
@@ -130,7 +146,7 @@ class Drive:
                     outcome = await self._runner.attempt(step, path)
                     while (error := outcome.error) is not None and self._is_retried(step, tries, error):
                         delay = self._delay(step, tries)
-                        yield StepRetrying(run, path, tries, delay, type_name(type(error)), str(error))
+                        yield StepRetrying(run, path, tries, delay, type_name(type(error)), text_of(error))
                         await waited(clock.sleep(delay), self.interrupts)
                         tries += 1
                         outcome = await self._runner.attempt(step, path)
@@ -238,8 +254,8 @@ class Drive:
             ending.add_note(f"While the generator was closed, it raised {in_close!r}.")
         self._runner.close()
         self.interrupts.watch(None)
-        if isinstance(ending, WorkflowChangedError | FencedError):
-            return told  # nothing of the run may be touched
+        if isinstance(ending, FencedError) or (not self._is_begun and isinstance(ending, _REFUSALS)):
+            return told  # a resume that is refused leaves the run as it was
         if isinstance(ending, CheckpointStorageError) and not self.checkpointer.is_usable:
             told.append(self._not_saved(ending))
         reason, error = _reason_of(ending)

@@ -25,7 +25,7 @@ def recorded_error(error: BaseException, *, path: str = "", tries: int = 1) -> S
     bases = tuple(
         type_name(base) for base in type(error).__mro__ if f"{base.__module__}.{base.__qualname__}" not in _NO_NEWS
     )
-    message = error.message if isinstance(error, FlowckptError) else str(error)
+    message = error.message if isinstance(error, FlowckptError) else text_of(error)
     return StepError(_clean(type_name(type(error))), _clean(message), bases, _clean(_formatted(error)), path, tries)
 
 
@@ -39,6 +39,14 @@ def step_failure(path: str, error: StepError) -> StepFailedError:
         traceback=error.traceback,
         tries=error.tries,
     )
+
+
+def text_of(error: BaseException) -> str:
+    """Return `str()` of an exception, also of one whose own `__str__` fails."""
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(its text cannot be had: {type(failure).__name__})"
 
 
 def failed_step(error: BaseException) -> str:
@@ -62,8 +70,10 @@ def _formatted(error: BaseException) -> str:
     at = error.__traceback__
     while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith("flowckpt."):
         at = at.tb_next
-    lines = traceback.format_exception(type(error), error, at)
-    text = "".join(lines)
+    try:
+        text = "".join(traceback.format_exception(type(error), error, at))
+    except Exception:  # a chained exception that cannot be shown must not hide this one
+        text = "".join(traceback.format_tb(at))
     return text if len(text) <= 20_000 else text[:10_000] + "\n[…]\n" + text[-10_000:]
 
 

@@ -439,6 +439,8 @@ class CheckpointStoreContract:
     async def test_a_save_of_another_attempt_than_the_owners_is_fenced(
         self, store: CheckpointStore, attempt: int
     ) -> None:
+        if attempt > 2 and not isinstance(store, OwnsRuns):
+            return  # without owners a newer attempt is how a resume takes the run over
         await store.save(RUN, checkpoint(1, attempt=2))
         with pytest.raises(FencedError) as refused:
             await store.save(RUN, checkpoint(2, attempt=attempt))
