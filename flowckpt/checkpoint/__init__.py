@@ -2,18 +2,14 @@
 
 from flowckpt.checkpoint.data import CheckpointData, Reason, Status
 from flowckpt.checkpoint.history import History, HistoryView
-from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 from flowckpt.checkpoint.result import LazyValue, StepError, StepResult
 
 __all__ = [
     "CheckpointData",
-    "CheckpointRef",
     "History",
     "HistoryView",
     "LazyValue",
-    "Owner",
     "Reason",
-    "RunInfo",
     "Status",
     "StepError",
     "StepResult",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import attrs
 
 from flowckpt import codec
-from flowckpt.checkpoint import CheckpointRef, Owner, RunInfo, StepResult
+from flowckpt.checkpoint import StepResult
+from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 from flowckpt.cli.stored_runs import StoredRun
 from flowckpt.codec import Json
 from flowckpt.codec.checkpoints import result_document

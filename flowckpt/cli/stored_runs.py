@@ -11,7 +11,8 @@ import attrs
 import click
 
 from flowckpt.blocking import blocking_allowed
-from flowckpt.checkpoint import CheckpointData, CheckpointRef, Owner, RunInfo, Status
+from flowckpt.checkpoint import CheckpointData, Status
+from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.settings import choose_store
 from flowckpt.errors import CheckpointNotFoundError

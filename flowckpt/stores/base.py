@@ -22,12 +22,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import attrs
 
-from flowckpt.checkpoint import CheckpointData, CheckpointRef, Owner, RunInfo
 from flowckpt.errors import EncodingError
+
+if TYPE_CHECKING:
+    from flowckpt.checkpoint import CheckpointData
+    from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 
 
 class CheckpointStore(Protocol):

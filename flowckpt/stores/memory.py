@@ -10,23 +10,11 @@ import copy
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.checkpoint import (
-    CheckpointData,
-    CheckpointRef,
-    History,
-    HistoryView,
-    Owner,
-    Reason,
-    RunInfo,
-)
-from flowckpt.codec import dumps
-from flowckpt.codec.blob import Blob
-from flowckpt.codec.checkpoints import CARRIED, decode_head, encode_head
-from flowckpt.codec.results import as_view, decode_result
+from flowckpt.checkpoint import CheckpointData, History, HistoryView, Reason
 from flowckpt.errors import (
     CheckpointNotFoundError,
     FencedError,
@@ -34,8 +22,21 @@ from flowckpt.errors import (
     RunLockedError,
     SaveConflictError,
 )
+from flowckpt.lazy import LazyModule
 from flowckpt.process import current_process
 from flowckpt.stores.base import Finding, Lease, refused_as_encoding_error
+
+if TYPE_CHECKING:
+    from flowckpt import codec
+    from flowckpt.checkpoint import reference
+    from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+    from flowckpt.codec import checkpoints, results
+    from flowckpt.codec.blob import Blob
+else:  # needed once a run is saved or read; see flowckpt.lazy
+    codec = LazyModule("flowckpt.codec")
+    checkpoints = LazyModule("flowckpt.codec.checkpoints")
+    reference = LazyModule("flowckpt.checkpoint.reference")
+    results = LazyModule("flowckpt.codec.results")
 
 
 @attrs.define(eq=False)
@@ -96,9 +97,9 @@ class MemoryCheckpointStore:
         if data.sequence <= run.last_sequence:
             raise SaveConflictError(workflow_id, sequence=data.sequence, last_sequence=run.last_sequence)
         with refused_as_encoding_error():
-            view = as_view(data.step_results)
-            head, blobs = encode_head(data, run.previous if run.has_saved else None)
-            dumps(head).encode()
+            view = results.as_view(data.step_results)
+            head, blobs = checkpoints.encode_head(data, run.previous if run.has_saved else None)
+            codec.dumps(head).encode()
         if not run.is_adopted:
             self._go_back_to(run, view)
         held = len(run.encoded)
@@ -155,16 +156,16 @@ class MemoryCheckpointStore:
     def _history(self, run: _Run, length: int | None = None) -> History:
         history = History()
         for encoded in run.encoded[:length]:
-            result, blobs = decode_result(json.loads(encoded), run.fetch)
+            result, blobs = results.decode_result(json.loads(encoded), run.fetch)
             history.append(result, encoded, blobs)
         return history
 
     def _data(self, run: _Run, record: _Record) -> CheckpointData:
         merged: dict[str, Any] = {}
         for earlier in run.records[: run.records.index(record)]:
-            merged.update({name: earlier.head[name] for name in CARRIED if name in earlier.head})
+            merged.update({name: earlier.head[name] for name in checkpoints.CARRIED if name in earlier.head})
         merged.update(record.head)
-        data = decode_head(merged, self._history(run, record.results).view(), run.fetch)
+        data = checkpoints.decode_head(merged, self._history(run, record.results).view(), run.fetch)
         return attrs.evolve(data, extra=copy.deepcopy(data.extra)) if data.extra else data
 
     async def clear(self, workflow_id: str) -> None:
@@ -183,7 +184,7 @@ class MemoryCheckpointStore:
     def _reference(workflow_id: str, run: _Run, record: _Record) -> CheckpointRef:
         head, index = record.head, run.records.index(record)
         before = run.records[index - 1].results if index else 0
-        return CheckpointRef(
+        return reference.CheckpointRef(
             workflow_id,
             head["checkpoint_id"],
             head["sequence"],
@@ -191,7 +192,7 @@ class MemoryCheckpointStore:
             Reason(head["reason"]),
             datetime.fromisoformat(head["saved_at"]),
             record.results,
-            len(dumps(head)) + sum(map(len, run.encoded[before : record.results])),
+            len(codec.dumps(head)) + sum(map(len, run.encoded[before : record.results])),
         )
 
     async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
@@ -245,7 +246,7 @@ class MemoryCheckpointStore:
         if run is None or not run.is_owned or run.acquired_at is None:
             return None
         me = current_process()
-        return Owner(me.host, me.boot_id, me.pid, me.start_time, run.acquired_at)
+        return reference.Owner(me.host, me.boot_id, me.pid, me.start_time, run.acquired_at)
 
     async def list_runs(self) -> Sequence[RunInfo]:
         """Return the runs; see `ListsRuns`."""
@@ -258,7 +259,7 @@ class MemoryCheckpointStore:
         data = self._latest(run) if run else None
         if run is None or data is None or run.started_at is None:
             return None
-        return RunInfo(
+        return reference.RunInfo(
             workflow_id,
             data.workflow_name,
             data.status,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from flowckpt.checkpoint import RunInfo, Status
+from flowckpt.checkpoint import Status
+from flowckpt.checkpoint.reference import RunInfo
 from flowckpt.cli.documents import listed_document
 from flowckpt.cli.durations import ago_text, moment_text
 from flowckpt.cli.options import color_option, json_option, store_option

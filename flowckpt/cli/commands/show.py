@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from flowckpt.checkpoint import CheckpointRef, StepResult
+from flowckpt.checkpoint import StepResult
+from flowckpt.checkpoint.reference import CheckpointRef
 from flowckpt.checkpoint.result import look
 from flowckpt.cli.documents import run_document
 from flowckpt.cli.durations import ago_text, duration_text, moment_text

@@ -12,7 +12,8 @@ from typing import Any
 
 import attrs
 
-from flowckpt.checkpoint import CheckpointData, CheckpointRef, History, Reason
+from flowckpt.checkpoint import CheckpointData, History, Reason
+from flowckpt.checkpoint.reference import CheckpointRef
 from flowckpt.codec.blob import Fetch
 from flowckpt.codec.checkpoints import CARRIED, check_schema, decode_head
 from flowckpt.codec.results import decode_result

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from flowckpt.checkpoint import Reason, RunInfo, Status
+from flowckpt.checkpoint import Reason, Status
 from flowckpt.checkpoint.data import STATUS_OF_REASON
+from flowckpt.checkpoint.reference import RunInfo
 from flowckpt.codec import decode
 from flowckpt.codec.blob import Fetch
 from flowckpt.errors import CheckpointCorruptedError

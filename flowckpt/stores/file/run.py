@@ -21,8 +21,9 @@ import time
 from datetime import datetime
 from typing import Any
 
-from flowckpt.checkpoint import CheckpointData, HistoryView, Owner
+from flowckpt.checkpoint import CheckpointData, HistoryView
 from flowckpt.checkpoint.data import SCHEMA_VERSION
+from flowckpt.checkpoint.reference import Owner
 from flowckpt.codec import dumps
 from flowckpt.codec.blob import Blob, Fetch
 from flowckpt.codec.checkpoints import encode_head
