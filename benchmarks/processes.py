@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from hashlib import sha256
 from pathlib import Path
 
 from benchmarks import floor, pipelines
@@ -97,8 +98,6 @@ def resume_growth(directory: Path, counts: tuple[int, int]) -> list[Figure]:
 
 def _journal(path: Path, count: int) -> None:
     """Write the floor's journal without its syncs, which the reading does not feel."""
-    from hashlib import sha256
-
     digest = bytes(32)
     with path.open("wb") as journal:
         for number in range(count):

@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks import floor, pipelines
 from benchmarks.figure import Figure, interleaved
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine
+from flowckpt.blocking import blocking_allowed
 from flowckpt.dsl import Workflow
 from flowckpt.filesystem import PosixFileSystem
 
@@ -70,12 +71,9 @@ def growth(directory: Path, count: int, rounds: int) -> list[Figure]:
         marks: list[float] = []
 
         async def run(engine: WorkflowEngine = engine, marks: list[float] = marks) -> None:
-            from flowckpt.blocking import blocking_allowed
-
             with blocking_allowed(True):
-                async for event in engine.execute(pipelines.durable, count=count):
-                    if event.kind == "StepCompleted":
-                        marks.append(time.perf_counter())
+                events = engine.execute(pipelines.durable, count=count)
+                marks.extend([time.perf_counter() async for event in events if event.kind == "StepCompleted"])
 
         asyncio.run(run())
         tenth = count // 10

@@ -15,7 +15,7 @@ from flowckpt.errors import CheckpointStorageError, EncodingError, FlowckptError
 from flowckpt.stores.base import CheckpointStore
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class Checkpointer:
     """Saves the checkpoints of one attempt of a run.
 
@@ -103,14 +103,14 @@ class Checkpointer:
             raise
         except FlowckptError:
             raise
-        except Exception as error:
+        except Exception as failure:
             raise CheckpointStorageError(
-                f"{type(self.store).__name__} raised {type(error).__name__} while it saved: {error}",
+                f"{type(self.store).__name__} raised {type(failure).__name__} while it saved: {failure}",
                 workflow_id=self.workflow_id,
                 operation="save",
                 is_outcome_unknown=True,
                 remedy=f"'flowckpt resume {self.workflow_id}' finds out what was saved.",
-            ) from error
+            ) from failure
         self.is_usable = True
         return data
 

@@ -150,7 +150,10 @@ class Replay:
         if result is None:
             raise self._changed(f"yields the step {path!r}, which the record does not have", self._describe(path, step))
         action = step.action
-        if result.step_type != action.step_type or _qualname(result.function) != _qualname(action.function_name):
+        now = action.function_name
+        if result.step_type != action.step_type or (
+            result.function != now and _qualname(result.function) != _qualname(now)
+        ):
             self._waiting = {path: result, **self._waiting}
             raise self._changed(f"yields another step under the path {path!r}", self._describe(path, step))
         return Restore(path, step, result)

@@ -34,6 +34,7 @@ IMPORTS_IN_FUNCTIONS = {"ids.py": {"ulid"}, "cli/*": None}
 IMPORTS_BY_NAME = {
     "__init__.py",
     "lazy.py",
+    "checkpoint/__init__.py",
     "codec/tags.py",
     "evidence/*",
     "engine/target.py",

@@ -348,14 +348,16 @@ def _object(value: Any, cls: Any, bare: Any) -> Any:
     _exactly(value, dict, bare)
     hints = typing.get_type_hints(cls, include_extras=True)
     given = {}
-    for key, each in value.items():
+    fields = typing.cast("dict[str, Any]", value)
+    for key, each in fields.items():
         if key not in names:
             raise MisfitError(f"{expected_text(bare)} with the fields {', '.join(names)}", value)
         hint = hints.get(names[key], Any)
         if typing.get_origin(hint) in (typing.Required, typing.NotRequired):
             hint = typing.get_args(hint)[0]
         given[key] = _at(f".{key}", each, hint)
-    if typing.is_typeddict(cls) and (missing := cls.__required_keys__ - given.keys()):
+    required: frozenset[str] = getattr(cls, "__required_keys__", frozenset())
+    if typing.is_typeddict(cls) and (missing := required - given.keys()):
         raise MisfitError(f"{expected_text(bare)} with the fields {', '.join(sorted(missing))}", value)
     return _built(lambda: cls(**given), value, cls)
 
@@ -367,7 +369,7 @@ def _fields(cls: Any) -> dict[str, str] | None:
     if dataclasses.is_dataclass(cls):
         return {field.name: field.name for field in dataclasses.fields(cls) if field.init}
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return {name: name for name in cls._fields}
+        return {name: name for name in getattr(cls, "_fields", ())}
     return {name: name for name in typing.get_type_hints(cls)} if typing.is_typeddict(cls) else None
 
 

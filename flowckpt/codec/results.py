@@ -109,6 +109,9 @@ def _origin(function: str, version: str | None, location: str) -> str:
     return "".join(parts)
 
 
+_EMPTY: dict[str, Any] = {}
+"""One for all the results that have nothing to put in: a long history is read, and collected, in half the objects."""
+
 _KNOWN = {
     "name",
     "step_type",
@@ -155,11 +158,11 @@ def decode_result(document: Json, fetch: Fetch | None = None) -> tuple[StepResul
             get("function", ""),
             get("version"),
             get("location", ""),
-            {} if document.keys() <= _KNOWN else {k: v for k, v in document.items() if k not in _KNOWN},
+            _EMPTY if _KNOWN.issuperset(document) else {k: v for k, v in document.items() if k not in _KNOWN},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as failure:
         raise DecodingError(f"a recorded result is malformed: {failure!r:.120}") from failure
-    return result, ({held.digest: held} if isinstance(held, Blob) else {})
+    return result, ({held.digest: held} if isinstance(held, Blob) else _EMPTY)
 
 
 def append_result(history: History, result: StepResult) -> None:

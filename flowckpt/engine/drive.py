@@ -58,7 +58,6 @@ from flowckpt.execution.python import waited
 from flowckpt.execution.runner import STOPS, Outcome, StepRunner
 from flowckpt.replay import Execute, Finish, Replay, Restore
 
-
 _REFUSALS = (
     WorkflowChangedError,
     DecodingError,
@@ -69,7 +68,7 @@ _REFUSALS = (
 """What is wrong with the record, or with the code against the record; never the fault of a step that ran."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Drive:
     """Drives one attempt of a run.
 

@@ -15,22 +15,16 @@ import inspect
 from functools import partial
 from typing import Any
 
-from flowckpt.blocking import may_block
 from flowckpt.dsl import PythonAction
 from flowckpt.errors import StepTimeoutError
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.thread import StepThread
 
 
-def can_call_in_place(action: PythonAction, timeout_seconds: float | None) -> bool:
-    """Tell whether the function may be called in this thread at once (it may still turn out to be async)."""
-    return timeout_seconds is None and may_block()
-
-
 async def run_python(
     action: PythonAction, *, path: str, timeout_seconds: float | None, interrupts: Interrupts, thread: StepThread
 ) -> Any:
-    """Call the function of a step and return what it returns.
+    """Call the function of a step where it cannot be called in place, and return what it returns.
 
     Args:
         action: the function and its arguments.
@@ -42,15 +36,12 @@ async def run_python(
     Raises:
         StepTimeoutError: it did not end in time.
     """
-    function, args, kwargs = action.function, action.args, action.kwargs
     if timeout_seconds is None:
-        if may_block():
-            value = interrupts.call(function, args, kwargs)
-            return await waited(value, interrupts) if inspect.isawaitable(value) else value
-        return await _guest(action, interrupts, thread)
+        return await _called(action, interrupts, thread)
+    limit = asyncio.timeout(timeout_seconds)
     try:
-        async with asyncio.timeout(timeout_seconds) as limit:
-            return await _guest(action, interrupts, thread)
+        async with limit:
+            return await _called(action, interrupts, thread)
     except TimeoutError as error:
         if limit.expired():
             raise StepTimeoutError(path, timeout_seconds=timeout_seconds) from error
@@ -66,7 +57,7 @@ async def waited(value: Any, interrupts: Interrupts) -> Any:
         interrupts.is_waiting = False
 
 
-async def _guest(action: PythonAction, interrupts: Interrupts, thread: StepThread) -> Any:
+async def _called(action: PythonAction, interrupts: Interrupts, thread: StepThread) -> Any:
     call = partial(action.function, *action.args, **action.kwargs)
     if _is_async(action.function):
         return await waited(call(), interrupts)

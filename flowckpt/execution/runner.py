@@ -10,6 +10,7 @@ import attrs
 from flowckpt import codec
 from flowckpt.blocking import may_block
 from flowckpt.checkpoint import StepResult
+from flowckpt.codec.blob import Recorded
 from flowckpt.codec.results import plain_tree
 from flowckpt.dsl import PythonAction, Step
 from flowckpt.execution.annotation import return_annotation
@@ -97,7 +98,8 @@ class StepRunner:
         """
         action = step.action
         assert isinstance(action, PythonAction)
-        tree = plain_tree(result.held_output, "output")
+        held = result.held_output
+        tree = held.tree if type(held) is Recorded else plain_tree(held, "output")
         return codec.decode(tree, return_annotation(action.function), place=f"{result.path}: output")
 
     def close(self) -> None:

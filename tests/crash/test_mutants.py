@@ -7,8 +7,8 @@ import contextlib
 import pytest
 
 import flowckpt.stores.file.image
-import flowckpt.stores.file.run
 import flowckpt.stores.file.owning
+import flowckpt.stores.file.run
 from flowckpt.errors import FencedError, RunLockedError
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.file.line import seal

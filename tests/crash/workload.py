@@ -16,8 +16,8 @@ import attrs
 
 import flowckpt.codec.blob
 import flowckpt.stores.file.blobs
-import flowckpt.stores.file.run
 import flowckpt.stores.file.reading
+import flowckpt.stores.file.run
 from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import CheckpointData, StepResult
 from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunLockedError

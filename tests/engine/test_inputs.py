@@ -115,7 +115,5 @@ def test_an_input_may_have_the_name_of_any_python_variable_but_the_engines_own()
     def flow(workflow: int, self: int, engine: int, inputs: int) -> Generator[Any, Any, int]:
         return (yield step("sum").python(sum, [workflow, self, engine, inputs]))
 
-    result = WorkflowEngine(MemoryCheckpointStore()).run_sync(
-        flow, **{"workflow": 1, "self": 2, "engine": 3, "inputs": 4}
-    )
+    result = WorkflowEngine(MemoryCheckpointStore()).run_sync(flow, workflow=1, self=2, engine=3, inputs=4)
     assert result.output == 10

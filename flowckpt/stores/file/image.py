@@ -211,6 +211,7 @@ def _join(image: RunImage, record: Record, fetch: Fetch) -> None:
             image._first.setdefault(record.segment, record)
     except (DecodingError, KeyError, TypeError) as error:
         raise _corrupt(image, record.segment, f"before byte {record.end}: {error}") from error
+    record.results = []  # the history holds them now
     image.records.append(record)
     image.counts.append(len(image.history.results))
 

@@ -30,6 +30,7 @@ def run_id_in(filesystem: FileSystem, directory: int) -> str | None:
     numbers = segment_numbers(filesystem.names(directory))
     if not numbers:
         return None
+    header = _header(filesystem, directory, numbers[-1])
     for number in reversed(numbers):
         header = _header(filesystem, directory, number)
         if header.get("kind") == "cleared":
