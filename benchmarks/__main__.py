@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from benchmarks import processes, steps
+from benchmarks import evidence, processes, steps
 from benchmarks.figure import Figure
 
 
@@ -45,6 +45,10 @@ def _groups(directory: Path, *, is_smoke: bool) -> dict[str, Callable[[], list[F
         "growth": lambda: steps.growth(directory, many, min(rounds, 3)),
         "light step": lambda: steps.light_step(directory, many // 2, rounds),
         "large outputs": lambda: steps.large_outputs(directory, few // 10, min(rounds, 5)),
+        "evidence": lambda: [
+            *evidence.large_file(directory, (1 if is_smoke else 256) << 20, min(rounds, 5)),
+            *evidence.unchanged_files(directory, many, min(rounds, 5)),
+        ],
         "import": lambda: processes.imports(1 if is_smoke else 15),
         "resume start": lambda: processes.resume_start(directory, few, 1 if is_smoke else 11),
         "resume growth": lambda: processes.resume_growth(directory, lengths),

@@ -12,12 +12,17 @@ if TYPE_CHECKING:
     from flowckpt.dsl import step, workflow
     from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult, run_sync
     from flowckpt.errors import FlowckptError
+    from flowckpt.evidence import Evidence, EvidencePack, EvidenceType, EvidenceVerifier
     from flowckpt.stores import CheckpointStore, FileCheckpointStore, MemoryCheckpointStore, open_store
 
 # The front door is lazy (PEP 562): a program pays for what it uses, and `flowckpt --help` for next to nothing.
 _ROOMS = {
     "CheckpointData": "flowckpt.checkpoint",
     "CheckpointStore": "flowckpt.stores.base",
+    "Evidence": "flowckpt.evidence",
+    "EvidencePack": "flowckpt.evidence",
+    "EvidenceType": "flowckpt.evidence",
+    "EvidenceVerifier": "flowckpt.evidence",
     "FileCheckpointStore": "flowckpt.stores.file",
     "FlowckptError": "flowckpt.errors",
     "MemoryCheckpointStore": "flowckpt.stores.memory",
@@ -34,6 +39,10 @@ _ROOMS = {
 __all__ = [
     "CheckpointData",
     "CheckpointStore",
+    "Evidence",
+    "EvidencePack",
+    "EvidenceType",
+    "EvidenceVerifier",
     "FileCheckpointStore",
     "FlowckptError",
     "MemoryCheckpointStore",

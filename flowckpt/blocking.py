@@ -7,7 +7,7 @@ thing at a time (`run_sync`, the command line) says so once, here, and steps and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -28,6 +28,27 @@ def blocking_allowed(allowed: bool) -> Iterator[None]:
         yield
     finally:
         _may_block.reset(token)
+
+
+async def finish_despite_cancel(work: Awaitable[T]) -> T:
+    """Await something to its end; a cancel meanwhile is delivered at the task's next await.
+
+    For what must not be left half known: a save, the taking of a run, its giving back.
+    """
+    if may_block():  # nothing else runs in the loop, and the signals know when not to cancel
+        return await work
+    task = asyncio.ensure_future(work)
+    is_cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task})  # unlike awaiting the task itself, a cancel of ours does not reach it
+        except asyncio.CancelledError:
+            is_cancelled = True
+    current = asyncio.current_task()
+    if is_cancelled and current is not None:
+        current.uncancel()  # so that it counts once: asyncio.timeout() asks how often
+        current.cancel()
+    return task.result()
 
 
 async def run_blocking(work: Callable[[], T]) -> T:

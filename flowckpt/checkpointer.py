@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
-from flowckpt.blocking import may_block
+from flowckpt.blocking import finish_despite_cancel
 from flowckpt.checkpoint import CheckpointData, History, Reason, StepError
 from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointStorageError, EncodingError, FlowckptError
@@ -94,10 +93,7 @@ class Checkpointer:
         data = self.attempted = self._checkpoint(reason, checkpoint_id, output, error)
         self.is_usable = False
         try:
-            if may_block():
-                await self.store.save(self.workflow_id, data)
-            else:
-                await _despite_cancel(self.store.save(self.workflow_id, data))
+            await finish_despite_cancel(self.store.save(self.workflow_id, data))
         except EncodingError:  # refused before anything was written
             self.is_usable = True
             raise
@@ -113,22 +109,3 @@ class Checkpointer:
             ) from failure
         self.is_usable = True
         return data
-
-
-async def _despite_cancel(saving: Any) -> None:
-    """Await a save to its end; a cancel meanwhile is delivered at the next await of the task."""
-    task = asyncio.ensure_future(saving)
-    was_cancelled = False
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise
-            was_cancelled = True
-        except BaseException:
-            break  # the save's own error: read from the task below
-    current = asyncio.current_task()
-    if was_cancelled and current is not None:
-        current.cancel()
-    task.result()

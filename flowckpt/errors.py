@@ -19,6 +19,8 @@ __all__ = [
     "CheckpointStorageError",
     "DecodingError",
     "EncodingError",
+    "EvidenceCaptureError",
+    "EvidenceError",
     "FencedError",
     "FlowckptError",
     "ForeignRecordError",
@@ -147,6 +149,39 @@ class DecodingError(FlowckptError):
     def __init__(self, message: str, *, place: str = "", remedy: str = "") -> None:
         super().__init__(message, remedy=remedy)
         self.place = place
+
+
+# --- Evidence: a claim about the outside world is written wrongly (what the world says is a verdict, never an error) --
+
+
+class EvidenceError(FlowckptError):
+    """A claim, a pack or a verifier is not defined as one.
+
+    Attributes:
+        evidence_type: the kind of the claim; empty where none is concerned.
+    """
+
+    def __init__(self, message: str, *, evidence_type: str = "", remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.evidence_type = evidence_type
+
+
+class EvidenceCaptureError(EvidenceError):
+    """The facts of a claim cannot be captured, because the world is not as the step promises.
+
+    Attributes:
+        description: the claim.
+        detail: what was found instead.
+    """
+
+    def __init__(self, *, evidence_type: str, description: str, detail: str) -> None:
+        super().__init__(
+            f"the facts of {description!r} cannot be captured: {detail}",
+            evidence_type=evidence_type,
+            remedy="A step's evidence must hold when the step ends: mend the step, or leave the claim out.",
+        )
+        self.description = description
+        self.detail = detail
 
 
 # --- Running ---------------------------------------------------------------------------------------------------------

@@ -156,6 +156,10 @@ class Replay:
         ):
             self._waiting = {path: result, **self._waiting}
             raise self._changed(f"yields another step under the path {path!r}", self._describe(path, step))
+        if result.version != step.modifiers.version:
+            self._waiting = {path: result, **self._waiting}
+            tags = f"recorded {result.version!r}, now {step.modifiers.version!r}"
+            raise self._changed(f"yields another version of the step {path!r} ({tags})", self._describe(path, step))
         return Restore(path, step, result)
 
     def _finished(self, output: Any) -> Command:
@@ -179,7 +183,7 @@ class Replay:
                 workflow_name=self._workflow_name,
                 recorded=recorded,
                 yielded=yielded,
-                remedy="Nothing was run or changed. Restore the code that wrote the record and resume, or start a new "
+                remedy="No recorded step was run, and nothing was saved. Restore the code that wrote the record and resume, or start a new "
                 "run with the new code.",
             )
         )

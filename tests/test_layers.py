@@ -138,7 +138,7 @@ def test_imports_go_downwards_only(file):
         ("flowckpt.errors", "import clock", False),
         ("flowckpt.engine.engine", "from flowckpt.stores.base import Lease", False),
         ("flowckpt.evidence.verifier", "from flowckpt.evidence.model import Evidence", False),
-        ("flowckpt.evidence.model", "from flowckpt.evidence.errors import EvidenceError", False),
+        ("flowckpt.evidence.model", "from flowckpt.errors import EvidenceError", False),
         ("flowckpt.evidence.model", "from flowckpt.codec import encode", True),
         ("flowckpt.evidence.verifier", "from flowckpt.codec import encode", False),
         ("flowckpt.evidence.verifier", "from flowckpt.stores.base import CheckpointStore", True),

@@ -296,6 +296,7 @@ class Drive:
             ending,
             is_saved,
         )
+        self.interrupts.result = self.result
         if isinstance(ending, RunInterrupted):
             ending.result = self.result
 

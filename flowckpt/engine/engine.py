@@ -13,7 +13,7 @@ from flowckpt.clock import Clock, SystemClock
 from flowckpt.dsl import Workflow
 from flowckpt.engine.options import RunOptions
 from flowckpt.engine.result import WorkflowResult
-from flowckpt.errors import NestedLoopError, WorkflowDefinitionError
+from flowckpt.errors import InputError, NestedLoopError, WorkflowDefinitionError
 from flowckpt.ids import IdFactory, new_run_id
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.base import CheckpointStore
@@ -176,7 +176,7 @@ class WorkflowEngine:
         """
         _check_workflow(workflow)
         bound = binding.bind_inputs(workflow, inputs)
-        run = workflow_id or self._new_id()
+        run = self._new_id() if workflow_id is None else _checked_id(workflow_id)
         return session.Session(
             self.store, self._clock, self._random, workflow, run, options or RunOptions(), bound=bound, inputs=inputs
         )
@@ -198,7 +198,7 @@ class WorkflowEngine:
             self._clock,
             self._random,
             workflow,
-            workflow_id,
+            _checked_id(workflow_id),
             options or RunOptions(),
             bound=None,
             inputs=inputs,
@@ -220,6 +220,16 @@ def run_sync(
 ) -> WorkflowResult:
     """Start a run with the default engine (file store in `.flowckpt`); see `WorkflowEngine.run_sync`."""
     return WorkflowEngine().run_sync(workflow, workflow_id=workflow_id, options=options, **inputs)
+
+
+def _checked_id(workflow_id: object) -> str:
+    if not isinstance(workflow_id, str) or not workflow_id.strip():
+        raise InputError(
+            f"a run's id must be text and not blank, got {workflow_id!r:.80} ({type(workflow_id).__name__})",
+            parameter="workflow_id",
+            remedy="Give a text, or none to get a new one.",
+        )
+    return workflow_id
 
 
 def _check_workflow(workflow: object) -> None:

@@ -60,6 +60,10 @@ def failed_step(error: BaseException) -> str:
     while at is not None and id(at) not in seen:
         if isinstance(at, StepFailedError):
             return at.path
+        if isinstance(at, BaseExceptionGroup):
+            for each in at.exceptions:  # collected in the order in which the steps failed
+                if path := failed_step(each):
+                    return path
         seen.add(id(at))
         at = at.__cause__ or at.__context__
     return ""

@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from flowckpt import codec
+from flowckpt.blocking import finish_despite_cancel
 from flowckpt.checkpoint import CheckpointData, History, HistoryView, Status
 from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
@@ -86,7 +87,7 @@ class Session:
     async def _taken(self, *, is_observed: bool = True) -> AsyncGenerator[Drive | CompletedRun, None]:
         """Own the run for the block, and give it back however the block ends."""
         store, workflow_id = self._store, self._workflow_id
-        lease = await _acquired(store, workflow_id, steal=self._options.steal)
+        lease = await finish_despite_cancel(_acquired(store, workflow_id, steal=self._options.steal))
         try:
             for notice in lease.notices:
                 _log.warning("run %s: %s", workflow_id, notice)
@@ -95,7 +96,7 @@ class Session:
             yield drive
         finally:
             if isinstance(store, OwnsRuns):
-                await store.release(workflow_id)
+                await finish_despite_cancel(store.release(workflow_id))
 
     def _started(self, lease: Lease, bound: BoundInputs) -> Drive:
         if lease.latest is not None:

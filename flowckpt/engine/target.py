@@ -133,9 +133,9 @@ def _import_file(file: Path, shown: str) -> ModuleType:
     """Import a file the way `python file.py` would: its directory first on the path, under the name of the file."""
     if not file.is_file():
         raise TargetError(
-            f"there is no file {file}",
+            f"{file} is {'a directory' if file.is_dir() else 'not there'}",
             target=shown,
-            remedy="If it has moved, say where: --target path/to/file.py:name.",
+            remedy="Check the path; 'flowckpt resume' takes a file that has moved by --target path/to/file.py:name.",
         )
     name = file.stem
     known = sys.modules.get(name)

@@ -44,6 +44,8 @@ class Interrupts:
         self._former: dict[signal.Signals, Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
+        self.result: Any = None
+        """How the run ended, once it has; for a signal that comes too late to stop it."""
         self.is_waiting = False
         """Whether the engine waits in the loop for something that a cancel may end."""
 
@@ -56,10 +58,11 @@ class Interrupts:
                     signal.signal(number, self._handle)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         for number, former in self._former.items():
             signal.signal(number, former)
         self._former.clear()
+        self._raise_unheard(error)
 
     def watch(self, task: asyncio.Task[Any] | None) -> None:
         """Name the task to be cancelled when a signal comes while it waits in the loop."""
@@ -70,9 +73,16 @@ class Interrupts:
         """Call user code in this thread, where a signal may reach it."""
         self._is_user_code = True
         try:
-            return function(*args, **kwargs)
+            return _called(function, args, kwargs)
         finally:
             self._is_user_code = False
+
+    def _raise_unheard(self, error: BaseException | None) -> None:
+        """Raise a signal that came when no step was left to stop: the program must hear of it all the same."""
+        if self.noted and error is None:
+            stop = RunInterrupted(self.noted)
+            stop.result = self.result
+            raise stop
 
     def raise_noted(self) -> None:
         """Raise what was noted, if anything.
@@ -88,6 +98,8 @@ class Interrupts:
         if isinstance(error, asyncio.CancelledError) and self.noted and self._task is not None:
             self._task.uncancel()
             return RunInterrupted(self.noted)
+        if type(error) is KeyboardInterrupt:  # Python's own, where no handler of ours is installed, or a step's
+            return RunInterrupted("SIGINT").with_traceback(error.__traceback__)
         return error
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -100,6 +112,11 @@ class Interrupts:
             raise RunInterrupted(name)
         if self.is_waiting and self._loop is not None and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
+
+
+def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call user code in a frame of its own, so that a function written in C is told from the engine around it."""
+    return function(*args, **kwargs)
 
 
 _CALL: CodeType = Interrupts.call.__code__

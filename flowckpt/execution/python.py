@@ -15,6 +15,7 @@ import inspect
 from functools import partial
 from typing import Any
 
+from flowckpt.blocking import blocking_allowed
 from flowckpt.dsl import PythonAction
 from flowckpt.errors import StepTimeoutError
 from flowckpt.execution.interrupts import Interrupts
@@ -52,7 +53,8 @@ async def waited(value: Any, interrupts: Interrupts) -> Any:
     """Await something that a signal may cancel."""
     interrupts.is_waiting = True
     try:
-        return await value
+        with blocking_allowed(False):  # what is awaited may make tasks, which then share the loop
+            return await value
     finally:
         interrupts.is_waiting = False
 

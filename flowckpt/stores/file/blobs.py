@@ -21,17 +21,19 @@ from flowckpt.stores.file.names import BLOBS, temporary_name
 _NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.EINVAL, errno.ENXIO)
 
 
-def write_blobs(filesystem: FileSystem, run: int, blobs: Iterable[Blob]) -> None:
+def write_blobs(filesystem: FileSystem, run: int, blobs: Iterable[Blob], *, is_directory_durable: bool = False) -> None:
     """Make blobs durable in the directory of a run.
 
     Args:
         filesystem: the calls.
         run: the run's directory, open.
         blobs: the blobs, none of them trusted to be there.
+        is_directory_durable: whether this writer has made the blobs' own directory durable before.
     """
-    with contextlib.suppress(FileExistsError):
-        filesystem.make_directory(run, BLOBS)
-    filesystem.sync(run)
+    if not is_directory_durable:
+        with contextlib.suppress(FileExistsError):
+            filesystem.make_directory(run, BLOBS)
+        filesystem.sync(run)
     directory = filesystem.open_directory(run, BLOBS)
     try:
         for blob in blobs:

@@ -30,7 +30,7 @@ from flowckpt.codec.checkpoints import encode_head
 from flowckpt.codec.results import as_view, encode_time
 from flowckpt.errors import FencedError, ForeignRecordError, RunLockedError, SaveConflictError
 from flowckpt.filesystem import FileSystem
-from flowckpt.process import current_process, is_alive
+from flowckpt.process import ProcessIdentity, current_process, is_alive
 from flowckpt.stores.base import refused_as_encoding_error
 from flowckpt.stores.file.blobs import write_blobs
 from flowckpt.stores.file.image import RunImage, read_run
@@ -129,6 +129,7 @@ class OwnedRun:
         self._chain = image.history.chains[0]
         self.last_sequence = image.last_sequence
         self._first: CheckpointData | None = None  # of this attempt: later ones hold what differs from it
+        self._has_blob_directory = False
         self._blobs = {digest for blobs in image.history.blobs.values() for digest in blobs}
 
     def save(self, data: CheckpointData) -> None:
@@ -219,7 +220,10 @@ class OwnedRun:
             blobs.extend(view.history.blobs.get(index, {}).values())
         missing = {blob.digest: blob for blob in blobs if blob.digest not in self._blobs}
         if missing:
-            write_blobs(self._filesystem, self._directory, missing.values())
+            write_blobs(
+                self._filesystem, self._directory, missing.values(), is_directory_durable=self._has_blob_directory
+            )
+            self._has_blob_directory = True
             self._blobs.update(missing)
         for blob in blobs:
             blob.settle(self._fetch)
@@ -252,6 +256,8 @@ def claim(
     lock = filesystem.open_lock(directory, LOCK)
     try:
         is_locked = take_lock(filesystem, lock)
+        if not is_locked and _is_dead(newest_owner(filesystem, directory)):
+            steal = True  # a child that a dead owner forked still holds its lock; the claim below fences whoever wrote
         if not filesystem.status(lock).links:
             raise FileNotFoundError(errno.ENOENT, "a clear has removed the lock meanwhile", LOCK)
         if not is_locked and not steal:
@@ -375,6 +381,12 @@ def _sweep(filesystem: FileSystem, directory: int) -> None:
     finally:
         for place in places[1:]:
             filesystem.close(place)
+
+
+def _is_dead(owner: Owner | None) -> bool:
+    return owner is not None and (
+        is_alive(ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)) is False
+    )
 
 
 def _describe(owner: Owner | None) -> str:

@@ -1,0 +1,78 @@
+"""The checks, one file per kind, and the one table that leads from a kind to its check.
+
+Others add kinds through the entry-point group `flowckpt.evidence`: the entry's name is the kind, its object a `Check`
+or a class of one. A kind of flowckpt's own cannot be replaced so. A kind is looked up, never imported: what a record
+names can only be what is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from flowckpt.evidence.checks.base import Check, UncheckableClaimError
+from flowckpt.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from importlib import metadata
+else:  # 12 ms, and only the kinds of others need it
+    metadata = LazyModule("importlib.metadata")
+
+ENTRY_POINTS = "flowckpt.evidence"
+
+TABLE: Mapping[str, str] = {
+    "artifact_exists": "ArtifactExists",
+    "file_sha256": "FileSha256",
+    "directory_digest": "DirectoryDigest",
+    "command_exit": "CommandExit",
+    "db_row": "DbRow",
+    "network_reachable": "NetworkReachable",
+    "api_response": "ApiResponse",
+    "process_exists": "ProcessExists",
+    "container_running": "ContainerRunning",
+    "predicate": "Predicate",
+}
+"""From a kind to the class of its check, in the module of the kind's own name."""
+
+_MADE: dict[str, Check] = {}
+
+
+def check_for(kind: str, own: Mapping[str, Check] | None = None) -> Check:
+    """Return the check of a kind.
+
+    Args:
+        kind: the kind of a claim.
+        own: the kinds that the program adds.
+
+    Raises:
+        UncheckableClaimError: nobody here knows the kind, or its plugin cannot be loaded.
+    """
+    check = _MADE.get(kind)
+    if check is not None:
+        return check
+    if kind in TABLE:
+        module = importlib.import_module(f"flowckpt.evidence.checks.{kind}")  # a name of the table
+        own_check: Check = getattr(module, TABLE[kind])()
+        return _MADE.setdefault(kind, own_check)
+    if own and kind in own:
+        return own[kind]
+    return _plugin(kind)
+
+
+def _plugin(kind: str) -> Check:
+    for entry_point in metadata.entry_points(group=ENTRY_POINTS, name=kind):
+        try:
+            found = entry_point.load()
+            check = found() if isinstance(found, type) else found
+        except Exception as error:  # whatever a plugin's import raises
+            raise UncheckableClaimError(
+                f"the plugin for {kind!r} ({entry_point.value}) cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
+        if isinstance(check, Check):
+            return _MADE.setdefault(kind, check)
+        raise UncheckableClaimError(f"the plugin for {kind!r} ({entry_point.value}) gives no Check: {check!r:.80}")
+    raise UncheckableClaimError(
+        f"no check is known for claims of the kind {kind!r}",
+        remedy=f"Upgrade flowckpt, or install the plugin that adds it to the entry-point group {ENTRY_POINTS!r}.",
+    )

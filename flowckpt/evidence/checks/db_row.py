@@ -1,0 +1,97 @@
+"""`db_row`: rows that match are there, and all of them have the values that were promised."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import Any
+
+from flowckpt.evidence.checks.base import VERIFIED, Check, CheckContext, MalformedClaimError, Outcome, failed
+from flowckpt.evidence.checks.reading import mapping_in, text_in
+from flowckpt.evidence.databases import database_for
+from flowckpt.evidence.databases.base import NoSuchThingError, Query
+from flowckpt.evidence.model import Evidence
+from flowckpt.evidence.redaction import HIDDEN, is_sensitive
+from flowckpt.evidence.secret import is_digest, matches
+
+MOST_SHOWN = 3
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+]*)://(.*)", re.DOTALL)
+
+
+class DbRow(Check):
+    """Reads all matching rows."""
+
+    is_slow = True
+
+    def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
+        """Compare every matching row, and want at least one."""
+        facts = claim.expected
+        table, where, values = text_in(facts, "table"), mapping_in(facts, "where"), mapping_in(facts, "values")
+        scheme, database = _database(claim)
+        columns = list(values)
+        deadline = context.deadline_after(context.settings.limits.query_seconds)
+        count, wrong, details = 0, 0, list[str]()
+        try:
+            with database_for(scheme).rows(database, Query(table, columns, where), context) as rows:
+                for row in rows:
+                    count += 1
+                    deadline.left()
+                    different = [
+                        _difference(name, values[name], found, claim)
+                        for name, found in zip(columns, row, strict=False)
+                        if not _is_same(values[name], found)
+                    ]
+                    if different:
+                        wrong += 1
+                        if len(details) < MOST_SHOWN:
+                            details.append(f"{table} row {count}: {'; '.join(different)}")
+        except NoSuchThingError as missing:
+            return failed(str(missing), str(missing))
+        if not count:
+            return failed(f"no row of {table!r:.80} matches {_shown_where(where, claim)}")
+        if wrong:
+            if wrong > len(details):
+                details.append(f"… and {wrong - len(details)} more rows")
+            return failed(f"{wrong} of {count} matching rows of {table!r:.80} differ: {details[0]}", *details)
+        return VERIFIED
+
+
+def _database(claim: Evidence) -> tuple[str, str]:
+    path = claim.metadata.get("db_path")
+    if isinstance(path, PurePath):
+        path = str(path)
+    if path is not None:
+        if type(path) is not str or not path:
+            raise MalformedClaimError(f"metadata['db_path'] is {path!r:.80}, and not a path")
+        return "sqlite", path
+    address = claim.metadata.get("database")
+    match = _SCHEME.fullmatch(address) if isinstance(address, str) else None
+    if match is None or not isinstance(address, str):
+        raise MalformedClaimError(
+            "the claim names no database", remedy="Give it a metadata['db_path'], or a metadata['database'] URL."
+        )
+    return match[1], match[2].removeprefix("/") if match[1] == "sqlite" else address
+
+
+def _is_same(wanted: Any, found: Any) -> bool:
+    if is_digest(wanted):
+        return matches(wanted, found)
+    if isinstance(wanted, int | float) and isinstance(found, int | float):
+        return wanted == found  # SQLite has no booleans, and keeps 1.0 as 1 where a column is of integers
+    return type(wanted) is type(found) and bool(wanted == found)
+
+
+def _difference(name: str, wanted: Any, found: Any, claim: Evidence) -> str:
+    if is_digest(wanted) or name in claim.hidden_names or is_sensitive(name):
+        return f"{name} differs {HIDDEN}"
+    return f"{name} is {found!r:.60}, not {wanted!r:.60}"
+
+
+def _shown_where(where: dict[str, Any], claim: Evidence) -> str:
+    if not where:
+        return "(there is none at all)"
+    return ", ".join(
+        f"{name}={HIDDEN if name in claim.hidden_names or is_sensitive(name) else f'{value!r:.60}'}"
+        for name, value in where.items()
+    )

@@ -1,0 +1,215 @@
+"""Short ways to write claims. What is not given is captured when the step commits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from flowckpt.errors import EvidenceError
+from flowckpt.evidence.evidence_type import EvidenceType
+from flowckpt.evidence.model import Evidence, State
+from flowckpt.evidence.redaction import has_credentials, shown_url
+from flowckpt.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from flowckpt.evidence import function_name, registry, secret
+else:  # hashlib costs 10 ms, and few claims hold secrets or functions
+    function_name = LazyModule("flowckpt.evidence.function_name")
+    registry = LazyModule("flowckpt.evidence.registry")
+    secret = LazyModule("flowckpt.evidence.secret")
+
+AnyPath = str | os.PathLike[str]
+
+
+def artifact_exists(
+    path: AnyPath,
+    type: Literal["file", "directory", "any"] = "any",  # noqa: A002 - the fact is called so in records, too
+) -> Evidence:
+    """Claim that something is there; once captured, that a file has not become smaller.
+
+    Args:
+        path: where, relative to the verifier's base path.
+        type: what it must be.
+    """
+    if type not in ("file", "directory", "any"):
+        raise EvidenceError(f"{type!r:.80} is no type of an artifact", remedy="Write 'file', 'directory' or 'any'.")
+    expected = {"path": _path(path), "type": type}
+    what = {"file": "the file ", "directory": "the directory ", "any": ""}[type]
+    return Evidence(EvidenceType.ARTIFACT_EXISTS, f"{what}{expected['path']} exists", expected, state=State.UNCAPTURED)
+
+
+def file_sha256(path: AnyPath, sha256: str | None = None) -> Evidence:
+    """Claim that a file has a content.
+
+    Args:
+        path: which, relative to the verifier's base path.
+        sha256: the digest as 64 hex digits; captured where not given.
+    """
+    return _digest_claim(EvidenceType.FILE_SHA256, f"the content of {_path(path)}", path, "sha256", sha256)
+
+
+def directory_digest(path: AnyPath, digest: str | None = None) -> Evidence:
+    """Claim that a directory has its content: names, files and links, all the way down.
+
+    Args:
+        path: which, relative to the verifier's base path.
+        digest: the digest of the tree; captured where not given.
+    """
+    kind = EvidenceType.DIRECTORY_DIGEST
+    return _digest_claim(kind, f"the content of the directory {_path(path)}", path, "digest", digest)
+
+
+def command_exit(exit_code: int = 0) -> Evidence:
+    """Claim that the step's command returned an exit code.
+
+    Args:
+        exit_code: the code; a negative one is the number of a signal.
+    """
+    if type(exit_code) is not int:
+        raise EvidenceError(f"{exit_code!r:.80} is no exit code", remedy="Write a whole number.")
+    return Evidence(EvidenceType.COMMAND_EXIT, f"the command returned {exit_code}", {"exit_code": exit_code})
+
+
+def db_row(
+    database: AnyPath,
+    table: str,
+    where: Mapping[str, Any] | None = None,
+    values: Mapping[str, Any] | None = None,
+    *,
+    secret_columns: Iterable[str] = (),
+) -> Evidence:
+    """Claim that rows match, at least one, and that all of them have values.
+
+    Args:
+        database: an SQLite file, relative to the verifier's base path; or a URL of a database of another kind.
+        table: the table.
+        where: columns and values that select rows; None is NULL. Without any, all rows of the table.
+        values: columns and values that each of these rows must have.
+        secret_columns: columns never to be shown. Their `values` are recorded as salted digests only.
+    """
+    hidden = tuple(secret_columns)
+    address = os.fspath(database)
+    if isinstance(address, str) and "://" in address:
+        if has_credentials(address):
+            raise EvidenceError(
+                f"{shown_url(address)} was given with a user or password, which would be recorded",
+                evidence_type="db_row",
+                remedy="Leave it to the environment or a password file of the database's client.",
+            )
+        metadata: dict[str, Any] = {"database": address}
+    else:
+        metadata = {"db_path": _path(address)}
+    if hidden:
+        metadata["secret"] = list(hidden)
+    promised = {
+        name: secret.digest_of_secret(value) if name in hidden else value for name, value in (values or {}).items()
+    }
+    expected = {"table": table, "where": dict(where or {}), "values": promised}
+    return Evidence(EvidenceType.DB_ROW, f"rows of {table} in {shown_url(address) if '://' in address else address}",
+                    expected, metadata)  # fmt: skip
+
+
+def network_reachable(host: str, port: int) -> Evidence:
+    """Claim that somebody accepts connections; the verifier must allow the host and port.
+
+    Args:
+        host: a name or an address.
+        port: the port.
+    """
+    return Evidence(
+        EvidenceType.NETWORK_REACHABLE, f"{host}:{port} can be reached", {"host": host, "port": _port(port)}
+    )
+
+
+def api_response(
+    url: str,
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+    json: Mapping[str, Any] | None = None,
+) -> Evidence:
+    """Claim what a GET of a URL answers; the verifier must allow its host and port.
+
+    Args:
+        url: a URL of http or https, without credentials.
+        status: the status; 200 where nothing else is promised.
+        headers: headers of the answer.
+        json: values of the JSON body by their places, as `{"data.items[0].id": 7}`.
+    """
+    if has_credentials(url):
+        raise EvidenceError(
+            f"{shown_url(url)} was given with credentials, which would be recorded",
+            evidence_type="api_response",
+            remedy="Give them to the verifier: AllowedHost(…, headers={'Authorization': …}).",
+        )
+    expected: dict[str, Any] = {"url": url}
+    if status is not None or not (headers or json):
+        expected["status"] = 200 if status is None else status
+    if headers:
+        expected["headers"] = dict(headers)
+    if json:
+        expected["json"] = dict(json)
+    return Evidence(EvidenceType.API_RESPONSE, f"the answer of {shown_url(url)}", expected)
+
+
+def process_exists(pid: int | None = None) -> Evidence:
+    """Claim that a process lives: the very one that has the pid when the step commits.
+
+    Args:
+        pid: its id; None for the program's own process.
+    """
+    if pid is not None and (type(pid) is not int or pid < 1):
+        raise EvidenceError(f"{pid!r:.80} is no process id", remedy="Write a whole number above 0.")
+    expected = {} if pid is None else {"pid": pid}
+    said = "this process" if pid is None else f"process {pid}"
+    return Evidence(EvidenceType.PROCESS_EXISTS, f"{said} lives", expected, state=State.UNCAPTURED)
+
+
+def container_running(name: str) -> Evidence:
+    """Claim that a container runs: the very one that has the name when the step commits.
+
+    Args:
+        name: its name or id.
+    """
+    expected = {"name": name}
+    return Evidence(EvidenceType.CONTAINER_RUNNING, f"container {name} runs", expected, state=State.UNCAPTURED)
+
+
+def predicate(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Evidence:
+    """Claim that a function of the program returns True for these arguments.
+
+    Args:
+        function: a function with a name of its own; may be asynchronous. Writing the claim registers it.
+        *args: its arguments; values that can be recorded.
+        **kwargs: its named arguments.
+    """
+    registry.register_predicate(function)
+    name = function_name.function_name(function)
+    expected: dict[str, Any] = {"function": name}
+    if args:
+        expected["args"] = list(args)
+    if kwargs:
+        expected["kwargs"] = kwargs
+    return Evidence(EvidenceType.PREDICATE, f"{name} says True", expected)
+
+
+def _digest_claim(kind: EvidenceType, said: str, path: AnyPath, fact: str, digest: str | None) -> Evidence:
+    expected = {"path": _path(path)}
+    if digest is None:
+        return Evidence(kind, said, expected, state=State.UNCAPTURED)
+    if not isinstance(digest, str):
+        raise EvidenceError(f"{digest!r:.80} is no digest", evidence_type=kind, remedy="Write its hex digits.")
+    return Evidence(kind, said, {**expected, fact: digest})
+
+
+def _path(path: AnyPath) -> str:
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise EvidenceError(f"{text!r:.80} is no path", remedy="Write a text that is not empty.")
+    return text
+
+
+def _port(port: object) -> int:
+    if type(port) is not int or not 1 <= port <= 65_535:
+        raise EvidenceError(f"{port!r:.80} is no port", remedy="Write a whole number from 1 to 65535.")
+    return port

@@ -1,0 +1,169 @@
+"""Rows of an SQLite database, read by a connection that can do nothing else.
+
+- The path goes through the sandbox, and into the URI percent-encoded, so that it can carry no options.
+- `mode=ro` creates nothing. A database in WAL mode that nobody has open is opened `immutable`, because SQLite would
+  leave a `-wal` and a `-shm` behind even where it only reads; one that somebody has open, with `readonly_shm`.
+- Identifiers come from the catalogue, values are bound, and an authorizer denies all but SELECT and READ: no functions,
+  no pragmas, no ATTACH, no recursion.
+- The time is limited by a progress handler and the size of a value by SQLite itself.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from flowckpt.evidence.checks.base import (
+    CheckContext,
+    CheckTimeoutError,
+    Deadline,
+    MalformedClaimError,
+    RefusedClaimError,
+    UncheckableClaimError,
+)
+from flowckpt.evidence.databases.base import NoSuchThingError, Query
+from flowckpt.evidence.sandbox import shown_path
+
+_ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ})
+_STEPS = 1_000  # instructions of SQLite's machine between two looks at the clock
+_WAL = 2  # the file format's version in bytes 18 and 19 of the header (sqlite.org/fileformat.html)
+
+
+class Sqlite:
+    """Reads SQLite files."""
+
+    @contextmanager
+    def rows(self, database: str, query: Query, context: CheckContext) -> Iterator[Iterator[tuple[Any, ...]]]:
+        """Return all matching rows of a table or view."""
+        for name, value in query.where.items():
+            _check_value(name, value)
+        deadline = context.deadline_after(context.settings.limits.query_seconds)
+        try:
+            with closing(_open(database, context, deadline)) as connection:
+                sql = _sql(connection, database, query)
+                connection.set_authorizer(_authorize)
+                with closing(connection.execute(sql, list(query.where.values()))) as cursor:
+                    yield iter(cursor)
+        except sqlite3.Error as error:
+            if deadline.is_over():
+                raise CheckTimeoutError(f"the query took longer than the limit of {deadline.seconds:g} s") from error
+            raise _explained(error, database) from error
+
+
+def _open(database: str, context: CheckContext, deadline: Deadline) -> sqlite3.Connection:
+    try:
+        path, status = context.sandbox.real_path(database)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NoSuchThingError(f"the database {shown_path(database)} does not exist") from None
+    if status.st_size == 0:
+        raise NoSuchThingError(f"the database {shown_path(database)} is empty")
+    options = "mode=ro&immutable=1" if _is_wal_at_rest(database, path, context) else "mode=ro&readonly_shm=1"
+    try:
+        uri = f"file:{quote(os.fsencode(path), safe='/')}?{options}"
+        connection = sqlite3.connect(uri, uri=True, timeout=min(deadline.left(), 5.0), isolation_level=None)
+    except ValueError as error:  # an embedded NUL, and the like
+        raise RefusedClaimError(f"{shown_path(database)} is no path of a database") from error
+    try:
+        connection.set_progress_handler(deadline.is_over, _STEPS)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, context.settings.limits.value_bytes)
+        connection.text_factory = _text
+        for pragma in ("query_only = 1", "trusted_schema = 0", "cell_size_check = 1", "mmap_size = 0"):
+            connection.execute(f"PRAGMA {pragma}")
+        connection.execute("BEGIN")  # the catalogue and the rows are of one moment
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # the file is really opened here
+        now = Path(path).lstat()
+        if (now.st_dev, now.st_ino) != (status.st_dev, status.st_ino):
+            raise RefusedClaimError(f"{shown_path(database)} was replaced while it was opened")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_wal_at_rest(database: str, path: str, context: CheckContext) -> bool:
+    file = context.sandbox.open_file(database)
+    try:
+        header = os.pread(file, 20, 0)
+    finally:
+        os.close(file)
+    return len(header) == 20 and header[18] == _WAL and not os.path.lexists(f"{path}-wal")
+
+
+def _sql(connection: sqlite3.Connection, database: str, query: Query) -> str:
+    """Build the query out of names that the catalogue knows."""
+    found = connection.execute(
+        "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE",
+        [_encodable(query.table)],
+    ).fetchone()
+    if found is None:
+        raise NoSuchThingError(f"{shown_path(database)} has no table {query.table!r:.80}")
+    table, definition = found
+    if isinstance(definition, str) and definition[:22].upper().split()[:2] == ["CREATE", "VIRTUAL"]:
+        raise RefusedClaimError(f"{table!r:.80} is a virtual table: reading it would run the code of its module")
+    columns = {row[1].lower(): row[1] for row in connection.execute(f"PRAGMA table_xinfo({_quoted(table)})")}
+    for name in (*query.columns, *query.where):
+        if name.lower() not in columns:
+            raise NoSuchThingError(f"the table {table!r:.80} has no column {name!r:.80}")
+    wanted = ", ".join(_quoted(columns[name.lower()]) for name in query.columns) or "1"
+    conditions = " AND ".join(f"{_quoted(columns[name.lower()])} IS ?" for name in query.where) or "1"
+    return f"SELECT {wanted} FROM main.{_quoted(table)} WHERE {conditions}"  # noqa: S608 - names of the catalogue
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _encodable(name: str) -> str:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise MalformedClaimError(f"{name!r:.80} is no name") from None
+    return name
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _authorize(action: int, *_: str | None) -> int:
+    return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY
+
+
+def _check_value(name: str, value: object) -> None:
+    if value is None or (isinstance(value, bool | str | bytes) and type(value) in (bool, str, bytes)):
+        if isinstance(value, str):
+            _encodable(value)
+        return
+    if type(value) is int and -(2**63) <= value < 2**63:
+        return
+    if type(value) is float and not math.isnan(value):
+        return
+    raise MalformedClaimError(
+        f"the value of {name!r:.80} is a {type(value).__name__} that SQLite cannot hold",
+        remedy="Write None, a bool, an int of 64 bits, a float, a text or bytes, as the table stores it.",
+    )
+
+
+def _explained(error: sqlite3.Error, database: str) -> Exception:
+    name = getattr(error, "sqlite_errorname", "")
+    where = shown_path(database)
+    if name in ("SQLITE_BUSY", "SQLITE_LOCKED") or name.startswith("SQLITE_BUSY_"):
+        return UncheckableClaimError(f"the database {where} is locked by somebody who writes")
+    if name == "SQLITE_NOTADB":
+        return UncheckableClaimError(f"{where} is no SQLite database")
+    if name.startswith("SQLITE_AUTH") or "prohibited" in str(error) or "not authorized" in str(error):
+        return RefusedClaimError(f"reading that of {where} would do more than read: {error!s:.120}")
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
+        return UncheckableClaimError(
+            f"{where} cannot be read without being changed: a crash left a journal behind, or its directory is closed",
+            remedy="Open it once with the program that owns it.",
+        )
+    if name == "SQLITE_TOOBIG":
+        return RefusedClaimError(f"a value in {where} is larger than the limit", remedy="Raise Limits.value_bytes.")
+    return UncheckableClaimError(f"the database {where} cannot be read: {error!s:.120}")

@@ -1,0 +1,170 @@
+"""Claims and packs as plain JSON, and back, with every value and its type kept (the codec's tags).
+
+Nothing here fails on what a newer program wrote: unknown kinds are claims like others, unknown fields are kept, and a
+claim whose facts cannot be read keeps its document as it came, to be written again unchanged.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from flowckpt.codec.tags import Json, decode, encode
+from flowckpt.errors import DecodingError, EvidenceError
+from flowckpt.evidence.model import Capture, Evidence, EvidencePack, State
+
+T = TypeVar("T")
+
+_EVIDENCE_FIELDS = {
+    "evidence_type", "description", "expected", "metadata", "state", "transient", "quorum", "captured",
+}  # fmt: skip
+_PACK_FIELDS = {"evidence", "require_all", "allow_partial", "min_verified"}
+_ORIGINAL = (
+    "$document"  # the key in `extra` under which an unreadable claim keeps what it came from; no field can be so called
+)
+
+
+def document_of_evidence(evidence: Evidence) -> dict[str, Json]:
+    """Return the document of a claim; fields at their defaults are left out.
+
+    Args:
+        evidence: the claim.
+
+    Raises:
+        EncodingError: a fact is of a type that cannot be recorded.
+    """
+    if evidence.state is State.UNREADABLE and _ORIGINAL in evidence.extra:
+        original: dict[str, Json] = copy.deepcopy(evidence.extra[_ORIGINAL])
+        return original
+    document: dict[str, Json] = {
+        "evidence_type": str(evidence.evidence_type),
+        "description": encode(evidence.description, "evidence.description"),
+        "expected": encode(evidence.expected, "evidence.expected"),
+    }
+    if evidence.metadata:
+        document["metadata"] = encode(evidence.metadata, "evidence.metadata")
+    if evidence.state is not State.STATED:
+        document["state"] = str(evidence.state)
+    if evidence.is_transient:
+        document["transient"] = True
+    if evidence.workers != 1:
+        document["quorum"] = evidence.workers
+    if (captured := evidence.captured) is not None:
+        document["captured"] = {
+            "at": captured.at.isoformat(),
+            "signature": None if captured.signature is None else list(captured.signature),
+            "facts": encode(dict(captured.facts), "evidence.captured"),
+        }
+    return {**copy.deepcopy(dict(evidence.extra)), **document}
+
+
+def evidence_of_document(document: Json) -> Evidence:
+    """Return the claim of a document.
+
+    Args:
+        document: what `document_of_evidence` returned, perhaps by way of JSON text.
+
+    Raises:
+        DecodingError: it is not the document of a claim at all.
+    """
+    if not isinstance(document, Mapping) or not isinstance(document.get("evidence_type"), str):
+        raise DecodingError(f"a recorded claim is malformed: {document!r:.120}", place="evidence")
+    try:
+        return _read(document)
+    except (DecodingError, EvidenceError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return _unreadable(document)
+
+
+def _read(document: Mapping[str, Json]) -> Evidence:
+    held = document.get("captured")
+    return Evidence(
+        document["evidence_type"],
+        _typed(str, decode(document.get("description", ""))),
+        decode(document["expected"]),
+        decode(document.get("metadata", {})),
+        state=State(document.get("state", State.STATED)),
+        is_transient=_typed(bool, document.get("transient", False)),
+        workers=document.get("quorum", 1),
+        captured=None if held is None else _capture(held),
+        extra=copy.deepcopy({key: item for key, item in document.items() if key not in _EVIDENCE_FIELDS}),
+    )
+
+
+def _capture(held: Mapping[str, Json]) -> Capture:
+    signature = held.get("signature")
+    at = datetime.fromisoformat(held["at"])
+    if at.tzinfo is None:
+        raise ValueError("a time without zone")
+    return Capture(
+        at,
+        None if signature is None else tuple(_typed(int, part) for part in signature),
+        _typed(dict, decode(held.get("facts", {}))),
+    )
+
+
+def _typed(cls: Callable[..., T], value: Any) -> T:
+    if type(value) is not cls:
+        raise TypeError(f"{value!r:.60} is of another type")
+    found: T = value
+    return found
+
+
+def _unreadable(document: Mapping[str, Json]) -> Evidence:
+    kind, said = document["evidence_type"], document.get("description")
+    kept = json.loads(json.dumps(document))  # a private copy; JSON it is already
+    return Evidence(
+        kind if kind.strip() and kind.isprintable() else "unreadable",
+        said if isinstance(said, str) else kind,
+        {},
+        state=State.UNREADABLE,
+        is_transient=document.get("transient") is True,
+        extra={_ORIGINAL: kept},
+    )
+
+
+def document_of_pack(pack: EvidencePack) -> dict[str, Json]:
+    """Return the document of a pack.
+
+    Args:
+        pack: the pack.
+
+    Raises:
+        EncodingError: a fact of a claim is of a type that cannot be recorded.
+    """
+    document: dict[str, Json] = {
+        **copy.deepcopy(dict(pack.extra)),
+        "evidence": [document_of_evidence(claim) for claim in pack.evidence_list],
+        "require_all": pack.require_all,
+    }
+    if pack.allow_partial:
+        document["allow_partial"] = True
+    if pack.min_verified:
+        document["min_verified"] = pack.min_verified
+    return document
+
+
+def pack_of_document(document: Json) -> EvidencePack:
+    """Return the pack of a document.
+
+    Args:
+        document: what `document_of_pack` returned, perhaps by way of JSON text.
+
+    Raises:
+        DecodingError: it is not the document of a pack. The policy is never guessed.
+    """
+    try:
+        claims: list[Json] = _typed(list, document["evidence"])
+        return EvidencePack(
+            [evidence_of_document(claim) for claim in claims],
+            document.get("require_all", True),
+            document.get("allow_partial", False),
+            document.get("min_verified", 0),
+            extra=copy.deepcopy({key: item for key, item in document.items() if key not in _PACK_FIELDS}),
+        )
+    except DecodingError:
+        raise
+    except (EvidenceError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DecodingError(f"a recorded evidence pack is malformed: {error!r:.120}", place="evidence") from error

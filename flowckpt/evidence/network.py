@@ -1,0 +1,229 @@
+"""Connections for claims: only to what the program allowed, and only to the address that was looked at.
+
+A name is resolved once and the connection made to the address itself, so that a second answer of the name's server
+cannot lead elsewhere. An address that is not public (this machine, its neighbours, a cloud's metadata service) may be
+reached only where the program allowed that very address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import ipaddress
+import queue
+import re
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from flowckpt.evidence.checks.base import (
+    CheckTimeoutError,
+    Deadline,
+    MalformedClaimError,
+    RefusedClaimError,
+    UncheckableClaimError,
+)
+from flowckpt.evidence.settings import AllowedHost
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9.])?")
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+def plain_host(host: str) -> str:
+    """Return a host as the allow-list compares it: lower case, no final dot, addresses in their shortest form.
+
+    Args:
+        host: a name or an address.
+
+    Raises:
+        MalformedClaimError: it is neither.
+    """
+    text = host.strip("[]") if host.startswith("[") else host
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(text))
+    if not text.isascii():
+        try:
+            text = text.encode("idna").decode("ascii")
+        except UnicodeError:
+            raise MalformedClaimError(f"{host!r:.80} is no name of a host") from None
+    if _HOST.fullmatch(text) is None:
+        raise MalformedClaimError(f"{host!r:.80} is no name of a host")
+    return text.lower().rstrip(".")
+
+
+def allowed(host: str, port: int, hosts: Sequence[AllowedHost]) -> AllowedHost:
+    """Return the entry that allows a host and port.
+
+    Args:
+        host: a name or an address.
+        port: the port.
+        hosts: what the program allowed.
+
+    Raises:
+        RefusedClaimError: none does.
+    """
+    wanted = plain_host(host)
+    for entry in hosts:
+        if entry.port == port and plain_host(entry.host) == wanted:
+            return entry
+    raise RefusedClaimError(
+        f"{wanted}:{port} is not among the hosts that claims may reach",
+        remedy=f"Allow it: EvidenceVerifier(…, allow_network=['{wanted}:{port}']).",
+    )
+
+
+@contextmanager
+def connected(host: str, port: int, hosts: Sequence[AllowedHost], deadline: Deadline) -> Iterator[socket.socket]:
+    """Connect to an allowed host.
+
+    Args:
+        host: a name or an address.
+        port: the port.
+        hosts: what the program allowed.
+        deadline: the end of the time.
+
+    Raises:
+        RefusedClaimError: the host, or an address that its name leads to, is not allowed.
+        UncheckableClaimError: the name leads nowhere.
+        OSError: nobody answers.
+    """
+    allowed(host, port, hosts)
+    name = plain_host(host)
+    found = _resolve(name, port, deadline)
+    for _, where in found:
+        _check_address(name, where[0], port, hosts)
+    trouble: OSError | None = None
+    for family, where in found:
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(deadline.left())
+            connection.connect(where)
+        except TimeoutError as error:
+            connection.close()
+            raise CheckTimeoutError(f"{name}:{port} did not answer within {deadline.seconds:g} s") from error
+        except OSError as error:
+            connection.close()
+            trouble = error
+            continue
+        except BaseException:
+            connection.close()
+            raise
+        with connection:
+            yield connection
+        return
+    raise trouble or OSError(f"{name} has no address")
+
+
+def _resolve(name: str, port: int, deadline: Deadline) -> list[tuple[socket.AddressFamily, Any]]:
+    """Resolve a name once. The call knows no time limit, so it has a thread that may be left behind."""
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            answers.put(error)
+
+    threading.Thread(target=ask, name="flowckpt-resolve", daemon=True).start()
+    try:
+        answer = answers.get(timeout=deadline.left())
+    except queue.Empty:
+        raise CheckTimeoutError(f"the name {name} was not resolved within {deadline.seconds:g} s") from None
+    if isinstance(answer, Exception):
+        raise UncheckableClaimError(f"the name {name} leads nowhere: {answer}") from answer
+    return [(family, where) for family, _, _, _, where in answer]
+
+
+def _check_address(name: str, text: str, port: int, hosts: Sequence[AllowedHost]) -> None:
+    address = ipaddress.ip_address(text)
+    if all(is_public(each) for each in _meant_by(address)):
+        return
+    plain = str(address)
+    if any(entry.port == port and plain_host(entry.host) == plain for entry in hosts):
+        return
+    raise RefusedClaimError(
+        f"{name} leads to {plain}, which is no public address",
+        remedy=f"If that is meant, allow the address itself: EvidenceVerifier(…, allow_network=['{plain}:{port}']).",
+    )
+
+
+def _meant_by(address: Address) -> Iterator[Address]:
+    """Yield an address, and those that are wrapped up in it."""
+    yield address
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            yield address.ipv4_mapped
+        if address.sixtofour is not None:
+            yield address.sixtofour
+        if address.teredo is not None:
+            yield address.teredo[1]
+        if address in _NAT64:
+            yield ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if int(address) >> 32 == 0:
+            yield ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+
+
+def is_public(address: Address) -> bool:
+    """Tell whether an address is one of the public internet.
+
+    Args:
+        address: the address.
+    """
+    if isinstance(address, ipaddress.IPv6Address) and (address.ipv4_mapped is not None or address in _NAT64):
+        return True  # what counts is the address inside, which is looked at, too
+    return (
+        address.is_global
+        and not address.is_multicast
+        and not address.is_reserved
+        and not getattr(address, "is_site_local", False)
+    )
+
+
+class TimedStream(io.RawIOBase):
+    """A socket as a stream, each read of which has only the time that is left for the whole.
+
+    A socket's own time-out begins anew with each byte, so that a server which sends one a second would never end it.
+    """
+
+    def __init__(self, connection: socket.socket, deadline: Deadline) -> None:
+        self._connection = connection
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Receive into a buffer."""
+        self._connection.settimeout(self._deadline.left())
+        try:
+            return self._connection.recv_into(buffer)
+        except TimeoutError:
+            raise CheckTimeoutError(f"the answer took longer than the limit of {self._deadline.seconds:g} s") from None
+
+
+class TimedConnection:
+    """As much of a socket as `http.client` uses, with one deadline for everything."""
+
+    def __init__(self, connection: socket.socket, deadline: Deadline) -> None:
+        self._connection = connection
+        self._deadline = deadline
+
+    def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
+        """Return the stream of the answer."""
+        return io.BufferedReader(TimedStream(self._connection, self._deadline))
+
+    def sendall(self, data: Any) -> None:
+        """Send the request."""
+        self._connection.settimeout(self._deadline.left())
+        try:
+            self._connection.sendall(data)
+        except TimeoutError:
+            raise CheckTimeoutError(f"sending took longer than the limit of {self._deadline.seconds:g} s") from None
+
+    def close(self) -> None:
+        """Leave the socket to who made it."""

@@ -1,0 +1,293 @@
+"""Paths of claims, looked up without ever leaving the base path.
+
+A path in a record is not to be trusted, and between a test of a path and its use a link may be swapped. So no path is
+ever given to the operating system as a whole: each component is looked up in the open directory of the one before it,
+links are read and walked here, and `..` is a step back on the way that was really taken. What is reached is reached
+inside, or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import attrs
+
+from flowckpt.errors import FlowckptError
+
+MAX_LINKS = 40
+MAX_HELD_DIRECTORIES = 128
+
+_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class PathRefusedError(FlowckptError):
+    """A path leads out of the base path, or is no path.
+
+    Attributes:
+        path: the path.
+    """
+
+    def __init__(self, path: str, why: str, *, remedy: str = "") -> None:
+        super().__init__(f"{shown_path(path)} {why}", remedy=remedy)
+        self.path = path
+
+
+class BasePathError(FlowckptError):
+    """The base path cannot be opened, so that nothing can be said about what is in it."""
+
+
+def shown_path(path: str) -> str:
+    """Return a path for people: as it is, or quoted where it holds what a terminal would obey.
+
+    Args:
+        path: the path.
+    """
+    text = path if len(path) <= 300 else f"…{path[-300:]}"
+    return text if text.isprintable() and text else repr(text)
+
+
+@attrs.frozen
+class _Way:
+    """The directories that were entered, from the root to the one that holds the name."""
+
+    directories: list[int]
+    names: list[str]
+    name: str  # "." for the last directory itself
+    status: os.stat_result
+
+    @property
+    def directory(self) -> int:
+        return self.directories[-1]
+
+
+class Sandbox:
+    """The files under a base path. Hold it for one batch of claims, then close it.
+
+    Args:
+        base_path: the directory; it may itself be reached through links, which are the program's choice.
+        allow_absolute: whether a path given as an absolute one may lead anywhere.
+    """
+
+    def __init__(self, base_path: str, *, allow_absolute: bool = False) -> None:
+        self._base = str(Path(base_path).absolute())
+        self._real_base = os.path.realpath(base_path)
+        self._allow_absolute = allow_absolute
+        self._root: int | None = None
+        self._held: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of all directories."""
+        for directory in self._held.values():
+            os.close(directory)
+        self._held.clear()
+        if self._root is not None:
+            os.close(self._root)
+            self._root = None
+
+    def status(self, path: str) -> os.stat_result:
+        """Describe what a path leads to, links inside the base path followed.
+
+        Args:
+            path: the path of a claim.
+
+        Raises:
+            PathRefusedError: it leads out, or is no path.
+            OSError: nothing is there, or it cannot be looked up.
+        """
+        parent, slash, name = path.rpartition("/")
+        if name and name not in (".", "..") and (slash == "" or parent) and "\0" not in path:
+            # Claims about many files in one directory look it up once.
+            directory = self._held.get(parent)
+            if directory is None:
+                directory = self._hold(parent)
+            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if not stat.S_ISLNK(found.st_mode):
+                return found
+        with self._walk(path) as way:
+            return way.status
+
+    def open_file(self, path: str, *, follow: bool = True) -> int:
+        """Open a regular file for reading, without ever waiting for it.
+
+        Args:
+            path: the path of a claim.
+            follow: whether the last component may be a link.
+
+        Raises:
+            PathRefusedError: it leads out, or to something that is no regular file.
+            OSError: nothing is there, or it cannot be opened.
+        """
+        parent, slash, name = path.rpartition("/")
+        if not follow and name and (slash == "" or parent):
+            directory = self._held.get(parent)
+            if directory is None:
+                directory = self._hold(parent)
+            return _open_regular(directory, name, path, os.stat(name, dir_fd=directory, follow_symlinks=False))
+        with self._walk(path) as way:
+            return _open_regular(way.directory, way.name, path, way.status)
+
+    def open_directory(self, path: str) -> int:
+        """Open a directory for listing.
+
+        Args:
+            path: the path of a claim.
+
+        Raises:
+            PathRefusedError: it leads out.
+            OSError: nothing is there, it is no directory, or it cannot be opened.
+        """
+        with self._walk(path) as way:
+            return os.open(way.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=way.directory)
+
+    def real_path(self, path: str) -> tuple[str, os.stat_result]:
+        """Return the absolute path of a regular file without any link in it, for a library that opens paths itself.
+
+        Whoever uses it must look at the device and inode again once the library has opened it.
+
+        Args:
+            path: the path of a claim.
+        """
+        with self._walk(path) as way:
+            if not stat.S_ISREG(way.status.st_mode):
+                raise _not_regular(path, way.status)
+            root = "/" if self._is_free(path) else self._real_base
+            return "/".join([root.rstrip("/"), *way.names, way.name]), way.status
+
+    # --- the walk ---------------------------------------------------------------------------------------------------
+
+    def _hold(self, parent: str) -> int:
+        if len(self._held) >= MAX_HELD_DIRECTORIES:
+            os.close(self._held.pop(next(iter(self._held))))
+        with self._walk(parent or ".") as way:
+            if not stat.S_ISDIR(way.status.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory", parent)
+            held = os.open(way.name, _DIRECTORY, dir_fd=way.directory)
+        self._held[parent] = held
+        return held
+
+    def _is_free(self, path: str) -> bool:
+        return self._allow_absolute and path.startswith("/")
+
+    def _open_root(self, path: str) -> int:
+        if self._is_free(path):
+            return os.open("/", _DIRECTORY)
+        if self._root is None:
+            try:  # the base path alone is opened through links
+                self._root = os.open(self._real_base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as error:
+                raise BasePathError(
+                    f"the base path {shown_path(self._base)} cannot be opened: {error.strerror}"
+                ) from error
+        return os.dup(self._root)
+
+    def _components(self, path: str, *, why: str, root_is_free: bool) -> list[str]:
+        """Return the components of an absolute path from the root of the walk on."""
+        if root_is_free:
+            return path.split("/")
+        for base in (self._real_base, self._base):
+            prefix = base.rstrip("/") + "/"
+            if path == base or path.startswith(prefix):
+                return path[len(prefix) :].split("/")
+        raise PathRefusedError(
+            path,
+            why,
+            remedy=f"It must lie in {shown_path(self._base)}, or the verifier be made with allow_absolute=True.",
+        )
+
+    @contextmanager
+    def _walk(self, path: str) -> Iterator[_Way]:
+        if not path or "\0" in path:
+            raise PathRefusedError(path, "is no path: it is empty or holds a NUL")
+        is_free = self._is_free(path)
+        if path.startswith("/"):
+            todo = self._components(path, why="is an absolute path outside of the base path", root_is_free=is_free)
+        else:
+            todo = path.split("/")
+        todo.reverse()
+        directories, names, links = [self._open_root(path)], list[str](), 0
+        try:
+            while todo:
+                name = todo.pop()
+                if name in ("", "."):
+                    continue
+                if name == "..":
+                    if len(directories) > 1:
+                        os.close(directories.pop())
+                        names.pop()
+                    elif not is_free:
+                        raise PathRefusedError(path, "leads out of the base path")
+                    continue
+                found = os.stat(name, dir_fd=directories[-1], follow_symlinks=False)
+                if stat.S_ISLNK(found.st_mode):
+                    links += 1
+                    if links > MAX_LINKS:
+                        raise PathRefusedError(path, f"leads through more than {MAX_LINKS} links")
+                    target = os.readlink(name, dir_fd=directories[-1])
+                    if target.startswith("/"):
+                        why = f"leads out of the base path: {shown_path(name)} is a link to {shown_path(target)}"
+                        more = self._components(target, why=why, root_is_free=is_free)
+                        while len(directories) > 1:
+                            os.close(directories.pop())
+                        names.clear()
+                    else:
+                        more = target.split("/")
+                    todo += reversed(more)
+                elif any(part not in ("", ".") for part in todo):
+                    directories.append(os.open(name, _DIRECTORY, dir_fd=directories[-1]))
+                    names.append(name)
+                else:
+                    yield _Way(directories, names, name, found)
+                    return
+            yield _Way(directories, names, ".", os.fstat(directories[-1]))
+        finally:
+            for directory in directories:
+                os.close(directory)
+
+
+def _open_regular(directory: int, name: str, path: str, found: os.stat_result) -> int:
+    # What is no file is not even opened: opening a device may already do something, and a pipe may wait.
+    if not stat.S_ISREG(found.st_mode):
+        raise _not_regular(path, found)
+    file = os.open(name, _READ, dir_fd=directory)
+    now = os.fstat(file)
+    if not stat.S_ISREG(now.st_mode):  # swapped in between
+        os.close(file)
+        raise _not_regular(path, now)
+    return file
+
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFREG: "a file",
+}
+
+
+def kind_of(found: os.stat_result) -> str:
+    """Say what something is: `a file`, `a directory`, `a FIFO` and so on.
+
+    Args:
+        found: its status.
+    """
+    return _KINDS.get(stat.S_IFMT(found.st_mode), "something unknown")
+
+
+def _not_regular(path: str, found: os.stat_result) -> PathRefusedError:
+    return PathRefusedError(path, f"is {kind_of(found)}, and only regular files are read")

@@ -1,0 +1,330 @@
+"""The verifier: claims in, verdicts out, without ever blocking an application's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from flowckpt.blocking import run_blocking
+from flowckpt.clock import Clock, SystemClock
+from flowckpt.errors import EvidenceCaptureError, EvidenceError
+from flowckpt.evidence.checks import TABLE, check_for
+from flowckpt.evidence.checks.base import Check, CheckContext, Outcome, UncheckableClaimError
+from flowckpt.evidence.daemon_thread import run_in_daemon
+from flowckpt.evidence.function_name import function_name
+from flowckpt.evidence.model import Evidence, EvidencePack, State
+from flowckpt.evidence.policy import decide
+from flowckpt.evidence.quorum import ask_workers
+from flowckpt.evidence.redaction import redacted_text, scrubbed, secrets_in
+from flowckpt.evidence.sandbox import Sandbox
+from flowckpt.evidence.settings import AllowedHost, Limits, Mode, Settings, StepFacts
+from flowckpt.evidence.tree_digest import THREADS
+from flowckpt.evidence.verdict import Moment, Verdict, VerdictStatus, VerificationReport
+from flowckpt.evidence.worker import Answer, capture_all, outcome_of, verify_all, verify_shipped
+
+_MANY = 64  # claims that one worker takes at once; fewer are not worth a pool
+_BESIDE = 8  # slow checks that wait at the same time
+_NO_FACTS = StepFacts()
+
+_NOT_RECHECKED = Outcome(VerdictStatus.NOT_RECHECKED, "it was to be true when the step committed, and only then")
+_CAPTURED = Outcome(VerdictStatus.VERIFIED, method="captured")
+
+
+class EvidenceVerifier:
+    """Compares claims with the world.
+
+    Args:
+        base_path: the directory against which relative paths are taken, and which no path leaves.
+        mode: `hash` reads every byte; `stat` skips files that look untouched (see the guide for what each can miss).
+        allow_absolute: whether paths that are given as absolute ones may lead out of the base path.
+        allow_network: hosts and ports that network claims may reach, as `host:port` or `AllowedHost`; none by default.
+        predicates: functions that claims may name, besides the registered ones.
+        checks: further kinds, by name.
+        executor: takes large hashing work and the questions of a quorum; default: a few threads.
+        limits: how much time and memory a check may take.
+        clock: time.
+    """
+
+    def __init__(
+        self,
+        base_path: str | os.PathLike[str] = ".",
+        *,
+        mode: Mode | str = Mode.HASH,
+        allow_absolute: bool = False,
+        allow_network: Iterable[str | AllowedHost] = (),
+        predicates: Iterable[Callable[..., Any]] = (),
+        checks: Mapping[str, Check] | None = None,
+        executor: Executor | None = None,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if isinstance(allow_network, str):
+            raise EvidenceError(f"allow_network is a list of hosts, not {allow_network!r:.80}", remedy="Use a list.")
+        if mode not in tuple(Mode):
+            raise EvidenceError(f"{mode!r:.80} is no mode of a verifier", remedy="Write 'hash' or 'stat'.")
+        hosts = [AllowedHost.parse(each) if isinstance(each, str) else each for each in allow_network]
+        self._settings = Settings(
+            str(Path(base_path).absolute()), allow_absolute, Mode(mode), tuple(hosts), limits or Limits()
+        )
+        self._predicates = {function_name(function): function for function in predicates}
+        self._checks = dict(checks or {})
+        self._executor = executor
+        self._clock = clock or SystemClock()
+
+    # --- verifying --------------------------------------------------------------------------------------------------
+
+    async def verify_evidence(
+        self, evidence: Evidence, *, moment: Moment = Moment.NOW, facts: StepFacts = _NO_FACTS
+    ) -> Verdict:
+        """Return the answer to one claim.
+
+        Args:
+            evidence: the claim.
+            moment: why it is checked.
+            facts: what is known of its step.
+        """
+        return (await self._verdicts([evidence], moment, facts))[0]
+
+    async def verify_evidence_pack(
+        self, pack: EvidencePack, *, moment: Moment = Moment.NOW, facts: StepFacts = _NO_FACTS
+    ) -> VerificationReport:
+        """Return the answers to a pack's claims, and the answer of its policy.
+
+        Args:
+            pack: the pack.
+            moment: why it is checked.
+            facts: what is known of its step.
+        """
+        verdicts = await self._verdicts(pack.evidence_list, moment, facts)
+        return VerificationReport(*_decided(pack, verdicts))
+
+    async def verify_multiple(
+        self, evidence: Iterable[Evidence], *, moment: Moment = Moment.NOW, facts: StepFacts = _NO_FACTS
+    ) -> dict[str, Any]:
+        """Return how many of these claims hold: `total`, `verified`, `failed`, `success_rate` (0 to 1), `all_passed`.
+
+        Of no claims at all, none passed. What could not be checked counts as failed.
+
+        Args:
+            evidence: the claims.
+            moment: why they are checked.
+            facts: what is known of their step.
+        """
+        verdicts = await self._verdicts(list(evidence), moment, facts)
+        counted = [verdict for verdict in verdicts if verdict.status is not VerdictStatus.NOT_RECHECKED]
+        verified = sum(verdict.verified for verdict in counted)
+        return {
+            "total": len(counted),
+            "verified": verified,
+            "failed": len(counted) - verified,
+            "success_rate": verified / len(counted) if counted else 0.0,
+            "all_passed": bool(counted) and verified == len(counted),
+        }
+
+    # --- capturing --------------------------------------------------------------------------------------------------
+
+    async def capture(self, evidence: Evidence) -> Evidence:
+        """Return a claim with its facts, taken from the world now.
+
+        Args:
+            evidence: the claim; one whose facts the program gave keeps them.
+
+        Raises:
+            EvidenceCaptureError: the world has no such facts.
+        """
+        found = (await self._captured([evidence]))[0]
+        if isinstance(found, Evidence):
+            return found
+        verdict = self._verdict(evidence, outcome_of(found), self._clock.now())
+        raise EvidenceCaptureError(
+            evidence_type=str(evidence.evidence_type),
+            description=redacted_text(evidence.description),
+            detail=verdict.error or "nobody knows why",
+        ) from found
+
+    async def commit(
+        self, pack: EvidencePack, *, facts: StepFacts = _NO_FACTS
+    ) -> tuple[EvidencePack, VerificationReport]:
+        """Capture and verify a pack when its step commits, reading each file once.
+
+        Args:
+            pack: the pack as the program wrote it.
+            facts: what is known of its step.
+
+        Returns:
+            The pack to record, and the answer to it. A fact that could not be captured is a claim that does not hold.
+        """
+        claims = list(pack.evidence_list)
+        captured = await self._captured(claims)
+        outcomes: dict[int, Outcome] = {}
+        for index, found in enumerate(captured):
+            if isinstance(found, Exception):
+                if claims[index].state is State.UNCAPTURED:
+                    outcomes[index] = outcome_of(found)
+            elif found is not claims[index]:
+                claims[index] = found
+                if found.workers == 1:
+                    outcomes[index] = _CAPTURED
+        rest = [index for index in range(len(claims)) if index not in outcomes]
+        settings = attrs.evolve(self._settings, facts=facts)
+        outcomes.update(zip(rest, await self._outcomes([claims[index] for index in rest], settings), strict=True))
+        now = self._clock.now()
+        verdicts = [self._verdict(claim, outcomes[index], now) for index, claim in enumerate(claims)]
+        recorded = attrs.evolve(pack, evidence_list=claims)
+        return recorded, VerificationReport(*_decided(recorded, verdicts))
+
+    async def _captured(self, claims: Sequence[Evidence]) -> list[Evidence | Exception]:
+        # One whose facts are given is read, too: its signature is worth recording.
+        wanted = [index for index, claim in enumerate(claims) if claim.state in (State.UNCAPTURED, State.STATED)]
+        found: list[Evidence | Exception] = list(claims)
+        if wanted:
+            these = [claims[index] for index in wanted]
+            work = partial(capture_all, these, self._context(self._settings), self._checks)
+            for index, claim in zip(wanted, await run_blocking(work), strict=True):
+                is_unknown = isinstance(claim, UncheckableClaimError) and claims[index].state is State.STATED
+                found[index] = claims[index] if is_unknown else claim
+        return found
+
+    # --- the work ---------------------------------------------------------------------------------------------------
+
+    async def _verdicts(self, claims: Sequence[Evidence], moment: Moment, facts: StepFacts) -> list[Verdict]:
+        settings = attrs.evolve(self._settings, moment=Moment(moment), facts=facts)
+        outcomes = await self._outcomes(claims, settings)
+        now = self._clock.now()
+        return [self._verdict(claim, outcome, now) for claim, outcome in zip(claims, outcomes, strict=True)]
+
+    async def _outcomes(self, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
+        outcomes: list[Outcome] = [_NOT_RECHECKED] * len(claims)
+        quick: list[int] = []
+        shippable: list[int] = []
+        work: list[Coroutine[Any, Any, None]] = []
+        beside = asyncio.Semaphore(_BESIDE)
+
+        async def keep(indices: Sequence[int], answers: Coroutine[Any, Any, list[Outcome]]) -> None:
+            for index, outcome in zip(indices, await answers, strict=True):
+                outcomes[index] = outcome
+
+        async def keep_slow(index: int) -> None:
+            async with beside:
+                outcomes[index] = await self._slow(claims[index], settings)
+
+        with ExitStack() as pools:
+            for index, claim in enumerate(claims):
+                if claim.is_transient and settings.moment is Moment.RESUME:
+                    continue
+                check = self._check(claim)
+                if claim.workers > 1:
+                    work.append(keep([index], self._quorum(claim, check, settings)))
+                elif check is not None and check.is_slow:
+                    work.append(keep_slow(index))
+                elif check is not None and not (check.is_local or check.splits_work) and claim.evidence_type in TABLE:
+                    shippable.append(index)
+                else:
+                    quick.append(index)
+            executor = self._executor
+            is_much = settings.mode is Mode.HASH and len(shippable) > _MANY and THREADS > 1
+            if executor is None and is_much:
+                executor = pools.enter_context(ThreadPoolExecutor(THREADS, "flowckpt-verify"))
+            if executor is None or settings.mode is Mode.STAT:  # a look costs less than the way to a worker
+                quick += shippable
+            else:
+                for begin in range(0, len(shippable), _MANY):
+                    some = shippable[begin : begin + _MANY]
+                    work.append(keep(some, self._shipped(executor, [claims[index] for index in some], settings)))
+            if quick:
+                work.append(keep(quick, self._here([claims[index] for index in quick], settings)))
+            await _all(work)
+        return outcomes
+
+    async def _here(self, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
+        answers = await run_blocking(partial(verify_all, claims, self._context(settings), self._checks))
+        return [await _settled(answer) for answer in answers]
+
+    async def _shipped(self, executor: Executor, claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
+        try:
+            return await asyncio.wrap_future(executor.submit(verify_shipped, claims, settings))
+        except Exception as error:  # a worker that died, an executor that was shut down
+            return [outcome_of(error)] * len(claims)
+
+    async def _slow(self, claim: Evidence, settings: Settings) -> Outcome:
+        verify = partial(verify_all, [claim], self._context(settings), self._checks)
+        check = self._check(claim)
+        try:
+            if check is not None and check.is_local:  # the program's own code: nobody knows when it ends
+                answers = await run_in_daemon(verify, settings.limits.predicate_seconds)
+            else:
+                answers = await run_blocking(verify)
+        except TimeoutError as error:
+            return outcome_of(error)
+        return await _settled(answers[0])
+
+    async def _quorum(self, claim: Evidence, check: Check | None, settings: Settings) -> list[Outcome]:
+        if check is None:
+            return await self._here([claim], settings)
+        if check.is_local or claim.evidence_type in self._checks:
+            said = f"it cannot be checked: only the program itself can answer a {claim.evidence_type}, so no quorum can"
+            return [Outcome(VerdictStatus.CANNOT_CHECK, said)]
+        if self._executor is not None:
+            return [await ask_workers(claim, settings, self._executor)]
+        with ThreadPoolExecutor(claim.workers, "flowckpt-quorum") as pool:
+            return [await ask_workers(claim, settings, pool)]
+
+    def _check(self, claim: Evidence) -> Check | None:
+        try:
+            return check_for(claim.evidence_type, self._checks)
+        except Exception:  # its verdict will say so
+            return None
+
+    def _context(self, settings: Settings) -> CheckContext:
+        sandbox = Sandbox(settings.base_path, allow_absolute=settings.allow_absolute)
+        return CheckContext(settings, sandbox, self._clock, self._predicates, self._executor)
+
+    def _verdict(self, claim: Evidence, outcome: Outcome, now: datetime) -> Verdict:
+        error, details = outcome.error, outcome.details
+        if error is not None:
+            secrets = {*secrets_in(claim.expected, claim.hidden_names), *secrets_in(claim.metadata, claim.hidden_names)}
+            for host in self._settings.allowed_hosts:
+                secrets.update(value for value in host.headers.values() if len(value) >= 4)
+            hidden = frozenset(secrets)
+            error = _for_people(error, hidden)
+            details = tuple(_for_people(detail, hidden) for detail in details)
+            details = () if details == (error,) else details
+        return Verdict(claim, outcome.status, error, now, details, outcome.method)
+
+
+def _for_people(text: str, secrets: frozenset[str]) -> str:
+    """Take secrets out of a text, and what a terminal would obey."""
+    text = redacted_text(scrubbed(text, secrets))
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _decided(pack: EvidencePack, verdicts: Sequence[Verdict]) -> tuple[Any, Sequence[Verdict], str]:
+    outcome, reason = decide(pack, [verdict.status for verdict in verdicts])
+    return outcome, tuple(verdicts), reason
+
+
+async def _settled(answer: Answer) -> Outcome:
+    if isinstance(answer, Outcome):
+        return answer
+    try:
+        return await answer
+    except Exception as error:
+        return outcome_of(error)
+
+
+async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    if len(work) == 1:
+        await work[0]
+    elif work:
+        async with asyncio.TaskGroup() as tasks:
+            for each in work:
+                tasks.create_task(each)
