@@ -77,7 +77,7 @@ def code_of_result(result: WorkflowResult, *, signal_name: str = "") -> ExitCode
     """
     if not result.is_saved or isinstance(result.error, errors.CheckpointStorageError):
         return ExitCode.STORE_FAILED
-    if signal_name:
+    if signal_name and result.status != "completed":  # one that came when all was done stopped nothing
         return _BY_SIGNAL[signal_name]
     by_status = {
         "completed": ExitCode.DONE,

