@@ -176,7 +176,7 @@ class EvidenceCaptureError(EvidenceError):
 
     def __init__(self, *, evidence_type: str, description: str, detail: str) -> None:
         super().__init__(
-            f"the facts of {description!r} cannot be captured: {detail}",
+            f"the facts of {description!r} ({evidence_type}) cannot be captured: {detail}",
             evidence_type=evidence_type,
             remedy="A step's evidence must hold when the step ends: mend the step, or leave the claim out.",
         )
