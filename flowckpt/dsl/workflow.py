@@ -138,6 +138,12 @@ def _checked(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
             where=where,
             remedy="Write 'def' and 'yield step(…)'; the steps' own functions may be async.",
         )
+    if getattr(plain, "__name__", "") == "<lambda>":
+        raise WorkflowDefinitionError(
+            f"workflow {name!r} is a lambda",
+            where=where,
+            remedy="Write 'def name(…): …': a resume finds the workflow by its function's name.",
+        )
     if not inspect.isgeneratorfunction(plain):
         raise WorkflowDefinitionError(
             f"workflow {name!r} is not a generator function: {function!r}",

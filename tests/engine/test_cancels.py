@@ -17,7 +17,7 @@ import pytest
 
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.checkpoint import CheckpointData
-from flowckpt.errors import InputError, WorkflowChangedError
+from flowckpt.errors import InputError, WorkflowChangedError, WorkflowDefinitionError
 from flowckpt.execution.interrupts import RunInterrupted
 
 
@@ -187,6 +187,11 @@ def test_another_version_of_a_step_is_another_step() -> None:
     tag[0] = "2"
     with pytest.raises(WorkflowChangedError, match="another version of the step 'model'.*recorded '1', now '2'"):
         engine.resume_sync(flow, workflow_id="run")
+
+
+def test_a_lambda_is_no_workflow() -> None:
+    with pytest.raises(WorkflowDefinitionError, match=r"'x' is a lambda \(at .*test_cancels.py:"):
+        workflow("x")(lambda: (yield step("first").python(quick, 1)))
 
 
 @pytest.mark.parametrize("bad", ["", "  ", 7, b"x"])
