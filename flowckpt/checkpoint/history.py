@@ -97,10 +97,6 @@ class HistoryView(Sequence[StepResult]):
                 high = middle - 1
         return low
 
-    def prefix(self, length: int) -> HistoryView:
-        """Return a view of fewer results of the same history."""
-        return HistoryView(self.history, min(length, self._length))
-
     def __len__(self) -> int:
         return self._length
 

@@ -178,12 +178,18 @@ class MemoryCheckpointStore:
     async def list_checkpoints(self, workflow_id: str) -> Sequence[CheckpointRef]:
         """Return the run's checkpoints, newest first; see `CheckpointStore.list_checkpoints`."""
         run = self._runs.get(workflow_id)
-        return [self._reference(workflow_id, run, record) for record in reversed(run.live)] if run else []
+        if run is None:
+            return []
+        found, before = [], 0
+        for record in run.records:
+            if not record.is_deleted:
+                found.append(self._reference(workflow_id, run, record, before))
+            before = record.results
+        return found[::-1]
 
     @staticmethod
-    def _reference(workflow_id: str, run: _Run, record: _Record) -> CheckpointRef:
-        head, index = record.head, run.records.index(record)
-        before = run.records[index - 1].results if index else 0
+    def _reference(workflow_id: str, run: _Run, record: _Record, before: int) -> CheckpointRef:
+        head = record.head
         return reference.CheckpointRef(
             workflow_id,
             head["checkpoint_id"],

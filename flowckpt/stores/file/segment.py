@@ -20,7 +20,6 @@ import attrs
 
 from flowckpt.stores.file.line import START, is_torn, looks_whole, opened
 
-FORMAT = 1
 _RESULTS = b'{"step_results":['
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # a value at a place, and its end; written in C
 
@@ -100,16 +99,12 @@ class Segment:
         header: the header's fields.
         adoption: what it continues; None where it does not have that line (yet).
         records: its records.
-        body_digest: the digest of the line before the first record.
-        body_start: where the first record begins.
         notice: what was dropped, if anything.
     """
 
     header: Mapping[str, Any]
     adoption: Cut | None
     records: list[Record]
-    body_digest: bytes
-    body_start: int
     notice: str = ""
 
     @property
@@ -146,7 +141,7 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None) -> Segment
     header, position, digest = read_header(data)
     adoption: Cut | None = None
     records: list[Record] = []
-    body_start, body_digest = position, digest
+    second_line = position
     limit = len(data) if cut is None else cut.size
     notice = ""
     while position < limit:
@@ -157,9 +152,8 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None) -> Segment
             line, found, end, notice = _at_damage(data, position, digest, cut)
             if found is None:
                 break
-        if position == body_start and number > 1 and adoption is None:
+        if position == second_line and number > 1 and adoption is None:
             adoption = _adoption(line, position, number)
-            body_start, body_digest = end + 1, found
         else:
             record = _record(line, position)
             record.end, record.digest, record.segment = end + 1, found, number
@@ -167,7 +161,7 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None) -> Segment
         position, digest = end + 1, found
     if cut is not None:
         _check_cut(cut, records, position, digest)
-    return Segment(header, adoption, records, body_digest, body_start, notice)
+    return Segment(header, adoption, records, notice)
 
 
 def _at_damage(data: bytes, position: int, digest: bytes, cut: Cut | None) -> tuple[bytes, bytes | None, int, str]:
