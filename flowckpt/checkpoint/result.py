@@ -63,6 +63,9 @@ class StepResult:
         function: `module:qualname` of its function; empty for actions without one.
         version: its `.version()` tag, or None.
         location: `file:line` of the `yield`.
+        fingerprint: what identifies the code of its function; empty where it cannot be known.
+        arguments: what the record keeps of its arguments, by name: numbers as they are, digests of the others.
+        evidence: the claims with their facts, and the answers to them when the step ended; None without claims.
         extra: fields of the record that this version does not know, kept.
     """
 
@@ -79,6 +82,9 @@ class StepResult:
     function: str = ""
     version: str | None = None
     location: str = ""
+    fingerprint: str = ""
+    arguments: Mapping[str, Any] = attrs.field(factory=dict)
+    evidence: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property

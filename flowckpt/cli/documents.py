@@ -13,7 +13,7 @@ from flowckpt.codec.checkpoints import result_document
 from flowckpt.codec.results import encode_error, encode_time, plain_tree
 from flowckpt.stores.base import Finding
 
-_STEP_KEYS = ("path", "step_type", "success", "output", "error", "duration_ms", "started_at", "attempt")
+_STEP_KEYS = ("path", "step_type", "success", "output", "error", "duration_ms", "started_at", "attempt", "evidence")
 
 
 def listed_document(info: RunInfo) -> Json:
@@ -73,7 +73,7 @@ def finding_document(finding: Finding) -> Json:
 
 def _step_document(result: StepResult) -> Json:
     document = result_document(result)
-    return {**{key: document[key] for key in _STEP_KEYS}, "evidence": document.get("evidence", [])}
+    return {key: document[key] for key in _STEP_KEYS}
 
 
 def _checkpoint_document(reference: CheckpointRef) -> Json:

@@ -205,13 +205,14 @@ def result_document(result: StepResult) -> dict[str, Json]:
     ordered = {
         "name": result.name,
         "path": document.pop("path"),
-        "step_type": document.pop("step_type"),
+        "step_type": document.pop("step_type", "python"),
         "success": document.pop("success", True),
         "output": plain_tree(result.held_output, "output"),
         "duration_ms": document.pop("duration_ms"),
         "error": document.pop("error", None),
         "started_at": document.pop("started_at", None),
         "attempt": document.pop("attempt", 1),
+        "evidence": document.pop("evidence", None),
     }
     document.pop("output", None)
     document.pop("name", None)

@@ -43,7 +43,8 @@ def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
     parts = ['{"path":', quote(path)]
     if _name_in(path) != result.name:
         parts.append(f',"name":{quote(result.name)}')
-    parts.append(f',"step_type":{quote(result.step_type)}')
+    if result.step_type != "python":
+        parts.append(f',"step_type":{quote(result.step_type)}')
     if not result.success:
         parts.append(',"success":false')
     if output != "null":
@@ -60,7 +61,11 @@ def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
         parts.append(f',"attempt":{result.attempt:d}')
     if result.tries != 1:
         parts.append(f',"tries":{result.tries:d}')
-    parts.append(_origin(result.function, result.version, result.location))
+    parts.append(_origin(result.function, result.version, result.location, result.fingerprint))
+    if result.arguments:
+        parts.append(f',"arguments":{dumps(result.arguments)}')
+    if result.evidence is not None:
+        parts.append(f',"evidence":{dumps(checked_extra(result.evidence))}')
     if result.extra:
         parts.append(f",{dumps(checked_extra(result.extra))[1:-1]}")
     parts.append("}")
@@ -97,7 +102,7 @@ def _name_in(path: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _origin(function: str, version: str | None, location: str) -> str:
+def _origin(function: str, version: str | None, location: str, fingerprint: str) -> str:
     """Return the fields that say which code made a result: few, and the same again and again."""
     parts = []
     if function:
@@ -106,6 +111,8 @@ def _origin(function: str, version: str | None, location: str) -> str:
         parts.append(f',"version":{quote(version)}')
     if location:
         parts.append(f',"location":{quote(location)}')
+    if fingerprint:
+        parts.append(f',"fingerprint":{quote(fingerprint)}')
     return "".join(parts)
 
 
@@ -126,6 +133,9 @@ _KNOWN = {
     "function",
     "version",
     "location",
+    "fingerprint",
+    "arguments",
+    "evidence",
 }
 
 
@@ -146,7 +156,7 @@ def decode_result(document: Json, fetch: Fetch | None = None) -> tuple[StepResul
         held = unpack(get("output"), fetch)
         result = StepResult(
             _name_in(path) if (name := get("name")) is None else name,
-            document["step_type"],
+            get("step_type", "python"),
             get("success", True),
             held,
             document["duration_ms"],
@@ -158,6 +168,9 @@ def decode_result(document: Json, fetch: Fetch | None = None) -> tuple[StepResul
             get("function", ""),
             get("version"),
             get("location", ""),
+            get("fingerprint", ""),
+            get("arguments", _EMPTY),
+            get("evidence"),
             _EMPTY if _KNOWN.issuperset(document) else {k: v for k, v in document.items() if k not in _KNOWN},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as failure:

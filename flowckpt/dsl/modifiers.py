@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 
@@ -44,6 +46,21 @@ class RetryPolicy:
 
 
 @attrs.frozen
+class ClaimedEvidence:
+    """What `.evidence()` was given.
+
+    Attributes:
+        claims: claims, packs, and functions that make them of the step's result, in the order in which they were given.
+        require_all: whether every claim must hold.
+        min_verified: how many must hold where not all have to; None where nothing was said.
+    """
+
+    claims: tuple[Any, ...]
+    require_all: bool = True
+    min_verified: int | None = None
+
+
+@attrs.frozen
 class Modifiers:
     """The modifiers of one step.
 
@@ -54,6 +71,10 @@ class Modifiers:
         timeout_seconds: the limit of one try, or None.
         is_ephemeral: whether it is never recorded, and run again at each replay.
         version: the tag of `.version()`, or None.
+        evidence: the claims of `.evidence()`, or None.
+        is_at_most_once: whether a try is marked durably before it begins, and never repeated on a guess.
+        adopt: makes the result of a step whose effect is proved although its end was not recorded, or None.
+        on_rerun: undoes the recorded effect before the step is run again, or None.
     """
 
     has_checkpoint: bool = False
@@ -62,6 +83,15 @@ class Modifiers:
     timeout_seconds: float | None = None
     is_ephemeral: bool = False
     version: str | None = None
+    evidence: ClaimedEvidence | None = None
+    is_at_most_once: bool = False
+    adopt: Callable[..., Any] | None = None
+    on_rerun: Callable[[Any], Any] | None = None
+
+    @property
+    def is_saved_after(self) -> bool:
+        """Whether a checkpoint is taken after the step; its end must be as durable as the mark of its beginning."""
+        return self.has_checkpoint or self.is_at_most_once
 
 
 PLAIN = Modifiers()
@@ -100,6 +130,48 @@ def retry_policy(
                 f"step {name!r}: .retry(on=…) takes exception classes, got {kind!r}", step=name, where=caller()
             )
     return RetryPolicy(attempts, float(backoff), float(max_delay), float(jitter), types)
+
+
+def claimed_evidence(
+    name: str, claims: tuple[Any, ...], require_all: bool, min_verified: int | None
+) -> ClaimedEvidence:
+    """Check the arguments of `.evidence()` and return them as one value."""
+    if not claims:
+        raise StepDefinitionError(
+            f"step {name!r}: .evidence() is given no claim",
+            step=name,
+            where=caller(),
+            remedy='Give it claims: .evidence(file_sha256("rows.csv")), or a function of the result that returns some.',
+        )
+    for claim in claims:
+        if not (hasattr(claim, "evidence_type") or hasattr(claim, "evidence_list") or callable(claim)):
+            raise StepDefinitionError(
+                f"step {name!r}: .evidence() takes claims and functions that make them, got {claim!r:.80} "
+                f"({type(claim).__name__})",
+                step=name,
+                where=caller(),
+                remedy="Use the constructors of flowckpt.evidence, and no list around them.",
+            )
+    if type(require_all) is not bool:
+        raise StepDefinitionError(
+            f"step {name!r}: .evidence(require_all={require_all!r}) must be True or False", step=name, where=caller()
+        )
+    if min_verified is not None and (type(min_verified) is not int or min_verified < 1):
+        raise StepDefinitionError(
+            f"step {name!r}: .evidence(min_verified={min_verified!r}) must be a whole number from 1",
+            step=name,
+            where=caller(),
+            remedy="It counts the claims that must hold, where not all have to.",
+        )
+    has_pack = any(hasattr(claim, "evidence_list") for claim in claims)
+    if has_pack and (len(claims) > 1 or not require_all or min_verified is not None):
+        raise StepDefinitionError(
+            f"step {name!r}: .evidence() is given a pack and something beside it",
+            step=name,
+            where=caller(),
+            remedy="A pack has its own policy and all its claims: give it alone.",
+        )
+    return ClaimedEvidence(claims, require_all, min_verified)
 
 
 def checked_timeout(name: str, seconds: float) -> float:

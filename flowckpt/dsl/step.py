@@ -15,7 +15,7 @@ import attrs
 
 from flowckpt.dsl.actions import Action, PythonAction
 from flowckpt.dsl.caller import caller
-from flowckpt.dsl.modifiers import CHECKPOINTED, PLAIN, Modifiers, checked_timeout, retry_policy
+from flowckpt.dsl.modifiers import CHECKPOINTED, PLAIN, Modifiers, checked_timeout, claimed_evidence, retry_policy
 from flowckpt.dsl.path import MAX_NAME_LENGTH
 from flowckpt.errors import StepDefinitionError
 
@@ -50,6 +50,14 @@ class _Modifiable:
                 step=self.name,
                 where=caller(),
                 remedy="An ephemeral step is never recorded; put the checkpoint on the step before it.",
+            )
+        if modifiers.is_ephemeral and (modifiers.is_at_most_once or modifiers.on_rerun is not None):
+            which = "at_most_once" if modifiers.is_at_most_once else "on_rerun"
+            raise StepDefinitionError(
+                f"step {self.name!r} is .ephemeral() and has .{which}()",
+                step=self.name,
+                where=caller(),
+                remedy="An ephemeral step is never recorded and runs at each replay; leave out one of the two.",
             )
         return modifiers
 
@@ -119,6 +127,72 @@ class _Modifiable:
         """
         self._refuse_twice("ephemeral", self.modifiers.is_ephemeral)
         return self._with(self._refuse_both(attrs.evolve(self.modifiers, is_ephemeral=True)))
+
+    def evidence(self, *claims: Any, require_all: bool = True, min_verified: int | None = None) -> Self:
+        """Claim what is true of the outside world once the step is done.
+
+        The claims are checked after each try, before anything is saved: one that fails fails the try. They are checked
+        again before a resume reuses the result, except those that are `.transient()`.
+
+        Args:
+            *claims: claims (`flowckpt.evidence`), functions that get the step's result and return a claim or a list
+                of them, or one `EvidencePack` alone.
+            require_all: whether every claim must hold.
+            min_verified: how many must hold, where some may fail; sets `require_all` aside.
+
+        Raises:
+            StepDefinitionError: an argument is none of these, or `.evidence()` was given already.
+        """
+        self._refuse_twice("evidence", self.modifiers.evidence is not None)
+        claimed = claimed_evidence(self.name, claims, require_all, min_verified)
+        return self._with(attrs.evolve(self.modifiers, evidence=claimed))
+
+    def at_most_once(self) -> Self:
+        """Never repeat the step on a guess: for a payment, a mail, anything that must not be done twice.
+
+        A mark is made durable before the step begins, and its result as soon as it ends, checkpoint or not. When the
+        process dies in between, the step's evidence decides: proved done, it is adopted; proved not done, it is run;
+        and where the evidence cannot tell, the resume stops and asks.
+
+        Raises:
+            StepDefinitionError: it was given already, or the step is ephemeral.
+        """
+        self._refuse_twice("at_most_once", self.modifiers.is_at_most_once)
+        return self._with(self._refuse_both(attrs.evolve(self.modifiers, is_at_most_once=True)))
+
+    def adopt(self, function: Callable[..., Any]) -> Self:
+        """Rebuild the result of an `.at_most_once()` step whose effect is proved, but whose end was never recorded.
+
+        Args:
+            function: gets the arguments that the step's own function gets, and returns what it would have returned.
+
+        Raises:
+            StepDefinitionError: it cannot be called, or `.adopt()` was given already.
+        """
+        self._refuse_twice("adopt", self.modifiers.adopt is not None)
+        return self._with(attrs.evolve(self.modifiers, adopt=self._callable("adopt", function)))
+
+    def on_rerun(self, function: Callable[[Any], Any]) -> Self:
+        """Undo what the recorded execution left behind, right before a resume runs the step again.
+
+        Args:
+            function: gets the recorded output.
+
+        Raises:
+            StepDefinitionError: it cannot be called, the step is ephemeral, or `.on_rerun()` was given already.
+        """
+        self._refuse_twice("on_rerun", self.modifiers.on_rerun is not None)
+        undo = self._callable("on_rerun", function)
+        return self._with(self._refuse_both(attrs.evolve(self.modifiers, on_rerun=undo)))
+
+    def _callable(self, modifier: str, function: Any) -> Any:
+        if not callable(function):
+            raise StepDefinitionError(
+                f"step {self.name!r}: .{modifier}() needs a function, got {function!r:.80} ({type(function).__name__})",
+                step=self.name,
+                where=caller(),
+            )
+        return function
 
     def version(self, tag: str) -> Self:
         """Tag what the step means; a recorded result with another tag is no longer this step's result.

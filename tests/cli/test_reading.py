@@ -79,7 +79,7 @@ def test_show(filled):
     assert document["error"]["path"] == "load"
     fetch, load = document["steps"]
     assert list(fetch) == STEP_KEYS and list(document["checkpoints"][0]) == CHECKPOINT_KEYS
-    assert fetch["output"] == {"rows": 1000, "source": "a.csv"} and fetch["error"] is None and fetch["evidence"] == []
+    assert fetch["output"] == {"rows": 1000, "source": "a.csv"} and fetch["error"] is None and fetch["evidence"] is None
     assert load["success"] is False and load["error"]["type"] == "ValueError"
     assert [c["reason"] for c in document["checkpoints"]] == ["started", "step", "failed"]
     text = filled("show", "one", "--steps", "--checkpoints").expect(0).out

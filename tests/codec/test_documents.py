@@ -64,6 +64,9 @@ def results(draw):
         draw(st.sampled_from(["", "m:f", "é:<locals>.f"])),
         draw(st.none() | text),
         draw(st.sampled_from(["", "p.py:3"])),
+        draw(st.sampled_from(["", "1:Zm9vYmFyYmF6cXV4MTIzNA"])),
+        draw(st.dictionaries(st.text(max_size=3), st.integers(-(2**40), 2**40) | st.none() | text, max_size=2)),
+        draw(st.none() | st.dictionaries(st.text(min_size=1, max_size=4), plain_json, max_size=2)),
         draw(extras),
     )
 
@@ -159,7 +162,7 @@ def test_the_chain_digest_is_made_of_the_canonical_bytes_alone(given_results):
 
 
 def test_fields_that_this_version_does_not_know_are_kept():
-    document = {"path": "a", "step_type": "python", "duration_ms": 1, "cost": {"usd": 1.5}, "node": None}
+    document = {"path": "a", "step_type": "shell", "duration_ms": 1, "cost": {"usd": 1.5}, "node": None}
     result, _ = decode_result(document)
     assert result.extra == {"cost": {"usd": 1.5}, "node": None}
     assert json.loads(encode_result(result)[0]) == document
@@ -342,7 +345,7 @@ EXAMPLE = {  # of the design: a document of ours has these keys, spelled so, wit
     "saved_at": "2026-11-20T15:30:00Z",
 }
 ADDED = {"status", "inputs", "fingerprint", "metadata", "evidence", "in_flight", "snapshot", "output", "error"}
-ADDED_TO_RESULTS = {"path", "started_at", "attempt"}
+ADDED_TO_RESULTS = {"path", "started_at", "attempt", "evidence"}
 
 
 def test_an_export_has_the_documented_keys_and_values():
@@ -404,6 +407,9 @@ def golden_checkpoint(clock, **changes):
         started_at=clock.now(),
         function="pipeline:fetch",
         location="pipeline.py:12",
+        fingerprint="1:Zm9vYmFyYmF6cXV4MTIzNA",
+        arguments={"limit": 1000, "source": "cXV4MTIzNGZvb2JhcmJheg", "connection": "?"},
+        evidence={"pack": {"evidence": []}, "report": {"outcome": "no_evidence"}, "exit_code": 0},
     )
     failed = StepResult(
         "a/b",
