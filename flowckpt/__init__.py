@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 from flowckpt._version import __version__
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData, StepResult
+    from flowckpt.checkpoint import CheckpointData, CommandOutput, StepResult
     from flowckpt.dsl import step, workflow
     from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult, run_sync
     from flowckpt.errors import FlowckptError
     from flowckpt.evidence import Evidence, EvidencePack, EvidenceType, EvidenceVerifier
+    from flowckpt.execution.current_step import current_step
     from flowckpt.stores import CheckpointStore, FileCheckpointStore, MemoryCheckpointStore, open_store
 
 # The front door is lazy (PEP 562): a program pays for what it uses, and `flowckpt --help` for next to nothing.
 _ROOMS = {
     "CheckpointData": "flowckpt.checkpoint",
     "CheckpointStore": "flowckpt.stores.base",
+    "CommandOutput": "flowckpt.checkpoint.command_output",
     "Evidence": "flowckpt.evidence",
     "EvidencePack": "flowckpt.evidence",
     "EvidenceType": "flowckpt.evidence",
@@ -30,6 +32,7 @@ _ROOMS = {
     "StepResult": "flowckpt.checkpoint",
     "WorkflowEngine": "flowckpt.engine",
     "WorkflowResult": "flowckpt.engine",
+    "current_step": "flowckpt.execution.current_step",
     "open_store": "flowckpt.stores",
     "run_sync": "flowckpt.engine",
     "step": "flowckpt.dsl",
@@ -39,6 +42,7 @@ _ROOMS = {
 __all__ = [
     "CheckpointData",
     "CheckpointStore",
+    "CommandOutput",
     "Evidence",
     "EvidencePack",
     "EvidenceType",
@@ -51,6 +55,7 @@ __all__ = [
     "WorkflowEngine",
     "WorkflowResult",
     "__version__",
+    "current_step",
     "open_store",
     "run_sync",
     "step",

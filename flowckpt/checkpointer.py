@@ -7,8 +7,9 @@ from typing import Any
 
 import attrs
 
-from flowckpt.blocking import finish_despite_cancel
+from flowckpt.blocking import finish_despite_cancel, may_block
 from flowckpt.checkpoint import CheckpointData, History, Reason, StepError
+from flowckpt.checkpoint.data import STATUS_OF_REASON, checkpoint_of
 from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointStorageError, EncodingError, FlowckptError
 from flowckpt.stores.base import CheckpointStore
@@ -48,28 +49,6 @@ class Checkpointer:
     is_usable: bool = True
     attempted: CheckpointData | None = None
 
-    def _checkpoint(
-        self, reason: Reason, checkpoint_id: str | None, output: Any, error: StepError | None
-    ) -> CheckpointData:
-        self.sequence += 1
-        if checkpoint_id is None:
-            checkpoint_id = f"@{reason}" if self.attempt == 1 else f"@{reason}.{self.attempt}"
-        return CheckpointData(
-            checkpoint_id=checkpoint_id,
-            workflow_name=self.workflow_name,
-            inputs_hash=self.inputs_hash,
-            step_results=self.history.view(),
-            saved_at=self.clock.now(),
-            sequence=self.sequence,
-            attempt=self.attempt,
-            reason=reason,
-            inputs=self.inputs,
-            fingerprint=self.fingerprint,
-            metadata=self.metadata,
-            output=output,
-            error=error,
-        )
-
     async def save(
         self,
         reason: Reason,
@@ -77,6 +56,8 @@ class Checkpointer:
         *,
         output: Any = None,
         error: StepError | None = None,
+        in_flight: tuple[str, ...] = (),
+        evidence: tuple[Any, ...] = (),
     ) -> CheckpointData:
         """Make the next checkpoint durable. A cancel that comes meanwhile waits until the outcome is known.
 
@@ -85,15 +66,42 @@ class Checkpointer:
             checkpoint_id: what to call it; `@reason`, with the attempt behind it from the second on, where not given.
             output: what the workflow returned, as the record holds it.
             error: how the run failed.
+            in_flight: the paths of steps that were started and have not ended.
+            evidence: claims about the outside world, as recorded.
 
         Raises:
             FlowckptError: one of the store's errors; what a store raises beyond its contract becomes
                 `CheckpointStorageError`.
         """
-        data = self.attempted = self._checkpoint(reason, checkpoint_id, output, error)
+        self.sequence += 1
+        if checkpoint_id is None:
+            checkpoint_id = f"@{reason}" if self.attempt == 1 else f"@{reason}.{self.attempt}"
+        data = self.attempted = checkpoint_of(
+            {
+                "checkpoint_id": checkpoint_id,
+                "workflow_name": self.workflow_name,
+                "inputs_hash": self.inputs_hash,
+                "step_results": self.history.view(),
+                "saved_at": self.clock.now(),
+                "sequence": self.sequence,
+                "attempt": self.attempt,
+                "reason": reason,
+                "status": STATUS_OF_REASON[reason],
+                "_inputs": self.inputs,
+                "fingerprint": self.fingerprint,
+                "evidence": evidence,
+                "in_flight": in_flight,
+                "metadata": self.metadata,
+                "_output": output,
+                "error": error,
+            }
+        )
         self.is_usable = False
         try:
-            await finish_despite_cancel(self.store.save(self.workflow_id, data))
+            if may_block():  # nothing else runs in the loop
+                await self.store.save(self.workflow_id, data)
+            else:
+                await finish_despite_cancel(self.store.save(self.workflow_id, data))
         except EncodingError:  # refused before anything was written
             self.is_usable = True
             raise

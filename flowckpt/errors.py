@@ -17,10 +17,12 @@ __all__ = [
     "CheckpointCorruptedError",
     "CheckpointNotFoundError",
     "CheckpointStorageError",
+    "CommandFailedError",
     "DecodingError",
     "EncodingError",
     "EvidenceCaptureError",
     "EvidenceError",
+    "EvidenceNotVerifiedError",
     "FencedError",
     "FlowckptError",
     "ForeignRecordError",
@@ -30,8 +32,11 @@ __all__ = [
     "RunExistsError",
     "RunLockedError",
     "SaveConflictError",
+    "StaleStepError",
     "StepDefinitionError",
     "StepFailedError",
+    "StepInDoubtError",
+    "StepNotFoundError",
     "StepTimeoutError",
     "StoreSpecError",
     "TargetError",
@@ -184,6 +189,24 @@ class EvidenceCaptureError(EvidenceError):
         self.detail = detail
 
 
+class EvidenceNotVerifiedError(EvidenceError):
+    """What a step claims about the outside world does not hold when it has ended.
+
+    Attributes:
+        path: the step.
+        reasons: what was found, claim by claim.
+    """
+
+    def __init__(self, path: str, *, reason: str, reasons: Sequence[str] = ()) -> None:
+        found = "; ".join(reasons)
+        super().__init__(
+            f"step {path!r} ended, but its evidence does not hold: {reason}" + (f" ({found})" if found else ""),
+            remedy="Mend the step so that it leaves behind what it claims, or mend the claim.",
+        )
+        self.path = path
+        self.reasons = tuple(reasons)
+
+
 # --- Running ---------------------------------------------------------------------------------------------------------
 
 
@@ -249,6 +272,36 @@ class StepTimeoutError(FlowckptError, TimeoutError):
         self.timeout_seconds = timeout_seconds
 
 
+class CommandFailedError(FlowckptError):
+    """The program of a `.command()` step could not be started, or returned another code than 0.
+
+    Attributes:
+        path: the step's path.
+        argv: the program and its arguments.
+        exit_code: what it returned, the negative number of the signal that killed it; None where it did not run.
+        stdout: the end of its standard output.
+        stderr: the end of its standard error.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str = "",
+        argv: Sequence[str] = (),
+        exit_code: int | None = None,
+        stdout: str = "",
+        stderr: str = "",
+        remedy: str = "",
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.path = path
+        self.argv = tuple(argv)
+        self.exit_code = exit_code
+        self.stdout = stdout
+        self.stderr = stderr
+
+
 class WorkflowChangedError(FlowckptError):
     """The generator yields something else than the record says.
 
@@ -265,6 +318,59 @@ class WorkflowChangedError(FlowckptError):
         self.workflow_name = workflow_name
         self.recorded = recorded
         self.yielded = yielded
+
+
+class StaleStepError(FlowckptError):
+    """A recorded result is no longer true, and nobody has said what to do about it.
+
+    Attributes:
+        path: the step.
+        reasons: what moved, as `kind: detail`.
+    """
+
+    def __init__(self, workflow_id: str, path: str, *, reasons: Sequence[str], remedy: str) -> None:
+        super().__init__(f"the recorded result of step {path!r} is stale: {'; '.join(reasons)}", remedy=remedy)
+        self.workflow_id = workflow_id
+        self.path = path
+        self.reasons = tuple(reasons)
+
+
+class StepInDoubtError(FlowckptError):
+    """A step that must not be done twice was started and its end never recorded, and its evidence cannot tell.
+
+    Attributes:
+        workflow_id: the run.
+        path: the step.
+        detail: what is known.
+    """
+
+    def __init__(self, workflow_id: str, path: str, *, detail: str) -> None:
+        super().__init__(
+            f"step {path!r} is to be done at most once, and nobody knows whether it was: {detail}",
+            remedy="Find out what it did. Then either make its evidence able to tell (claims with stated facts, such as "
+            f"db_row) and resume, or run it again with 'flowckpt resume {workflow_id} --force'.",
+        )
+        self.workflow_id = workflow_id
+        self.path = path
+        self.detail = detail
+
+
+class StepNotFoundError(FlowckptError):
+    """The record has no such step.
+
+    Attributes:
+        workflow_id: the run.
+        step: what was asked for.
+    """
+
+    def __init__(self, workflow_id: str, step: str, *, known: Sequence[str] = ()) -> None:
+        shown = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")
+        super().__init__(
+            f"run {workflow_id!r} has no step {step!r}",
+            remedy=f"It has: {shown}." if known else "It has recorded no step yet.",
+        )
+        self.workflow_id = workflow_id
+        self.step = step
 
 
 class InputMismatchError(FlowckptError):

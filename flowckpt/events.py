@@ -13,8 +13,12 @@ __all__ = [
     "CheckpointFailed",
     "CheckpointSaved",
     "Event",
+    "EvidenceFailed",
+    "EvidenceVerified",
+    "StepAdopted",
     "StepCompleted",
     "StepFailed",
+    "StepOutput",
     "StepRestored",
     "StepRetrying",
     "StepStarted",
@@ -124,6 +128,21 @@ class StepRetrying(Event):
 
 
 @attrs.frozen(repr=False)
+class StepOutput(Event):
+    """A command wrote a line; told while it runs, and never recorded.
+
+    Attributes:
+        path: the step's path.
+        stream: where it wrote: `stdout` or `stderr`.
+        line: the text, without its end; whatever the program wrote, control characters included.
+    """
+
+    path: str
+    stream: str
+    line: str
+
+
+@attrs.frozen(repr=False)
 class StepCompleted(Event):
     """A step ended with an output; where it has a checkpoint, that is durable.
 
@@ -155,6 +174,49 @@ class StepFailed(Event):
     tries: int
     error_type: str
     error_message: str
+
+
+@attrs.frozen(repr=False)
+class StepAdopted(Event):
+    """A step in doubt was not run again: its evidence proves that it was done.
+
+    Attributes:
+        path: the step.
+    """
+
+    path: str
+
+
+@attrs.frozen(repr=False)
+class EvidenceVerified(Event):
+    """The claims of a step hold.
+
+    Attributes:
+        path: the step.
+        moment: `now` after the step, `resume` before its recorded result is reused, `in_doubt` where its end is unknown.
+        claims: how many claims there are.
+    """
+
+    path: str
+    moment: str
+    claims: int
+
+
+@attrs.frozen(repr=False)
+class EvidenceFailed(Event):
+    """The claims of a step do not hold, or nobody can tell.
+
+    Attributes:
+        path: the step.
+        moment: as for `EvidenceVerified`.
+        reason: why not, in one sentence.
+        details: what was found, claim by claim.
+    """
+
+    path: str
+    moment: str
+    reason: str
+    details: tuple[str, ...] = ()
 
 
 @attrs.frozen(repr=False)

@@ -15,24 +15,29 @@ import stat
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
+FENCED_MODE = 0o400
 
 
 class FileStatus(NamedTuple):
-    """What the stores ask about a file; a tuple, because each save asks (0.3 µs, not 0.8).
+    """What the stores ask about a file.
 
     Attributes:
         size: length in bytes.
         links: how many names the file has; 0 once it was unlinked.
         is_directory: whether it is a directory.
         is_regular: whether it is a regular file.
+        is_writable: whether its owner may open it for writing.
     """
 
     size: int
     links: int
     is_directory: bool
     is_regular: bool
+    is_writable: bool = True
 
 
 class FileSystem(Protocol):
@@ -108,6 +113,14 @@ class FileSystem(Protocol):
 
     def status(self, file: int) -> FileStatus:
         """Describe an open file."""
+        ...
+
+    def is_untouched(self, file: int) -> bool:
+        """Tell whether an open file has its one name still and is writable: nobody unlinked, linked or marked it."""
+        ...
+
+    def set_writable(self, file: int, is_writable: bool) -> None:
+        """Give an open file the mode 0600 or 0400; whoever has it open for writing may go on writing all the same."""
         ...
 
     def exists(self, parent: int, name: str) -> bool:
@@ -214,7 +227,7 @@ class PosixFileSystem:
 
     def sync_data(self, file: int) -> None:
         """Call fdatasync, or fsync where the system has no other."""
-        getattr(os, "fdatasync", os.fsync)(file)
+        _sync_data(file)
 
     def sync(self, file: int) -> None:
         """Call fsync."""
@@ -243,7 +256,18 @@ class PosixFileSystem:
     def status(self, file: int) -> FileStatus:
         """Call fstat."""
         found = os.fstat(file)
-        return FileStatus(found.st_size, found.st_nlink, stat.S_ISDIR(found.st_mode), stat.S_ISREG(found.st_mode))
+        mode = found.st_mode
+        is_writable = bool(mode & stat.S_IWUSR)
+        return FileStatus(found.st_size, found.st_nlink, stat.S_ISDIR(mode), stat.S_ISREG(mode), is_writable)
+
+    def is_untouched(self, file: int) -> bool:
+        """Call fstat."""
+        found = os.fstat(file)
+        return found.st_nlink == 1 and found.st_mode & stat.S_IWUSR != 0
+
+    def set_writable(self, file: int, is_writable: bool) -> None:
+        """Call fchmod."""
+        os.fchmod(file, FILE_MODE if is_writable else FENCED_MODE)
 
     def exists(self, parent: int, name: str) -> bool:
         """Call faccessat, without following a link."""

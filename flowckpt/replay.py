@@ -10,8 +10,11 @@ The rules:
    does not know means that the code has changed, and running it could do anything. That is `WorkflowChangedError`.
 4. Ephemeral steps are never in the record: they are an `Execute` at each replay.
 5. The end of the generator is a `Finish` or a `Crash`; before the whole record was used it is a change, like rule 3.
+6. Whoever drives may answer a `Restore` with `rerun`: the result is no longer true, and the command becomes an
+   `Execute`. From then on the record binds nobody: what the generator yields may depend on what the step returns now.
+   The results that wait are dropped, or kept for those steps that are yielded again.
 
-So nothing is executed (but ephemeral steps) until every recorded result has found its step.
+So nothing is executed (but ephemeral steps) until every recorded result has found its step, or one was found untrue.
 
     start() ──► Restore ──send/throw──► … ──► Execute ──send/throw──► … ──► Finish | Crash
 """
@@ -19,7 +22,7 @@ So nothing is executed (but ephemeral steps) until every recorded result has fou
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import PurePath
 from types import CodeType, FrameType, GeneratorType
 from typing import Any, TypeAlias
@@ -69,18 +72,36 @@ _STEP_ITER: CodeType = Step.__iter__.__code__
 
 
 class Replay:
-    """Drives one generator against one record."""
+    """Drives one generator against one record.
 
-    def __init__(self, generator: Generator[Any, Any, Any], recorded: Iterable[StepResult], workflow_name: str) -> None:
+    Args:
+        generator: the generator, not yet started.
+        recorded: the results of its run.
+        workflow_name: its workflow, for errors.
+        drops_what_changed: whether the record gives way where the generator yields something else.
+    """
+
+    def __init__(
+        self,
+        generator: Generator[Any, Any, Any],
+        recorded: Iterable[StepResult],
+        workflow_name: str,
+        *,
+        drops_what_changed: bool = False,
+    ) -> None:
         self._generator = generator
         self._workflow_name = workflow_name
+        self._is_bound = not drops_what_changed
+        self._keeps_rest = False
         self._waiting = {result.path: result for result in recorded}
         self._uses: dict[str, int] = {}
+        self.dropped: list[StepResult] = []
+        """Recorded results that are no longer part of the run."""
 
     @property
-    def is_replaying(self) -> bool:
-        """Whether recorded results are still waiting for their step."""
-        return bool(self._waiting)
+    def waiting(self) -> Mapping[str, StepResult]:
+        """The recorded results that have not found their step, by path."""
+        return self._waiting
 
     def start(self) -> Command:
         """Run the generator up to its first step.
@@ -126,6 +147,22 @@ class Replay:
             return self._raised(raised)
         return self._command(yielded)
 
+    def rerun(self, command: Restore, *, keeps_rest: bool) -> Execute:
+        """Answer a `Restore` with the news that its result is no longer true.
+
+        Args:
+            command: the command.
+            keeps_rest: whether the results that still wait may be restored; else they are dropped, too.
+
+        Returns:
+            What to do instead.
+        """
+        self._is_bound = False
+        self._keeps_rest = keeps_rest
+        self.dropped.append(command.result)
+        self._drop_rest()
+        return Execute(command.path, command.step, self._where())
+
     def close(self) -> BaseException | None:
         """Close the generator, so that its `finally` blocks run; return what they raised, if anything."""
         try:
@@ -148,28 +185,41 @@ class Replay:
             return Execute(path, step, self._where())
         result = self._waiting.pop(path, None)
         if result is None:
-            raise self._changed(f"yields the step {path!r}, which the record does not have", self._describe(path, step))
+            if self._is_bound:
+                now = self._describe(path, step)
+                raise self._changed(f"yields the step {path!r}, which the record does not have", now)
+            self._drop_rest()
+            return Execute(path, step, self._where())
         action = step.action
-        now = action.function_name
+        named = action.function_name
         if result.step_type != action.step_type or (
-            result.function != now and _qualname(result.function) != _qualname(now)
+            result.function != named and _qualname(result.function) != _qualname(named)
         ):
-            self._waiting = {path: result, **self._waiting}
-            raise self._changed(f"yields another step under the path {path!r}", self._describe(path, step))
-        if result.version != step.modifiers.version:
-            self._waiting = {path: result, **self._waiting}
-            tags = f"recorded {result.version!r}, now {step.modifiers.version!r}"
-            raise self._changed(f"yields another version of the step {path!r} ({tags})", self._describe(path, step))
+            if self._is_bound:
+                self._waiting = {path: result, **self._waiting}
+                raise self._changed(f"yields another step under the path {path!r}", self._describe(path, step))
+            self.dropped.append(result)
+            self._drop_rest()
+            return Execute(path, step, self._where())
         return Restore(path, step, result)
+
+    def _drop_rest(self) -> None:
+        if not self._keeps_rest:
+            self.dropped += self._waiting.values()
+            self._waiting = {}
 
     def _finished(self, output: Any) -> Command:
         if self._waiting:
-            raise self._changed("returns before the record ends", f"return {_shown(output, 80)}")
+            if self._is_bound:
+                raise self._changed("returns before the record ends", f"return {_shown(output, 80)}")
+            self._drop_rest()
         return Finish(output)
 
     def _raised(self, error: BaseException) -> Command:
         if self._waiting and isinstance(error, Exception):
-            raise self._changed("raises before the record ends", f"raise {_raised_text(error)}") from error
+            if self._is_bound:
+                raise self._changed("raises before the record ends", f"raise {_raised_text(error)}") from error
+            self._drop_rest()
         return Crash(error)
 
     def _changed(self, what: str, yielded: str) -> BaseException:
@@ -183,8 +233,9 @@ class Replay:
                 workflow_name=self._workflow_name,
                 recorded=recorded,
                 yielded=yielded,
-                remedy="No recorded step was run, and nothing was saved. Restore the code that wrote the record and resume, or start a new "
-                "run with the new code.",
+                remedy="No recorded step was run, and nothing was saved. Restore the code that wrote the record and resume; "
+                "or resume with --from STEP, to run everything again from a step on, or with --force, to run everything "
+                "again from here on.",
             )
         )
 

@@ -97,9 +97,9 @@ def test_a_restore_hands_over_the_recorded_result_and_the_step_as_it_is_yielded_
 
 def test_whether_results_still_wait_for_their_step_can_be_asked():
     replay = Replay(etl(), record_of(etl())[:1], "w")
-    assert replay.is_replaying
+    assert list(replay.waiting) == ["fetch"]
     replay.start()
-    assert not replay.is_replaying
+    assert not replay.waiting
 
 
 def test_uses_of_a_name_are_counted_in_loops_and_each_name_by_itself():

@@ -3,36 +3,44 @@
 A checkpoint holds the whole history up to itself. Copying it would cost O(n) a checkpoint and O(n²) a run, so a
 checkpoint holds a *view*: the shared sequence and a length. Results are only ever appended, so a view never changes.
 
-Each entry carries the result's canonical bytes (the codec makes them) and a chain digest::
-
-    chain(0) = 32 zero bytes
-    chain(n) = SHA-256(chain(n - 1) + canonical bytes of result n)
-
-Two histories with the same chain digest at the same length are the same history, whatever store they lie in.
+Each entry has the result's canonical bytes (the codec makes them). Two histories with the same bytes are the same
+history, whatever store they lie in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from flowckpt.checkpoint.result import StepResult
 
-CHAIN_START = bytes(32)
-
 
 class History:
-    """The append-only sequence behind the views of one run."""
+    """The append-only sequence behind the views of one run.
 
-    __slots__ = ("blobs", "chains", "encoded", "results")
+    Attributes:
+        results: the results.
+        blobs: large values of a result, by its index: content digest to blob. Most results have none.
+    """
+
+    __slots__ = ("_encoded", "_forked_at", "_forked_from", "_unsplit", "blobs", "results")
 
     def __init__(self) -> None:
         self.results: list[StepResult] = []
-        self.encoded: list[bytes] = []
-        self.chains: list[bytes] = [CHAIN_START]
         self.blobs: dict[int, Mapping[str, Any]] = {}
-        """Large values of a result, by its index: content digest to blob. Most results have none."""
+        self._encoded: list[bytes] = []
+        self._unsplit: list[tuple[int, int, Callable[[], list[bytes]]]] = []
+        self._forked_from: History | None = None
+        self._forked_at = 0
+
+    @property
+    def encoded(self) -> list[bytes]:
+        """The canonical bytes of each result."""
+        if self._unsplit:
+            for start, stop, split in self._unsplit:
+                self._encoded[start:stop] = split()[: stop - start]
+            self._unsplit = []
+        return self._encoded
 
     def append(self, result: StepResult, encoded: bytes, blobs: Mapping[str, Any] | None = None) -> None:
         """Append a result with its canonical bytes and its large values.
@@ -42,24 +50,47 @@ class History:
             encoded: its canonical bytes.
             blobs: the large values that those bytes name by digest.
         """
-        self.chains.append(sha256(self.chains[-1] + encoded).digest())
-        self.encoded.append(encoded)
         if blobs:
             self.blobs[len(self.results)] = blobs
+        self._encoded.append(encoded)
         self.results.append(result)
+
+    def extend(self, results: Sequence[tuple[StepResult, Mapping[str, Any]]], split: Callable[[], list[bytes]]) -> None:
+        """Append results that a store has read, whose canonical bytes are hardly ever asked for again.
+
+        Args:
+            results: each with the large values that its bytes name by digest.
+            split: returns their canonical bytes.
+        """
+        start = len(self.results)
+        for result, blobs in results:
+            if blobs:
+                self.blobs[len(self.results)] = blobs
+            self.results.append(result)
+        self._encoded += [b""] * len(results)
+        self._unsplit.append((start, len(self.results), split))
 
     def forked(self, length: int) -> History:
         """Return a new history of the first `length` results, which can be continued in another way."""
         fork = History()
         fork.results = self.results[:length]
-        fork.encoded = self.encoded[:length]
-        fork.chains = self.chains[: length + 1]
+        fork._encoded = self._encoded[:length]
+        fork._unsplit = [(start, min(stop, length), split) for start, stop, split in self._unsplit if start < length]
         fork.blobs = {index: blobs for index, blobs in self.blobs.items() if index < length}
+        fork._forked_from, fork._forked_at = self, length
         return fork
 
     def view(self, length: int | None = None) -> HistoryView:
         """Return a view of the first `length` results, of all where it is not given."""
         return HistoryView(self, len(self.results) if length is None else length)
+
+    def known_to_share(self, other: History) -> int:
+        """Return how many results two histories have in common because of where they come from."""
+        if self is other:
+            return len(self.results)
+        if self._forked_from is other:
+            return self._forked_at
+        return other._forked_at if other._forked_from is self else 0
 
 
 class HistoryView(Sequence[StepResult]):
@@ -71,31 +102,23 @@ class HistoryView(Sequence[StepResult]):
         self.history = history
         self._length = length
 
-    @property
-    def chain(self) -> bytes:
-        """The chain digest at the end of the view."""
-        return self.history.chains[self._length]
-
-    def chain_at(self, length: int) -> bytes:
-        """Return the chain digest after the first `length` results."""
-        if not 0 <= length <= self._length:
-            raise IndexError(length)
-        return self.history.chains[length]
-
     def shared_length(self, other: HistoryView) -> int:
         """Return how many results at the beginning the two histories have in common.
 
-        Equal chain digests mean equal prefixes, so this is a search for the last equal one: O(log n).
+        Nothing is compared where one comes from the other; else their bytes are.
         """
-        low, high = 0, min(len(self), len(other))
-        mine, others = self.history.chains, other.history.chains
-        while low < high:
-            middle = (low + high + 1) // 2
-            if mine[middle] == others[middle]:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        length = min(self._length, other._length)
+        known = self.history.known_to_share(other.history)
+        if known >= length:
+            return length
+        mine, others = self.history.encoded, other.history.encoded
+        return next((index for index in range(known, length) if mine[index] != others[index]), length)
+
+    def continues(self, other: HistoryView) -> bool:
+        """Tell whether the other history is the beginning of this one."""
+        return self._length >= other._length and (
+            self.history is other.history or self.shared_length(other) == other._length
+        )
 
     def __len__(self) -> int:
         return self._length
@@ -123,4 +146,4 @@ class HistoryView(Sequence[StepResult]):
     __hash__ = None  # type: ignore[assignment]  # equality by value, over results that hold any value
 
     def __repr__(self) -> str:
-        return f"<history of {self._length} results, chain {self.chain.hex()[:12]}>"
+        return f"<history of {self._length} results>"

@@ -45,7 +45,7 @@ class StepError:
     tries: int = 1
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)  # filling a frozen class with slots takes twice as long: 1.1 µs against 0.5
 class StepResult:
     """What one step left behind: output or error, times, and what identifies it.
 
@@ -66,6 +66,8 @@ class StepResult:
         fingerprint: what identifies the code of its function; empty where it cannot be known.
         arguments: what the record keeps of its arguments, by name: numbers as they are, digests of the others.
         evidence: the claims with their facts, and the answers to them when the step ended; None without claims.
+        marks: modifiers that matter when the step is to be run again: `at_most_once`, `on_rerun`; and `adopted`, where
+            the step was not run but proved done.
         extra: fields of the record that this version does not know, kept.
     """
 
@@ -85,6 +87,7 @@ class StepResult:
     fingerprint: str = ""
     arguments: Mapping[str, Any] = attrs.field(factory=dict)
     evidence: Mapping[str, Any] | None = None
+    marks: tuple[str, ...] = ()
     extra: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
@@ -96,3 +99,23 @@ class StepResult:
     def output(self) -> Any:
         """What the step returned."""
         return look(self._output)
+
+
+_EMPTY: Mapping[str, Any] = {}
+
+for _field in attrs.fields(StepResult):  # attrs leaves no defaults on the class; `result_of` rests upon them
+    if _field.default is None or isinstance(_field.default, str | int | float | tuple):
+        setattr(StepResult, _field.name, _field.default)
+StepResult.arguments = StepResult.extra = _EMPTY
+_new, _set = object.__new__, object.__setattr__
+
+
+def result_of(fields: dict[str, Any]) -> StepResult:
+    """Return a result that takes a dict for its own: 0.3 µs, where filling in all fields takes 0.7.
+
+    Args:
+        fields: the fields under their names here, `_output` too; `name` and `path` at least. Others are not looked at.
+    """
+    result = _new(StepResult)
+    _set(result, "__dict__", fields)
+    return result

@@ -18,10 +18,12 @@ class ExitCode(IntEnum):
     WORKFLOW_FAILED = 1
     USAGE = 2
     SUSPENDED = 3
+    STALE = 10
     CORRUPT = 11
     NOT_FOUND = 12
     STORE_FAILED = 13
     MISMATCH = 14
+    IN_DOUBT = 15
     INTERNAL = 70
     OUTPUT_FAILED = 74
     LOCKED = 75
@@ -40,15 +42,18 @@ _BY_ERROR: dict[type[BaseException], ExitCode] = {
     errors.EncodingError: ExitCode.USAGE,  # an input; a step's output that cannot be recorded is a failed workflow
     errors.RunExistsError: ExitCode.USAGE,
     errors.StoreSpecError: ExitCode.USAGE,
+    errors.StaleStepError: ExitCode.STALE,
     errors.CheckpointCorruptedError: ExitCode.CORRUPT,
     errors.ForeignRecordError: ExitCode.CORRUPT,
     errors.UnsupportedSchemaError: ExitCode.CORRUPT,
     errors.CheckpointNotFoundError: ExitCode.NOT_FOUND,
+    errors.StepNotFoundError: ExitCode.NOT_FOUND,
     errors.CheckpointStorageError: ExitCode.STORE_FAILED,
     errors.SaveConflictError: ExitCode.STORE_FAILED,
     errors.InputMismatchError: ExitCode.MISMATCH,
     errors.WorkflowChangedError: ExitCode.MISMATCH,
     errors.DecodingError: ExitCode.MISMATCH,  # a recorded value no longer fits what the program asks for
+    errors.StepInDoubtError: ExitCode.IN_DOUBT,
     errors.RunLockedError: ExitCode.LOCKED,
     errors.FencedError: ExitCode.LOCKED,
 }
@@ -79,6 +84,8 @@ def code_of_result(result: WorkflowResult, *, signal_name: str = "") -> ExitCode
         return ExitCode.STORE_FAILED
     if signal_name and result.status != "completed":  # one that came when all was done stopped nothing
         return _BY_SIGNAL[signal_name]
+    if isinstance(result.error, errors.StaleStepError | errors.StepInDoubtError):  # found out on the way
+        return code_of_error(result.error)
     by_status = {
         "completed": ExitCode.DONE,
         "suspended": ExitCode.SUSPENDED,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -15,10 +16,11 @@ from flowckpt.cli.run_documents import ended_document
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.cli.summary import show_failure, summary_text
 from flowckpt.cli.terminal_text import json_text
+from flowckpt.cli.ways_on import CODE, STOPS, ResumeLine, kinds_of, show_stop
 from flowckpt.dsl import Workflow
 from flowckpt.engine import WorkflowEngine, WorkflowResult
 from flowckpt.engine.session import Session
-from flowckpt.errors import FencedError, FlowckptError, RunLockedError, WorkflowChangedError
+from flowckpt.errors import FencedError, FlowckptError, RunLockedError, StaleStepError, WorkflowChangedError
 from flowckpt.execution.interrupts import RunInterrupted
 
 _RESUMABLE = (RunLockedError, FencedError, WorkflowChangedError)
@@ -37,6 +39,22 @@ class Form:
     as_json: bool = False
     as_events: bool = False
     no_color: bool = False
+
+
+@attrs.frozen
+class Resuming:
+    """What is known of a resume beside its session.
+
+    Attributes:
+        attempt: the attempt that it goes on from.
+        line: the resume as it was typed.
+    """
+
+    attempt: int
+    line: ResumeLine
+
+
+Ask: TypeAlias = Callable[[StaleStepError], tuple[Session, Resuming] | None]
 
 
 @attrs.frozen
@@ -59,7 +77,8 @@ def follow(
     *,
     store: StoreChoice,
     form: Form,
-    restored_attempt: int = 0,
+    resuming: Resuming | None = None,
+    ask: Ask | None = None,
 ) -> ExitCode:
     """Drive a run to its end, show it, and return the exit code.
 
@@ -69,16 +88,27 @@ def follow(
         workflow_id: the run.
         store: the store that it is in.
         form: how it is told.
-        restored_attempt: the attempt that a resume goes on from; 0 for a new run.
+        resuming: of a resume, what else is known.
+        ask: asks a person what to do where a step's function was edited, and returns what to go on with, if anything.
     """
+    line = None if resuming is None else resuming.line
     try:
-        ending = _drive(session, workflow, form, restored_attempt)
+        ending = _drive(session, workflow, form, resuming)
     except FlowckptError as error:
+        if isinstance(error, StaleStepError) and ask is not None and CODE in kinds_of(error):
+            answer = ask(error)
+            if answer is None:
+                say("flowckpt: stopped; nothing was run, and nothing was changed")
+                return code_of_error(error)
+            chosen, resuming = answer
+            return follow(chosen, workflow, workflow_id, store=store, form=form, resuming=resuming)
+        if isinstance(error, STOPS) and line is not None:
+            show_stop(error, line)
+            return code_of_error(error)
         show_error(error)
-        code = code_of_error(error)
         if isinstance(error, _RESUMABLE):
             show_resume_hint(workflow_id, store)
-        return code
+        return code_of_error(error)
     result = ending.result
     if result is None:
         say(f"flowckpt: stopped at once by {ending.signal_name}; what was saved before is saved")
@@ -93,7 +123,9 @@ def follow(
     except OutputFailedError as error:
         say(f"flowckpt: standard output cannot be written: {error}")
         code = code or ExitCode.OUTPUT_FAILED
-    if code not in (ExitCode.DONE, ExitCode.OUTPUT_FAILED):
+    if isinstance(result.error, STOPS) and line is not None:
+        show_stop(result.error, line)
+    elif code not in (ExitCode.DONE, ExitCode.OUTPUT_FAILED):
         show_failure(result, ending.signal_name)
         if result.status == "failed" and result.steps.restored and not result.steps.executed:
             say("Every step was restored, so a resume ends the same way: mend the workflow's own code first.")
@@ -101,12 +133,12 @@ def follow(
     return code
 
 
-def _drive(session: Session, workflow: Workflow[..., Any], form: Form, restored_attempt: int) -> _Ending:
+def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming: Resuming | None) -> _Ending:
     progress = choose_progress(
         as_events=form.as_events,
         no_color=form.no_color,
         output_type=workflow.output_type,
-        restored_attempt=restored_attempt,
+        restored_attempt=0 if resuming is None else resuming.attempt,
     )
     progress.start()
     try:

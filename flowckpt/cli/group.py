@@ -14,8 +14,11 @@ from flowckpt.cli.output import OutputClosedError, abandon
 COMMANDS = {
     "run": "Start a run of a workflow.",
     "resume": "Carry a run on from its last checkpoint.",
+    "plan": "Show what a resume would do, step by step; runs nothing.",
+    "why": "Show why one step would run again or be reused.",
     "list": "List the runs of the store, newest first.",
     "show": "Show one run: its status, steps and checkpoints.",
+    "verify": "Check the evidence of a run against the world now; changes nothing.",
     "export": "Write a checkpoint as one JSON document.",
     "clear": "Remove a run with all its checkpoints.",
     "check": "Check the integrity of the store; changes nothing.",

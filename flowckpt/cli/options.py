@@ -50,6 +50,26 @@ class RunName(_ParamType):
         return [CompletionItem(run, help=text) for run, text in ids_beginning_with(incomplete, store)]
 
 
+class StepName(_ParamType):
+    """A step of the run that stands before it: a path, or a name; a shell can complete it."""
+
+    name = "step"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Take any text but none."""
+        if not value:
+            self.fail("the name of a step cannot be empty", param, ctx)
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Complete the path from the run's record."""
+        from flowckpt.cli.stored_runs import steps_beginning_with  # noqa: PLC0415 - only when a shell asks
+
+        run = ctx.params.get("run")
+        found = steps_beginning_with(incomplete, run, ctx.params.get("store")) if run else []
+        return [CompletionItem(path) for path in found]
+
+
 class TargetName(_ParamType):
     """Where a workflow is; a shell completes the file."""
 
@@ -96,6 +116,54 @@ def input_option(command: F) -> F:
         multiple=True,
         help="An input of the workflow, converted by its annotation; lists and objects as JSON.",
     )(command)
+
+
+def target_option(command: F) -> F:
+    """Add `--target`."""
+    return click.option(
+        "--target", type=TargetName(), help="Where the workflow is now, as for run; recorded at the start otherwise."
+    )(command)
+
+
+def verify_option(command: F) -> F:
+    """Add `--verify`."""
+    return click.option(
+        "--verify",
+        type=click.Choice(["stat", "hash"]),
+        help="How files are checked: hash reads every byte (the default); stat skips files that look untouched.",
+    )(command)
+
+
+def policy_options(command: F) -> F:
+    """Add what says what a resume does with stale results; the parameters are named as the fields of `RunOptions`."""
+    answers = click.Choice(["rerun", "reuse", "fail"])
+    added = (
+        click.option(
+            "--on-stale",
+            type=answers,
+            help="Where evidence, arguments or a version moved. By default what moved is run again, and what cannot be "
+            "checked stops the resume.",
+        ),
+        click.option("--on-code-change", type=answers, help="Where a step's function was edited; by default, fail."),
+        click.option(
+            "--reuse",
+            type=click.Choice(["prefix", "inputs"]),
+            help="prefix (the default): everything from the first stale step on is run again. inputs: behind it, "
+            "results are reused where steps are called with the same arguments.",
+        ),
+        verify_option,
+        click.option(
+            "--from",
+            "from_step",
+            metavar="STEP",
+            type=StepName(),
+            help="Run everything again from this step on: its path, or its name.",
+        ),
+        click.option("--force", is_flag=True, help="Run again whatever the resume would stop at."),
+    )
+    for option in reversed(added):
+        command = option(command)
+    return command
 
 
 def without_repeats(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:

@@ -107,6 +107,16 @@ def latest_of(store: CheckpointStore, workflow_id: str) -> CheckpointData:
     return latest
 
 
+def owner_of(store: CheckpointStore, workflow_id: str) -> Owner | None:
+    """Return the process that runs a run now, or None.
+
+    Args:
+        store: the store.
+        workflow_id: the run.
+    """
+    return waited(store.owner(workflow_id)) if isinstance(store, OwnsRuns) else None
+
+
 def stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
     """Return a run with everything that a command shows of it.
 
@@ -161,3 +171,19 @@ def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]
         for info in runs
         if info.workflow_id.startswith(prefix) and info.workflow_id.isprintable()
     ]
+
+
+def steps_beginning_with(prefix: str, workflow_id: str, option: str | None) -> list[str]:
+    """Return the recorded steps of a run whose path begins so; for a shell, which is told nothing of errors.
+
+    Args:
+        prefix: what was typed so far.
+        workflow_id: the run.
+        option: the store on the command line, or None.
+    """
+    try:
+        latest = latest_of(open_store(choose_store(option).spec), workflow_id)
+    except Exception:
+        return []
+    paths = [result.path for result in latest.step_results]
+    return [path for path in paths if path.startswith(prefix) and path.isprintable()]

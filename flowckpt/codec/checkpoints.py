@@ -92,6 +92,24 @@ def encode_head(data: CheckpointData, previous: CheckpointData | None = None) ->
     return head, blobs
 
 
+def says_only_its_place(data: CheckpointData, previous: CheckpointData) -> bool:
+    """Tell whether a checkpoint has nothing to say beside its id, reason, numbers and time, as nearly all of a run.
+
+    Args:
+        data: the checkpoint.
+        previous: an earlier one of the same attempt.
+    """
+    return not (
+        data.evidence
+        or data.in_flight
+        or data.extra
+        or data.error is not None
+        or data.held_output is not None
+        or data.held_snapshot is not None
+        or data.status is not STATUS_OF_REASON[data.reason]
+    ) and _carries_the_same(data, previous)
+
+
 def _carries_the_same(data: CheckpointData, previous: CheckpointData) -> bool:
     """Tell at a glance, as nearly always, that nothing carried has changed: it is the very same objects."""
     return (

@@ -46,6 +46,32 @@ class PythonAction(Action):
         return function_name(self.function)
 
 
+@attrs.frozen
+class CommandAction(Action):
+    """Run a program; made by `dsl.command`, which checks what it is given.
+
+    Attributes:
+        argv: the program and its arguments.
+        cwd: the directory to run it in, relative to the process's own; None for that one.
+        env: what is added to the environment of the process; None takes a name out of it.
+        stdin: what it reads, as bytes or as text in UTF-8; None for nothing.
+        max_output: how many bytes are kept of its standard output, and of its standard error.
+    """
+
+    step_type: ClassVar[str] = "command"
+
+    argv: tuple[str, ...]
+    cwd: str | None = None
+    env: Mapping[str, str | None] = attrs.field(factory=dict, repr=False)  # it may hold secrets
+    stdin: str | bytes | None = attrs.field(default=None, repr=False)
+    max_output: int = 1_000_000
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What makes it this command; how much of the output is kept is no part of it."""
+        return {"argv": self.argv, "cwd": self.cwd, "env": self.env, "stdin": self.stdin}
+
+
 def function_name(function: Callable[..., Any]) -> str:
     """Name a function as records do: `module:qualname`.
 

@@ -89,9 +89,9 @@ class Modifiers:
     on_rerun: Callable[[Any], Any] | None = None
 
     @property
-    def is_saved_after(self) -> bool:
-        """Whether a checkpoint is taken after the step; its end must be as durable as the mark of its beginning."""
-        return self.has_checkpoint or self.is_at_most_once
+    def looks_back(self) -> bool:
+        """Whether the step must look at its recorded result before it is run again."""
+        return self.is_at_most_once or self.on_rerun is not None
 
 
 PLAIN = Modifiers()

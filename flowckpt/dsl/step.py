@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
 
 import attrs
 
@@ -18,6 +19,13 @@ from flowckpt.dsl.caller import caller
 from flowckpt.dsl.modifiers import CHECKPOINTED, PLAIN, Modifiers, checked_timeout, claimed_evidence, retry_policy
 from flowckpt.dsl.path import MAX_NAME_LENGTH
 from flowckpt.errors import StepDefinitionError
+from flowckpt.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from flowckpt.checkpoint.command_output import CommandOutput
+    from flowckpt.dsl import command as command_arguments
+else:  # only steps that run a program need it
+    command_arguments = LazyModule("flowckpt.dsl.command")
 
 P = ParamSpec("P")
 T_co = TypeVar("T_co", covariant=True)
@@ -232,7 +240,19 @@ class Step(_Modifiable, Generic[T_co]):
             StepDefinitionError: always.
         """
         del args, kwargs
-        raise StepDefinitionError(
+        raise self._second_action()
+
+    def command(self, *args: Any, **kwargs: Any) -> Self:
+        """Refuse a second action.
+
+        Raises:
+            StepDefinitionError: always.
+        """
+        del args, kwargs
+        raise self._second_action()
+
+    def _second_action(self) -> StepDefinitionError:
+        return StepDefinitionError(
             f"step {self.name!r} has an action already: .{self.action.step_type}()",
             step=self.name,
             where=caller(),
@@ -270,6 +290,33 @@ class StepWithoutAction(_Modifiable):
         if kwargs and not args and kwargs.keys() <= {"args", "kwargs"}:
             args, kwargs = _explicit_arguments(self.name, function, kwargs)
         return Step(self.name, self.modifiers, PythonAction(function, args, kwargs))
+
+    def command(
+        self,
+        argv: Sequence[str | PathLike[str]],
+        *,
+        cwd: str | PathLike[str] | None = None,
+        env: Mapping[str, str | None] | None = None,
+        stdin: str | bytes | None = None,
+        max_output: int = 1_000_000,
+    ) -> Step[CommandOutput]:
+        """Run a program, without a shell.
+
+        A program that returns another code than 0 fails the step, unless the step claims the code: `command_exit(2)`.
+
+        Args:
+            argv: a list of the program and its arguments; a path without `/` is looked for on the PATH.
+            cwd: the directory to run it in, relative to the process's own.
+            env: names to add to the environment of the process; None takes one out of it.
+            stdin: what it reads, text as UTF-8; nothing where not given, and never the terminal.
+            max_output: bytes that are kept of its standard output, and as many of its standard error: the first and
+                the last half.
+
+        Raises:
+            StepDefinitionError: an argument is none that a program can be run with.
+        """
+        action = command_arguments.command_action(self.name, argv, cwd, env, stdin, max_output)
+        return Step(self.name, self.modifiers, action)
 
 
 def step(name: str) -> StepWithoutAction:

@@ -1,7 +1,8 @@
 """One attempt of a run, from its first event to its last.
 
     replay ──command──► drive ──► execute the step ──► record its result ──► save where asked ──► tell
-       ▲                                                                                           │
+       ▲                  │                                                                         │
+       │                  └──► is a recorded result still true? ── no ──► execute the step          │
        └──────────────────────────── the outcome, sent or thrown ◄────────────────────────────────┘
 
 Whatever ends an attempt (the end of the generator, an error in it, a failing save, a cancel, a signal, a consumer that
@@ -11,51 +12,59 @@ goes away) ends it on one path: `_end` closes the generator, saves the final che
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any
 
 import attrs
 
 from flowckpt import codec
-from flowckpt.checkpoint import CheckpointData, Reason, Status, StepError, StepResult
+from flowckpt.checkpoint import CheckpointData, Reason, StepError, StepResult
 from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
 from flowckpt.codec.blob import Recorded
-from flowckpt.codec.results import append_result
+from flowckpt.codec.results import append_result, encode_time
 from flowckpt.dsl import Step, Workflow
-from flowckpt.engine.failures import failed_step, recorded_error, step_failure, text_of
+from flowckpt.engine.ending import Ending
+from flowckpt.engine.failures import recorded_error, stale_step, step_failure, text_of
 from flowckpt.engine.result import StepCounts, WorkflowResult
+from flowckpt.engine.resumption import kept_history
+from flowckpt.engine.settling import RUN, Settling
+from flowckpt.engine.streaming import StreamedTry
+from flowckpt.engine.superseded import AT_MOST_ONCE, ON_RERUN, Superseded
+from flowckpt.engine.telling import evidence_event, saved_event
+from flowckpt.engine.verifying import Verifying, is_open
 from flowckpt.errors import (
     CheckpointCorruptedError,
-    CheckpointStorageError,
     DecodingError,
     EncodingError,
     FencedError,
-    FlowckptError,
     ForeignRecordError,
+    StaleStepError,
+    StepInDoubtError,
     UnsupportedSchemaError,
     WorkflowChangedError,
     type_name,
 )
 from flowckpt.events import (
-    CheckpointFailed,
     CheckpointSaved,
     Event,
+    StepAdopted,
     StepCompleted,
     StepFailed,
     StepRestored,
     StepRetrying,
     StepStarted,
-    WorkflowCancelled,
-    WorkflowCompleted,
-    WorkflowFailed,
     WorkflowResumed,
     WorkflowStarted,
 )
-from flowckpt.execution.interrupts import Interrupts, RunInterrupted
+from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import waited
-from flowckpt.execution.runner import STOPS, Outcome, StepRunner
+from flowckpt.execution.runner import Outcome, StepRunner, restored_value
+from flowckpt.plan.identity import arguments_of, fingerprint_of
+from flowckpt.plan.judge import Judge
+from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
 from flowckpt.replay import Execute, Finish, Replay, Restore
 
 _REFUSALS = (
@@ -64,8 +73,12 @@ _REFUSALS = (
     CheckpointCorruptedError,
     ForeignRecordError,
     UnsupportedSchemaError,
+    StaleStepError,
+    StepInDoubtError,
 )
-"""What is wrong with the record, or with the code against the record; never the fault of a step that ran."""
+"""What is wrong with the record, or with the code or the world against the record; never the fault of a step that ran."""
+
+_NOTHING: Mapping[str, Any] = {}
 
 
 @attrs.define(eq=False, repr=False)
@@ -79,7 +92,11 @@ class Drive:
         clock: the time.
         random: returns numbers in [0, 1), for the jitter of retries.
         interrupts: the signals.
+        verifying: checks what the steps claim.
         resumed_from: the checkpoint that the attempt goes on from; None for a new run.
+        judge: says which recorded results are still true.
+        superseded: results that no longer count, of steps that must look at them before they run again.
+        in_doubt: the paths of steps whose start was recorded and whose end was not.
         is_observed: whether anybody hears the events of single steps; making one nobody hears costs 0.8 µs.
         result: how the attempt ended, once it has.
     """
@@ -90,84 +107,157 @@ class Drive:
     clock: Clock
     random: Callable[[], float]
     interrupts: Interrupts
-    resumed_from: CheckpointData | None
+    verifying: Verifying
+    resumed_from: CheckpointData | None = None
+    judge: Judge = attrs.field(factory=lambda: Judge(ResumePolicy()))
+    superseded: Superseded = attrs.field(factory=Superseded)
+    in_doubt: frozenset[str] = frozenset()
     is_observed: bool = True
     result: WorkflowResult | None = None
     _runner: StepRunner = attrs.field(
-        init=False, default=attrs.Factory(lambda self: StepRunner(self.interrupts), takes_self=True)
+        init=False, default=attrs.Factory(lambda self: StepRunner(self.interrupts, self.verifying), takes_self=True)
     )
     _executed: int = 0
     _restored: int = 0
     _failed: int = 0
     _began_ns: int = 0
     _is_begun: bool = False
+    _is_cut: bool = False
+    """Whether results were let go: what is restored from then on is appended to the history that is left."""
+    _in_flight: tuple[str, ...] = ()
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Run the attempt, yielding what happens.
 
         Raises:
             WorkflowChangedError: the generator is not the one that wrote the record; nothing was changed.
+            StaleStepError: a recorded result is no longer true, and the policy is to stop; nothing was changed.
+            StepInDoubtError: nobody knows whether a step was done that must not be done twice.
             DecodingError: a recorded value does not fit the code; nothing was changed.
             CheckpointCorruptedError: a large value in the record is damaged; nothing was changed.
             FencedError: the run was taken over by another owner.
             RunInterrupted: a signal stopped the run; it is saved.
         """
-        run, clock, replay = self.checkpointer.workflow_id, self.clock, self.replay
+        run, clock, replay, judge = self.checkpointer.workflow_id, self.clock, self.replay, self.judge
+        attempt = self.checkpointer.attempt
         self._began_ns = clock.elapsed_ns()
         self.interrupts.watch(asyncio.current_task())
         output: Any = None
         ending: BaseException | None = None
         try:
             if self.resumed_from is None:
-                yield WorkflowStarted(run, self.workflow.name, self.checkpointer.attempt)
+                yield WorkflowStarted(run, self.workflow.name, attempt)
                 yield await self._begin()
             else:
                 yield self._resumption(self.resumed_from)
             command = replay.start()
             while True:
                 if isinstance(command, Restore):
-                    result = command.result
+                    step, result = command.step, command.result
+                    if result.evidence is not None and result.success:
+                        report = judge.reports.get(result.path)
+                        if self._is_cut or is_open(report):  # the world has moved on, or could not be asked before
+                            report = judge.reports[result.path] = await self.verifying.look_again(step, result)
+                        if report is not None:
+                            yield evidence_event(run, result.path, report, "resume")
+                    reasons = judge.reasons(step, result)
+                    if reasons and (answer := judge.decide(reasons)) is not OnStale.REUSE:
+                        if answer is OnStale.FAIL:
+                            raise stale_step(run, result.path, reasons)
+                        command = replay.rerun(command, keeps_rest=judge.policy.reuse is ReuseMode.INPUTS)
+                        continue
+                    if self._is_cut:
+                        append_result(self.checkpointer.history, result)
                     self._restored += 1
                     if self.is_observed:
                         yield StepRestored(run, command.path, result.success, result.duration_ms)
                     if result.success:
-                        command = replay.send(self._runner.restored_value(command.step, result))
+                        command = replay.send(restored_value(step, result))
                     else:
                         command = replay.throw(step_failure(command.path, result.error or StepError("", "")))
                 elif isinstance(command, Execute):
                     self.interrupts.raise_noted()  # here what has ended is safe, and nothing has begun
-                    step, path, is_recorded = command.step, command.path, not command.step.modifiers.is_ephemeral
-                    if not self._is_begun and is_recorded:
-                        yield await self._begin()
+                    step, path = command.step, command.path
+                    modifiers, action = step.modifiers, step.action
+                    is_recorded = not modifiers.is_ephemeral
+                    code, arguments, settled = "", _NOTHING, RUN
+                    if is_recorded:
+                        if replay.dropped:
+                            self._let_go()
+                        code, arguments = fingerprint_of(action), arguments_of(action)
+                        if modifiers.is_at_most_once or path in self.superseded:
+                            settled = await self._settling().before(step, path, arguments)
+                            if settled.report is not None:
+                                yield evidence_event(run, path, settled.report, "in_doubt")
+                            if settled.reused is not None:
+                                self._keep(settled.reused)
+                                yield StepRestored(run, path, True, settled.reused.duration_ms)
+                                command = replay.send(restored_value(step, settled.reused))
+                                continue
+                        if not self._is_begun:
+                            yield await self._begin()
+                        if modifiers.is_at_most_once and settled.outcome is None:
+                            mark = await self.checkpointer.save(Reason.IN_DOUBT, in_flight=(path,))
+                            yield saved_event(run, mark)
+                    self._in_flight = (path,)
                     if self.is_observed:
-                        yield StepStarted(run, path, step.action.step_type)
-                    started_at, started_ns, tries = clock.now(), clock.elapsed_ns(), 1
-                    outcome = await self._runner.attempt(step, path)
-                    while (error := outcome.error) is not None and self._is_retried(step, tries, error):
+                        yield StepStarted(run, path, action.step_type)
+                    started_at, started_ns, tries = clock.now(), clock.elapsed_ns(), 0
+                    while True:
+                        tries += 1
+                        if settled.outcome is not None:
+                            outcome = settled.outcome
+                        elif action.step_type == "command" and self.is_observed:
+                            streamed = StreamedTry(self._runner, step, (run, path, attempt, tries, arguments))
+                            async with aclosing(streamed.lines()) as lines:
+                                async for line in lines:
+                                    yield line
+                            outcome = streamed.outcome
+                        else:
+                            outcome = await self._runner.attempt(step, (run, path, attempt, tries, arguments))
+                        if outcome.committed is not None:
+                            yield evidence_event(run, path, outcome.committed.report, "now")
+                        error = outcome.error
+                        if error is None or not self._is_retried(step, tries, error):
+                            break
+                        if modifiers.is_at_most_once:
+                            try:
+                                settled = await self._settling().started(step, path)
+                            except StepInDoubtError as doubt:  # another try could be the second time
+                                error.add_note(f"It was not tried again: {doubt.message}.")
+                                break
+                            if settled.outcome is not None:
+                                continue
                         delay = self._delay(step, tries)
                         yield StepRetrying(run, path, tries, delay, type_name(type(error)), text_of(error))
                         await waited(clock.sleep(delay), self.interrupts)
-                        tries += 1
-                        outcome = await self._runner.attempt(step, path)
                     duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
                     failure = None if error is None else recorded_error(error, path=path, tries=tries)
-                    self._executed += 1
+                    if is_adopted := settled.outcome is not None and failure is None:
+                        yield StepAdopted(run, path)
+                        self._restored += 1
+                    else:
+                        self._executed += 1
                     if is_recorded:
-                        self._record(command, outcome, failure, duration_ms, started_at, tries)
+                        marks = _marks(step, is_adopted) if modifiers.looks_back else ()
+                        self._record(command, outcome, failure, duration_ms, started_at, tries, code, arguments, marks)
+                    self._in_flight = ()
                     if failure is not None:
                         self._failed += 1
                         yield StepFailed(run, path, duration_ms, tries, failure.type, failure.message)
                         command = replay.throw(step_failure(path, failure))
                     else:
                         saved = None
-                        if step.modifiers.has_checkpoint:
-                            saved = await self.checkpointer.save(Reason.STEP, step.modifiers.checkpoint_id or path)
+                        if modifiers.has_checkpoint or modifiers.is_at_most_once:
+                            saved = await self.checkpointer.save(Reason.STEP, modifiers.checkpoint_id or path)
                         if self.is_observed:
                             yield StepCompleted(run, path, duration_ms, not is_recorded)
                             if saved is not None:
-                                yield self._saved(saved)
+                                yield saved_event(run, saved)
                         command = replay.send(outcome.value)
                 elif isinstance(command, Finish):
+                    if replay.dropped:
+                        self._let_go()
                     output = codec.encode(command.output, self.workflow.output_type, place="the workflow's output")
                     break
                 else:
@@ -203,6 +293,10 @@ class Drive:
         retry = step.modifiers.retry
         return retry.delay(tries, random=self.random()) if retry else 0.0
 
+    def _settling(self) -> Settling:
+        policy, run = self.judge.policy, self.checkpointer.workflow_id
+        return Settling(run, policy, self.superseded, self.in_doubt, self._runner, self.verifying)
+
     def _record(
         self,
         command: Execute,
@@ -211,6 +305,9 @@ class Drive:
         duration_ms: float,
         started_at: datetime,
         tries: int,
+        code: str,
+        arguments: Mapping[str, Any],
+        marks: tuple[str, ...],
     ) -> None:
         step = command.step
         action = step.action
@@ -220,7 +317,7 @@ class Drive:
                 step.name,
                 action.step_type,
                 failure is None,
-                Recorded(outcome.tree),
+                Recorded(outcome.tree) if failure is None else None,
                 duration_ms,
                 failure,
                 command.path,
@@ -230,92 +327,70 @@ class Drive:
                 action.function_name,
                 step.modifiers.version,
                 command.location,
+                code,
+                arguments,
+                None if outcome.committed is None else outcome.committed.document,
+                marks,
             ),
         )
+        if command.path in self.superseded:
+            self.superseded.settle(command.path)
+            self._write_down_superseded()
 
-    # --- saving and ending -----------------------------------------------------------------------------------------
+    # --- results that no longer count ------------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        """Take what replay has dropped, and what it still keeps back, out of the history."""
+        replay, checkpointer = self.replay, self.checkpointer
+        self.superseded.add(replay.dropped)
+        if not self._is_cut:
+            self._is_cut = True
+            gone = {result.path for result in replay.dropped} | replay.waiting.keys()
+            checkpointer.history = kept_history(checkpointer.history.view(), gone)
+        replay.dropped.clear()
+        self._write_down_superseded()
+
+    def _keep(self, result: StepResult) -> None:
+        """Take a result back that was let go and still holds."""
+        self._restored += 1
+        append_result(self.checkpointer.history, result)
+        self.superseded.settle(result.path)
+        self._write_down_superseded()
+
+    def _write_down_superseded(self) -> None:
+        self.checkpointer.metadata = self.superseded.written_to(self.checkpointer.metadata)
+
+    # --- saving, telling, ending -----------------------------------------------------------------------------------
 
     async def _begin(self) -> CheckpointSaved:
         """Save that the attempt has begun: on a resume not before it has something to do."""
-        data = await self.checkpointer.save(Reason.STARTED)
+        evidence = tuple(
+            {"path": path, "outcome": str(report.outcome), "verified_at": encode_time(report.verdicts[0].verified_at)}
+            for path, report in self.judge.reports.items()
+            if report.verdicts
+        )
+        data = await self.checkpointer.save(Reason.STARTED, in_flight=tuple(self.in_doubt), evidence=evidence)
         self._is_begun = True
-        return self._saved(data)
-
-    def _saved(self, data: CheckpointData) -> CheckpointSaved:
-        steps = len(data.step_results)
-        return CheckpointSaved(self.checkpointer.workflow_id, data.checkpoint_id, data.sequence, data.reason, steps)
+        return saved_event(self.checkpointer.workflow_id, data)
 
     async def _end(self, output: Any, ending: BaseException | None) -> list[Event]:
         """End the attempt: close the generator, save where it stands, and make the result."""
-        told: list[Event] = []
         in_close = self.replay.close()
         if in_close is not None and ending is not None:
             ending.add_note(f"While the generator was closed, it raised {in_close!r}.")
         self._runner.close()
         self.interrupts.watch(None)
         if isinstance(ending, FencedError) or (not self._is_begun and isinstance(ending, _REFUSALS)):
-            return told  # a resume that is refused leaves the run as it was
-        if isinstance(ending, CheckpointStorageError) and not self.checkpointer.is_usable:
-            told.append(self._not_saved(ending))
-        reason, error = _reason_of(ending)
-        is_saved = False
-        if self.checkpointer.is_usable:
-            try:
-                held = None if ending is not None else Recorded(output)
-                told.append(self._saved(await self.checkpointer.save(reason, output=held, error=error)))
-                is_saved = True
-            except FencedError:
-                raise
-            except FlowckptError as failure:
-                told.append(self._not_saved(failure))
-                if ending is None:
-                    ending, (reason, error) = failure, _reason_of(failure)
-                else:
-                    ending.add_note(f"The end of the run could not be saved: {failure}")
-        self._finish(output, ending, reason, is_saved)
-        told.append(self._final_event(ending, error))
+            return []  # a resume that is refused leaves the run as it was
+        counts = StepCounts(self._executed, self._restored, self._failed)
+        in_flight = self._in_flight if ending is not None else ()
+        end = Ending(self.workflow, self.checkpointer, self.clock, self.interrupts, counts, self._began_ns, in_flight)
+        self.result, told = await end.end(output, ending)
         return told
 
-    def _not_saved(self, error: FlowckptError) -> CheckpointFailed:
-        data = self.checkpointer.attempted
-        assert data is not None
-        return CheckpointFailed(
-            self.checkpointer.workflow_id, data.checkpoint_id, data.sequence, data.reason, str(error)
-        )
 
-    def _finish(self, output: Any, ending: BaseException | None, reason: Reason, is_saved: bool) -> None:
-        value = codec.decode(output, self.workflow.output_type) if ending is None else None
-        self.result = WorkflowResult(
-            self.checkpointer.workflow_id,
-            self.workflow.name,
-            Status(reason.value),
-            value,
-            self.checkpointer.attempt,
-            StepCounts(self._executed, self._restored, self._failed),
-            round((self.clock.elapsed_ns() - self._began_ns) / 1e6, 3),
-            ending,
-            is_saved,
-        )
-        self.interrupts.result = self.result
-        if isinstance(ending, RunInterrupted):
-            ending.result = self.result
-
-    def _final_event(self, ending: BaseException | None, error: StepError | None) -> Event:
-        run, counts = self.checkpointer.workflow_id, (self._executed, self._restored)
-        assert self.result is not None
-        duration = self.result.duration_ms
-        if ending is None:
-            return WorkflowCompleted(run, self.result.output, *counts, duration)
-        if self.result.status is Status.CANCELLED:
-            cause = ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
-            return WorkflowCancelled(run, cause, *counts, duration, self.result.is_saved)
-        assert error is not None
-        return WorkflowFailed(run, error.type, error.message, *counts, duration, self.result.is_saved)
-
-
-def _reason_of(ending: BaseException | None) -> tuple[Reason, StepError | None]:
-    if ending is None:
-        return Reason.COMPLETED, None
-    if isinstance(ending, STOPS):
-        return Reason.CANCELLED, None
-    return Reason.FAILED, recorded_error(ending, path=failed_step(ending))
+def _marks(step: Step[Any], is_adopted: bool) -> tuple[str, ...]:
+    """Return what a later rerun of the step must know."""
+    modifiers = step.modifiers
+    marks = [AT_MOST_ONCE] * modifiers.is_at_most_once + [ON_RERUN] * (modifiers.on_rerun is not None)
+    return (*marks, *["adopted"] * is_adopted)

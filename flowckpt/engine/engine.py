@@ -6,26 +6,33 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowckpt.blocking import blocking_allowed
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.dsl import Workflow
 from flowckpt.engine.options import RunOptions
 from flowckpt.engine.result import WorkflowResult
-from flowckpt.errors import InputError, NestedLoopError, WorkflowDefinitionError
+from flowckpt.errors import CheckpointNotFoundError, InputError, NestedLoopError, WorkflowDefinitionError
 from flowckpt.ids import IdFactory, new_run_id
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.file import FileCheckpointStore
 
 if TYPE_CHECKING:
-    from flowckpt.engine import binding, session
+    from flowckpt.engine import binding, planning, resumption, session, verifying
     from flowckpt.engine.session import Session
     from flowckpt.events import Event
+    from flowckpt.evidence.verifier import EvidenceVerifier
+    from flowckpt.plan.model import ResumePlan
 else:  # needed once a run starts; see flowckpt.lazy
     binding = LazyModule("flowckpt.engine.binding")
+    planning = LazyModule("flowckpt.engine.planning")
+    resumption = LazyModule("flowckpt.engine.resumption")
     session = LazyModule("flowckpt.engine.session")
+    verifying = LazyModule("flowckpt.engine.verifying")
+
+T = TypeVar("T")
 
 
 class WorkflowEngine:
@@ -36,6 +43,8 @@ class WorkflowEngine:
         clock: the time, for tests.
         new_id: makes the ids of runs that are not named.
         random: returns numbers in [0, 1), for the jitter of retries.
+        verifier: checks what the steps claim; where not given, one that takes relative paths from the directory in
+            which the run was started.
     """
 
     def __init__(
@@ -45,11 +54,13 @@ class WorkflowEngine:
         clock: Clock | None = None,
         new_id: IdFactory = new_run_id,
         random: Callable[[], float] = random.random,
+        verifier: EvidenceVerifier | None = None,
     ) -> None:
         self.store: CheckpointStore = FileCheckpointStore() if checkpoint_store is None else checkpoint_store
         self._clock: Clock = clock or SystemClock()
         self._new_id = new_id
         self._random = random
+        self._verifier = verifier
 
     # --- with events -----------------------------------------------------------------------------------------------
 
@@ -120,6 +131,39 @@ class WorkflowEngine:
         """Carry a run on and return how it ended; see `resume`."""
         return await self.prepare_resume(workflow, workflow_id, options, inputs).result()
 
+    # --- without running anything ------------------------------------------------------------------------------------
+
+    async def plan(
+        self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
+    ) -> ResumePlan:
+        """Return what a resume with the same arguments would do, step by step, with reasons; runs and saves nothing.
+
+        The generator's own code is driven, with recorded outputs for its steps.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            CheckpointCorruptedError: its record is damaged.
+            InputMismatchError: an input differs from the recorded one.
+            WorkflowChangedError: it is another workflow.
+            StepNotFoundError: the step of `from_step` is not in the record.
+        """
+        _check_workflow(workflow)
+        run, options = _checked_id(workflow_id), options or RunOptions()
+        latest = await self.store.load_latest(run)
+        if latest is None:
+            raise CheckpointNotFoundError(run)
+        checks = verifying.verifying_of(latest, self._verifier, options)
+        found = await resumption.read_resumption(
+            workflow, run, latest, inputs=inputs, options=options, verifying=checks
+        )
+        return await planning.make_plan(workflow, run, found, checks)
+
+    def plan_sync(
+        self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
+    ) -> ResumePlan:
+        """Return what a resume would do, from code that is not async; see `plan`."""
+        return _in_own_loop(self.plan(workflow, workflow_id=workflow_id, options=options, **inputs), "plan_sync")
+
     # --- from code that is not async ---------------------------------------------------------------------------------
 
     def run_sync(
@@ -178,7 +222,15 @@ class WorkflowEngine:
         bound = binding.bind_inputs(workflow, inputs)
         run = self._new_id() if workflow_id is None else _checked_id(workflow_id)
         return session.Session(
-            self.store, self._clock, self._random, workflow, run, options or RunOptions(), bound=bound, inputs=inputs
+            self.store,
+            self._clock,
+            self._random,
+            workflow,
+            run,
+            options or RunOptions(),
+            bound=bound,
+            inputs=inputs,
+            verifier=self._verifier,
         )
 
     def prepare_resume(
@@ -202,6 +254,7 @@ class WorkflowEngine:
             options or RunOptions(),
             bound=None,
             inputs=inputs,
+            verifier=self._verifier,
         )
 
     async def _observed(self, taken: Session) -> AsyncGenerator[Event, None]:
@@ -240,7 +293,7 @@ def _check_workflow(workflow: object) -> None:
         )
 
 
-def _in_own_loop(work: Coroutine[Any, Any, WorkflowResult], door: str) -> WorkflowResult:
+def _in_own_loop(work: Coroutine[Any, Any, T], door: str) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -249,7 +302,7 @@ def _in_own_loop(work: Coroutine[Any, Any, WorkflowResult], door: str) -> Workfl
         work.close()
         raise NestedLoopError(door)
 
-    async def alone() -> WorkflowResult:
+    async def alone() -> T:
         with blocking_allowed(True):
             return await work
 

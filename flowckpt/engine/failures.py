@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 
 from flowckpt.checkpoint import StepError
-from flowckpt.errors import FlowckptError, StepFailedError, type_name
+from flowckpt.errors import FlowckptError, StaleStepError, StepFailedError, type_name
+from flowckpt.plan.reason import Reason, ReasonKind
 
 _NO_NEWS = ("builtins.object", "builtins.BaseException", "builtins.Exception")
 
@@ -38,6 +40,33 @@ def step_failure(path: str, error: StepError) -> StepFailedError:
         error_bases=error.bases,
         traceback=error.traceback,
         tries=error.tries,
+    )
+
+
+def stale_step(workflow_id: str, path: str, reasons: Sequence[Reason]) -> StaleStepError:
+    """Return the error of a resume that stops at a stale result, with the commands that go on.
+
+    Args:
+        workflow_id: the run.
+        path: the step.
+        reasons: what moved.
+    """
+    kinds = {reason.kind for reason in reasons}
+    options = [
+        option
+        for option, is_meant in (
+            ("--on-code-change", ReasonKind.CODE in kinds),
+            ("--on-stale", bool(kinds - {ReasonKind.CODE})),
+        )
+        if is_meant
+    ]
+    rerun, reuse = (" ".join(f"{option} {answer}" for option in options) for answer in ("rerun", "reuse"))
+    return StaleStepError(
+        workflow_id,
+        path,
+        reasons=[str(reason) for reason in reasons],
+        remedy=f"To run it and what follows again: 'flowckpt resume {workflow_id} {rerun}'. To reuse its result all the "
+        f"same: 'flowckpt resume {workflow_id} {reuse}'. 'flowckpt plan {workflow_id}' shows it step by step.",
     )
 
 

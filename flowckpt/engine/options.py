@@ -3,8 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, TypeVar
 
 import attrs
+
+from flowckpt.errors import InputError
+from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def _choice(kind: type[E], name: str, value: Any) -> E | None:
+    if value is None or value in tuple(kind):
+        return None if value is None else kind(value)
+    raise InputError(
+        f"{name}={value!r:.80} is none of {', '.join(map(repr, map(str, kind)))}",
+        parameter=name,
+        remedy="Write one of them.",
+    )
+
+
+def _on_stale(value: object) -> OnStale | None:
+    return _choice(OnStale, "on_stale", value)
+
+
+def _on_code_change(value: object) -> OnStale | None:
+    return _choice(OnStale, "on_code_change", value)
+
+
+def _reuse(value: object) -> ReuseMode | None:
+    return _choice(ReuseMode, "reuse", value)
 
 
 @attrs.frozen(kw_only=True)
@@ -15,8 +44,34 @@ class RunOptions:
         tags: labels by which runs are listed; recorded at the start.
         target: how the workflow is found again by `flowckpt resume`; worked out from the function where not given.
         steal: take the run over although its owner's process still holds it.
+        on_stale: what a resume does where evidence, arguments or a version tag have moved: `rerun`, `reuse` or `fail`.
+            Not given, what has moved is run again, and what cannot be checked stops the resume.
+        on_code_change: what it does where a step's function was edited; not given, it stops.
+        reuse: `prefix`: everything from the first stale step on is run again; `inputs`: behind it, results are reused
+            where the steps are called with the same arguments.
+        verify: how files are checked: `hash` reads them, `stat` skips those that look untouched; not given, as the
+            engine's verifier does.
+        from_step: the step (path, or name) from which on everything is run again.
+        force: run again whatever the resume would stop at.
     """
 
     tags: Mapping[str, str] = attrs.field(factory=dict)
     target: Mapping[str, str] | None = None
     steal: bool = False
+    on_stale: OnStale | None = attrs.field(default=None, converter=_on_stale)
+    on_code_change: OnStale | None = attrs.field(default=None, converter=_on_code_change)
+    reuse: ReuseMode | None = attrs.field(default=None, converter=_reuse)
+    verify: str | None = None
+    from_step: str | None = None
+    force: bool = False
+
+    @property
+    def policy(self) -> ResumePolicy:
+        """What to do with stale results."""
+        return ResumePolicy(
+            on_stale=self.on_stale,
+            on_code_change=self.on_code_change or OnStale.FAIL,
+            reuse=self.reuse or ReuseMode.PREFIX,
+            from_path=self.from_step or "",
+            is_forced=self.force,
+        )

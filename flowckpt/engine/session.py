@@ -5,26 +5,33 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from flowckpt import codec
 from flowckpt.blocking import finish_despite_cancel
-from flowckpt.checkpoint import CheckpointData, History, HistoryView, Status
+from flowckpt.checkpoint import CheckpointData, History, Status
 from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
-from flowckpt.codec.results import as_view, plain_tree
+from flowckpt.codec.results import plain_tree
 from flowckpt.dsl import Workflow
-from flowckpt.engine.binding import BoundInputs, rebind_inputs
+from flowckpt.engine.binding import BoundInputs
 from flowckpt.engine.drive import Drive
 from flowckpt.engine.options import RunOptions
+from flowckpt.engine.planning import make_plan
 from flowckpt.engine.result import StepCounts, WorkflowResult
+from flowckpt.engine.resumption import read_resumption
 from flowckpt.engine.target import describe_target
-from flowckpt.errors import CheckpointNotFoundError, RunExistsError, WorkflowChangedError
+from flowckpt.engine.verifying import Verifying, verifying_of
+from flowckpt.errors import CheckpointNotFoundError, RunExistsError
 from flowckpt.events import Event, WorkflowCompleted, WorkflowResumed
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.fingerprint import fingerprint
+from flowckpt.fingerprint import fingerprint, step_fingerprint
 from flowckpt.replay import Replay
 from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
+
+if TYPE_CHECKING:
+    from flowckpt.evidence.verifier import EvidenceVerifier
 
 _log = logging.getLogger("flowckpt")
 
@@ -41,6 +48,7 @@ class Session:
         options: what was said about the run beside its inputs.
         bound: the inputs of a start; None for a resume.
         inputs: the inputs as they were given, for a resume perhaps none.
+        verifier: checks what the steps claim, or None for one that looks where the run was started.
 
     Attributes:
         interrupts: the signals; entered by whoever owns the loop.
@@ -57,6 +65,7 @@ class Session:
         *,
         bound: BoundInputs | None,
         inputs: Mapping[str, Any],
+        verifier: EvidenceVerifier | None,
     ) -> None:
         self.interrupts = Interrupts()
         self._store = store
@@ -67,6 +76,7 @@ class Session:
         self._options = options
         self._bound = bound
         self._inputs = inputs
+        self._verifier = verifier
 
     async def result(self, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
         """Drive the run to its end and return how it ended."""
@@ -91,7 +101,7 @@ class Session:
         try:
             for notice in lease.notices:
                 _log.warning("run %s: %s", workflow_id, notice)
-            drive = self._started(lease, self._bound) if self._bound is not None else self._resumed(lease)
+            drive = self._started(lease, self._bound) if self._bound is not None else await self._resumed(lease)
             drive.is_observed = is_observed
             yield drive
         finally:
@@ -102,35 +112,59 @@ class Session:
         if lease.latest is not None:
             raise RunExistsError(lease.workflow_id)
         options, workflow = self._options, self._workflow
+        base_path = str(Path.cwd())
         metadata = {
             "target": dict(describe_target(workflow) if options.target is None else options.target),
             "tags": dict(options.tags),
             "defaulted": list(bound.defaulted),
+            "base_path": base_path,
         }
-        return self._drive(lease, bound, History(), None, metadata, fingerprint(workflow.function))
+        verifying = Verifying(self._verifier, options.verify, base_path)
+        return self._drive(lease, bound, History(), metadata, verifying)
 
-    def _resumed(self, lease: Lease) -> Drive | CompletedRun:
+    async def _resumed(self, lease: Lease) -> Drive | CompletedRun:
         latest = lease.latest
         if latest is None:
             raise CheckpointNotFoundError(self._workflow_id)
-        self._check_name(latest)
-        bound = self._rebound(latest)
+        verifying = verifying_of(latest, self._verifier, self._options)
+        resumption = await read_resumption(
+            self._workflow,
+            self._workflow_id,
+            latest,
+            inputs=self._inputs,
+            options=self._options,
+            verifying=verifying,
+        )
         if latest.status is Status.COMPLETED:
-            return CompletedRun(self._workflow, self._workflow_id, latest)
-        metadata = dict(latest.metadata)
+            plan = await make_plan(self._workflow, self._workflow_id, resumption, verifying)
+            if plan.is_nothing_to_do:
+                return CompletedRun(self._workflow, self._workflow_id, latest)
+        metadata = resumption.superseded.written_to(latest.metadata)
         if self._options.target is not None:  # the code has moved: the next resume finds it by itself
             metadata["target"] = dict(self._options.target)
-        history = _effective_history(latest)
-        return self._drive(lease, bound, history, latest, metadata, fingerprint(self._workflow.function))
+        drive = self._drive(
+            lease,
+            resumption.bound,
+            resumption.history,
+            metadata,
+            verifying,
+            drops_what_changed=resumption.judge.policy.is_forced,
+        )
+        drive.resumed_from = latest
+        drive.judge = resumption.judge
+        drive.superseded = resumption.superseded
+        drive.in_doubt = resumption.in_doubt
+        return drive
 
     def _drive(
         self,
         lease: Lease,
         bound: BoundInputs,
         history: History,
-        latest: CheckpointData | None,
         metadata: dict[str, Any],
-        code: str,
+        verifying: Verifying,
+        *,
+        drops_what_changed: bool = False,
     ) -> Drive:
         workflow = self._workflow
         checkpointer = Checkpointer(
@@ -140,41 +174,16 @@ class Session:
             workflow.name,
             bound.hash,
             bound.recorded,
-            code,
+            fingerprint(workflow.function),
             metadata,
             lease.attempt,
             lease.last_sequence,
             history,
         )
+        step_fingerprint(workflow.function)  # reads the source of its module now, before anybody edits it
         generator = workflow(**bound.values(workflow))
-        return Drive(
-            workflow,
-            Replay(generator, history.results, workflow.name),
-            checkpointer,
-            self._clock,
-            self._random,
-            self.interrupts,
-            latest,
-        )
-
-    def _check_name(self, latest: CheckpointData) -> None:
-        if latest.workflow_name != self._workflow.name:
-            raise WorkflowChangedError(
-                f"run {self._workflow_id!r} belongs to workflow {latest.workflow_name!r}, not to {self._workflow.name!r}",
-                workflow_name=self._workflow.name,
-                recorded=latest.workflow_name,
-                yielded=self._workflow.name,
-                remedy="Resume it with the workflow that started it.",
-            )
-
-    def _rebound(self, latest: CheckpointData) -> BoundInputs:
-        return rebind_inputs(
-            self._workflow,
-            recorded=plain_tree(latest.held_inputs, "inputs"),
-            recorded_hash=latest.inputs_hash,
-            defaulted=tuple(latest.metadata.get("defaulted", ())),
-            given=self._inputs,
-        )
+        replay = Replay(generator, history.results, workflow.name, drops_what_changed=drops_what_changed)
+        return Drive(workflow, replay, checkpointer, self._clock, self._random, self.interrupts, verifying)
 
 
 class CompletedRun:
@@ -206,22 +215,6 @@ class CompletedRun:
         run, restored = result.workflow_id, result.steps.restored
         yield WorkflowResumed(run, result.workflow_name, result.attempt, restored, self._checkpoint_id)
         yield WorkflowCompleted(run, result.output, 0, restored, 0.0)
-
-
-def _effective_history(latest: CheckpointData) -> History:
-    """Return the results that a resume goes on from.
-
-    A failed run goes on before the step whose failure ended it, so that the step is executed again. A failure that
-    the generator handled stays: it is part of what the run did.
-    """
-    view: HistoryView = as_view(latest.step_results)
-    length = len(view)
-    if latest.status is Status.FAILED and latest.error is not None and latest.error.path:
-        for index, result in enumerate(view):
-            if result.path == latest.error.path:
-                length = index
-                break
-    return view.history if length == len(view.history.results) else view.history.forked(length)
 
 
 async def _acquired(store: CheckpointStore, workflow_id: str, *, steal: bool) -> Lease:

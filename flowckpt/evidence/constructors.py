@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from flowckpt.errors import EvidenceError
+from flowckpt.errors import EvidenceError, FlowckptError
 from flowckpt.evidence.evidence_type import EvidenceType
 from flowckpt.evidence.model import Evidence, State
 from flowckpt.evidence.redaction import has_credentials, shown_url
@@ -14,10 +14,12 @@ from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
     from flowckpt.evidence import function_name, registry, secret
-else:  # hashlib costs 10 ms, and few claims hold secrets or functions
+    from flowckpt.evidence.databases import postgres_url
+else:  # they cost 10 ms and more, and few claims hold secrets, functions or servers
     function_name = LazyModule("flowckpt.evidence.function_name")
     registry = LazyModule("flowckpt.evidence.registry")
     secret = LazyModule("flowckpt.evidence.secret")
+    postgres_url = LazyModule("flowckpt.evidence.databases.postgres_url")
 
 AnyPath = str | os.PathLike[str]
 
@@ -82,8 +84,9 @@ def db_row(
     """Claim that rows match, at least one, and that all of them have values.
 
     Args:
-        database: an SQLite file, relative to the verifier's base path; or a URL of a database of another kind.
-        table: the table.
+        database: an SQLite file, relative to the verifier's base path; or `postgresql://user@host:port/database`,
+            without a password. Writing the claim allows verifiers of this process to ask that server.
+        table: the table; of PostgreSQL also `schema.table`.
         where: columns and values that select rows; None is NULL. Without any, all rows of the table.
         values: columns and values that each of these rows must have.
         secret_columns: columns never to be shown. Their `values` are recorded as salted digests only.
@@ -91,7 +94,9 @@ def db_row(
     hidden = tuple(secret_columns)
     address = os.fspath(database)
     if isinstance(address, str) and "://" in address:
-        if has_credentials(address):
+        if address.startswith(("postgresql://", "postgres://")):
+            _register_server(address)
+        elif has_credentials(address):
             raise EvidenceError(
                 f"{shown_url(address)} was given with a user or password, which would be recorded",
                 evidence_type="db_row",
@@ -200,6 +205,13 @@ def _digest_claim(kind: EvidenceType, said: str, path: AnyPath, fact: str, diges
     if not isinstance(digest, str):
         raise EvidenceError(f"{digest!r:.80} is no digest", evidence_type=kind, remedy="Write its hex digits.")
     return Evidence(kind, said, {**expected, fact: digest})
+
+
+def _register_server(url: str) -> None:
+    try:
+        postgres_url.register(url)
+    except FlowckptError as error:
+        raise EvidenceError(error.message, evidence_type="db_row", remedy=error.remedy) from None
 
 
 def _path(path: AnyPath) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -80,6 +81,22 @@ class EvidenceVerifier:
         self._executor = executor
         self._clock = clock or SystemClock()
 
+    def changed(self, *, mode: Mode | str | None = None, executor: Executor | None = None) -> EvidenceVerifier:
+        """Return a verifier that is the same but for what is given.
+
+        Args:
+            mode: `hash` or `stat`.
+            executor: takes large hashing work and the questions of a quorum.
+        """
+        if mode is not None and mode not in tuple(Mode):
+            raise EvidenceError(f"{mode!r:.80} is no mode of a verifier", remedy="Write 'hash' or 'stat'.")
+        other = copy.copy(self)
+        if mode is not None:
+            other._settings = attrs.evolve(self._settings, mode=Mode(mode))
+        if executor is not None:
+            other._executor = executor
+        return other
+
     # --- verifying --------------------------------------------------------------------------------------------------
 
     async def verify_evidence(
@@ -106,6 +123,27 @@ class EvidenceVerifier:
         """
         verdicts = await self._verdicts(pack.evidence_list, moment, facts)
         return VerificationReport(*_decided(pack, verdicts))
+
+    async def verify_packs(
+        self, packs: Sequence[tuple[EvidencePack, StepFacts]], *, moment: Moment = Moment.NOW
+    ) -> list[VerificationReport]:
+        """Return the answers to many packs, checked together: a resume has thousands of them.
+
+        Args:
+            packs: the packs, each with what is known of its step.
+            moment: why they are checked.
+        """
+        by_facts: dict[StepFacts, list[int]] = {}
+        for index, (_, facts) in enumerate(packs):
+            by_facts.setdefault(facts, []).append(index)
+        reports: dict[int, VerificationReport] = {}
+        for facts, indices in by_facts.items():
+            claims = [claim for index in indices for claim in packs[index][0]]
+            verdicts = iter(await self._verdicts(claims, moment, facts))
+            for index in indices:
+                pack = packs[index][0]
+                reports[index] = VerificationReport(*_decided(pack, [next(verdicts) for _ in pack]))
+        return [reports[index] for index in range(len(packs))]
 
     async def verify_multiple(
         self, evidence: Iterable[Evidence], *, moment: Moment = Moment.NOW, facts: StepFacts = _NO_FACTS

@@ -111,7 +111,12 @@ class Interrupts:
         if self._is_user_code and not (frame is not None and frame.f_code is _CALL):
             raise RunInterrupted(name)
         if self.is_waiting and self._loop is not None and self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
+            self._loop.call_soon_threadsafe(self._cancel_wait)
+
+    def _cancel_wait(self) -> None:
+        """Cancel what the engine waits for; where the wait has ended meanwhile, a save may have begun: leave it."""
+        if self.is_waiting and self._task is not None:
+            self._task.cancel()
 
 
 def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

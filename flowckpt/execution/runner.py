@@ -1,9 +1,10 @@
-"""One try of a step: its action done, and its output made into what is recorded and what the generator gets."""
+"""One try of a step: its action done, its output made into what is recorded and what the generator gets, its claims checked."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -12,11 +13,23 @@ from flowckpt.blocking import may_block
 from flowckpt.checkpoint import StepResult
 from flowckpt.codec.blob import Recorded
 from flowckpt.codec.results import plain_tree
-from flowckpt.dsl import PythonAction, Step
+from flowckpt.dsl.actions import Action, CommandAction, PythonAction
+from flowckpt.dsl.step import Step
 from flowckpt.execution.annotation import return_annotation
+from flowckpt.execution.current_step import Told, tell_current
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import run_python, waited
 from flowckpt.execution.thread import StepThread
+from flowckpt.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from flowckpt.checkpoint import command_output
+    from flowckpt.evidence.verifier import EvidenceVerifier
+    from flowckpt.execution import command, evidence
+else:  # only steps with claims, and commands, need them
+    command = LazyModule("flowckpt.execution.command")
+    command_output = LazyModule("flowckpt.checkpoint.command_output")
+    evidence = LazyModule("flowckpt.execution.evidence")
 
 STOPS = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """What ends a run from outside; everything else that a step raises is its failure."""
@@ -30,11 +43,13 @@ class Outcome:
         value: what the generator gets: the output decoded again, so a resumed run gets the same.
         tree: the output as it is recorded.
         error: what the step raised, or None.
+        committed: what became of its claims, or None without any.
     """
 
     value: Any = None
     tree: Any = None
     error: BaseException | None = None
+    committed: evidence.Committed | None = None
 
 
 class StepRunner:
@@ -42,43 +57,91 @@ class StepRunner:
 
     Args:
         interrupts: delivers signals to the step that runs.
+        verifier: checks what the steps claim.
+        on_line: told the lines of commands while they run, as stream and text.
     """
 
-    def __init__(self, interrupts: Interrupts) -> None:
+    def __init__(
+        self,
+        interrupts: Interrupts,
+        verifier: Callable[[], EvidenceVerifier],
+        on_line: Callable[[str, str], None] | None = None,
+    ) -> None:
         self._interrupts = interrupts
+        self._verifier = verifier
         self._thread = StepThread()
+        self.on_line = on_line
 
-    async def attempt(self, step: Step[Any], path: str) -> Outcome:
+    async def attempt(self, step: Step[Any], told: Told) -> Outcome:
         """Try a step once.
 
         Args:
             step: the step.
-            path: its path.
+            told: what it may know of itself; its path is in it.
 
         Raises:
             KeyboardInterrupt: a signal came while it ran.
             asyncio.CancelledError: the run was cancelled while it ran.
         """
-        modifiers, action = step.modifiers, step.action
-        assert isinstance(action, PythonAction)
+        modifiers, action, path = step.modifiers, step.action, told[1]
+        tell_current(told)
         try:
-            if modifiers.timeout_seconds is None and may_block():  # no coroutine of its own around the call: 0.4 µs
+            # No coroutine of its own around the plain call: 0.4 µs.
+            if type(action) is PythonAction and modifiers.timeout_seconds is None and may_block():
                 value = self._interrupts.call(action.function, action.args, action.kwargs)
                 if hasattr(type(value), "__await__"):  # inspect.isawaitable takes 0.5 µs
                     value = await waited(value, self._interrupts)
             else:
-                value = await run_python(
-                    action,
-                    path=path,
-                    timeout_seconds=modifiers.timeout_seconds,
-                    interrupts=self._interrupts,
-                    thread=self._thread,
-                )
+                value = await self._done(action, path, modifiers.timeout_seconds)
             if modifiers.is_ephemeral:
-                return Outcome(value)
-            annotation = return_annotation(action.function)
+                tree = None
+            else:
+                annotation = output_annotation(action)
+                tree = codec.encode(value, annotation, place=f"{path}: output")
+                value = codec.decode(tree, annotation)
+            if modifiers.evidence is None and type(action) is not CommandAction:
+                return Outcome(value, tree)
+            return await self._committed(step, path, value, tree)
+        except STOPS as stop:
+            if not _is_raised_by_step(stop):
+                raise
+            return Outcome(error=stop)
+        except (Exception, SystemExit) as error:
+            return Outcome(error=error)
+        finally:
+            tell_current(None)
+
+    async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function that belongs to a step, where the step's own would be called: one that adopts, or undoes.
+
+        Args:
+            function: the function, sync or async.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+        """
+        if not may_block():
+            action = PythonAction(function, args, kwargs)
+            return await run_python(
+                action, path="", timeout_seconds=None, interrupts=self._interrupts, thread=self._thread
+            )
+        value = self._interrupts.call(function, args, kwargs)
+        return await waited(value, self._interrupts) if hasattr(type(value), "__await__") else value
+
+    async def adopted(self, step: Step[Any], path: str) -> Outcome:
+        """Make the result of a step whose effect is proved, and check the claims that its result makes possible.
+
+        Args:
+            step: the step.
+            path: its path.
+        """
+        action, adopt = step.action, step.modifiers.adopt
+        args, kwargs = (action.args, action.kwargs) if isinstance(action, PythonAction) else ((), {})
+        try:
+            value = None if adopt is None else await self.call(adopt, args, kwargs)
+            # Without .adopt() the step's result is not known: None, whatever its function's annotation says.
+            annotation = Any if adopt is None else output_annotation(action)
             tree = codec.encode(value, annotation, place=f"{path}: output")
-            return Outcome(codec.decode(tree, annotation), tree)
+            return await self._committed(step, path, codec.decode(tree, annotation), tree, is_adopted=True)
         except STOPS as stop:
             if not _is_raised_by_step(stop):
                 raise
@@ -86,25 +149,66 @@ class StepRunner:
         except (Exception, SystemExit) as error:
             return Outcome(error=error)
 
-    def restored_value(self, step: Step[Any], result: StepResult) -> Any:
-        """Return the recorded output of a step as the generator gets it.
-
-        Args:
-            step: the step as it is yielded now; its function's annotation says what to build.
-            result: the recorded result.
-
-        Raises:
-            DecodingError: the record does not fit the annotation.
-        """
-        action = step.action
-        assert isinstance(action, PythonAction)
-        held = result.held_output
-        tree = held.tree if type(held) is Recorded else plain_tree(held, "output")
-        return codec.decode(tree, return_annotation(action.function), place=f"{result.path}: output")
-
     def close(self) -> None:
         """Let go of the run's thread."""
         self._thread.close()
+
+    async def _done(self, action: Action, path: str, timeout_seconds: float | None) -> Any:
+        if isinstance(action, PythonAction):
+            return await run_python(
+                action, path=path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, thread=self._thread
+            )
+        assert isinstance(action, CommandAction)
+        return await command.run_command(
+            action, path=path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=self.on_line
+        )
+
+    async def _committed(
+        self, step: Step[Any], path: str, value: Any, tree: Any, *, is_adopted: bool = False
+    ) -> Outcome:
+        """Check what the step claims, now that it has ended."""
+        action, claimed = step.action, step.modifiers.evidence
+        pack = None if claimed is None else evidence.claimed_pack(claimed, value, place=path)
+        exit_code = None
+        if isinstance(action, CommandAction) and not is_adopted:
+            exit_code = value.exit_code
+            if pack is None or not evidence.has_exit_claim(pack):
+                command.check_exit(path, action, value)
+        if pack is None:
+            return Outcome(value, tree)
+        committed = await evidence.commit(self._verifier(), pack, path=path, exit_code=exit_code)
+        error = None if committed.report.verified else evidence.not_verified(path, committed.report)
+        return Outcome(value, tree, error, committed)
+
+
+def restored_value(step: Step[Any], result: StepResult) -> Any:
+    """Return the recorded output of a step as the generator gets it.
+
+    Args:
+        step: the step as it is yielded now; its function's annotation says what to build.
+        result: the recorded result.
+
+    Raises:
+        DecodingError: the record does not fit the annotation.
+    """
+    held = result.held_output
+    tree = held.tree if type(held) is Recorded else plain_tree(held, "output")
+    if tree is None and "adopted" in result.marks:
+        return None
+    return codec.decode(tree, output_annotation(step.action), place=f"{result.path}: output")
+
+
+def output_annotation(action: Action) -> Any:
+    """Return the type of an action's output, as far as it is known.
+
+    Args:
+        action: the action.
+    """
+    if isinstance(action, PythonAction):
+        return return_annotation(action.function)
+    if isinstance(action, CommandAction):
+        return command_output.CommandOutput
+    return Any
 
 
 def _is_raised_by_step(stop: BaseException) -> bool:

@@ -1,5 +1,10 @@
 """Where checkpoints live."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from flowckpt.stores.base import (
     CheckpointStore,
     ChecksIntegrity,
@@ -9,9 +14,13 @@ from flowckpt.stores.base import (
     ListsRuns,
     OwnsRuns,
 )
-from flowckpt.stores.file import FileCheckpointStore
-from flowckpt.stores.memory import MemoryCheckpointStore
-from flowckpt.stores.opening import open_store
+
+if TYPE_CHECKING:
+    from flowckpt.stores.file import FileCheckpointStore
+    from flowckpt.stores.memory import MemoryCheckpointStore
+    from flowckpt.stores.opening import open_store
+
+_ROOMS = {"FileCheckpointStore": "file", "MemoryCheckpointStore": "memory", "open_store": "opening"}
 
 __all__ = [
     "CheckpointStore",
@@ -25,3 +34,14 @@ __all__ = [
     "OwnsRuns",
     "open_store",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a store when it is asked for (PEP 562): a run uses one of them."""
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'flowckpt.stores' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"flowckpt.stores.{_ROOMS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -20,8 +20,8 @@ The five methods are all that the engine needs. What a store can do beyond them 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import attrs
@@ -213,19 +213,21 @@ class ChecksIntegrity(Protocol):
         ...
 
 
-class refused_as_encoding_error:  # noqa: N801 - used as a statement, and a class because generators cost a microsecond
+def refusal_of_field(error: Exception) -> EncodingError:
+    """Return the error for a field that JSON or UTF-8 cannot hold (a lone surrogate).
+
+    Args:
+        error: what Python says: a `TypeError`, a `ValueError` or a `RecursionError`.
+    """
+    return EncodingError(
+        f"a field of the checkpoint cannot be recorded: {error}", place="checkpoint", remedy="Give it as text."
+    )
+
+
+@contextmanager
+def refused_as_encoding_error() -> Iterator[None]:
     """Turn what Python says of a field that JSON or UTF-8 cannot hold (a lone surrogate) into `EncodingError`."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        """Begin to watch."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Translate."""
-        if isinstance(error, TypeError | ValueError | RecursionError):
-            raise EncodingError(
-                f"a field of the checkpoint cannot be recorded: {error}", place="checkpoint", remedy="Give it as text."
-            ) from error
+    try:
+        yield
+    except (TypeError, ValueError, RecursionError) as error:
+        raise refusal_of_field(error) from error

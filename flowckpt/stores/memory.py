@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from flowckpt.errors import (
 )
 from flowckpt.lazy import LazyModule
 from flowckpt.process import current_process
-from flowckpt.stores.base import Finding, Lease, refused_as_encoding_error
+from flowckpt.stores.base import Finding, Lease, refusal_of_field
 
 if TYPE_CHECKING:
     from flowckpt import codec
@@ -39,13 +39,33 @@ else:  # needed once a run is saved or read; see flowckpt.lazy
     results = LazyModule("flowckpt.codec.results")
 
 
-@attrs.define(eq=False)
 class _Record:
-    """One saved checkpoint: its head as a tree, which nobody else holds, and how many results the run has there."""
+    """One saved checkpoint: its head as a tree, which nobody else holds, and how many results the run has there.
 
-    head: dict[str, Any]
-    results: int
-    is_deleted: bool = False  # it goes on carrying the fields that later heads leave out
+    The head of a checkpoint that says only its place is made when somebody asks; a tuple of atoms until then, which
+    the garbage collector need not look into again and again.
+    """
+
+    __slots__ = ("_head", "_place", "is_deleted", "results")
+
+    def __init__(self, head: dict[str, Any] | None, results: int, place: tuple[Any, ...]) -> None:
+        self.results = results
+        self.is_deleted = False  # it goes on carrying the fields that later heads leave out
+        self._head = head
+        self._place = place
+
+    @property
+    def head(self) -> dict[str, Any]:
+        if self._head is None:
+            sequence, checkpoint_id, attempt, reason, saved_at = self._place
+            self._head = {
+                "sequence": sequence,
+                "checkpoint_id": checkpoint_id,
+                "attempt": attempt,
+                "reason": reason.value,
+                "saved_at": results.encode_time(saved_at),
+            }
+        return self._head
 
 
 @attrs.define
@@ -62,7 +82,7 @@ class _Run:
     last_sequence: int = 0
     records: list[_Record] = attrs.field(factory=list)
     encoded: list[bytes] = attrs.field(factory=list)
-    chains: list[bytes] = attrs.field(factory=lambda: list(History().chains))
+    saved: HistoryView = attrs.field(factory=lambda: History().view())
     blobs: dict[str, bytes] = attrs.field(factory=dict)
     previous: CheckpointData | None = None
 
@@ -81,6 +101,8 @@ class MemoryCheckpointStore:
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
+        self._as_view = results.as_view  # each look through a lazy module takes 1 µs
+        self._says_only_its_place = checkpoints.says_only_its_place
 
     def __repr__(self) -> str:
         return f"<MemoryCheckpointStore of {len(self._runs)} runs>"
@@ -96,32 +118,41 @@ class MemoryCheckpointStore:
             raise FencedError(workflow_id, attempt=data.attempt, newest_attempt=run.attempt)
         if data.sequence <= run.last_sequence:
             raise SaveConflictError(workflow_id, sequence=data.sequence, last_sequence=run.last_sequence)
-        with refused_as_encoding_error():
-            view = results.as_view(data.step_results)
-            head, blobs = checkpoints.encode_head(data, run.previous if run.has_saved else None)
-            codec.dumps(head).encode()
+        previous = run.previous if run.has_saved else None
+        head: dict[str, Any] | None = None
+        blobs: Mapping[str, Blob] = {}
+        try:
+            view = self._as_view(data.step_results)
+            place = (data.sequence, data.checkpoint_id, data.attempt, data.reason, data.saved_at)
+            if previous is not None and self._says_only_its_place(data, previous):
+                data.checkpoint_id.encode()
+            else:
+                head, blobs = checkpoints.encode_head(data, previous)
+                codec.dumps(head).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise refusal_of_field(error) from error
         if not run.is_adopted:
             self._go_back_to(run, view)
-        held = len(run.encoded)
-        if len(view) < held or view.chain_at(held) != run.chains[-1]:
+        count = len(view)
+        if not view.continues(run.saved):
             raise ForeignRecordError(
                 f"the history to be saved for run {workflow_id!r} does not continue the one that the store holds",
                 workflow_id=workflow_id,
-                found=f"{held} results held, {len(view)} given",
+                found=f"{len(run.encoded)} results held, {count} given",
             )
-        self._keep(run, view, held, list(blobs.values()))
-        run.records.append(_Record(head, len(view)))
-        run.started_at = run.started_at or data.saved_at
-        run.last_sequence, run.previous, run.has_saved = data.sequence, data, True
-        run.is_adopted = True
+        if blobs or view.history.blobs:
+            self._keep_blobs(run, view, list(blobs.values()))
+        run.encoded += view.history.encoded[len(run.encoded) : count]
+        run.records.append(_Record(head, count, place))
+        if run.started_at is None:
+            run.started_at = data.saved_at
+        run.last_sequence, run.previous, run.saved = data.sequence, data, view
+        run.has_saved = run.is_adopted = True
 
-    def _keep(self, run: _Run, view: HistoryView, held: int, blobs: list[Blob]) -> None:
-        history = view.history
-        run.encoded.extend(history.encoded[held : len(view)])
-        run.chains.extend(history.chains[held + 1 : len(view) + 1])
-        if history.blobs:
-            for index in range(held, len(view)):
-                blobs.extend(history.blobs.get(index, {}).values())
+    @staticmethod
+    def _keep_blobs(run: _Run, view: HistoryView, blobs: list[Blob]) -> None:
+        for index in range(len(run.encoded), len(view)):
+            blobs.extend(view.history.blobs.get(index, {}).values())
         for blob in blobs:
             run.blobs[blob.digest] = blob.content()
             blob.settle(run.fetch)
@@ -132,7 +163,7 @@ class MemoryCheckpointStore:
         run.records = [record for record in run.records if record.results <= shared]
         kept = run.records[-1].results if run.records else 0
         del run.encoded[kept:]
-        del run.chains[kept + 1 :]
+        run.saved = view.history.view(kept)
 
     async def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
         """Decode the newest checkpoint of that id; see `CheckpointStore.load`."""

@@ -67,6 +67,7 @@ def results(draw):
         draw(st.sampled_from(["", "1:Zm9vYmFyYmF6cXV4MTIzNA"])),
         draw(st.dictionaries(st.text(max_size=3), st.integers(-(2**40), 2**40) | st.none() | text, max_size=2)),
         draw(st.none() | st.dictionaries(st.text(min_size=1, max_size=4), plain_json, max_size=2)),
+        draw(st.sampled_from([(), ("at_most_once",), ("at_most_once", "on_rerun")])),
         draw(extras),
     )
 
@@ -152,13 +153,72 @@ def test_what_a_run_says_once_is_left_out_and_carried_over_from_the_checkpoint_b
 
 @given(st.lists(results(), max_size=4))
 @settings(max_examples=50, deadline=None)
-def test_the_chain_digest_is_made_of_the_canonical_bytes_alone(given_results):
+def test_a_view_of_plain_results_has_their_canonical_bytes(given_results):
     view = as_view(given_results)
-    chain = bytes(32)
-    for result in given_results:
-        chain = hashlib.sha256(chain + encode_result(result)[0]).digest()
-    assert view.chain == chain
+    assert view.history.encoded == [encode_result(result)[0] for result in given_results]
     assert as_view(view) is view
+
+
+def history_of(*outputs):
+    history = History()
+    for output in outputs:
+        append_result(history, StepResult("a", output=output))
+    return history
+
+
+def test_histories_are_compared_by_their_bytes_and_by_where_they_come_from():
+    history = history_of(1, 2, 3)
+    fork = history.forked(2)
+    append_result(fork, StepResult("a", output="other"))
+    again = history_of(1, 2, 3).view()
+    assert history.view().shared_length(again) == 3
+    assert history.view(2).shared_length(again) == 2
+    assert history.view().shared_length(history_of(1, 5, 3).view()) == 1
+    assert history.view().shared_length(fork.view()) == fork.view().shared_length(history.view()) == 2
+    assert fork.view().continues(history.view(2))
+    assert not fork.view().continues(history.view())
+    assert not history.view(2).continues(history.view())
+    assert history.view().continues(again)
+    append_result(fork.forked(2), StepResult("a", output=3))
+    assert len(fork.results) == 3
+    same_again = history.forked(2)
+    append_result(same_again, StepResult("a", output=3))
+    assert same_again.view().continues(history.view())  # the same bytes, run twice
+
+
+def test_results_read_from_a_store_are_split_into_their_bytes_when_these_are_asked_for():
+    parts = history_of("a", "b", "c")
+    asked = []
+
+    def split():
+        asked.append(1)
+        return parts.encoded
+
+    history = history_of("z")
+    history.extend([(result, {}) for result in parts.results], split)
+    append_result(history, StepResult("a", output="d"))
+    fork = history.forked(3)
+    append_result(fork, StepResult("a", output="e"))
+    assert fork.view().continues(history.view(3))
+    assert not asked
+    assert fork.encoded == history_of("z", "a", "b", "e").encoded
+    assert history.encoded == history_of("z", "a", "b", "c", "d").encoded
+    assert [result.output for result in fork.view()] == ["z", "a", "b", "e"]
+
+
+def test_a_time_is_written_the_same_whatever_was_written_before():
+    moments_around = [
+        datetime(2026, 11, 20, 15, 30, 59, 999_999, UTC),
+        datetime(2026, 11, 20, 15, 31, 0, 0, UTC),
+        datetime(2026, 11, 20, 15, 31, 0, 1, UTC),
+        datetime(2026, 11, 21, 15, 31, 0, 1, UTC),
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(9999, 12, 31, 23, 59, 59, 5, UTC),
+        datetime(2026, 11, 20, 15, 30, 59, 999_999, timezone(timedelta(hours=2))),
+        datetime(2026, 11, 20, 15, 30, 59, 999_999, timezone(timedelta(0))),
+    ]
+    for moment in [*moments_around, *moments_around[::-1]]:
+        assert encode_time(moment) == moment.isoformat().replace("+00:00", "Z")
 
 
 def test_fields_that_this_version_does_not_know_are_kept():
@@ -459,7 +519,7 @@ def test_the_golden_export_can_be_read():
 @pytest.fixture
 def fixed_process(monkeypatch):
     owner = ProcessIdentity("host", "00000000-0000-0000-0000-000000000000", 4242, 77)
-    monkeypatch.setattr("flowckpt.stores.file.run.current_process", lambda: owner)
+    monkeypatch.setattr("flowckpt.stores.file.claim.current_process", lambda: owner)
 
 
 async def saved_segments(path):

@@ -11,6 +11,7 @@ What it models, and what a power cut may legally leave of it:
   next sync succeeds without writing them. What was written anew since is written by it.
 - A directory whose sync failed keeps its changes pending: metadata goes through a journal, which either writes it later
   or stops the file system.
+- The mode of a file is seen at once; a power cut may leave the old one or the new one.
 - A killed process loses its descriptors and locks, and nothing else.
 """
 
@@ -36,6 +37,7 @@ CHANGES = (
     "link",
     "rename",
     "unlink",
+    "set_writable",
 )
 """The calls that change something; a power cut is looked at before each of them."""
 
@@ -55,6 +57,7 @@ class File(Inode):
         self.dirty: set[int] = set()
         self.is_size_dirty = False
         self.links = 1
+        self.is_writable = True
         self.lock: object = None
 
     def write(self, data: bytes) -> None:
@@ -164,6 +167,9 @@ class Disk:
                 if isinstance(inode, File):
                     copies[id(inode)] = file = File(inode.role, inode.legal(random, choice))
                     file.links = 0
+                    file.is_writable = (
+                        inode.is_writable if choice == "everything" else (random or self.random).random() < 0.5
+                    )
                 else:
                     assert isinstance(inode, Directory)
                     copies[id(inode)] = directory = Directory(inode.role)
@@ -191,6 +197,7 @@ class Disk:
                 copies[id(inode)] = file = File(inode.role, inode.disk)
                 file.data, file.dirty = bytearray(inode.data), set(inode.dirty)
                 file.is_size_dirty, file.links = inode.is_size_dirty, inode.links
+                file.is_writable = inode.is_writable
                 return file
             assert isinstance(inode, Directory)
             copies[id(inode)] = directory = Directory(inode.role)
@@ -418,8 +425,18 @@ class SimulatedFileSystem:
         self.called("status", "")
         inode = self.inode(file)
         if isinstance(inode, File):
-            return FileStatus(len(inode.data), inode.links, is_directory=False, is_regular=True)
+            return FileStatus(len(inode.data), inode.links, False, True, inode.is_writable)
         return FileStatus(0, 0 if inode.is_removed else 2, is_directory=True, is_regular=False)
+
+    def is_untouched(self, file: int) -> bool:
+        self.called("is_untouched", "")
+        inode = self.file(file)
+        return inode.links == 1 and inode.is_writable
+
+    def set_writable(self, file: int, is_writable: bool) -> None:
+        inode = self.file(file)
+        self.called("set_writable", inode.role)
+        inode.is_writable = is_writable
 
     def exists(self, parent: int, name: str) -> bool:
         self.called("exists", name)

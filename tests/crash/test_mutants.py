@@ -6,14 +6,16 @@ import contextlib
 
 import pytest
 
+import flowckpt.stores.file.claim
+import flowckpt.stores.file.clearing
 import flowckpt.stores.file.image
 import flowckpt.stores.file.owning
-import flowckpt.stores.file.run
 from flowckpt.errors import FencedError, RunLockedError
+from flowckpt.stores.file.directory import newest_owner, read_image
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.file.line import seal
 from flowckpt.stores.file.names import LOCK, segment_name, segment_numbers
-from flowckpt.stores.file.run import OwnedRun, newest_owner, read_image
+from flowckpt.stores.file.owned import OwnedRun
 from flowckpt.stores.file.writer import SegmentWriter
 from tests.crash.simulation import File, SimulatedFileSystem
 from tests.crash.workload import BrokenPromise, Tally, Workload, patched
@@ -101,7 +103,63 @@ def saving_after_failures(life):
         life.kill(life.writers[-1])
 
 
-SCENES = [in_turn, claiming_at_once, saving_into_a_claim, claiming_after_half_a_clear, saving_after_failures]
+def claiming_a_number_given_up(life):
+    """One that was stopped before its link takes a number that was given up, below one that is in use by now."""
+    life.acquire(steal=False)
+    life.save(life.writers[0])
+    between = []
+
+    def at_point(name, role):
+        if name == "link" and not between:
+            between.append(None)
+            life.acquire(steal=True)
+            given_up = life.writers[-1]
+            life.acquire(steal=True)
+            life.save(life.writers[-1])
+            life.release(given_up)
+
+    life.disk.before_change = at_point
+    life.acquire(steal=True)
+    life.attach()
+    late, last = life.writers[0], life.writers[-1]
+    assert late.attempt < last.attempt
+    life.save(late)
+    life.examine()
+    life.save(last)
+    life.examine()
+
+
+def claiming_while_the_owner_looks(life):
+    """A claim was given up, so the owner looks around; at each point of that another one claims, and saves."""
+    for count in range(3):
+        life.acquire(steal=True)
+        owner = life.writers[-1]
+        life.save(owner)
+        if life.acquire(steal=True):
+            life.release(life.writers[-1])
+        points = iter(range(count, -1, -1))
+
+        def at_point(name, role, points=points):
+            if name in ("set_writable", "write") and next(points, None) == 0 and life.acquire(steal=True):
+                life.save(life.writers[-1])
+
+        life.disk.before_change = at_point
+        life.save(owner)
+        life.attach()
+        life.examine()
+        life.save(owner)
+        life.examine()
+
+
+SCENES = [
+    in_turn,
+    claiming_at_once,
+    saving_into_a_claim,
+    claiming_after_half_a_clear,
+    saving_after_failures,
+    claiming_a_number_given_up,
+    claiming_while_the_owner_looks,
+]
 
 
 def caught(monkeypatch, mount_kind=None, lives=60, first=in_turn):
@@ -192,9 +250,55 @@ def fence_by_the_next_number_alone(monkeypatch):
     monkeypatch.setattr(SegmentWriter, "_newest_number", newest)
 
 
+def claim_without_a_mark(monkeypatch):
+    """Claim a segment without telling those that write to the ones below."""
+    monkeypatch.setattr(flowckpt.stores.file.claim, "mark_segments", lambda filesystem, directory, below: None)
+
+
+def mark_after_the_reading(monkeypatch):
+    """Claim, read, and then tell those that write: what they acknowledged meanwhile is lost."""
+    mark, read = flowckpt.stores.file.claim.mark_segments, flowckpt.stores.file.claim.read_image
+
+    def read_first(filesystem, directory, workflow_id, fetch, below):
+        image = read(filesystem, directory, workflow_id, fetch, below)
+        mark(filesystem, directory, below)
+        return image
+
+    claim_without_a_mark(monkeypatch)
+    monkeypatch.setattr(flowckpt.stores.file.claim, "read_image", read_first)
+
+
+def no_look_behind_the_first_line(monkeypatch):
+    """Rest upon the mark alone, which nobody sets whose claim came before ours under a higher number."""
+    original = SegmentWriter.__init__
+
+    def init(self, *given, **options):
+        original(self, *given, **options)
+        self._has_looked = True
+
+    monkeypatch.setattr(SegmentWriter, "__init__", init)
+
+
+def take_the_mark_away_after_the_look(monkeypatch):
+    """Look, then take the mark away: it may be another one's by then."""
+
+    def newest(self):
+        filesystem = self._filesystem
+        if self._has_looked and filesystem.is_untouched(self._file):
+            return self.number
+        if not filesystem.status(self._file).links:
+            return None
+        names = filesystem.names(self._directory)
+        filesystem.set_writable(self._file, True)
+        self._has_looked = True
+        return max([self.number, *segment_numbers(names)])
+
+    monkeypatch.setattr(SegmentWriter, "_newest_number", newest)
+
+
 def read_before_the_claim(monkeypatch):
     """Read the run, then claim it: a former owner may save in between."""
-    claim = flowckpt.stores.file.run.claim
+    claim = flowckpt.stores.file.claim.claim
 
     def hasty(filesystem, directory, **options):
         early = read_image(filesystem, directory, options["workflow_id"], options["fetch"])
@@ -233,7 +337,7 @@ def go_on_after_a_failure(monkeypatch):
 
 def append_to_the_old_segment(monkeypatch):
     """Go on in the segment of the attempt before, as most journals do."""
-    claim = flowckpt.stores.file.run.claim
+    claim = flowckpt.stores.file.claim.claim
 
     def reusing(filesystem, directory, **options):
         with contextlib.suppress(FileNotFoundError):
@@ -243,7 +347,7 @@ def append_to_the_old_segment(monkeypatch):
                 if not filesystem.lock(lock) and not options["steal"]:
                     filesystem.close(lock)
                     raise RunLockedError(options["workflow_id"], holder=str(newest_owner(filesystem, directory)))
-                flowckpt.stores.file.run._sweep(filesystem, directory)
+                flowckpt.stores.file.claim._sweep(filesystem, directory)
                 file = filesystem.open_append(directory, segment_name(image.newest))
                 writer = SegmentWriter(
                     filesystem,
@@ -265,8 +369,7 @@ def append_to_the_old_segment(monkeypatch):
                     fetch=options["fetch"],
                 )
                 owned.is_adopted = True
-                owned._results = len(image.history.results)
-                owned._chain = image.history.chains[-1]
+                owned.saved = image.history.view()
                 return owned
         return claim(filesystem, directory, **options)
 
@@ -355,6 +458,10 @@ MUTANTS = {
     without_a_fence: in_turn,
     fence_before_the_sync: in_turn,
     fence_by_the_next_number_alone: in_turn,
+    claim_without_a_mark: in_turn,
+    mark_after_the_reading: saving_into_a_claim,
+    no_look_behind_the_first_line: claiming_a_number_given_up,
+    take_the_mark_away_after_the_look: claiming_while_the_owner_looks,
     read_before_the_claim: saving_into_a_claim,
     retry_a_failed_sync: saving_after_failures,
     go_on_after_a_failure: saving_after_failures,

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt import FileCheckpointStore, MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
 from flowckpt.checkpoint import CheckpointData
-from flowckpt.errors import InputError, WorkflowChangedError, WorkflowDefinitionError
+from flowckpt.errors import InputError, StaleStepError, WorkflowDefinitionError
 from flowckpt.execution.interrupts import RunInterrupted
 
 
@@ -174,7 +174,7 @@ def test_the_run_of_a_killed_owner_is_free_although_its_forked_child_lives_on(tm
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def test_another_version_of_a_step_is_another_step() -> None:
+def test_a_step_with_another_version_tag_is_run_again() -> None:
     tag = ["1"]
 
     @workflow
@@ -184,9 +184,12 @@ def test_another_version_of_a_step_is_another_step() -> None:
 
     engine = WorkflowEngine(MemoryCheckpointStore())
     engine.run_sync(flow, workflow_id="run")
+    assert engine.resume_sync(flow, workflow_id="run").steps.executed == 0
     tag[0] = "2"
-    with pytest.raises(WorkflowChangedError, match="another version of the step 'model'.*recorded '1', now '2'"):
-        engine.resume_sync(flow, workflow_id="run")
+    assert engine.resume_sync(flow, workflow_id="run").steps.executed == 1
+    with pytest.raises(StaleStepError, match="version: recorded '2', now '3'"):
+        tag[0] = "3"
+        engine.resume_sync(flow, workflow_id="run", options=RunOptions(on_stale="fail"))
 
 
 def test_a_lambda_is_no_workflow() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from flowckpt.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunLockedError
+from flowckpt.filesystem import PosixFileSystem
 from flowckpt.process import ProcessIdentity, current_process, is_alive
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.stores.file.names import temporary_name
@@ -164,6 +165,34 @@ def test_the_run_of_a_killed_owner_is_taken_over_without_stealing(peers, store):
     assert (lease.attempt, lease.latest.sequence) == (2, 1)
     store.runs.save(RUN, checkpoint(2, results("x", "y"), attempt=2))
     assert shown(store) == [(2, "c2"), (1, "c1")]
+
+
+def test_an_owner_goes_on_when_the_one_that_stole_from_it_gave_up_unwritten(store):
+    store.runs.acquire(RUN, steal=False)
+    store.runs.save(RUN, checkpoint(1, results("x")))
+    thief = FileCheckpointStore(store.path)
+    for sequence in (2, 3):
+        assert thief.runs.acquire(RUN, steal=True).attempt == 2
+        assert (store.path / "runs" / RUN / "00000001.jsonl").stat().st_mode & 0o777 == 0o400
+        thief.runs.release(RUN)
+        store.runs.save(RUN, checkpoint(sequence, results("x")))
+        assert (store.path / "runs" / RUN / "00000001.jsonl").stat().st_mode & 0o777 == 0o600
+    thief.runs.acquire(RUN, steal=True)
+    with pytest.raises(FencedError):
+        store.runs.save(RUN, checkpoint(4, results("x")))
+
+
+def test_a_run_cannot_be_taken_where_files_have_no_modes(tmp_path):
+    class Modeless(PosixFileSystem):
+        def set_writable(self, file, is_writable):
+            pass
+
+    store = FileCheckpointStore(tmp_path / "store", filesystem=Modeless())
+    store.runs.save(RUN, checkpoint(1, results("x")))
+    with pytest.raises(CheckpointStorageError, match="keeps no modes"):
+        FileCheckpointStore(tmp_path / "store", filesystem=Modeless()).runs.acquire(RUN, steal=True)
+    store.runs.save(RUN, checkpoint(2, results("x")))
+    assert len(shown(store)) == 2
 
 
 def in_fork(work):

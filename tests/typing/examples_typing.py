@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 from flowckpt import step, workflow
@@ -40,6 +41,8 @@ def etl(source: str, limit: int = 1000) -> Generator[Any, Any, int]:
     reveal_type(kept)  # says: Step[list[Row]]
     plain = yield step("plain").python(fetch, source)
     reveal_type(plain)  # says: Any
+    made_page = yield from step("make").command(["make", Path("all")], cwd=source).checkpoint()
+    reveal_type(made_page)  # says: CommandOutput
     anything = yield from step("untyped").python(untyped, 1)
     reveal_type(anything)  # says: Any
     return number
@@ -58,6 +61,10 @@ def wrong(source: str) -> None:
     step("fetch").python(fetch, source, unknown=1)  # error
     step("fetch").python(fetch(source))  # error
     step("fetch").python(fetch, source).retry("three")  # error
+    step("make").command()  # error
+    step("make").command(["make", 5])  # error
+    step("make").command(["make"], env={"A": 5})  # error
+    step("make").command(["make"], stdin=5)  # error
     step(5)  # error
     etl(5)  # error
     etl("a", limit="b")  # error
@@ -67,6 +74,10 @@ def wrong(source: str) -> None:
 
 def right(source: str) -> None:
     step("fetch").python(fetch, source, 5, strict=True)
+    argv, paths = ["make", source], [Path(source)]
+    reveal_type(step("make").command(argv, env={"A": "b", "C": None}, stdin=b""))  # says: Step[CommandOutput]
+    step("make").command(paths)
+    step("make").command(("make", Path(source)))
     reveal_type(etl("a", limit=1))  # says: Generator[Any, Any, int]
     reveal_type(bare("x"))  # says: Generator[Any, Any, str]
     reveal_type(etl.name)  # says: str

@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.follow import Form, follow
-from flowckpt.cli.inputs import convert_inputs
+from flowckpt.cli.follow import Form, Resuming, follow
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     RunName,
-    TargetName,
     color_option,
     events_option,
     input_option,
     json_option,
+    policy_options,
     store_option,
+    target_option,
     without_repeats,
 )
 from flowckpt.cli.output import keep_for_document, say
+from flowckpt.cli.recorded_run import RecordedRun, recorded_run
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_runs import last_unfinished, latest_of
-from flowckpt.cli.targets import recorded_target, typed_target
+from flowckpt.cli.stored_runs import last_unfinished
+from flowckpt.cli.ways_on import ResumeLine
 from flowckpt.engine import RunOptions, WorkflowEngine
+from flowckpt.errors import StaleStepError
+from flowckpt.lazy import LazyModule
 from flowckpt.stores.opening import open_store
+
+if TYPE_CHECKING:
+    from flowckpt.cli import resume_question, showing_plan
+    from flowckpt.engine.session import Session
+else:  # most resumes neither show a plan nor ask
+    resume_question = LazyModule("flowckpt.cli.resume_question")
+    showing_plan = LazyModule("flowckpt.cli.showing_plan")
 
 _EXAMPLE = """\b
 Examples:
   flowckpt resume --last
-  flowckpt resume 01JD8Z3K4Q6V5T0M2N7R9X1Y3C
+  flowckpt resume nightly --plan
+  flowckpt resume nightly --on-code-change rerun
+  flowckpt resume nightly --from clean --reuse inputs
   flowckpt resume nightly --target moved/pipeline.py:etl --json"""
 
 
 @click.command("resume", epilog=_EXAMPLE)
 @click.argument("run", type=RunName(), required=False)
 @click.option("--last", is_flag=True, help="The run that was updated last among those that are not completed.")
+@click.option("--plan", "only_plan", is_flag=True, help="Show what would be done, as plan does, and do nothing.")
+@policy_options
 @input_option
-@click.option(
-    "--target", type=TargetName(), help="Where the workflow is now, as for run; recorded at the start otherwise."
-)
+@target_option
 @click.option("--steal", is_flag=True, help="Take the run over although its owner's process still holds it.")
 @json_option
 @events_option
@@ -47,6 +61,7 @@ Examples:
 def command(
     run: str | None,
     last: bool,
+    only_plan: bool,
     inputs: tuple[tuple[str, str], ...],
     target: str | None,
     steal: bool,
@@ -54,10 +69,13 @@ def command(
     as_events: bool,
     store: str | None,
     no_color: bool,
+    **policy: Any,
 ) -> int:
-    """Carry a run on from its last checkpoint.
+    """Carry a run on from its last checkpoint, and reuse only what is still true.
 
-    Its inputs and its target were recorded at the start. Inputs that are given again must match the record.
+    Its inputs and its target were recorded at the start. Inputs that are given again must match the record. Where a
+    step's function was edited, a person at a terminal is shown the plan and asked; elsewhere the resume stops, exits
+    with 10 and says how to go on.
     """
     if (run is None) is not last:
         raise click.UsageError(
@@ -65,27 +83,38 @@ def command(
         )
     if as_json and as_events:
         raise click.UsageError("--json and --events exclude each other: both print to standard output")
+    if only_plan and as_events:
+        raise click.UsageError("--plan and --events exclude each other: a plan runs nothing, so there are no events")
     if as_json or as_events:
         keep_for_document()
     show_warnings()
     texts = without_repeats(inputs, "-i")
     choice = choose_store(store)
-    checkpoints = open_store(choice.spec)
     if run is None:
-        found = last_unfinished(checkpoints)
+        found = last_unfinished(open_store(choice.spec))
         if found is None:
             say(f"flowckpt: no run in {choice.spec} is left to resume: each is completed, or there is none")
             return ExitCode.NOT_FOUND
         run = found.workflow_id
-    latest = latest_of(checkpoints, run)  # verified: what it names is imported
-    moved_to = None
-    if target is None:
-        workflow = recorded_target(latest.metadata.get("target", {}), run)
-    else:
-        workflow, moved_to = typed_target(target)
-    values = convert_inputs(workflow, texts)
-    session = WorkflowEngine(checkpoints).prepare_resume(
-        workflow, run, RunOptions(steal=steal, target=moved_to), values
-    )
+    recorded = recorded_run(choice, run, target=target, inputs=texts)
+    options = RunOptions(steal=steal, target=recorded.moved_to, **policy)
+    if only_plan:
+        return showing_plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
     form = Form(as_json, as_events, no_color)
-    return follow(session, workflow, run, store=choice, form=form, restored_attempt=latest.attempt)
+    resuming = Resuming(recorded.latest.attempt, ResumeLine(run, choice, options, target))
+    session = _session(recorded, options)
+    if as_json or as_events or not resume_question.can_ask(options):
+        return follow(session, recorded.workflow, run, store=choice, form=form, resuming=resuming)
+
+    def ask(error: StaleStepError) -> tuple[Session, Resuming] | None:
+        chosen = resume_question.ask_about_code(error, recorded, options, no_color=no_color)
+        if chosen is None:
+            return None
+        line = ResumeLine(recorded.workflow_id, choice, chosen, target)
+        return _session(recorded, chosen), Resuming(recorded.latest.attempt, line)
+
+    return follow(session, recorded.workflow, run, store=choice, form=form, resuming=resuming, ask=ask)
+
+
+def _session(run: RecordedRun, options: RunOptions) -> Session:
+    return WorkflowEngine(run.store).prepare_resume(run.workflow, run.workflow_id, options, run.inputs)

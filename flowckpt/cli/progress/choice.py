@@ -7,6 +7,7 @@ from typing import Any
 
 from flowckpt.cli.output import is_error_terminal
 from flowckpt.cli.progress.base import Progress
+from flowckpt.cli.progress.held_back import HeldBack
 from flowckpt.cli.progress.json_lines import JsonLines
 from flowckpt.cli.progress.plain import PlainLines
 from flowckpt.cli.settings import color_allowed
@@ -23,7 +24,9 @@ def choose_progress(*, as_events: bool, no_color: bool, output_type: Any, restor
     """
     if as_events:
         return JsonLines(output_type)
+    shown: Progress
     if no_color or not is_error_terminal() or not color_allowed():
-        return PlainLines()
-    drawn: Progress = importlib.import_module("flowckpt.cli.progress.live").LiveProgress(restored_attempt)
-    return drawn
+        shown = PlainLines()
+    else:
+        shown = importlib.import_module("flowckpt.cli.progress.live").LiveProgress(restored_attempt)
+    return HeldBack(shown) if restored_attempt else shown

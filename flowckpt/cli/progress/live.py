@@ -26,6 +26,7 @@ from flowckpt.events import Event
 _REFRESHES_PER_SECOND = 8
 _LAST_LINES = 6
 _MOST_RUNNING = 4
+_PATIENCE_SECONDS = 1.0
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _ASCII_SPINNER = "|/-\\"
 
@@ -33,7 +34,7 @@ _ASCII_SPINNER = "|/-\\"
 class _Line:
     """A step that has ended: the line that is shown of it."""
 
-    __slots__ = ("detail", "duration_ms", "is_saved", "path", "success")
+    __slots__ = ("detail", "duration_ms", "has_evidence", "is_adopted", "is_saved", "path", "success")
 
     def __init__(self, path: str, duration_ms: float, detail: str = "", *, success: bool = True) -> None:
         self.path = path
@@ -41,6 +42,8 @@ class _Line:
         self.detail = detail
         self.success = success
         self.is_saved = False
+        self.has_evidence = False
+        self.is_adopted = False
 
 
 class LiveProgress:
@@ -64,7 +67,12 @@ class LiveProgress:
         self._ended = 0
         self._failed = 0
         self._restored = 0
+        self._reverified = 0
+        self._evident: set[str] = set()
+        self._adopted: set[str] = set()
+        self._moved: deque[str] = deque(maxlen=_LAST_LINES)
         self._trouble = ""
+        self._is_stopping = False
         self._began = time.monotonic()
         self._live: LiveAbovePrints | None = None
 
@@ -87,6 +95,7 @@ class LiveProgress:
 
     def stop(self) -> None:
         """Draw the last state and leave it there."""
+        self._is_stopping = True
         live, self._live = self._live, None
         if live is not None:
             with contextlib.suppress(OSError):
@@ -114,6 +123,26 @@ class LiveProgress:
     def _on_retrying(self, event: Any) -> None:
         self._notes[event.path] = f"try {event.tries} failed with {event.error_type}"
 
+    def _on_output(self, event: Any) -> None:
+        live = self._live
+        if live is not None:
+            mark = "!" if event.stream == "stderr" else "|"
+            style = "dim red" if event.stream == "stderr" else "dim"
+            live.show_above(Text(f"{shortened(event.path, 80)} {mark} {escaped(event.line)}", style=style))
+
+    def _on_verified(self, event: Any) -> None:
+        if event.moment == "resume":
+            self._reverified += 1
+        else:
+            self._evident.add(event.path)
+
+    def _on_not_verified(self, event: Any) -> None:
+        found = "; ".join(event.details) or event.reason
+        self._moved.append(f"{event.path}: evidence does not hold: {found}")
+
+    def _on_adopted(self, event: Any) -> None:
+        self._adopted.add(event.path)
+
     def _on_completed(self, event: Any) -> None:
         self._end(_Line(event.path, event.duration_ms))
 
@@ -123,7 +152,13 @@ class LiveProgress:
         self._end(_Line(event.path, event.duration_ms, detail, success=False))
 
     def _end(self, line: _Line) -> None:
-        self._ended += 1
+        line.has_evidence = line.path in self._evident
+        line.is_adopted = line.path in self._adopted
+        self._evident.discard(line.path)
+        if line.is_adopted:
+            self._restored += 1
+        else:
+            self._ended += 1
         self._running.pop(line.path, None)
         self._notes.pop(line.path, None)
         self._lines.append(line)
@@ -141,19 +176,26 @@ class LiveProgress:
     # --- drawing -----------------------------------------------------------------------------------------------------
 
     def _frame(self) -> Group:
+        if not self._title:
+            waits = not self._is_stopping and time.monotonic() - self._began > _PATIENCE_SECONDS
+            return Group(*[self._text("reading the record, and checking its evidence", "dim")] * waits)
         with self._lock:
             lines = list(self._lines)
             running = list(self._running.items())
             notes = dict(self._notes)
+            moved = list(self._moved)
             ended, failed, restored = self._ended, self._failed, self._restored
+            adopted, reverified = len(self._adopted), self._reverified
         now = time.monotonic()
-        drawn = [self._text(escaped(self._title), "bold")] if self._title else []
-        if restored:
-            said = f"{restored} restored from {self._run}"
+        drawn = [self._text(escaped(self._title), "bold")]
+        if restored > adopted:
+            said = f"{restored - adopted} restored from {self._run}"
             said += f" (attempt {self._restored_attempt})" if self._restored_attempt else ""
+            said += f", the evidence of {reverified} holds" if reverified else ""
             drawn.append(self._text(f"{self._mark(success=True)} {escaped(said)}", "cyan"))
-        if ended > len(lines):
-            drawn.append(self._text(f"  and {ended - len(lines)} more", "dim"))
+        drawn += [self._text(shortened(line, 200), "yellow") for line in moved]
+        if ended + adopted > len(lines):
+            drawn.append(self._text(f"  and {ended + adopted - len(lines)} more", "dim"))
         drawn += [self._line(line) for line in lines]
         spinner = _SPINNER if self._is_utf8 else _ASCII_SPINNER
         turn = spinner[int(now * _REFRESHES_PER_SECOND) % len(spinner)]
@@ -173,6 +215,10 @@ class LiveProgress:
         text = self._text(f"{self._mark(success=line.success)} ", "green" if line.success else "red")
         text.append(shortened(line.path, 80), "")
         text.append(f"  {duration_text(line.duration_ms)}", "dim")
+        if line.is_adopted:
+            text.append("  adopted, not run", "cyan")
+        if line.has_evidence:
+            text.append("  evidence holds", "green")
         if line.is_saved:
             text.append("  saved", "blue")
         if line.detail:
@@ -194,6 +240,10 @@ _NOTES: dict[str, Callable[[LiveProgress, Any], None]] = {
     "StepStarted": LiveProgress._on_started,
     "StepRestored": LiveProgress._on_restored,
     "StepRetrying": LiveProgress._on_retrying,
+    "StepOutput": LiveProgress._on_output,
+    "StepAdopted": LiveProgress._on_adopted,
+    "EvidenceVerified": LiveProgress._on_verified,
+    "EvidenceFailed": LiveProgress._on_not_verified,
     "StepCompleted": LiveProgress._on_completed,
     "StepFailed": LiveProgress._on_failed,
     "CheckpointSaved": LiveProgress._on_saved,

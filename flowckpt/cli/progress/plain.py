@@ -12,6 +12,14 @@ from flowckpt.cli.output import say
 from flowckpt.cli.terminal_text import escaped, short_value
 from flowckpt.events import Event
 
+_VERIFIED = {"resume": "still holds", "in_doubt": "proves that it was done"}
+_FAILED = {"resume": "no longer holds", "in_doubt": "does not prove that it was done"}
+
+
+def _claims(count: int) -> str:
+    return f"{count} claim" if count == 1 else f"{count} claims"
+
+
 _LINES: dict[str, Callable[[Any], str]] = {
     "WorkflowStarted": lambda e: f"run {e.workflow_id} of {e.workflow_name}: started",
     "WorkflowResumed": lambda e: (
@@ -22,10 +30,14 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "StepRetrying": lambda e: (
         f"{e.path}: try {e.tries} failed with {e.error_type}: {e.error_message}; again in {e.delay_seconds:g} s"
     ),
+    "StepOutput": lambda e: f"{e.path} {'!' if e.stream == 'stderr' else '|'} {e.line}",
+    "StepAdopted": lambda e: f"{e.path}: adopted, not run: its evidence proves that it was done",
     "StepCompleted": lambda e: f"{e.path}: done in {duration_text(e.duration_ms)}",
     "StepFailed": lambda e: (
         f"{e.path}: failed in {duration_text(e.duration_ms)} with {e.error_type}: {e.error_message}"
     ),
+    "EvidenceVerified": lambda e: f"{e.path}: evidence {_VERIFIED.get(e.moment, 'holds')} ({_claims(e.claims)})",
+    "EvidenceFailed": lambda e: f"{e.path}: evidence {_FAILED.get(e.moment, 'does not hold')}: {e.reason}",
     "CheckpointSaved": lambda e: f"checkpoint {e.checkpoint_id} saved ({e.steps} steps)",
     "CheckpointFailed": lambda e: f"checkpoint {e.checkpoint_id or e.sequence} not saved: {e.error}",
     "WorkflowCompleted": lambda e: f"run {e.workflow_id}: completed in {duration_text(e.duration_ms)}",
@@ -37,13 +49,22 @@ _LINES: dict[str, Callable[[Any], str]] = {
 class PlainLines:
     """Writes events as lines of text."""
 
+    def __init__(self) -> None:
+        self._adopted = ""
+
     def start(self) -> None:
         """Do nothing."""
 
     def tell(self, event: Event) -> None:
-        """Write the event's line."""
-        line = _LINES.get(event.kind, _other_line)
-        say(escaped(line(event)))
+        """Write the event's line, and what was found below it."""
+        kind = event.kind
+        if kind == "StepAdopted":
+            self._adopted = event.path  # type: ignore[attr-defined]
+        elif kind == "StepCompleted" and event.path == self._adopted:  # type: ignore[attr-defined]
+            return
+        say(escaped(_LINES.get(kind, _other_line)(event)))
+        for detail in getattr(event, "details", ()):
+            say(f"  {escaped(detail)}")
 
     def stop(self) -> None:
         """Do nothing."""

@@ -89,6 +89,7 @@ class LiveAbovePrints(Live):
         )
         self._streams = (sys.stdout, sys.stderr)
         self._prints: list[PrintsAbove] = []
+        self._above: list[Text] = []
 
     def start(self, refresh: bool = False) -> None:
         """Begin to draw, and stand before the streams that go to this terminal."""
@@ -103,8 +104,24 @@ class LiveAbovePrints(Live):
         self._prints.append(prints)
         return cast("TextIO", prints)
 
+    def show_above(self, line: Text) -> None:
+        """Show a line above what is drawn, with the next refresh.
+
+        Args:
+            line: the line.
+        """
+        self._above.append(line)
+
+    def _drain_above(self) -> None:
+        with self._lock:
+            lines, self._above = self._above, []
+            if lines:
+                self.console.print(Text("\n").join(lines), soft_wrap=True)
+
     def refresh(self) -> None:
         """Write what was printed, then draw."""
+        if self._above:
+            self._drain_above()
         for prints in self._prints:
             if prints._pieces:
                 prints.drain()
@@ -115,6 +132,7 @@ class LiveAbovePrints(Live):
         self.restore_streams()
         for prints in self._prints:
             prints.drain(is_last=True)
+        self._drain_above()
         super().stop()
 
     def restore_streams(self) -> None:

@@ -12,7 +12,7 @@ from flowckpt.evidence.databases import database_for
 from flowckpt.evidence.databases.base import NoSuchThingError, Query
 from flowckpt.evidence.model import Evidence
 from flowckpt.evidence.redaction import HIDDEN, is_sensitive
-from flowckpt.evidence.secret import is_digest, matches
+from flowckpt.evidence.secret import is_digest
 
 MOST_SHOWN = 3
 
@@ -29,18 +29,19 @@ class DbRow(Check):
         facts = claim.expected
         table, where, values = text_in(facts, "table"), mapping_in(facts, "where"), mapping_in(facts, "values")
         scheme, database = _database(claim)
+        kind = database_for(scheme)
         columns = list(values)
         deadline = context.deadline_after(context.settings.limits.query_seconds)
         count, wrong, details = 0, 0, list[str]()
         try:
-            with database_for(scheme).rows(database, Query(table, columns, where), context) as rows:
+            with kind.rows(database, Query(table, columns, where), context) as rows:
                 for row in rows:
                     count += 1
                     deadline.left()
                     different = [
                         _difference(name, values[name], found, claim)
                         for name, found in zip(columns, row, strict=False)
-                        if not _is_same(values[name], found)
+                        if not kind.is_same(values[name], found)
                     ]
                     if different:
                         wrong += 1
@@ -72,14 +73,6 @@ def _database(claim: Evidence) -> tuple[str, str]:
             "the claim names no database", remedy="Give it a metadata['db_path'], or a metadata['database'] URL."
         )
     return match[1], match[2].removeprefix("/") if match[1] == "sqlite" else address
-
-
-def _is_same(wanted: Any, found: Any) -> bool:
-    if is_digest(wanted):
-        return matches(wanted, found)
-    if isinstance(wanted, int | float) and isinstance(found, int | float):
-        return wanted == found  # SQLite has no booleans, and keeps 1.0 as 1 where a column is of integers
-    return type(wanted) is type(found) and bool(wanted == found)
 
 
 def _difference(name: str, wanted: Any, found: Any, claim: Evidence) -> str:

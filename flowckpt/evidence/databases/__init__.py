@@ -11,8 +11,15 @@ from collections.abc import Mapping
 from flowckpt.evidence.checks.base import UncheckableClaimError
 from flowckpt.evidence.databases.base import Database
 
-TABLE: Mapping[str, str] = {"sqlite": "Sqlite"}
-"""From a scheme to the class, in the module of the scheme's own name."""
+TABLE: Mapping[str, str] = {
+    "sqlite": "sqlite.Sqlite",
+    "postgresql": "postgres.Postgres",
+    "postgres": "postgres.Postgres",
+}
+"""From a scheme to a module of this package, and its class."""
+
+EXTRAS: Mapping[str, str] = {"postgres": "psycopg"}
+"""From a module that needs a driver to the driver; the extra that brings it is called as the module."""
 
 
 def database_for(scheme: str) -> Database:
@@ -22,12 +29,21 @@ def database_for(scheme: str) -> Database:
         scheme: `sqlite` …
 
     Raises:
-        UncheckableClaimError: nobody here knows the scheme.
+        UncheckableClaimError: nobody here knows the scheme, or its driver is not installed.
     """
     if scheme not in TABLE:
         raise UncheckableClaimError(
             f"rows of a {scheme!r:.40} database cannot be checked here", remedy=f"Known here: {', '.join(TABLE)}."
         )
-    module = importlib.import_module(f"flowckpt.evidence.databases.{scheme}")  # a name of the table
-    database: Database = getattr(module, TABLE[scheme])()
+    name, _, kind = TABLE[scheme].partition(".")
+    try:
+        module = importlib.import_module(f"flowckpt.evidence.databases.{name}")  # a name of the table
+    except ImportError as error:
+        if name not in EXTRAS:
+            raise
+        raise UncheckableClaimError(
+            f"rows of a {scheme} database need the package {EXTRAS[name]!r}, which is not installed",
+            remedy=f"pip install 'flowckpt[{name}]'",
+        ) from error
+    database: Database = getattr(module, kind)()
     return database

@@ -50,3 +50,12 @@ class Database(Protocol):
             NoSuchThingError: something named is not there.
         """
         ...
+
+    def is_same(self, wanted: Any, found: Any) -> bool:
+        """Tell whether a row's value is the one that was promised.
+
+        Args:
+            wanted: the value of the claim, or the digest of a secret one.
+            found: that of the row.
+        """
+        ...

@@ -29,6 +29,7 @@ from flowckpt.evidence.checks.base import (
 )
 from flowckpt.evidence.databases.base import NoSuchThingError, Query
 from flowckpt.evidence.sandbox import shown_path
+from flowckpt.evidence.secret import is_digest, matches
 
 _ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ})
 _STEPS = 1_000  # instructions of SQLite's machine between two looks at the clock
@@ -54,6 +55,14 @@ class Sqlite:
             if deadline.is_over():
                 raise CheckTimeoutError(f"the query took longer than the limit of {deadline.seconds:g} s") from error
             raise _explained(error, database) from error
+
+    def is_same(self, wanted: Any, found: Any) -> bool:
+        """Compare strictly, but numbers as numbers: SQLite has no booleans, and keeps 1.0 as 1 among integers."""
+        if is_digest(wanted):
+            return matches(wanted, found)
+        if isinstance(wanted, int | float) and isinstance(found, int | float):
+            return wanted == found
+        return type(wanted) is type(found) and bool(wanted == found)
 
 
 def _open(database: str, context: CheckContext, deadline: Deadline) -> sqlite3.Connection:

@@ -18,7 +18,8 @@ from flowckpt.filesystem import FileSystem
 from flowckpt.process import current_process
 from flowckpt.stores.file.names import BLOBS, temporary_name
 
-_NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.EINVAL, errno.ENXIO)
+NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.EINVAL, errno.ENXIO)
+"""What opening a name says under which there is no regular file."""
 
 
 def write_blobs(filesystem: FileSystem, run: int, blobs: Iterable[Blob], *, is_directory_durable: bool = False) -> None:
@@ -78,7 +79,7 @@ def read_blob(filesystem: FileSystem, run: int, workflow_id: str, digest: str, s
         finally:
             filesystem.close(directory)
     except OSError as error:
-        if error.errno not in _NOT_OURS:
+        if error.errno not in NOT_OURS:
             raise  # the medium failed; that says nothing about the record
         raise CheckpointCorruptedError(
             workflow_id, location=location, detail=f"a large value cannot be read: {error.strerror}"

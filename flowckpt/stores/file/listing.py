@@ -14,9 +14,9 @@ from flowckpt.codec import decode
 from flowckpt.codec.blob import Fetch
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.filesystem import FileSystem
+from flowckpt.stores.file.directory import read_image
 from flowckpt.stores.file.names import segment_name, segment_numbers
-from flowckpt.stores.file.run import read_image
-from flowckpt.stores.file.segment import SegmentDamagedError, read_header
+from flowckpt.stores.file.segment import SegmentDamagedError, fill_in, read_header
 
 _STEP = 16 * 1024
 
@@ -142,7 +142,10 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
         found = json.loads(whole)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    fill_in(found)
+    return found
 
 
 def _lines_from_start(filesystem: FileSystem, directory: int, number: int, count: int) -> bytes:

@@ -11,10 +11,13 @@ from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.stores.base import Lease
+from flowckpt.stores.file.claim import claim
+from flowckpt.stores.file.clearing import sweep_cleared, write_tombstone
+from flowckpt.stores.file.directory import newest_owner, take_lock
 from flowckpt.stores.file.location import PATIENCE, storage_error
 from flowckpt.stores.file.names import LOCK
+from flowckpt.stores.file.owned import OwnedRun
 from flowckpt.stores.file.reading import ReadableRuns
-from flowckpt.stores.file.run import OwnedRun, claim, newest_owner, sweep_cleared, take_lock, write_tombstone
 
 
 class FileRuns(ReadableRuns):

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from flowckpt.checkpoint import CheckpointData
-from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
+from flowckpt.lazy import LazyModule
 from flowckpt.process import ProcessIdentity, is_alive
 from flowckpt.stores.base import Finding
+from flowckpt.stores.file.directory import newest_owner, read_image
 from flowckpt.stores.file.image import RunImage
-from flowckpt.stores.file.listing import describe_run, run_id_in
 from flowckpt.stores.file.location import Location
 from flowckpt.stores.file.names import LOCK, run_directory
-from flowckpt.stores.file.run import newest_owner, read_image
+
+if TYPE_CHECKING:
+    from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+    from flowckpt.stores.file import listing
+else:  # a resume needs none of it
+    listing = LazyModule("flowckpt.stores.file.listing")
 
 _log = logging.getLogger("flowckpt")
 
@@ -100,7 +106,7 @@ class ReadableRuns(Location):
 
     def _describe(self, name: str) -> RunInfo | None:
         with self._directory_named(name) as directory:
-            info = None if directory is None else describe_run(self._filesystem, directory, self._fetch)
+            info = None if directory is None else listing.describe_run(self._filesystem, directory, self._fetch)
             if info is None or directory is None:
                 return None
             return info.with_owner(self._live_owner(directory))
@@ -125,7 +131,7 @@ class ReadableRuns(Location):
 
     def _run_id_in(self, name: str) -> str | None:
         with self._directory_named(name) as directory:
-            return None if directory is None else run_id_in(self._filesystem, directory)
+            return None if directory is None else listing.run_id_in(self._filesystem, directory)
 
     def _check_run(self, workflow_id: str) -> list[Finding]:
         try:

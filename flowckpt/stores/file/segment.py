@@ -21,6 +21,7 @@ import attrs
 from flowckpt.stores.file.line import START, is_torn, looks_whole, opened
 
 _RESULTS = b'{"step_results":['
+_ARRAY = len(_RESULTS) - 1
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # a value at a place, and its end; written in C
 
 
@@ -69,7 +70,6 @@ class Record:
     Attributes:
         head: the checkpoint's fields, or `{"deletes": [sequence, …]}`.
         results: documents of the results that are new in it.
-        encoded: their canonical bytes.
         end: where the line ends in its file.
         digest: its digest.
         line: the line, without its line feed.
@@ -78,7 +78,6 @@ class Record:
 
     head: Mapping[str, Any]
     results: list[Any]
-    encoded: list[bytes]
     end: int
     digest: bytes
     line: bytes
@@ -207,22 +206,15 @@ def _adoption(line: bytes, position: int, number: int) -> Cut:
 
 def _record(line: bytes, position: int) -> Record:
     if not line.startswith(_RESULTS):
-        return Record(json.loads(line), [], [], 0, b"", line)
+        return Record(json.loads(line), [], 0, b"", line)
     text = line.decode()
-    is_ascii = len(text) == len(line)
-    results: list[Any] = []
-    encoded: list[bytes] = []
-    at = len(_RESULTS)
     try:
-        while text[at] != "]":
-            at += text[at] == ","
-            document, end = _scan(text, at)
-            results.append(document)
-            encoded.append(line[at:end] if is_ascii else text[at:end].encode())
-            at = end
-        head: dict[str, Any] = json.loads("{" + text[at + 2 :])
+        # All at once: one by one, the keys would be made anew for each (2.6 µs a result instead of 1.7).
+        results, at = _scan(text, _ARRAY)
+        head: dict[str, Any] = json.loads("{" + text[at + 1 :])
         if results:  # left out where it is the path of the step that the checkpoint was taken after
             head.setdefault("checkpoint_id", results[-1]["path"])
+        fill_in(head)
     except (
         StopIteration,
         ValueError,
@@ -230,4 +222,33 @@ def _record(line: bytes, position: int) -> Record:
         TypeError,
     ) as error:  # sealed, so only a foreign writer could do this
         raise SegmentDamagedError(position, "a record is no JSON of this format") from error
-    return Record(head, results, encoded, 0, b"", line)
+    return Record(head, results, 0, b"", line)
+
+
+def fill_in(head: dict[str, Any]) -> None:
+    """Fill in what the checkpoint after a step leaves out: so many bytes of each step are not worth their reading.
+
+    Args:
+        head: the fields of a record.
+    """
+    if type(sequence := head.get("sequence")) is int:
+        head.setdefault("reason", "step")
+        head.setdefault("results", sequence - 1)
+
+
+def canonical_results(line: bytes) -> list[bytes]:
+    """Return the canonical bytes of the results in a line.
+
+    Args:
+        line: the line of a record, as it was read.
+    """
+    text = line.decode()
+    is_ascii = len(text) == len(line)
+    found: list[bytes] = []
+    at = _ARRAY + 1
+    while text[at] != "]":
+        at += text[at] == ","
+        _, end = _scan(text, at)
+        found.append(line[at:end] if is_ascii else text[at:end].encode())
+        at = end
+    return found

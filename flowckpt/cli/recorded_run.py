@@ -1,0 +1,69 @@
+"""A run as a resume finds it: its record, its program, and the inputs that are given again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from flowckpt.checkpoint import CheckpointData
+from flowckpt.cli.inputs import convert_inputs
+from flowckpt.cli.settings import StoreChoice
+from flowckpt.cli.stored_runs import latest_of
+from flowckpt.cli.targets import recorded_target, typed_target
+from flowckpt.dsl import Workflow
+from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.opening import open_store
+
+
+@attrs.frozen
+class RecordedRun:
+    """A run that may be resumed.
+
+    Attributes:
+        workflow_id: the run.
+        choice: which store it is in.
+        store: that store.
+        latest: its newest checkpoint.
+        workflow: its workflow, loaded.
+        target: where the workflow is, as typed; None where the record says it.
+        moved_to: the same for the record.
+        inputs: the inputs that were given again, by name.
+    """
+
+    workflow_id: str
+    choice: StoreChoice
+    store: CheckpointStore
+    latest: CheckpointData
+    workflow: Workflow[..., Any]
+    target: str | None
+    moved_to: Mapping[str, str] | None
+    inputs: dict[str, Any]
+
+
+def recorded_run(
+    choice: StoreChoice, workflow_id: str, *, target: str | None = None, inputs: Mapping[str, str] | None = None
+) -> RecordedRun:
+    """Read a run and load its program.
+
+    Args:
+        choice: the store.
+        workflow_id: the run.
+        target: where the workflow is now, as typed; where it was at the start, if not given.
+        inputs: inputs given again, as text.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        TargetError: there is no such workflow.
+        InputError: an input is unknown, or does not fit.
+    """
+    store = open_store(choice.spec)
+    latest = latest_of(store, workflow_id)  # verified: what it names is imported
+    moved_to = None
+    if target is None:
+        workflow = recorded_target(latest.metadata.get("target", {}), workflow_id)
+    else:
+        workflow, moved_to = typed_target(target)
+    values = convert_inputs(workflow, inputs or {})
+    return RecordedRun(workflow_id, choice, store, latest, workflow, target, moved_to, values)

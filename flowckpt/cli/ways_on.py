@@ -1,0 +1,126 @@
+"""The commands that go on where a resume stops and asks."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from flowckpt.cli.failures import show_error
+from flowckpt.cli.settings import StoreChoice
+from flowckpt.cli.terminal_text import escaped
+from flowckpt.errors import FlowckptError, StaleStepError, StepInDoubtError
+
+if TYPE_CHECKING:
+    from flowckpt.engine import RunOptions
+
+CODE = "code"
+STOPS = (StaleStepError, StepInDoubtError)
+"""What a resume stops at until somebody says what to do."""
+
+
+@attrs.frozen
+class ResumeLine:
+    """A resume as it was typed, so that the next one can be written down.
+
+    Attributes:
+        workflow_id: the run.
+        choice: the store that it is in.
+        options: how it was to be done.
+        target: where the workflow is, as typed, or None.
+    """
+
+    workflow_id: str
+    choice: StoreChoice
+    options: RunOptions
+    target: str | None = None
+
+    def command(self, *added: str, name: str = "resume") -> str:
+        """Return the command, ready for a shell and safe to show.
+
+        Args:
+            *added: options beside those that were typed; they replace those of the same name.
+            name: the command.
+        """
+        words = ["flowckpt", name]
+        if self.choice.given:
+            words += ["--store", self.choice.given]
+        if self.target is not None:
+            words += ["--target", self.target]
+        for option, value in self._typed():
+            if option not in added:
+                words += [option, value]
+        words += added
+        if self.workflow_id.startswith("-"):
+            words.append("--")
+        return escaped(shlex.join([*words, self.workflow_id]))
+
+    def _typed(self) -> Iterable[tuple[str, str]]:
+        options = self.options
+        for name in ("on_stale", "on_code_change", "reuse", "verify"):
+            if (value := getattr(options, name)) is not None:
+                yield f"--{name.replace('_', '-')}", str(value)
+        if options.from_step is not None:
+            yield "--from", options.from_step
+
+
+def stale_ways(line: ResumeLine, kinds: Collection[str]) -> list[str]:
+    """Return the ways on from a stale result, a sentence with a command each.
+
+    Args:
+        line: the resume that stopped.
+        kinds: what moved: the kinds of the reasons.
+    """
+    options = ["--on-code-change"] * (CODE in kinds) + ["--on-stale"] * any(kind != CODE for kind in kinds)
+    rerun, reuse = ([word for option in options for word in (option, answer)] for answer in ("rerun", "reuse"))
+    return [
+        f"Run it and what follows again: {line.command(*rerun)}",
+        f"Take its recorded result all the same: {line.command(*reuse)}",
+    ]
+
+
+def in_doubt_ways(line: ResumeLine) -> list[str]:
+    """Return the ways on from a step in doubt.
+
+    Args:
+        line: the resume that stopped.
+    """
+    return [
+        "Find out what it did. Where its evidence can tell after that, resume again.",
+        f"Run it again, whatever it has done: {line.command('--force')}",
+    ]
+
+
+def changed_ways(line: ResumeLine) -> list[str]:
+    """Return the ways on from a workflow that yields something else than the record says.
+
+    Args:
+        line: the resume that stopped.
+    """
+    return [
+        "Restore the code that wrote the record, and resume.",
+        f"Run everything again from where they differ: {line.command('--force')}",
+        f"Run everything again from a step on: {line.command('--from', 'STEP')}",
+    ]
+
+
+def show_stop(error: FlowckptError, line: ResumeLine) -> None:
+    """Show on standard error what a resume stopped at, and the commands that go on.
+
+    Args:
+        error: a `StaleStepError` or a `StepInDoubtError`.
+        line: the resume.
+    """
+    ways = stale_ways(line, kinds_of(error)) if isinstance(error, StaleStepError) else in_doubt_ways(line)
+    show_error(error, [*ways, f"See it step by step: {line.command(name='plan')}"])
+
+
+def kinds_of(error: StaleStepError) -> frozenset[str]:
+    """Return what moved.
+
+    Args:
+        error: the error of a resume that stopped.
+    """
+    return frozenset(reason.partition(":")[0] for reason in error.reasons)

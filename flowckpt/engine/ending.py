@@ -1,0 +1,128 @@
+"""The end of an attempt: its final checkpoint, its result, its last event. One path for every kind of end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from flowckpt import codec
+from flowckpt.checkpoint import Reason, Status, StepError
+from flowckpt.checkpointer import Checkpointer
+from flowckpt.clock import Clock
+from flowckpt.codec.blob import Recorded
+from flowckpt.dsl import Workflow
+from flowckpt.engine.failures import failed_step, recorded_error
+from flowckpt.engine.result import StepCounts, WorkflowResult
+from flowckpt.engine.telling import saved_event
+from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError
+from flowckpt.events import (
+    CheckpointFailed,
+    Event,
+    WorkflowCancelled,
+    WorkflowCompleted,
+    WorkflowFailed,
+)
+from flowckpt.execution.interrupts import Interrupts, RunInterrupted
+from flowckpt.execution.runner import STOPS
+
+
+@attrs.frozen
+class Ending:
+    """Ends an attempt whose generator has ended.
+
+    Attributes:
+        workflow: the workflow.
+        checkpointer: saves its last checkpoint.
+        clock: the time.
+        interrupts: the signals, which are told the result.
+        counts: its steps.
+        began_ns: when it began, by the clock's `elapsed_ns`.
+        in_flight: the paths of steps that have not ended.
+    """
+
+    workflow: Workflow[Any, Any]
+    checkpointer: Checkpointer
+    clock: Clock
+    interrupts: Interrupts
+    counts: StepCounts
+    began_ns: int
+    in_flight: tuple[str, ...]
+
+    async def end(self, output: Any, ending: BaseException | None) -> tuple[WorkflowResult, list[Event]]:
+        """Save where the run stands, and return its result and what is to be told.
+
+        Args:
+            output: what the workflow returned, as it is recorded.
+            ending: what ended it otherwise, or None.
+
+        Raises:
+            FencedError: the run was taken over by another owner.
+        """
+        told: list[Event] = []
+        checkpointer = self.checkpointer
+        if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable:
+            told.append(self._not_saved(ending))
+        reason, error = _reason_of(ending)
+        is_saved = False
+        if checkpointer.is_usable:
+            try:
+                held = None if ending is not None else Recorded(output)
+                data = await checkpointer.save(reason, output=held, error=error, in_flight=self.in_flight)
+                told.append(saved_event(checkpointer.workflow_id, data))
+                is_saved = True
+            except FencedError:
+                raise
+            except FlowckptError as failure:
+                told.append(self._not_saved(failure))
+                if ending is None:
+                    ending, (reason, error) = failure, _reason_of(failure)
+                else:
+                    ending.add_note(f"The end of the run could not be saved: {failure}")
+        result = self._result(output, ending, reason, is_saved)
+        told.append(self._final_event(result, ending, error))
+        return result, told
+
+    def _not_saved(self, error: FlowckptError) -> CheckpointFailed:
+        data = self.checkpointer.attempted
+        assert data is not None
+        return CheckpointFailed(
+            self.checkpointer.workflow_id, data.checkpoint_id, data.sequence, data.reason, str(error)
+        )
+
+    def _result(self, output: Any, ending: BaseException | None, reason: Reason, is_saved: bool) -> WorkflowResult:
+        value = codec.decode(output, self.workflow.output_type) if ending is None else None
+        result = WorkflowResult(
+            self.checkpointer.workflow_id,
+            self.workflow.name,
+            Status(reason.value),
+            value,
+            self.checkpointer.attempt,
+            self.counts,
+            round((self.clock.elapsed_ns() - self.began_ns) / 1e6, 3),
+            ending,
+            is_saved,
+        )
+        self.interrupts.result = result
+        if isinstance(ending, RunInterrupted):
+            ending.result = result
+        return result
+
+    def _final_event(self, result: WorkflowResult, ending: BaseException | None, error: StepError | None) -> Event:
+        run, steps = self.checkpointer.workflow_id, (self.counts.executed, self.counts.restored)
+        duration = result.duration_ms
+        if ending is None:
+            return WorkflowCompleted(run, result.output, *steps, duration)
+        if result.status is Status.CANCELLED:
+            cause = ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
+            return WorkflowCancelled(run, cause, *steps, duration, result.is_saved)
+        assert error is not None
+        return WorkflowFailed(run, error.type, error.message, *steps, duration, result.is_saved)
+
+
+def _reason_of(ending: BaseException | None) -> tuple[Reason, StepError | None]:
+    if ending is None:
+        return Reason.COMPLETED, None
+    if isinstance(ending, STOPS):
+        return Reason.CANCELLED, None
+    return Reason.FAILED, recorded_error(ending, path=failed_step(ending))

@@ -1,0 +1,150 @@
+"""What a resume, or its plan, starts from: the record read, and compared with the inputs and with the world."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import attrs
+
+from flowckpt.checkpoint import CheckpointData, History, HistoryView, Status, StepResult
+from flowckpt.codec.results import append_result, as_view, plain_tree
+from flowckpt.dsl import Workflow
+from flowckpt.engine.binding import BoundInputs, rebind_inputs
+from flowckpt.engine.options import RunOptions
+from flowckpt.engine.superseded import Superseded
+from flowckpt.engine.verifying import Verifying
+from flowckpt.errors import StepNotFoundError, WorkflowChangedError
+from flowckpt.plan.judge import Judge
+from flowckpt.plan.policy import ResumePolicy, ReuseMode
+from flowckpt.plan.reason import Reason, ReasonKind
+
+
+@attrs.frozen
+class Resumption:
+    """What a resume starts from.
+
+    Attributes:
+        latest: the checkpoint that the run goes on from.
+        bound: the run's inputs.
+        history: the recorded results that may still count.
+        judge: says which of them do.
+        cut: the results that do not count from the beginning, and why, by path.
+        superseded: those of them, and of earlier reruns, that their steps must look at.
+        in_doubt: the steps whose start was recorded and whose end was not.
+    """
+
+    latest: CheckpointData
+    bound: BoundInputs
+    history: History
+    judge: Judge
+    cut: Mapping[str, tuple[StepResult, Reason]]
+    superseded: Superseded
+    in_doubt: frozenset[str]
+
+
+async def read_resumption(
+    workflow: Workflow[Any, Any],
+    workflow_id: str,
+    latest: CheckpointData,
+    *,
+    inputs: Mapping[str, Any],
+    options: RunOptions,
+    verifying: Verifying,
+) -> Resumption:
+    """Read a record and compare it with the inputs and with the world.
+
+    Args:
+        workflow: the workflow.
+        workflow_id: the run.
+        latest: its newest checkpoint.
+        inputs: inputs given again, perhaps none.
+        options: how the resume is to be done.
+        verifying: checks the recorded claims.
+
+    Raises:
+        WorkflowChangedError: it is the record of another workflow.
+        InputMismatchError: an input differs from the recorded one.
+        InputError: an input is unknown.
+        StepNotFoundError: the step to go on from is not in the record.
+    """
+    _check_name(workflow, workflow_id, latest)
+    bound = rebind_inputs(
+        workflow,
+        recorded=plain_tree(latest.held_inputs, "inputs"),
+        recorded_hash=latest.inputs_hash,
+        defaulted=tuple(latest.metadata.get("defaulted", ())),
+        given=inputs,
+    )
+    view: HistoryView = as_view(latest.step_results)
+    policy = _located(options.policy, workflow_id, view)
+    cut = _cut(latest, view, policy)
+    history = kept_history(view, cut.keys())
+    superseded = Superseded(latest.metadata)
+    superseded.add(result for result, _ in cut.values())
+    reports = await verifying.reports_of(history.results)
+    return Resumption(latest, bound, history, Judge(policy, reports), cut, superseded, frozenset(latest.in_flight))
+
+
+def kept_history(view: HistoryView, gone: Collection[str]) -> History:
+    """Return the history of those results that still count.
+
+    Args:
+        view: the recorded results.
+        gone: the paths of those that do not.
+    """
+    if not gone:
+        length = len(view)
+    else:
+        length = next((index for index, result in enumerate(view) if result.path in gone), len(view))
+    if length == len(view.history.results):
+        return view.history
+    kept = view.history.forked(length)
+    for result in view[length:]:
+        if result.path not in gone:
+            append_result(kept, result)
+    return kept
+
+
+def _cut(latest: CheckpointData, view: HistoryView, policy: ResumePolicy) -> dict[str, tuple[StepResult, Reason]]:
+    """Return the results that do not count from the beginning, and why.
+
+    A failed run goes on before the step whose failure ended it, so that the step is executed again. A failure that
+    the generator handled stays: it is part of what the run did.
+    """
+    cut: dict[str, tuple[StepResult, Reason]] = {}
+    failed = latest.error.path if latest.status is Status.FAILED and latest.error is not None else ""
+    forced = policy.from_path if policy.reuse is ReuseMode.PREFIX else ""
+    reason: Reason | None = None
+    for result in view:
+        if reason is None and result.path == failed and not result.success:
+            reason = Reason(ReasonKind.FAILED, "it failed, and that ended the run")
+        elif reason is None and result.path == forced:
+            reason = Reason(ReasonKind.FORCED, "everything is run again from this step on")
+        elif reason is not None and reason.kind is not ReasonKind.UPSTREAM:
+            reason = Reason(ReasonKind.UPSTREAM, f"{next(iter(cut))} runs again before it")
+        if reason is not None:
+            cut[result.path] = result, reason
+    return cut
+
+
+def _located(policy: ResumePolicy, workflow_id: str, view: HistoryView) -> ResumePolicy:
+    """Find the step of `--from`: a path, or the name of a step, whose first use is meant."""
+    wanted = policy.from_path
+    if not wanted or any(result.path == wanted for result in view):
+        return policy
+    for result in view:
+        if result.name == wanted:
+            return attrs.evolve(policy, from_path=result.path)
+    raise StepNotFoundError(workflow_id, wanted, known=[result.path for result in view])
+
+
+def _check_name(workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData) -> None:
+    if latest.workflow_name != workflow.name:
+        raise WorkflowChangedError(
+            f"run {workflow_id!r} belongs to workflow {latest.workflow_name!r}, not to {workflow.name!r}",
+            workflow_name=workflow.name,
+            recorded=latest.workflow_name,
+            yielded=workflow.name,
+            remedy="Resume it with the workflow that started it.",
+        )

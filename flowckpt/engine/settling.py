@@ -1,0 +1,135 @@
+"""Before a step that was started or done earlier is run: look at what it left behind, and undo or adopt it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.checkpoint import StepResult
+from flowckpt.dsl import Step
+from flowckpt.engine.superseded import Superseded
+from flowckpt.engine.verifying import Verifying
+from flowckpt.errors import StepInDoubtError
+from flowckpt.execution.runner import Outcome, StepRunner, restored_value
+from flowckpt.lazy import LazyModule
+from flowckpt.plan.in_doubt import Settlement, is_same_call, settle_done, settle_started
+from flowckpt.plan.policy import ResumePolicy
+
+if TYPE_CHECKING:
+    from flowckpt.evidence.verdict import VerificationReport
+    from flowckpt.execution import evidence
+else:
+    evidence = LazyModule("flowckpt.execution.evidence")
+
+
+@attrs.frozen
+class Settled:
+    """What was found out about a step before it is run.
+
+    Attributes:
+        reused: its earlier result, which still holds: nothing is run.
+        outcome: what it comes to without being run: adopted, or failed.
+        report: the answers that decided, if any were asked for.
+    """
+
+    reused: StepResult | None = None
+    outcome: Outcome | None = None
+    report: VerificationReport | None = None
+
+
+RUN = Settled()
+
+
+@attrs.frozen
+class Settling:
+    """Settles the steps of one attempt.
+
+    Attributes:
+        workflow_id: the run.
+        policy: what the resume was told.
+        superseded: results that no longer count.
+        in_doubt: the paths of steps whose start was recorded and whose end was not.
+        runner: calls what the steps give for adopting and undoing.
+        verifying: asks the world.
+    """
+
+    workflow_id: str
+    policy: ResumePolicy
+    superseded: Superseded
+    in_doubt: frozenset[str]
+    runner: StepRunner
+    verifying: Verifying
+
+    async def before(self, step: Step[Any], path: str, arguments: Mapping[str, Any]) -> Settled:
+        """Settle a step that is about to run.
+
+        Args:
+            step: the step.
+            path: its path.
+            arguments: what the record keeps of its arguments.
+
+        Raises:
+            StepInDoubtError: it must not be done twice, and nobody can tell whether it was done.
+        """
+        old = self.superseded.get(path)
+        settled = RUN
+        if step.modifiers.is_at_most_once and path != self.policy.from_path:
+            if path in self.in_doubt or (old is not None and not old.success):
+                settled = await self.started(step, path)
+            elif old is not None and is_same_call(old, arguments, step.modifiers.version):
+                settled = await self._done(old)
+        if settled.reused is None and settled.outcome is None and old is not None and old.success:
+            settled = attrs.evolve(settled, outcome=await self._undone(step, old))
+        return settled
+
+    async def started(self, step: Step[Any], path: str) -> Settled:
+        """Settle a step that was started, and whose end is not known or was a failure.
+
+        Args:
+            step: the step.
+            path: its path.
+
+        Raises:
+            StepInDoubtError: nobody can tell whether it was done.
+        """
+        report = await self.verifying.report_in_doubt(step)
+        settlement = settle_started(report)
+        if settlement is Settlement.ADOPT:
+            return Settled(outcome=await self.runner.adopted(step, path), report=report)
+        if settlement is Settlement.ASK:
+            detail = _said(report) if report.verdicts else "it has no evidence"
+            self._ask(path, f"it was started, and its end was never recorded; {detail}")
+        return Settled(report=report)
+
+    async def _done(self, old: StepResult) -> Settled:
+        """Settle a step that was done, by the same call, and whose result was dropped with an earlier one."""
+        report = (await self.verifying.reports_of([old])).get(old.path)
+        settlement = Settlement.ASK if report is None else settle_done(report)
+        if settlement is Settlement.REUSE:
+            return Settled(reused=old, report=report)
+        if settlement is Settlement.ASK:
+            detail = "it has no evidence" if report is None else _said(report)
+            self._ask(old.path, f"it was done, a step before it runs again, and {detail}")
+        return Settled(report=report)
+
+    async def _undone(self, step: Step[Any], old: StepResult) -> Outcome | None:
+        undo = step.modifiers.on_rerun
+        if undo is None:
+            return None
+        try:
+            await self.runner.call(undo, (restored_value(step, old),), {})
+        except Exception as error:
+            error.add_note(f"It was raised by .on_rerun(), before step {old.path!r} was to be run again.")
+            return Outcome(error=error)
+        return None
+
+    def _ask(self, path: str, detail: str) -> None:
+        if not self.policy.is_forced:
+            raise StepInDoubtError(self.workflow_id, path, detail=detail)
+
+
+def _said(report: VerificationReport) -> str:
+    found = evidence.found_in(report)
+    return f"its evidence cannot tell: {'; '.join(found) or report.reason}"

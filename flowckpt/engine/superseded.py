@@ -1,0 +1,76 @@
+"""Recorded results that no longer count, of steps that must look at them before they run again.
+
+They are kept in the record (`metadata["superseded"]`) until their step has a new result: a crash in the middle of a
+rerun must not make a payment forget that it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from flowckpt.checkpoint import StepResult
+from flowckpt.codec.checkpoints import result_document
+from flowckpt.codec.results import decode_result
+
+AT_MOST_ONCE = "at_most_once"
+ON_RERUN = "on_rerun"
+KEY = "superseded"
+
+
+class Superseded:
+    """The results that no longer count but must be looked at, by path.
+
+    Args:
+        metadata: of the checkpoint that the run goes on from.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any] | None = None) -> None:
+        recorded = (metadata or {}).get(KEY, ())
+        self._results = {result.path: result for result in (decode_result(each)[0] for each in recorded)}
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._results
+
+    def __bool__(self) -> bool:
+        return bool(self._results)
+
+    @property
+    def results(self) -> Collection[StepResult]:
+        """The results."""
+        return self._results.values()
+
+    def get(self, path: str) -> StepResult | None:
+        """Return the result of a path, or None.
+
+        Args:
+            path: the step.
+        """
+        return self._results.get(path)
+
+    def add(self, results: Iterable[StepResult]) -> None:
+        """Add results that no longer count; those whose steps need not look at them are left out.
+
+        Args:
+            results: the results.
+        """
+        self._results.update({result.path: result for result in results if result.marks})
+
+    def settle(self, path: str) -> None:
+        """Forget the result of a step that has a new one.
+
+        Args:
+            path: the step.
+        """
+        self._results.pop(path, None)
+
+    def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return metadata with what there is to keep.
+
+        Args:
+            metadata: the metadata of the run.
+        """
+        kept = {name: value for name, value in metadata.items() if name != KEY}
+        if self._results:
+            kept[KEY] = [result_document(result) for result in self._results.values()]
+        return kept

@@ -1,0 +1,38 @@
+"""Events of what was saved and of what was found in the world."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flowckpt.checkpoint import CheckpointData
+from flowckpt.events import CheckpointSaved, EvidenceFailed, EvidenceVerified
+
+if TYPE_CHECKING:
+    from flowckpt.evidence.verdict import VerificationReport
+
+
+def saved_event(workflow_id: str, data: CheckpointData) -> CheckpointSaved:
+    """Return the event of a checkpoint that is durable.
+
+    Args:
+        workflow_id: the run.
+        data: the checkpoint.
+    """
+    return CheckpointSaved(workflow_id, data.checkpoint_id, data.sequence, data.reason, len(data.step_results))
+
+
+def evidence_event(
+    workflow_id: str, path: str, report: VerificationReport, moment: str
+) -> EvidenceVerified | EvidenceFailed:
+    """Return the event of a step whose claims were checked.
+
+    Args:
+        workflow_id: the run.
+        path: the step.
+        report: the answers.
+        moment: `now` after the step, `resume`, or `in_doubt`.
+    """
+    if report.verified or report.outcome == "no_evidence":
+        return EvidenceVerified(workflow_id, path, moment, len(report.verdicts))
+    details = tuple(each.error for each in report.verdicts if each.error is not None and not each.verified)
+    return EvidenceFailed(workflow_id, path, moment, report.reason, details)

@@ -1,0 +1,240 @@
+"""The `.command()` action: run a program, and judge how it ended.
+
+What the engine promises of a program: whatever ends the step (its end, the time-out, a cancel, a signal) leaves no
+process of it behind that was not told to stay, and no open file. A program that ended by itself counts as ended, even
+where a cancel came a moment later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import signal
+from pathlib import Path
+
+from flowckpt.checkpoint.command_output import CommandOutput
+from flowckpt.dsl.actions import CommandAction
+from flowckpt.errors import CommandFailedError, StepTimeoutError
+from flowckpt.evidence.redaction import scrubbed, secrets_in
+from flowckpt.execution.command_process import CommandProcess
+from flowckpt.execution.interrupts import Interrupts
+from flowckpt.execution.line_feed import OnLine
+from flowckpt.execution.python import waited
+
+_TAIL = 2_000  # characters of an output that go with an error
+_MOST_SHOWN = 300  # characters of a command, or of a line, in a message
+_PLAIN_WORD = re.compile(r"[\w@%+=:,./~-]+")
+_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+async def run_command(
+    action: CommandAction,
+    *,
+    path: str,
+    timeout_seconds: float | None,
+    interrupts: Interrupts,
+    on_line: OnLine | None = None,
+) -> CommandOutput:
+    """Run a program and return how it ended, whatever it returned.
+
+    Args:
+        action: what to run.
+        path: the step's path, for errors.
+        timeout_seconds: the limit, or None.
+        interrupts: delivers signals to the step.
+        on_line: told the stream (`stdout` or `stderr`) and the text of each line while the program runs, in the
+            running loop; None where nobody listens.
+
+    Raises:
+        CommandFailedError: it cannot be started.
+        StepTimeoutError: it did not end in time, and was ended with all that it started.
+    """
+    interrupts.raise_noted()
+    output: CommandOutput = await waited(_run(action, path, timeout_seconds, interrupts, on_line), interrupts)
+    return output
+
+
+def check_exit(path: str, action: CommandAction, output: CommandOutput) -> None:
+    """Refuse what a program returned where it is not 0.
+
+    Args:
+        path: the step's path.
+        action: what was run.
+        output: how it ended.
+
+    Raises:
+        CommandFailedError: it returned another code than 0, or was killed.
+    """
+    if output.exit_code == 0:
+        return
+    code, said = output.exit_code, _last_line(output.stderr) or _last_line(output.stdout)
+    how = f"returned {code}" if code > 0 else f"was killed by {_signal_name(-code)}"
+    remedy = "Mend it and resume; where it may return that, claim it: .evidence(command_exit(…))."
+    if code == -signal.SIGKILL:
+        remedy = "Somebody killed it, or the system did because memory ran out; see the system's log."
+    raise _failure(f"{_shown(action)} {how}{f': {said}' if said else ''}", path, action, output, remedy)
+
+
+async def _run(
+    action: CommandAction, path: str, timeout_seconds: float | None, interrupts: Interrupts, on_line: OnLine | None
+) -> CommandOutput:
+    process = CommandProcess(action, timeout_seconds=timeout_seconds, on_line=on_line)
+    cancels: list[asyncio.CancelledError] = []
+    process.start()
+    try:
+        while not process.ended.done():
+            try:
+                await asyncio.wait({process.ended})
+            except asyncio.CancelledError as cancel:
+                process.stop(at_once=bool(cancels))
+                cancels.append(cancel)
+    except BaseException:  # a second signal, or the loop is gone: nothing can be awaited any more
+        process.close_feed()
+        process.stop(at_once=True)
+        process.join()
+        raise
+    finally:
+        process.close_feed()
+    if cancels and (process.is_ended_by_us or process.exit_code is None):
+        raise cancels[0]
+    if cancels:
+        _deliver_later(len(cancels), interrupts)
+    return _judged(process, action, path)
+
+
+def _judged(process: CommandProcess, action: CommandAction, path: str) -> CommandOutput:
+    if isinstance(process.error, OSError):
+        raise _not_started(process.error, path, action) from process.error
+    for error in (process.error, process.feed.error if process.feed else None):
+        if error is not None:
+            raise error
+    (stdout, stdout_left_out), (stderr, stderr_left_out) = process.outputs()
+    output = CommandOutput(process.exit_code or 0, stdout, stderr, stdout_left_out, stderr_left_out)
+    if process.is_timed_out:
+        timeout = StepTimeoutError(path, timeout_seconds=process.timeout_seconds or 0.0)
+        for name, text in (("output", stdout), ("error", stderr)):
+            if text:
+                timeout.add_note(f"The end of its standard {name}:\n{_tail(text, action)}")
+        if process.is_left_behind:
+            timeout.add_note("A process of it could not be killed, and is left behind.")
+        raise timeout
+    if process.exit_code is None:
+        raise _failure(
+            f"{_shown(action)} ended, but what it returned is lost",
+            path,
+            action,
+            output,
+            "This process ignores SIGCHLD, or another part of it waits for all children: leave both to Python.",
+            is_known=False,
+        )
+    return output
+
+
+def _deliver_later(count: int, interrupts: Interrupts) -> None:
+    """Let cancels that came too late to stop the program stop what follows, once its result is safe."""
+    task = asyncio.current_task()
+    assert task is not None
+    for index in range(count):
+        task.uncancel()
+        if index or not interrupts.noted:  # a signal is noted: the engine reads that where nothing can be lost
+            task.cancel()
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def _failure(
+    message: str, path: str, action: CommandAction, output: CommandOutput, remedy: str, *, is_known: bool = True
+) -> CommandFailedError:
+    return CommandFailedError(
+        scrubbed(message, _secrets(action)),
+        path=path,
+        argv=action.argv,
+        exit_code=output.exit_code if is_known else None,
+        stdout=_tail(output.stdout, action),
+        stderr=_tail(output.stderr, action),
+        remedy=remedy,
+    )
+
+
+def _not_started(error: OSError, path: str, action: CommandAction) -> CommandFailedError:
+    why, remedy = _why_not(error, action)
+    return CommandFailedError(
+        scrubbed(f"{_shown(action)} cannot be started: {why}", _secrets(action)),
+        path=path,
+        argv=action.argv,
+        remedy=remedy,
+    )
+
+
+def _why_not(error: OSError, action: CommandAction) -> tuple[str, str]:
+    program, cwd = action.argv[0], Path(action.cwd or ".")
+    if not cwd.is_dir():
+        what = "is no directory" if cwd.exists() else "does not exist"
+        return (
+            f"its directory {str(cwd)!r} {what}",
+            f"Make it in a step before; cwd= is relative to {_absolute(Path())!r}.",
+        )
+    if not os.access(cwd, os.X_OK):
+        return f"its directory {str(cwd)!r} may not be entered", "Change its permissions."
+    if error.errno == errno.ENOENT and "/" not in program:
+        return f"there is no program {program!r} on the PATH", "Install it, or write its path."
+    if error.errno == errno.ENOENT and (cwd / program).exists():
+        return f"the interpreter that {program!r} names in its first line does not exist", "Correct its '#!' line."
+    if error.errno == errno.ENOENT:
+        return f"there is no file {program!r}", f"Its path is relative to {_absolute(cwd)!r}."
+    if error.errno == errno.EACCES:
+        return (
+            f"{program!r} may not be executed",
+            f"Run 'chmod +x' on it, or name its interpreter: {['python', program]!r}.",
+        )
+    if error.errno == errno.ENOEXEC:
+        return f"{program!r} is no program", f"Give it a '#!' line, or name its interpreter: {['sh', program]!r}."
+    if error.errno == errno.E2BIG:
+        return "its arguments and environment are too long for the system", "Pass the data by stdin= or by a file."
+    return error.strerror or str(error), "See what the system says."
+
+
+def _absolute(directory: Path) -> str:
+    try:
+        return str(directory.absolute())
+    except OSError:  # the process's own directory was removed
+        return str(directory)
+
+
+def _secrets(action: CommandAction) -> frozenset[str]:
+    return frozenset(secrets_in(action.env))
+
+
+def _tail(text: str, action: CommandAction) -> str:
+    return scrubbed(text, _secrets(action))[-_TAIL:]
+
+
+def _last_line(text: str) -> str:
+    for line in reversed(text[-_TAIL:].splitlines()):
+        if shown := _printable(_COLOURS.sub("", line)).strip():
+            return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}…"
+    return ""
+
+
+def _shown(action: CommandAction) -> str:
+    words = [word if _PLAIN_WORD.fullmatch(word) else repr(word) for word in action.argv]
+    shown = " ".join(words)
+    if len(shown) > _MOST_SHOWN:
+        shown = f"{shown[:_MOST_SHOWN]}…"
+    return f"'{shown}'" if words == [*action.argv] else shown  # quotes in quotes are hard to read
+
+
+def _printable(text: str) -> str:
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "backslashreplace").decode() for each in text
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # a real-time one

@@ -1,0 +1,354 @@
+"""A program and all that it starts, from the first to the last of them, watched by one thread.
+
+Not asyncio's subprocesses: their `wait` hangs while a grandchild holds a pipe, a cancel in the middle of a start leaves
+the program running, and who reaps a child depends on the Python version and on the loop's thread. Here one thread
+starts, feeds, reads, ends and reaps; the loop only waits for it.
+
+The program leads a session of its own, and is reaped last: as long as it is not, its id stands for that session and
+for nothing else, so no signal can hit a stranger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import IO
+
+import attrs
+
+from flowckpt.dsl.actions import CommandAction
+from flowckpt.execution.line_feed import LineFeed, OnLine
+from flowckpt.execution.line_splitter import LineSplitter
+from flowckpt.execution.output_capture import OutputCapture
+from flowckpt.execution.process_session import has_living, signal_session
+
+GRACE_SECONDS = 5.0
+"""How long the processes have between SIGTERM and SIGKILL."""
+
+KILL_SECONDS = 5.0
+"""How long SIGKILL may take: a process in the middle of a system call that cannot be interrupted is left behind."""
+
+LINGER_SECONDS = 2.0
+"""How long the output of what outlives the program is read: of what it left in the background, on purpose or not."""
+
+_CHUNK = 1 << 16  # as much as a pipe holds
+_HEARTBEAT_SECONDS = 1.0
+_POLL_SECONDS = 0.02
+
+
+@attrs.define(eq=False)
+class _Stream:
+    """One output of the program."""
+
+    name: str
+    pipe: IO[bytes]
+    capture: OutputCapture
+    lines: LineSplitter | None
+
+
+class CommandProcess:
+    """One program; start it once, in the loop that waits for it.
+
+    Args:
+        action: what to run.
+        timeout_seconds: how long it may take, or None.
+        on_line: told its lines in the loop, or None.
+    """
+
+    def __init__(self, action: CommandAction, *, timeout_seconds: float | None, on_line: OnLine | None) -> None:
+        self._action = action
+        self.timeout_seconds = timeout_seconds
+        self._loop = asyncio.get_running_loop()
+        self.feed = None if on_line is None else LineFeed(self._loop, on_line, self.stop)
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        """Done when all is over."""
+        self.error: BaseException | None = None
+        """What kept the program from being started or watched."""
+        self.exit_code: int | None = None
+        """What it returned; None where it did not run or where that was lost."""
+        self.is_timed_out = False
+        self.is_ended_by_us = False
+        self.is_left_behind = False
+        """Whether a process was still there after SIGKILL."""
+        self._captures = [OutputCapture(action.max_output), OutputCapture(action.max_output)]
+        self._owner = threading.current_thread()
+        self._thread = threading.Thread(target=self._run, name="flowckpt-command")
+        self._process: subprocess.Popen[bytes]
+        self._streams: list[_Stream] = []
+        self._stdin = memoryview(b"")
+        self._has_exited = False
+        self._exit_is_polled = False
+        self._is_stopping = False
+        self._is_stopping_at_once = False
+        self._lock = threading.Lock()
+        self._waker: int | None = None  # the end of a pipe that is written to
+
+    # --- in the loop -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Ask for the end of the program and all that it started.
+
+        Args:
+            at_once: whether they get no time to end by themselves.
+        """
+        self._is_stopping = True
+        self._is_stopping_at_once = self._is_stopping_at_once or at_once
+        with self._lock:
+            if self._waker is not None:
+                with suppress(BlockingIOError):  # it is full: awake anyway
+                    os.write(self._waker, b"!")
+
+    def close_feed(self) -> None:
+        """Tell no line any more."""
+        if self.feed is not None:
+            self.feed.close()
+
+    def join(self) -> None:
+        """Block until all is over, where nothing can be awaited any more."""
+        self._thread.join(KILL_SECONDS)
+
+    def outputs(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Return standard output and standard error, each with the number of bytes that were left out."""
+        stdout, stderr = (capture.text() for capture in self._captures)
+        return stdout, stderr
+
+    # --- in the thread ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            with selectors.DefaultSelector() as selector, self._wakeable(selector):
+                if self._is_stopping:
+                    self.is_ended_by_us = True
+                else:
+                    self._watch(selector)
+        except BaseException as error:  # it belongs to whoever awaits
+            self.error = error
+        if self.feed is not None:
+            self.feed.finish()
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._settle)
+        if self.is_left_behind and not self._has_exited:
+            self._process.wait()
+
+    @contextmanager
+    def _wakeable(self, selector: selectors.BaseSelector) -> Iterator[None]:
+        """Let `stop` end the wait of a selector."""
+        waking, waker = os.pipe()
+        try:
+            os.set_blocking(waking, False)
+            os.set_blocking(waker, False)
+            selector.register(waking, selectors.EVENT_READ, lambda: os.read(waking, _CHUNK))
+            self._waker = waker
+            yield
+        finally:
+            with self._lock:
+                self._waker = None
+                os.close(waking)
+                os.close(waker)
+
+    def _settle(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _watch(self, selector: selectors.BaseSelector) -> None:
+        deadline = None if self.timeout_seconds is None else time.monotonic() + self.timeout_seconds
+        self._process = self._started()
+        exit_handle = self._exit_handle()
+        try:
+            self._connect(selector, exit_handle)
+            self._look()
+            self._pump(selector, lambda: self._has_exited or self._is_stopping, deadline)
+            if self._has_exited:  # by itself: what it did counts, whoever wants to stop it now
+                linger = time.monotonic() + LINGER_SECONDS
+                self._pump(selector, lambda: not self._streams or self._is_stopping, linger)
+            else:
+                self.is_timed_out = not self._is_stopping
+                self._end(selector)
+        finally:
+            if not self._has_exited and not self.is_left_behind:  # an error of our own
+                signal_session(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+            for stream in [*self._streams]:
+                self._close(selector, stream)
+            self._close_stdin(selector)
+            if exit_handle is not None:
+                os.close(exit_handle)
+            if self._has_exited:
+                self._process.wait()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        action = self._action
+        environment = dict(os.environ)
+        for name, value in action.env.items():
+            if value is None:
+                environment.pop(name, None)
+            else:
+                environment[name] = value
+        return subprocess.Popen(  # noqa: S603 - what to run is the user's own program
+            action.argv,
+            cwd=action.cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL if action.stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+
+    def _connect(self, selector: selectors.BaseSelector, exit_handle: int | None) -> None:
+        outputs = (("stdout", self._process.stdout), ("stderr", self._process.stderr))
+        for (name, pipe), capture in zip(outputs, self._captures, strict=True):
+            assert pipe is not None
+            stream = _Stream(name, pipe, capture, None if self.feed is None else LineSplitter())
+            os.set_blocking(pipe.fileno(), False)
+            selector.register(pipe, selectors.EVENT_READ, partial(self._read, selector, stream))
+            self._streams.append(stream)
+        if self._process.stdin is not None:
+            given = self._action.stdin or b""
+            self._stdin = memoryview(given.encode() if isinstance(given, str) else given)
+            os.set_blocking(self._process.stdin.fileno(), False)
+            selector.register(self._process.stdin, selectors.EVENT_WRITE, partial(self._write, selector))
+        if exit_handle is not None:
+
+            def exited() -> None:
+                selector.unregister(exit_handle)  # it stays readable
+                self._look()
+
+            selector.register(exit_handle, selectors.EVENT_READ, exited)
+
+    def _end(self, selector: selectors.BaseSelector) -> None:
+        """End the whole session: ask, wait, kill. Its pipes are served meanwhile, or it could not end by itself."""
+        self.is_ended_by_us = True
+        leader = self._process.pid
+        if not self._is_stopping_at_once:
+            signal_session(leader, signal.SIGTERM)
+            grace = time.monotonic() + GRACE_SECONDS
+            self._pump(selector, lambda: self._is_over() or self._is_stopping_at_once, grace, _POLL_SECONDS)
+
+        def is_over_or_killed_again() -> bool:
+            if self._is_over():
+                return True
+            signal_session(leader, signal.SIGKILL)  # again: what is being killed may have started others
+            return False
+
+        self._pump(selector, is_over_or_killed_again, time.monotonic() + KILL_SECONDS, _POLL_SECONDS)
+        self.is_left_behind = not self._is_over()
+        # What they wrote is in the pipes by now. A process that left the session may hold them open for ever.
+        self._pump(selector, lambda: not self._streams, time.monotonic() + _POLL_SECONDS, 0.0)
+
+    def _is_over(self) -> bool:
+        return self._has_exited and not has_living(self._process.pid)
+
+    # --- waiting ---------------------------------------------------------------------------------------------------
+
+    def _pump(
+        self, selector: selectors.BaseSelector, is_done: Callable[[], bool], until: float | None, poll: float = 60.0
+    ) -> None:
+        """Serve the pipes until something is true, or its time is over.
+
+        Args:
+            selector: what is waited for.
+            is_done: asked after each event and each poll.
+            until: the end, in seconds of the monotonic clock, or None.
+            poll: how often to ask where there are no events, in seconds.
+        """
+        while not is_done():
+            now = time.monotonic()
+            if until is not None and now >= until:
+                return
+            for stream in self._streams:
+                if stream.lines is not None and self.feed is not None:
+                    self.feed.put(stream.name, stream.lines.overdue(now))
+            if not self._is_stopping_at_once and not self._is_awaited():
+                self.stop(at_once=True)
+                continue
+            for key, _ in selector.select(self._patience(now, until, poll)):
+                key.data()
+            if self._exit_is_polled:
+                self._look()
+
+    def _patience(self, now: float, until: float | None, poll: float) -> float:
+        moments = [stream.lines.due_at for stream in self._streams if stream.lines is not None]
+        ends = [moment - now for moment in (until, *moments) if moment is not None]
+        return max(0.0, min([poll, _POLL_SECONDS if self._exit_is_polled else _HEARTBEAT_SECONDS, *ends]))
+
+    def _is_awaited(self) -> bool:
+        """Tell whether the thread of the loop still lives: a program that ends must not wait for a command."""
+        return self._owner.is_alive() and (not self._owner.daemon or threading.main_thread().is_alive())
+
+    def _exit_handle(self) -> int | None:
+        """Return what becomes readable when the program exits; None where the system has no such thing."""
+        try:
+            return os.pidfd_open(self._process.pid)
+        except (AttributeError, OSError):
+            self._exit_is_polled = True
+            return None
+
+    def _look(self) -> None:
+        """See whether the program has exited, and how, without reaping it."""
+        if self._has_exited:
+            return
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13
+            self.exit_code = self._process.poll()
+            self._has_exited = self.exit_code is not None
+            return
+        try:
+            found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        except ChildProcessError:  # somebody else in this process has reaped it, or SIGCHLD is ignored
+            self._has_exited = True
+            return
+        if found is not None:
+            self._has_exited = True
+            self.exit_code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+    # --- the pipes -------------------------------------------------------------------------------------------------
+
+    def _read(self, selector: selectors.BaseSelector, stream: _Stream) -> None:
+        try:
+            data = os.read(stream.pipe.fileno(), _CHUNK)
+        except BlockingIOError:
+            return
+        if not data:
+            self._close(selector, stream)
+            return
+        stream.capture.add(data)
+        if stream.lines is not None and self.feed is not None:
+            self.feed.put(stream.name, stream.lines.feed(data, time.monotonic()))
+
+    def _write(self, selector: selectors.BaseSelector) -> None:
+        assert self._process.stdin is not None
+        try:
+            written = os.write(self._process.stdin.fileno(), self._stdin[:_CHUNK])
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # it does not want more
+            written = len(self._stdin)
+        self._stdin = self._stdin[written:]
+        if not self._stdin:
+            self._close_stdin(selector)
+
+    def _close(self, selector: selectors.BaseSelector, stream: _Stream) -> None:
+        self._streams.remove(stream)
+        selector.unregister(stream.pipe)
+        stream.pipe.close()
+        if stream.lines is not None and self.feed is not None:
+            self.feed.put(stream.name, stream.lines.feed(b"", time.monotonic(), is_last=True))
+
+    def _close_stdin(self, selector: selectors.BaseSelector) -> None:
+        pipe = self._process.stdin
+        if pipe is not None and not pipe.closed:
+            with suppress(KeyError):  # it was never registered
+                selector.unregister(pipe)
+            pipe.close()

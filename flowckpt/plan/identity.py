@@ -1,0 +1,83 @@
+"""Whether a step is still the step that made a recorded result: its code, its arguments, its version tag.
+
+Its place, its action and the name of its function are replay's business: where those differ, it is another step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowckpt.arguments import argument_differences, recorded_arguments, shown_arguments
+from flowckpt.checkpoint import StepResult
+from flowckpt.dsl import Step
+from flowckpt.dsl.actions import Action, CommandAction, PythonAction
+from flowckpt.fingerprint import step_fingerprint
+from flowckpt.plan.reason import Reason, ReasonKind
+
+
+def fingerprint_of(action: Action) -> str:
+    """Return what identifies the code of an action; empty where it has none, or none that can be known.
+
+    Args:
+        action: the action.
+    """
+    return step_fingerprint(action.function) if type(action) is PythonAction else ""
+
+
+def arguments_of(action: Action) -> dict[str, Any]:
+    """Return what a record keeps of the arguments of an action.
+
+    Args:
+        action: the action.
+    """
+    if type(action) is PythonAction:
+        return recorded_arguments(action.function, action.args, action.kwargs)
+    if isinstance(action, CommandAction):
+        return recorded_arguments(_command, (), action.identity)
+    return {}
+
+
+def identity_reasons(step: Step[Any], result: StepResult) -> tuple[Reason, ...]:
+    """Return why a recorded result is not the result of this step; nothing where it is.
+
+    Args:
+        step: the step as it is yielded now.
+        result: the recorded result of its path.
+    """
+    action = step.action
+    arguments = arguments_of(action)
+    code = fingerprint_of(action)
+    recorded = result.arguments
+    if (
+        code == result.fingerprint
+        and step.modifiers.version == result.version
+        and arguments == recorded
+        and [*map(type, arguments.values())] == [*map(type, recorded.values())]  # 1 == 1.0 == True
+    ):
+        return ()  # as nearly always
+    return tuple(_reasons(step, result, arguments, code))
+
+
+def _reasons(step: Step[Any], result: StepResult, arguments: dict[str, Any], code: str) -> list[Reason]:
+    reasons: list[Reason] = []
+    if step.modifiers.version != result.version:
+        detail = f"recorded {result.version!r}, now {step.modifiers.version!r}"
+        reasons.append(Reason(ReasonKind.VERSION, detail))
+    if code and result.fingerprint and code != result.fingerprint and _form(code) == _form(result.fingerprint):
+        named = step.action.function_name.rpartition(":")[2]
+        where = f" ({step.action.function_name})" if named else ""
+        reasons.append(Reason(ReasonKind.CODE, f"{named}(), or a helper in its module that it uses, was edited{where}"))
+    action = step.action
+    shown = shown_arguments(action.function, action.args, action.kwargs) if type(action) is PythonAction else {}
+    moved = argument_differences(result.arguments, arguments, shown)
+    reasons += [Reason(ReasonKind.ARGUMENTS, line) for line in moved]
+    return reasons
+
+
+def _form(fingerprint: str) -> str:
+    """Return the number of the normal form: digests of two forms cannot be compared."""
+    return fingerprint.partition(":")[0]
+
+
+def _command(argv: Any, cwd: Any, env: Any, stdin: Any) -> None:
+    """Name the arguments of a command for the record."""

@@ -1,0 +1,79 @@
+"""Says of one recorded result whether it is still true, and what follows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.checkpoint import StepResult
+from flowckpt.dsl import Step
+from flowckpt.plan.identity import identity_reasons
+from flowckpt.plan.policy import OnStale, ResumePolicy
+from flowckpt.plan.reason import Reason, ReasonKind
+
+if TYPE_CHECKING:
+    from flowckpt.evidence.verdict import VerificationReport
+
+
+@attrs.frozen
+class Judge:
+    """Compares recorded results with the steps as they are yielded now, and with the answers of the world.
+
+    Attributes:
+        policy: what follows when something has moved.
+        reports: the answers to the claims of the recorded results, by path; asked again where the world has moved on.
+    """
+
+    policy: ResumePolicy
+    reports: dict[str, VerificationReport] = attrs.field(factory=dict)
+
+    def reasons(self, step: Step[Any], result: StepResult) -> tuple[Reason, ...]:
+        """Return why a recorded result would not simply be reused.
+
+        Args:
+            step: the step as it is yielded now.
+            result: the recorded result of its path.
+        """
+        reasons = identity_reasons(step, result)
+        if self.reports:
+            reasons += self.evidence_reasons(result)
+        if result.path == self.policy.from_path:
+            reasons += (Reason(ReasonKind.FORCED, "everything is run again from this step on"),)
+        return reasons
+
+    def evidence_reasons(self, result: StepResult) -> tuple[Reason, ...]:
+        """Return what the world says against a recorded result.
+
+        Args:
+            result: the recorded result.
+        """
+        report = self.reports.get(result.path)
+        return () if report is None else evidence_reasons(report)
+
+    def decide(self, reasons: tuple[Reason, ...]) -> OnStale:
+        """Return what to do with a result for these reasons.
+
+        Args:
+            reasons: what `reasons` returned.
+        """
+        return self.policy.decide(reasons)
+
+
+def evidence_reasons(report: VerificationReport) -> tuple[Reason, ...]:
+    """Return why a report does not let a result be reused; nothing where its claims hold.
+
+    Claims that need not hold at a resume, and none at all, are no reason.
+
+    Args:
+        report: the answers to the claims of one step.
+    """
+    if report.verified or report.outcome == "no_evidence":
+        return ()
+    is_proved = report.outcome == "failed"
+    found = [
+        Reason(ReasonKind.EVIDENCE, "; ".join([verdict.error, *verdict.details]), is_proved)
+        for verdict in report.verdicts
+        if verdict.error is not None and not verdict.verified and verdict.status != "not_rechecked"
+    ]
+    return tuple(found) or (Reason(ReasonKind.EVIDENCE, report.reason, is_proved),)

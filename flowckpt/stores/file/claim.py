@@ -1,0 +1,213 @@
+"""Becoming the owner of a run: the claim of its next segment.
+
+The order of a claim is the whole safety of it:
+
+1. the directories are made durable, each in its parent;
+2. the lock is taken, which tells a live owner from a dead one (but does not stop one that is merely asleep);
+3. the header of segment N + 1 is written under a random name, synced, and *linked* to its true name: `link` never
+   replaces, so of two claimers one gets EEXIST; then the directory is synced;
+4. the segments below it are marked, so that a writer of one of them, should it wake up, looks and finds itself fenced
+   (`writer` says why that is enough);
+5. only then the older segments are read: whatever a former owner acknowledged, it did before it could see the mark;
+6. the first line says what is continued, with a copy of the last line adopted, and is synced before anything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import secrets
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from flowckpt.checkpoint.data import SCHEMA_VERSION
+from flowckpt.codec.blob import Fetch
+from flowckpt.codec.results import encode_time
+from flowckpt.errors import RunLockedError
+from flowckpt.filesystem import FileSystem
+from flowckpt.process import ProcessIdentity, current_process, is_alive
+from flowckpt.stores.file.blobs import NOT_OURS
+from flowckpt.stores.file.directory import newest_owner, read_image, take_lock
+from flowckpt.stores.file.line import START, seal
+from flowckpt.stores.file.names import (
+    BLOBS,
+    LOCK,
+    maker_of_temporary,
+    segment_name,
+    segment_numbers,
+    temporary_name,
+)
+from flowckpt.stores.file.owned import OwnedRun
+from flowckpt.stores.file.writer import SegmentWriter
+
+if TYPE_CHECKING:
+    from flowckpt.checkpoint.reference import Owner
+
+
+def claim(
+    filesystem: FileSystem,
+    directory: int,
+    *,
+    workflow_id: str,
+    at_least: int,
+    steal: bool,
+    fetch: Fetch,
+    now: datetime,
+) -> OwnedRun:
+    """Become the owner of the run in an open, durable directory. The descriptor belongs to the result.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory.
+        workflow_id: the run.
+        at_least: the lowest number that the claimed segment may have.
+        steal: go on although the lock is held.
+        fetch: reads large values.
+        now: the time, for the header.
+
+    Raises:
+        RunLockedError: the lock is held, or another process claimed the same segment first.
+    """
+    lock = filesystem.open_lock(directory, LOCK)
+    try:
+        is_locked = take_lock(filesystem, lock)
+        if not is_locked and _is_dead(newest_owner(filesystem, directory)):
+            steal = True  # a child that a dead owner forked still holds its lock; the claim below fences whoever wrote
+        if not filesystem.status(lock).links:
+            raise FileNotFoundError(errno.ENOENT, "a clear has removed the lock meanwhile", LOCK)
+        if not is_locked and not steal:
+            raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory)))
+        _sweep(filesystem, directory)
+        numbers = segment_numbers(filesystem.names(directory))
+        number = max([*numbers, 0]) + 1
+        number = max(number, at_least)
+        try:
+            file, digest = claim_segment(filesystem, directory, number, segment_header(workflow_id, number, now))
+        except FileExistsError:
+            raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory))) from None
+        try:
+            mark_segments(filesystem, directory, number)
+            image = read_image(filesystem, directory, workflow_id, fetch, number)
+        except BaseException:
+            filesystem.close(file)
+            with contextlib.suppress(OSError):
+                filesystem.unlink(directory, segment_name(number))
+            raise
+    except BaseException:
+        filesystem.close(lock)
+        raise
+
+    writer = SegmentWriter(filesystem, directory, file, workflow_id=workflow_id, number=number, digest=digest)
+    return OwnedRun(
+        filesystem,
+        directory,
+        lock,
+        workflow_id=workflow_id,
+        is_locked=is_locked,
+        writer=writer,
+        image=image,
+        fetch=fetch,
+    )
+
+
+def segment_header(workflow_id: str, number: int, now: datetime) -> dict[str, Any]:
+    """Return the header of a segment of this process."""
+    me = current_process()
+    moment = encode_time(now)
+    owner = {
+        "host": me.host,
+        "boot_id": me.boot_id,
+        "pid": me.pid,
+        "start_time": me.start_time,
+        "acquired_at": moment,
+    }
+    return {
+        "flowckpt": "segment",
+        "schema_version": SCHEMA_VERSION,
+        "workflow_id": workflow_id,
+        "segment": number,
+        "owner": owner,
+        "created_at": moment,
+    }
+
+
+def claim_segment(filesystem: FileSystem, directory: int, number: int, header: dict[str, Any]) -> tuple[int, bytes]:
+    """Write a header under a random name, make it durable, and link it to the segment's name.
+
+    Returns:
+        The open file, and the digest of its header.
+    """
+    line, digest = seal(json.dumps(header, separators=(",", ":"))[:-1].encode(), START)
+    name = temporary_name(current_process(), secrets.token_hex(8))
+    file = filesystem.create(directory, name)
+    try:
+        written = 0
+        while written < len(line):
+            written += filesystem.write(file, line[written:])
+        filesystem.sync(file)
+        filesystem.link(directory, name, segment_name(number))
+        filesystem.unlink(directory, name)
+        filesystem.sync(directory)
+    except BaseException:
+        filesystem.close(file)
+        with contextlib.suppress(OSError):
+            filesystem.unlink(directory, name)
+        raise
+    return file, digest
+
+
+def mark_segments(filesystem: FileSystem, directory: int, below: int) -> None:
+    """Take the writing mode from all segments below a claimed one: whoever writes to one of them looks around then.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory.
+        below: the number of the claimed segment, which has its name already.
+
+    Raises:
+        OSError: a segment could not be marked, so a writer of it could not be fenced.
+    """
+    for number in segment_numbers(filesystem.names(directory)):
+        if number < below:
+            try:
+                file = filesystem.open_read(directory, segment_name(number))
+            except OSError as error:
+                if error.errno in NOT_OURS:  # gone, or planted: a writer's file has no name then, which it sees
+                    continue
+                raise
+            try:
+                filesystem.set_writable(file, False)
+                if filesystem.status(file).is_writable:
+                    raise OSError(errno.ENOTSUP, "the file system keeps no modes of files", segment_name(number))
+            finally:
+                filesystem.close(file)
+
+
+def _sweep(filesystem: FileSystem, directory: int) -> None:
+    """Remove the temporary files of processes that are dead; those of live ones are theirs."""
+    here = current_process()
+    places = [directory]
+    names = filesystem.names(directory)
+    if BLOBS in names:
+        places.append(filesystem.open_directory(directory, BLOBS))
+    try:
+        for place in places:
+            for name in names if place == directory else filesystem.names(place):
+                maker = maker_of_temporary(name, here)
+                if maker is not None and maker != here and is_alive(maker) is False:
+                    with contextlib.suppress(FileNotFoundError):
+                        filesystem.unlink(place, name)
+    finally:
+        for place in places[1:]:
+            filesystem.close(place)
+
+
+def _is_dead(owner: Owner | None) -> bool:
+    return owner is not None and (
+        is_alive(ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)) is False
+    )
+
+
+def _describe(owner: Owner | None) -> str:
+    return str(owner) if owner else "another process, which has not said who it is yet"

@@ -1,0 +1,38 @@
+"""The end of a run on disk: a tombstone first, so that a half-cleared run never comes back."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from flowckpt.filesystem import FileSystem
+from flowckpt.stores.file.claim import claim_segment, mark_segments, segment_header
+from flowckpt.stores.file.names import BLOBS, LOCK, segment_name, segment_numbers
+
+
+def write_tombstone(filesystem: FileSystem, directory: int, workflow_id: str, now: datetime) -> int:
+    """Claim the next segment with a header that says that the run is cleared; return its number."""
+    number = max([*segment_numbers(filesystem.names(directory)), 0]) + 1
+    header = {**segment_header(workflow_id, number, now), "kind": "cleared"}
+    file, _ = claim_segment(filesystem, directory, number, header)
+    filesystem.close(file)
+    mark_segments(filesystem, directory, number)
+    return number
+
+
+def sweep_cleared(filesystem: FileSystem, directory: int, tombstone: int) -> None:
+    """Remove everything in a cleared run's directory, the tombstone last: a crash leaves it cleared."""
+    names = filesystem.names(directory)
+    if BLOBS in names:
+        blobs = filesystem.open_directory(directory, BLOBS)
+        try:
+            for name in filesystem.names(blobs):
+                filesystem.unlink(blobs, name)
+        finally:
+            filesystem.close(blobs)
+        filesystem.remove_directory(directory, BLOBS)
+    for name in names:
+        if name not in (BLOBS, LOCK, segment_name(tombstone)):
+            filesystem.unlink(directory, name)
+    filesystem.sync(directory)
+    filesystem.unlink(directory, segment_name(tombstone))
+    filesystem.sync(directory)

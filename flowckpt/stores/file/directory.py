@@ -1,0 +1,65 @@
+"""What stands in the directory of a run: its lock, its segments, and who wrote the newest."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from flowckpt.codec.blob import Fetch
+from flowckpt.filesystem import FileSystem
+from flowckpt.lazy import LazyModule
+from flowckpt.stores.file.image import RunImage, read_run
+from flowckpt.stores.file.names import segment_name, segment_numbers
+from flowckpt.stores.file.segment import SegmentDamagedError, read_header
+
+if TYPE_CHECKING:
+    from flowckpt.checkpoint import reference
+    from flowckpt.checkpoint.reference import Owner
+else:  # only whoever finds the lock held needs it
+    reference = LazyModule("flowckpt.checkpoint.reference")
+
+_LOOKS = 20
+_LOOK_SECONDS = 0.0005
+
+
+def take_lock(filesystem: FileSystem, lock: int) -> bool:
+    """Take the lock of a run, if it is not owned.
+
+    Whoever asks for the owner holds the lock for some microseconds; so one that is held is asked for again, for 10 ms.
+    """
+    for _ in range(_LOOKS):
+        if filesystem.lock(lock):
+            return True
+        time.sleep(_LOOK_SECONDS)
+    return False
+
+
+def read_file(filesystem: FileSystem, directory: int, name: str) -> bytes:
+    """Return the bytes of a file in a directory."""
+    file = filesystem.open_read(directory, name)
+    try:
+        return filesystem.read(file, filesystem.status(file).size, 0)
+    finally:
+        filesystem.close(file)
+
+
+def read_image(
+    filesystem: FileSystem, directory: int, workflow_id: str, fetch: Fetch, below: int | None = None
+) -> RunImage:
+    """Read the run in a directory, from all its segments or those below a number."""
+    numbers = [number for number in segment_numbers(filesystem.names(directory)) if below is None or number < below]
+    return read_run(workflow_id, numbers, lambda number: read_file(filesystem, directory, segment_name(number)), fetch)
+
+
+def newest_owner(filesystem: FileSystem, directory: int) -> Owner | None:
+    """Return who wrote the newest segment, or None where there is no readable one."""
+    numbers = segment_numbers(filesystem.names(directory))
+    if not numbers:
+        return None
+    try:
+        header, _, _ = read_header(read_file(filesystem, directory, segment_name(numbers[-1])))
+        owner = header["owner"]
+        return reference.Owner(**{**owner, "acquired_at": datetime.fromisoformat(owner["acquired_at"])})
+    except (SegmentDamagedError, OSError, KeyError, TypeError, ValueError):
+        return None

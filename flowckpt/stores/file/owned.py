@@ -1,0 +1,181 @@
+"""A run that this process owns: the saves, and what is written once before the first of them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from json.encoder import encode_basestring as quote
+
+from flowckpt.checkpoint import CheckpointData, History, HistoryView, Reason
+from flowckpt.codec import dumps
+from flowckpt.codec.blob import Blob, Fetch
+from flowckpt.codec.checkpoints import encode_head, says_only_its_place
+from flowckpt.codec.results import Blobs, as_view, encode_time
+from flowckpt.errors import FencedError, ForeignRecordError, SaveConflictError
+from flowckpt.filesystem import FileSystem
+from flowckpt.stores.base import refusal_of_field
+from flowckpt.stores.file.blobs import write_blobs
+from flowckpt.stores.file.image import RunImage
+from flowckpt.stores.file.names import segment_name
+from flowckpt.stores.file.writer import SegmentWriter
+
+
+class OwnedRun:
+    """A run that this process owns: the only thing that writes to it.
+
+    Attributes:
+        workflow_id: the run.
+        image: the run as it was read after the claim.
+        writer: the writer of the claimed segment.
+        is_adopted: whether the segment says what it continues.
+        saved: the history at the last checkpoint of the run, as far as it belongs to it.
+        last_sequence: the highest sequence that the run ever had, as this owner knows.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        directory: int,
+        lock: int,
+        *,
+        workflow_id: str,
+        is_locked: bool,
+        writer: SegmentWriter,
+        image: RunImage,
+        fetch: Fetch,
+    ) -> None:
+        self.workflow_id = workflow_id
+        self.image = image
+        self.writer = writer
+        self.is_adopted = False
+        self.saved: HistoryView = History().view()
+        self.last_sequence = image.last_sequence
+        self._filesystem = filesystem
+        self._directory = directory
+        self._lock = lock
+        self._is_locked = is_locked
+        self._is_closed = False
+        self._one_at_a_time = threading.Lock()
+        self._fetch = fetch
+        self._first: CheckpointData | None = None  # of this attempt: later ones hold what differs from it
+        self._has_blob_directory = False
+        self._blobs = {digest for blobs in image.history.blobs.values() for digest in blobs}
+
+    def save(self, data: CheckpointData) -> None:
+        """Append a checkpoint with the results that are new in it."""
+        with self._one_at_a_time:
+            self._check_usable()
+            if data.attempt != self.writer.number:
+                raise FencedError(self.workflow_id, attempt=data.attempt, newest_attempt=self.writer.number)
+            if data.sequence <= self.last_sequence:
+                raise SaveConflictError(self.workflow_id, sequence=data.sequence, last_sequence=self.last_sequence)
+            try:
+                view = as_view(data.step_results)
+                head, head_blobs = self._head(data, view)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise refusal_of_field(error) from error
+            if not self.is_adopted:
+                self._adopt(view)
+            if not view.continues(self.saved):
+                raise ForeignRecordError(
+                    f"the history to be saved for run {self.workflow_id!r} does not continue the one that the store "
+                    "holds",
+                    workflow_id=self.workflow_id,
+                    found=f"{len(self.saved)} results held, {len(view)} given",
+                )
+            history = view.history
+            if head_blobs or history.blobs:
+                self._save_blobs(view, list(head_blobs.values()))
+            results = b",".join(history.encoded[len(self.saved) : len(view)])
+            self.writer.append(b'{"step_results":[%b],%b' % (results, head))
+            self.saved, self.last_sequence, self._first = view, data.sequence, self._first or data
+
+    def _head(self, data: CheckpointData, view: HistoryView) -> tuple[bytes, Blobs]:
+        """Return the fields of a checkpoint behind its results, and the large values that they name.
+
+        Left out are the attempt, which the segment's number says, and what goes without saying after a step: the
+        path of its last result as the id, its reason, and one result less than checkpoints.
+        """
+        count = len(view)
+        checkpoint_id, first = data.checkpoint_id, self._first
+        is_named_by_step = (
+            self.is_adopted and count > len(self.saved) and checkpoint_id == view.history.results[count - 1].path
+        )
+        if first is not None and says_only_its_place(data, first):  # by hand: encode_head and dumps take 5 µs more
+            parts = [f'"sequence":{data.sequence:d}']
+            if not is_named_by_step:
+                parts.append(f'"checkpoint_id":{quote(checkpoint_id)}')
+            if data.reason is not Reason.STEP:
+                parts.append(f'"reason":"{data.reason.value}"')
+            parts.append(f'"saved_at":"{encode_time(data.saved_at)}"')
+            if count != data.sequence - 1:
+                parts.append(f'"results":{count}')
+            return ",".join(parts).encode(), {}
+        head, blobs = encode_head(data, first)
+        del head["attempt"]
+        if is_named_by_step:
+            del head["checkpoint_id"]
+        if data.reason is Reason.STEP:
+            del head["reason"]
+        if count != data.sequence - 1:
+            head["results"] = count
+        return dumps(head)[1:-1].encode(), blobs
+
+    def delete(self, sequences: list[int]) -> None:
+        """Append that checkpoints are deleted."""
+        with self._one_at_a_time:
+            self._check_usable()
+            if not self.is_adopted:  # what the owner was told is the newest is what it will go on from
+                live = self.image.checkpoints()
+                self._adopt(self.image.history.view(self.image.counts[live[-1]] if live else 0))
+            self.writer.append(dumps({"deletes": sequences})[:-1].encode())
+
+    def release(self) -> None:
+        """Give the lock back; a claim that saved nothing leaves no segment."""
+        with self._one_at_a_time:
+            if self.writer.is_mine and not self.writer.has_written and not self.writer.is_poisoned:
+                with contextlib.suppress(OSError):
+                    self._filesystem.unlink(self._directory, segment_name(self.writer.number))
+            self._close()
+
+    def close(self) -> None:
+        """Close the files; closing the lock's only descriptor gives the lock back."""
+        with self._one_at_a_time:
+            self._close()
+
+    def _close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self.writer.close()
+            self._filesystem.close(self._lock)
+            self._filesystem.close(self._directory)
+
+    def _check_usable(self) -> None:
+        if self._is_closed:  # given up or stolen by another task, while this one was on its way here
+            raise FencedError(self.workflow_id, attempt=self.writer.number, newest_attempt=self.writer.number)
+        self.writer.check_usable()
+        if not self._is_locked:  # stolen from one that sleeps: once it is gone the lock can be had
+            self._is_locked = self._filesystem.lock(self._lock)
+
+    def _adopt(self, view: HistoryView) -> None:
+        """Write the first line: which records are continued. They are those whose history the new one shares."""
+        if self.writer.number > 1:
+            shared = self.image.history.view().shared_length(view)
+            kept = sum(count <= shared for count in self.image.counts)
+            cut = self.image.cut_at(kept)
+            self.writer.append(dumps(cut.document())[:-1].encode())
+            self.saved = view.history.view(cut.results)
+        self.is_adopted = True
+
+    def _save_blobs(self, view: HistoryView, blobs: list[Blob]) -> None:
+        for index in range(len(self.saved), len(view)):
+            blobs.extend(view.history.blobs.get(index, {}).values())
+        missing = {blob.digest: blob for blob in blobs if blob.digest not in self._blobs}
+        if missing:
+            write_blobs(
+                self._filesystem, self._directory, missing.values(), is_directory_durable=self._has_blob_directory
+            )
+            self._has_blob_directory = True
+            self._blobs.update(missing)
+        for blob in blobs:
+            blob.settle(self._fetch)

