@@ -14,13 +14,18 @@ if TYPE_CHECKING:
     from flowckpt.errors import FlowckptError
     from flowckpt.evidence import Evidence, EvidencePack, EvidenceType, EvidenceVerifier
     from flowckpt.execution.current_step import current_step
+    from flowckpt.manager import CheckpointManager
     from flowckpt.stores import CheckpointStore, FileCheckpointStore, MemoryCheckpointStore, open_store
+    from flowckpt.sync_door import in_sync
+    from flowckpt.triggers import CompositeTrigger, StepCountTrigger, TimeTrigger
 
 # The front door is lazy (PEP 562): a program pays for what it uses, and `flowckpt --help` for next to nothing.
 _ROOMS = {
     "CheckpointData": "flowckpt.checkpoint",
+    "CheckpointManager": "flowckpt.manager",
     "CheckpointStore": "flowckpt.stores.base",
     "CommandOutput": "flowckpt.checkpoint.command_output",
+    "CompositeTrigger": "flowckpt.triggers",
     "Evidence": "flowckpt.evidence",
     "EvidencePack": "flowckpt.evidence",
     "EvidenceType": "flowckpt.evidence",
@@ -29,10 +34,13 @@ _ROOMS = {
     "FlowckptError": "flowckpt.errors",
     "MemoryCheckpointStore": "flowckpt.stores.memory",
     "RunOptions": "flowckpt.engine",
+    "StepCountTrigger": "flowckpt.triggers",
     "StepResult": "flowckpt.checkpoint",
+    "TimeTrigger": "flowckpt.triggers",
     "WorkflowEngine": "flowckpt.engine",
     "WorkflowResult": "flowckpt.engine",
     "current_step": "flowckpt.execution.current_step",
+    "in_sync": "flowckpt.sync_door",
     "open_store": "flowckpt.stores",
     "run_sync": "flowckpt.engine",
     "step": "flowckpt.dsl",
@@ -41,8 +49,10 @@ _ROOMS = {
 
 __all__ = [
     "CheckpointData",
+    "CheckpointManager",
     "CheckpointStore",
     "CommandOutput",
+    "CompositeTrigger",
     "Evidence",
     "EvidencePack",
     "EvidenceType",
@@ -51,11 +61,14 @@ __all__ = [
     "FlowckptError",
     "MemoryCheckpointStore",
     "RunOptions",
+    "StepCountTrigger",
     "StepResult",
+    "TimeTrigger",
     "WorkflowEngine",
     "WorkflowResult",
     "__version__",
     "current_step",
+    "in_sync",
     "open_store",
     "run_sync",
     "step",

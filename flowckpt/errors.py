@@ -32,10 +32,12 @@ __all__ = [
     "RunExistsError",
     "RunLockedError",
     "SaveConflictError",
+    "SettingError",
     "StaleStepError",
     "StepDefinitionError",
     "StepFailedError",
     "StepInDoubtError",
+    "StepNotBegunError",
     "StepNotFoundError",
     "StepTimeoutError",
     "StoreSpecError",
@@ -127,6 +129,18 @@ class InputError(FlowckptError):
         self.parameter = parameter
 
 
+class SettingError(FlowckptError):
+    """A trigger, a checkpoint manager or one of their calls is given a value that cannot be.
+
+    Attributes:
+        setting: the name of the argument.
+    """
+
+    def __init__(self, message: str, *, setting: str = "", remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.setting = setting
+
+
 # --- Values: something cannot be recorded, or not be read again ------------------------------------------------------
 
 
@@ -194,6 +208,7 @@ class EvidenceNotVerifiedError(EvidenceError):
 
     Attributes:
         path: the step.
+        reason: why they do not hold together, in one sentence.
         reasons: what was found, claim by claim.
     """
 
@@ -204,6 +219,7 @@ class EvidenceNotVerifiedError(EvidenceError):
             remedy="Mend the step so that it leaves behind what it claims, or mend the claim.",
         )
         self.path = path
+        self.reason = reason
         self.reasons = tuple(reasons)
 
 
@@ -324,12 +340,15 @@ class StaleStepError(FlowckptError):
     """A recorded result is no longer true, and nobody has said what to do about it.
 
     Attributes:
+        workflow_id: the run.
         path: the step.
         reasons: what moved, as `kind: detail`.
     """
 
     def __init__(self, workflow_id: str, path: str, *, reasons: Sequence[str], remedy: str) -> None:
-        super().__init__(f"the recorded result of step {path!r} is stale: {'; '.join(reasons)}", remedy=remedy)
+        super().__init__(
+            f"the recorded result of step {path!r} of run {workflow_id!r} is stale: {'; '.join(reasons)}", remedy=remedy
+        )
         self.workflow_id = workflow_id
         self.path = path
         self.reasons = tuple(reasons)
@@ -355,12 +374,32 @@ class StepInDoubtError(FlowckptError):
         self.detail = detail
 
 
+class StepNotBegunError(FlowckptError):
+    """A step of a checkpoint manager is committed or given up that is not begun, or not any more.
+
+    Attributes:
+        task_id: the task.
+        step_id: the step, as it was given.
+        detail: what became of it, as far as the record knows.
+    """
+
+    def __init__(self, task_id: str, step_id: str, *, detail: str) -> None:
+        super().__init__(
+            f"step {step_id!r} of task {task_id!r} is not begun: {detail}",
+            remedy="Commit each step once, under the id that begin_step returned for it.",
+        )
+        self.task_id = task_id
+        self.step_id = step_id
+        self.detail = detail
+
+
 class StepNotFoundError(FlowckptError):
     """The record has no such step.
 
     Attributes:
         workflow_id: the run.
         step: what was asked for.
+        known: the steps that it has, in the order of the record; at most eight are shown.
     """
 
     def __init__(self, workflow_id: str, step: str, *, known: Sequence[str] = ()) -> None:
@@ -371,6 +410,7 @@ class StepNotFoundError(FlowckptError):
         )
         self.workflow_id = workflow_id
         self.step = step
+        self.known = tuple(known)
 
 
 class InputMismatchError(FlowckptError):
@@ -395,12 +435,12 @@ class InputMismatchError(FlowckptError):
 
 
 class NestedLoopError(FlowckptError):
-    """The sync door of the engine is used where an asyncio loop is running already."""
+    """A sync door is used where an asyncio loop is running already."""
 
-    def __init__(self, door: str) -> None:
+    def __init__(self, door: str, *, remedy: str = "") -> None:
         super().__init__(
             f"{door}() was called inside a running asyncio loop, which it would block",
-            remedy=f"Write 'await engine.{'run' if door == 'run_sync' else 'resume_run'}(…)' there.",
+            remedy=remedy or f"Write 'await engine.{'run' if door == 'run_sync' else 'resume_run'}(…)' there.",
         )
         self.door = door
 

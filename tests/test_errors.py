@@ -100,6 +100,8 @@ def needles(value):
     """What must be found in a message that shows a value."""
     if isinstance(value, Mapping):
         return [text for leaf, pair in value.items() for text in (leaf, *pair)]
+    if isinstance(value, tuple):
+        return list(value)
     return [f"{value:g}" if isinstance(value, float) else str(value)]
 
 

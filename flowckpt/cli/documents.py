@@ -7,13 +7,14 @@ import attrs
 from flowckpt import codec
 from flowckpt.checkpoint import StepResult
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+from flowckpt.cli.claims import evidence_document
 from flowckpt.cli.stored_runs import StoredRun
 from flowckpt.codec import Json
 from flowckpt.codec.checkpoints import result_document
 from flowckpt.codec.results import encode_error, encode_time, plain_tree
 from flowckpt.stores.base import Finding
 
-_STEP_KEYS = ("path", "step_type", "success", "output", "error", "duration_ms", "started_at", "attempt", "evidence")
+_STEP_KEYS = ("path", "step_type", "success", "output", "error", "duration_ms", "started_at", "attempt")
 
 
 def listed_document(info: RunInfo) -> Json:
@@ -57,8 +58,12 @@ def run_document(workflow_id: str, run: StoredRun) -> Json:
         "tags": codec.encode(dict(latest.metadata.get("tags", {}))),
         "target": codec.encode(dict(latest.metadata.get("target", {}))),
         "owner": _owner_document(run.owner),
+        "in_flight": list(latest.in_flight),
         "steps": [_step_document(result) for result in latest.step_results],
-        "checkpoints": [_checkpoint_document(reference) for reference in reversed(run.checkpoints)],
+        "checkpoints": [
+            _checkpoint_document(reference, run.verified.get(reference.sequence))
+            for reference in reversed(run.checkpoints)
+        ],
     }
 
 
@@ -73,17 +78,18 @@ def finding_document(finding: Finding) -> Json:
 
 def _step_document(result: StepResult) -> Json:
     document = result_document(result)
-    return {key: document[key] for key in _STEP_KEYS}
+    kept = {key: document[key] for key in _STEP_KEYS}
+    return {**kept, "evidence": evidence_document(result), "marks": list(result.marks)}
 
 
-def _checkpoint_document(reference: CheckpointRef) -> Json:
+def _checkpoint_document(reference: CheckpointRef, is_verified: bool | None) -> Json:
     return {
         "checkpoint_id": reference.checkpoint_id,
         "sequence": reference.sequence,
         "attempt": reference.attempt,
         "reason": reference.reason.value,
         "saved_at": encode_time(reference.saved_at),
-        "verified": reference.verified,
+        "verified": is_verified,
     }
 
 

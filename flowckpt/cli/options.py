@@ -65,7 +65,7 @@ class StepName(_ParamType):
         """Complete the path from the run's record."""
         from flowckpt.cli.stored_runs import steps_beginning_with  # noqa: PLC0415 - only when a shell asks
 
-        run = ctx.params.get("run")
+        run = ctx.params.get("run") or next(iter(ctx.args), None)  # click stops at an option without its value
         found = steps_beginning_with(incomplete, run, ctx.params.get("store")) if run else []
         return [CompletionItem(path) for path in found]
 
@@ -134,6 +134,30 @@ def verify_option(command: F) -> F:
     )(command)
 
 
+class HostAndPort(_ParamType):
+    """`HOST:PORT`, or `[ADDRESS]:PORT`."""
+
+    name = "host:port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Take what names a host and a port."""
+        host, _, port = str(value).rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()):
+            self.fail(f"{value!r} is not of the form HOST:PORT", param, ctx)
+        return str(value)
+
+
+def network_option(command: F) -> F:
+    """Add `--allow-network`."""
+    return click.option(
+        "--allow-network",
+        type=HostAndPort(),
+        metavar="HOST:PORT",
+        multiple=True,
+        help="A host that claims of evidence may reach; none by default.",
+    )(command)
+
+
 def policy_options(command: F) -> F:
     """Add what says what a resume does with stale results; the parameters are named as the fields of `RunOptions`."""
     answers = click.Choice(["rerun", "reuse", "fail"])
@@ -152,6 +176,7 @@ def policy_options(command: F) -> F:
             "results are reused where steps are called with the same arguments.",
         ),
         verify_option,
+        network_option,
         click.option(
             "--from",
             "from_step",

@@ -86,11 +86,16 @@ def _step_lines(group: list[PlannedStep], width: int, *, is_colored: bool) -> li
     lines = [f"{decision_text(step.decision, is_colored=is_colored)}{path:{width}}  {took}".rstrip()]
     lines += [" " * _WIDTH + "  " + escaped(str(reason)) for reason in step.reasons]
     if step.assumes and step.decision is not Decision.RERUN:
-        lines.append(" " * _WIDTH + f"  if {_assumed(step.assumes)} what was returned before")
+        lines.append(" " * _WIDTH + f"  if {assumed_text(step.assumes)} what was returned before")
     return lines
 
 
-def _assumed(paths: Sequence[str]) -> str:
+def assumed_text(paths: Sequence[str]) -> str:
+    """Write of which steps the plan takes for granted that they return the same: `a, b and 3 more return`.
+
+    Args:
+        paths: the steps.
+    """
     shown = ", ".join(escaped(path) for path in paths[:_MOST_ASSUMED])
     more = f" and {len(paths) - _MOST_ASSUMED} more" if len(paths) > _MOST_ASSUMED else ""
     return f"{shown}{more} return{'s' if len(paths) == 1 else ''}"

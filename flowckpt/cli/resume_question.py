@@ -18,7 +18,14 @@ from flowckpt.engine import RunOptions
 from flowckpt.errors import StaleStepError
 from flowckpt.plan.policy import OnStale
 
-_ANSWERS = {"r": OnStale.RERUN, "run": OnStale.RERUN, "u": OnStale.REUSE, "reuse": OnStale.REUSE, "s": None, "stop": None}
+_ANSWERS = {
+    "r": OnStale.RERUN,
+    "run": OnStale.RERUN,
+    "u": OnStale.REUSE,
+    "reuse": OnStale.REUSE,
+    "s": None,
+    "stop": None,
+}
 
 
 def can_ask(options: RunOptions) -> bool:
@@ -49,8 +56,10 @@ def ask_about_code(
     while True:
         try:
             typed = click.prompt(question, default="s", show_default=False, err=True)
-        except click.Abort:  # the end of the input, or Ctrl-C
-            say("")
+        except click.Abort as abort:
+            if isinstance(abort.__context__, KeyboardInterrupt):
+                raise
+            say("")  # the end of the input
             return None
         answer = str(typed).strip().lower()
         if answer in _ANSWERS:

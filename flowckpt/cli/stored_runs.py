@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import click
 from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import CheckpointData, Status
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+from flowckpt.cli.checkpoint_evidence import verified_checkpoints
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.settings import choose_store
 from flowckpt.errors import CheckpointNotFoundError
@@ -31,12 +32,15 @@ class StoredRun:
         checkpoints: all of them, the newest first.
         owner: the process that runs it now, or None.
         status: where it stands; `crashed` where it is running and has no owner.
+        verified: by sequence, whether the evidence up to a checkpoint held when it was recorded; None where it has
+            none.
     """
 
     latest: CheckpointData
     checkpoints: tuple[CheckpointRef, ...]
     owner: Owner | None
     status: Status
+    verified: Mapping[int, bool | None]
 
     @property
     def started_at(self) -> datetime:
@@ -140,7 +144,8 @@ async def _stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
         # It may have ended between the two questions: only a run that still says "running" has crashed.
         latest = await store.load_latest(workflow_id) or latest
         status = Status.CRASHED if latest.status is Status.RUNNING else latest.status
-    return StoredRun(latest, tuple(await store.list_checkpoints(workflow_id)), owner, status)
+    checkpoints = tuple(await store.list_checkpoints(workflow_id))
+    return StoredRun(latest, checkpoints, owner, status, verified_checkpoints(latest.step_results, checkpoints))
 
 
 def checked(store: CheckpointStore, workflow_id: str | None) -> list[Finding]:

@@ -62,6 +62,8 @@ class ResumeLine:
         for name in ("on_stale", "on_code_change", "reuse", "verify"):
             if (value := getattr(options, name)) is not None:
                 yield f"--{name.replace('_', '-')}", str(value)
+        for host in options.allow_network:
+            yield "--allow-network", host
         if options.from_step is not None:
             yield "--from", options.from_step
 

@@ -151,24 +151,38 @@ def decode_result(document: Json, fetch: Fetch | None = None) -> tuple[StepResul
     Raises:
         DecodingError: the document is not that of a result.
     """
+    if not isinstance(document, Mapping):
+        raise DecodingError(f"a recorded result is malformed: {document!r:.120}")
+    return result_from({**document}, fetch)
+
+
+def result_from(document: dict[str, Any], fetch: Fetch | None = None) -> tuple[StepResult, Blobs]:
+    """Do what `decode_result` does with a document that nobody else holds: the result takes it for its own.
+
+    Args:
+        document: the parsed canonical bytes.
+        fetch: reads large values from the store that the document came from.
+
+    Raises:
+        DecodingError: the document is not that of a result.
+    """
     try:
-        fields = {**document}
-        path: str = fields["path"]
-        fields["duration_ms"]
-        if "name" not in fields:
-            fields["name"] = _name_in(path)
-        if (started_at := fields.get("started_at")) is not None:
-            fields["started_at"] = datetime.fromisoformat(started_at)
-        if (error := fields.get("error")) is not None:
-            fields["error"] = decode_error(error)
-        if "marks" in fields:
-            fields["marks"] = tuple(fields["marks"])
+        path: str = document["path"]
+        document["duration_ms"]
         if not _KNOWN.issuperset(document):
-            fields["extra"] = {key: fields.pop(key) for key in document if key not in _KNOWN}
-        held = fields["_output"] = unpack(fields.pop("output", None), fetch)
+            document["extra"] = {key: document.pop(key) for key in list(document) if key not in _KNOWN}
+        if "name" not in document:
+            document["name"] = _name_in(path)
+        if (started_at := document.get("started_at")) is not None:
+            document["started_at"] = datetime.fromisoformat(started_at)
+        if (error := document.get("error")) is not None:
+            document["error"] = decode_error(error)
+        if "marks" in document:
+            document["marks"] = tuple(document["marks"])
+        held = document["_output"] = unpack(document.pop("output", None), fetch)
     except (KeyError, TypeError, ValueError, AttributeError) as failure:
         raise DecodingError(f"a recorded result is malformed: {failure!r:.120}") from failure
-    return result_of(fields), ({held.digest: held} if isinstance(held, Blob) else _EMPTY)
+    return result_of(document), ({held.digest: held} if isinstance(held, Blob) else _EMPTY)
 
 
 def append_result(history: History, result: StepResult) -> None:
@@ -179,8 +193,8 @@ def append_result(history: History, result: StepResult) -> None:
         result: the result.
     """
     encoded, blobs = encode_result(result)
-    for blob in blobs.values():  # from here on the large value is the blob's, which lets go of it once it is saved
-        result = attrs.evolve(result, output=blob)
+    if blobs:  # from here on the large value is the blob's, which lets go of it once it is saved
+        result = attrs.evolve(result, output=next(iter(blobs.values())))
     history.append(result, encoded, blobs)
 
 

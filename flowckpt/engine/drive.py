@@ -21,6 +21,7 @@ import attrs
 
 from flowckpt import codec
 from flowckpt.checkpoint import CheckpointData, Reason, StepError, StepResult
+from flowckpt.checkpoint.result import result_of
 from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
 from flowckpt.codec.blob import Recorded
@@ -32,7 +33,7 @@ from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.resumption import kept_history
 from flowckpt.engine.settling import RUN, Settling
 from flowckpt.engine.streaming import StreamedTry
-from flowckpt.engine.superseded import AT_MOST_ONCE, ON_RERUN, Superseded
+from flowckpt.engine.superseded import AT_MOST_ONCE, NOT_UNDONE, ON_RERUN, Superseded
 from flowckpt.engine.telling import evidence_event, saved_event
 from flowckpt.engine.verifying import Verifying, is_open
 from flowckpt.errors import (
@@ -158,7 +159,7 @@ class Drive:
                         report = judge.reports.get(result.path)
                         if self._is_cut or is_open(report):  # the world has moved on, or could not be asked before
                             report = judge.reports[result.path] = await self.verifying.look_again(step, result)
-                        if report is not None:
+                        if report is not None and report.outcome != "no_evidence":
                             yield evidence_event(run, result.path, report, "resume")
                     reasons = judge.reasons(step, result)
                     if reasons and (answer := judge.decide(reasons)) is not OnStale.REUSE:
@@ -190,7 +191,7 @@ class Drive:
                             if settled.report is not None:
                                 yield evidence_event(run, path, settled.report, "in_doubt")
                             if settled.reused is not None:
-                                self._keep(settled.reused)
+                                self._keep(attrs.evolve(settled.reused, fingerprint=code))
                                 yield StepRestored(run, path, True, settled.reused.duration_ms)
                                 command = replay.send(restored_value(step, settled.reused))
                                 continue
@@ -200,13 +201,17 @@ class Drive:
                             mark = await self.checkpointer.save(Reason.IN_DOUBT, in_flight=(path,))
                             yield saved_event(run, mark)
                     self._in_flight = (path,)
-                    if self.is_observed:
+                    if self.is_observed and settled.outcome is None:
                         yield StepStarted(run, path, action.step_type)
-                    started_at, started_ns, tries = clock.now(), clock.elapsed_ns(), 0
+                    started_at, started_ns, tries, undo = clock.now(), clock.elapsed_ns(), 0, settled.undo
                     while True:
                         tries += 1
+                        if undo is not None and (unable := await self._settling().undone(step, undo)) is None:
+                            undo = None
                         if settled.outcome is not None:
                             outcome = settled.outcome
+                        elif undo is not None and unable is not None:  # the step is not run
+                            outcome = unable
                         elif action.step_type == "command" and self.is_observed:
                             streamed = StreamedTry(self._runner, step, (run, path, attempt, tries, arguments))
                             async with aclosing(streamed.lines()) as lines:
@@ -220,7 +225,7 @@ class Drive:
                         error = outcome.error
                         if error is None or not self._is_retried(step, tries, error):
                             break
-                        if modifiers.is_at_most_once:
+                        if modifiers.is_at_most_once and undo is None:
                             try:
                                 settled = await self._settling().started(step, path)
                             except StepInDoubtError as doubt:  # another try could be the second time
@@ -239,7 +244,9 @@ class Drive:
                     else:
                         self._executed += 1
                     if is_recorded:
-                        marks = _marks(step, is_adopted) if modifiers.looks_back else ()
+                        marks: tuple[str, ...] = ()
+                        if modifiers.looks_back:
+                            marks = _marks(step, is_adopted=is_adopted, is_not_undone=undo is not None)
                         self._record(command, outcome, failure, duration_ms, started_at, tries, code, arguments, marks)
                     self._in_flight = ()
                     if failure is not None:
@@ -250,10 +257,10 @@ class Drive:
                         saved = None
                         if modifiers.has_checkpoint or modifiers.is_at_most_once:
                             saved = await self.checkpointer.save(Reason.STEP, modifiers.checkpoint_id or path)
-                        if self.is_observed:
+                        if self.is_observed and not is_adopted:
                             yield StepCompleted(run, path, duration_ms, not is_recorded)
-                            if saved is not None:
-                                yield saved_event(run, saved)
+                        if saved is not None and self.is_observed:
+                            yield saved_event(run, saved)
                         command = replay.send(outcome.value)
                 elif isinstance(command, Finish):
                     if replay.dropped:
@@ -311,29 +318,27 @@ class Drive:
     ) -> None:
         step = command.step
         action = step.action
-        append_result(
-            self.checkpointer.history,
-            StepResult(
-                step.name,
-                action.step_type,
-                failure is None,
-                Recorded(outcome.tree) if failure is None else None,
-                duration_ms,
-                failure,
-                command.path,
-                started_at,
-                self.checkpointer.attempt,
-                tries,
-                action.function_name,
-                step.modifiers.version,
-                command.location,
-                code,
-                arguments,
-                None if outcome.committed is None else outcome.committed.document,
-                marks,
-            ),
-        )
-        if command.path in self.superseded:
+        fields = {
+            "name": step.name,
+            "step_type": action.step_type,
+            "success": failure is None,
+            "_output": Recorded(outcome.tree) if failure is None else None,
+            "duration_ms": duration_ms,
+            "error": failure,
+            "path": command.path,
+            "started_at": started_at,
+            "attempt": self.checkpointer.attempt,
+            "tries": tries,
+            "function": action.function_name,
+            "version": step.modifiers.version,
+            "location": command.location,
+            "fingerprint": code,
+            "arguments": arguments,
+            "evidence": None if outcome.committed is None else outcome.committed.document,
+            "marks": marks,
+        }
+        append_result(self.checkpointer.history, result_of(fields))
+        if command.path in self.superseded and NOT_UNDONE not in marks:
             self.superseded.settle(command.path)
             self._write_down_superseded()
 
@@ -389,8 +394,12 @@ class Drive:
         return told
 
 
-def _marks(step: Step[Any], is_adopted: bool) -> tuple[str, ...]:
+def _marks(step: Step[Any], *, is_adopted: bool, is_not_undone: bool) -> tuple[str, ...]:
     """Return what a later rerun of the step must know."""
-    modifiers = step.modifiers
-    marks = [AT_MOST_ONCE] * modifiers.is_at_most_once + [ON_RERUN] * (modifiers.on_rerun is not None)
-    return (*marks, *["adopted"] * is_adopted)
+    marks = (
+        (AT_MOST_ONCE, step.modifiers.is_at_most_once),
+        (ON_RERUN, step.modifiers.on_rerun is not None),
+        (NOT_UNDONE, is_not_undone),
+        ("adopted", is_adopted),
+    )
+    return tuple(mark for mark, is_set in marks if is_set)

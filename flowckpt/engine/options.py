@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -53,6 +53,7 @@ class RunOptions:
             engine's verifier does.
         from_step: the step (path, or name) from which on everything is run again.
         force: run again whatever the resume would stop at.
+        allow_network: hosts that network claims may reach, as `host:port`, where the engine was given no verifier.
     """
 
     tags: Mapping[str, str] = attrs.field(factory=dict)
@@ -64,6 +65,7 @@ class RunOptions:
     verify: str | None = None
     from_step: str | None = None
     force: bool = False
+    allow_network: Sequence[str] = ()
 
     @property
     def policy(self) -> ResumePolicy:

@@ -8,7 +8,7 @@ so (`assumes`). It ends at the first step whose output nobody has.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
@@ -19,7 +19,6 @@ from flowckpt.engine.resumption import Resumption
 from flowckpt.engine.superseded import AT_MOST_ONCE
 from flowckpt.engine.verifying import Verifying, is_open
 from flowckpt.errors import WorkflowChangedError
-from flowckpt.evidence.verdict import VerificationReport
 from flowckpt.execution.runner import restored_value
 from flowckpt.plan.identity import arguments_of
 from flowckpt.plan.in_doubt import Settlement, is_same_call, settle_done, settle_started
@@ -28,6 +27,9 @@ from flowckpt.plan.model import Decision, PlannedStep, ResumePlan
 from flowckpt.plan.policy import OnStale, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
 from flowckpt.replay import Crash, Execute, Finish, Replay, Restore
+
+if TYPE_CHECKING:
+    from flowckpt.evidence.verdict import VerificationReport
 
 
 class PlanStopped(BaseException):
@@ -141,16 +143,19 @@ class Planning:
         reasons = judge.reasons(command.step, result)
         if self._reruns and judge.policy.reuse is ReuseMode.PREFIX:
             reasons += (Reason(ReasonKind.UPSTREAM, f"{self._reruns[0]} runs again before it"),)
-            if command.step.modifiers.is_at_most_once and is_same_call(
-                result, arguments_of(command.step.action), command.step.modifiers.version
-            ):
-                return self._settled(result, reasons)
-            return Decision.RERUN, reasons
-        answer = judge.decide(reasons)
+            answer = OnStale.RERUN
+        else:
+            answer = judge.decide(reasons)
         if answer is OnStale.FAIL and not self._stops:
             self._stops = f"{result.path}: " + "; ".join(map(str, reasons))
             self._stopped_by = result.path
-        return (Decision.REUSE if answer is OnStale.REUSE else Decision.RERUN), reasons
+        if answer is OnStale.REUSE:
+            return Decision.REUSE, reasons
+        if command.step.modifiers.is_at_most_once and is_same_call(
+            result, arguments_of(command.step.action), command.step.modifiers.version
+        ):
+            return self._settled(result, reasons)
+        return Decision.RERUN, reasons
 
     def _settled(self, result: StepResult, reasons: tuple[Reason, ...]) -> tuple[Decision, tuple[Reason, ...]]:
         """Decide about a step that must not be done twice and would run again."""

@@ -77,7 +77,7 @@ async def read_resumption(
         given=inputs,
     )
     view: HistoryView = as_view(latest.step_results)
-    policy = _located(options.policy, workflow_id, view)
+    policy = _located(options.policy, workflow_id, latest, view)
     cut = _cut(latest, view, policy)
     history = kept_history(view, cut.keys())
     superseded = Superseded(latest.metadata)
@@ -128,10 +128,10 @@ def _cut(latest: CheckpointData, view: HistoryView, policy: ResumePolicy) -> dic
     return cut
 
 
-def _located(policy: ResumePolicy, workflow_id: str, view: HistoryView) -> ResumePolicy:
+def _located(policy: ResumePolicy, workflow_id: str, latest: CheckpointData, view: HistoryView) -> ResumePolicy:
     """Find the step of `--from`: a path, or the name of a step, whose first use is meant."""
     wanted = policy.from_path
-    if not wanted or any(result.path == wanted for result in view):
+    if not wanted or wanted in latest.in_flight or any(result.path == wanted for result in view):
         return policy
     for result in view:
         if result.name == wanted:

@@ -18,7 +18,6 @@ from flowckpt.dsl import Workflow
 from flowckpt.engine.binding import BoundInputs
 from flowckpt.engine.drive import Drive
 from flowckpt.engine.options import RunOptions
-from flowckpt.engine.planning import make_plan
 from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.resumption import read_resumption
 from flowckpt.engine.target import describe_target
@@ -27,11 +26,15 @@ from flowckpt.errors import CheckpointNotFoundError, RunExistsError
 from flowckpt.events import Event, WorkflowCompleted, WorkflowResumed
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.fingerprint import fingerprint, step_fingerprint
+from flowckpt.lazy import LazyModule
 from flowckpt.replay import Replay
 from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
 
 if TYPE_CHECKING:
+    from flowckpt.engine import planning
     from flowckpt.evidence.verifier import EvidenceVerifier
+else:  # only a run that is complete is planned before it is resumed
+    planning = LazyModule("flowckpt.engine.planning")
 
 _log = logging.getLogger("flowckpt")
 
@@ -119,7 +122,7 @@ class Session:
             "defaulted": list(bound.defaulted),
             "base_path": base_path,
         }
-        verifying = Verifying(self._verifier, options.verify, base_path)
+        verifying = Verifying(self._verifier, options.verify, base_path, options.allow_network)
         return self._drive(lease, bound, History(), metadata, verifying)
 
     async def _resumed(self, lease: Lease) -> Drive | CompletedRun:
@@ -136,7 +139,7 @@ class Session:
             verifying=verifying,
         )
         if latest.status is Status.COMPLETED:
-            plan = await make_plan(self._workflow, self._workflow_id, resumption, verifying)
+            plan = await planning.make_plan(self._workflow, self._workflow_id, resumption, verifying)
             if plan.is_nothing_to_do:
                 return CompletedRun(self._workflow, self._workflow_id, latest)
         metadata = resumption.superseded.written_to(latest.metadata)

@@ -30,12 +30,14 @@ class Settled:
 
     Attributes:
         reused: its earlier result, which still holds: nothing is run.
-        outcome: what it comes to without being run: adopted, or failed.
+        outcome: what it comes to without being run: adopted, or refused by what only its result could tell.
+        undo: its earlier result, whose effect is to be undone before it is run.
         report: the answers that decided, if any were asked for.
     """
 
     reused: StepResult | None = None
     outcome: Outcome | None = None
+    undo: StepResult | None = None
     report: VerificationReport | None = None
 
 
@@ -80,8 +82,9 @@ class Settling:
                 settled = await self.started(step, path)
             elif old is not None and is_same_call(old, arguments, step.modifiers.version):
                 settled = await self._done(old)
-        if settled.reused is None and settled.outcome is None and old is not None and old.success:
-            settled = attrs.evolve(settled, outcome=await self._undone(step, old))
+        is_run = settled.reused is None and settled.outcome is None
+        if is_run and old is not None and old.success and step.modifiers.on_rerun is not None:
+            settled = attrs.evolve(settled, undo=old)
         return settled
 
     async def started(self, step: Step[Any], path: str) -> Settled:
@@ -111,13 +114,18 @@ class Settling:
             return Settled(reused=old, report=report)
         if settlement is Settlement.ASK:
             detail = "it has no evidence" if report is None else _said(report)
-            self._ask(old.path, f"it was done, a step before it runs again, and {detail}")
+            self._ask(old.path, f"it was done, it would be run again now, and {detail}")
         return Settled(report=report)
 
-    async def _undone(self, step: Step[Any], old: StepResult) -> Outcome | None:
+    async def undone(self, step: Step[Any], old: StepResult) -> Outcome | None:
+        """Undo what an earlier execution left behind; return the failure of the try where that is not possible.
+
+        Args:
+            step: the step.
+            old: its earlier result.
+        """
         undo = step.modifiers.on_rerun
-        if undo is None:
-            return None
+        assert undo is not None
         try:
             await self.runner.call(undo, (restored_value(step, old),), {})
         except Exception as error:

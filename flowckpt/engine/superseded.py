@@ -15,6 +15,8 @@ from flowckpt.codec.results import decode_result
 
 AT_MOST_ONCE = "at_most_once"
 ON_RERUN = "on_rerun"
+NOT_UNDONE = "not_undone"
+"""Marks a failure of `.on_rerun()`: the step was not run, and what is to be undone is still its earlier result."""
 KEY = "superseded"
 
 
@@ -54,7 +56,8 @@ class Superseded:
         Args:
             results: the results.
         """
-        self._results.update({result.path: result for result in results if result.marks})
+        found = {result.path: result for result in results if result.marks}
+        self._results.update({path: result for path, result in found.items() if NOT_UNDONE not in result.marks})
 
     def settle(self, path: str) -> None:
         """Forget the result of a step that has a new one.

@@ -34,5 +34,5 @@ def evidence_event(
     """
     if report.verified or report.outcome == "no_evidence":
         return EvidenceVerified(workflow_id, path, moment, len(report.verdicts))
-    details = tuple(each.error for each in report.verdicts if each.error is not None and not each.verified)
+    details = tuple(each.error for each in report.verdicts if each.error is not None and each.is_against)
     return EvidenceFailed(workflow_id, path, moment, report.reason, details)

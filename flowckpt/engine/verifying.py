@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +32,21 @@ class Verifying:
         given: the engine's verifier, or None for one that takes relative paths from where the run was started.
         mode: `hash` or `stat`, or None for the verifier's own.
         base_path: where the run was started; left out where that is not known, or is no more.
+        allow_network: hosts that network claims may reach, where no verifier is given.
     """
 
-    def __init__(self, given: EvidenceVerifier | None, mode: str | None, base_path: str = "") -> None:
+    def __init__(
+        self,
+        given: EvidenceVerifier | None,
+        mode: str | None,
+        base_path: str = "",
+        allow_network: Sequence[str] = (),
+    ) -> None:
         self._made: EvidenceVerifier | None = None
         self._given = given
         self._mode = mode
         self._base_path = base_path
+        self._allow_network = allow_network
 
     def __call__(self) -> EvidenceVerifier:
         """Return the verifier."""
@@ -47,7 +55,11 @@ class Verifying:
             if made is None:
                 base = self._base_path
                 # What the program itself claims may lie anywhere; only a relative path is held to the base.
-                made = verifiers.EvidenceVerifier(base if base and Path(base).is_dir() else ".", allow_absolute=True)
+                made = verifiers.EvidenceVerifier(
+                    base if base and Path(base).is_dir() else ".",
+                    allow_absolute=True,
+                    allow_network=self._allow_network,
+                )
             self._made = made if self._mode is None else made.changed(mode=self._mode)
         return self._made
 
@@ -93,7 +105,7 @@ def verifying_of(latest: CheckpointData, given: EvidenceVerifier | None, options
         given: the engine's verifier, or None.
         options: how the resume is to be done.
     """
-    return Verifying(given, options.verify, str(latest.metadata.get("base_path", "")))
+    return Verifying(given, options.verify, str(latest.metadata.get("base_path", "")), options.allow_network)
 
 
 def is_open(report: VerificationReport | None) -> bool:
@@ -102,4 +114,4 @@ def is_open(report: VerificationReport | None) -> bool:
     Args:
         report: the answers, if there were any.
     """
-    return report is not None and report.outcome == "cannot_tell"
+    return report is not None and any(verdict.is_against and not verdict.can_tell for verdict in report.verdicts)

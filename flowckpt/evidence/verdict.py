@@ -76,6 +76,11 @@ class Verdict:
         return self.status is VerdictStatus.VERIFIED
 
     @property
+    def is_against(self) -> bool:
+        """Whether it keeps its pack from holding: a no, or nobody knows; not a claim that need not be asked again."""
+        return self.status not in (VerdictStatus.VERIFIED, VerdictStatus.NOT_RECHECKED)
+
+    @property
     def can_tell(self) -> bool:
         """Whether the world answered at all, yes or no."""
         return self.status in (VerdictStatus.VERIFIED, VerdictStatus.FAILED)

@@ -275,8 +275,9 @@ class EvidenceVerifier:
             if executor is None or settings.mode is Mode.STAT:  # a look costs less than the way to a worker
                 quick += shippable
             else:
-                for begin in range(0, len(shippable), _MANY):
-                    some = shippable[begin : begin + _MANY]
+                at_once = max(1, min(_MANY, len(shippable) // (4 * THREADS)))  # a few large files, too, are shared out
+                for begin in range(0, len(shippable), at_once):
+                    some = shippable[begin : begin + at_once]
                     work.append(keep(some, self._shipped(executor, [claims[index] for index in some], settings)))
             if quick:
                 work.append(keep(quick, self._here([claims[index] for index in quick], settings)))

@@ -107,7 +107,7 @@ def found_in(report: VerificationReport) -> tuple[str, ...]:
     Args:
         report: the answers.
     """
-    return tuple(verdict.error for verdict in report.verdicts if verdict.error is not None and not verdict.verified)
+    return tuple(verdict.error for verdict in report.verdicts if verdict.error is not None and verdict.is_against)
 
 
 async def reports_of(

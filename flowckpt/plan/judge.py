@@ -74,6 +74,6 @@ def evidence_reasons(report: VerificationReport) -> tuple[Reason, ...]:
     found = [
         Reason(ReasonKind.EVIDENCE, "; ".join([verdict.error, *verdict.details]), is_proved)
         for verdict in report.verdicts
-        if verdict.error is not None and not verdict.verified and verdict.status != "not_rechecked"
+        if verdict.error is not None and verdict.is_against
     ]
     return tuple(found) or (Reason(ReasonKind.EVIDENCE, report.reason, is_proved),)

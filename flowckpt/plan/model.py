@@ -67,7 +67,7 @@ class ResumePlan:
         workflow_name: its workflow.
         steps: the steps in the order in which the workflow yields them; what it yields no more at the end.
         ends_at: why the plan cannot see further, in one sentence; empty where it sees the end of the workflow.
-        stops: why the resume would stop before it runs anything, in one sentence; empty where it would go on.
+        stops: why the resume would stop, in one sentence, as far as it can be foreseen; empty where it would go on.
         stopped_by: the step that it would stop at.
     """
 

@@ -157,3 +157,77 @@ def flowckpt(tmp_path: Path) -> Command:
 @pytest.fixture(scope="session")
 def commands() -> list[str]:
     return list(COMMANDS)
+
+
+SHOP = """
+import os
+from pathlib import Path
+from flowckpt import step, workflow
+from flowckpt.evidence import file_sha256
+
+LIMIT = 3
+
+def note(line):
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+
+def fetch(limit):
+    note("fetch")
+    Path("raw.csv").write_text("x" * limit)
+    return limit
+
+def clean(rows):
+    note("clean")
+    Path("clean.csv").write_text("clean " * rows)
+    return rows * 2
+
+def count(number):
+    note("count")
+    return number
+
+def load(rows, number):
+    note("load")
+    if not os.path.exists("ready"):
+        raise ValueError("not ready")
+    return rows + number
+
+@workflow
+def shop():
+    rows = yield step("fetch").python(fetch, LIMIT).evidence(file_sha256("raw.csv")).checkpoint()
+    cleaned = yield step("clean").python(clean, rows).evidence(file_sha256("clean.csv")).checkpoint()
+    number = yield step("count").python(count, 1).checkpoint()
+    return (yield step("load").python(load, cleaned, number).checkpoint())
+"""
+
+
+@attrs.frozen
+class Shop(Command):
+    """Runs the command on `shop.py`, whose run `one` has failed at its last step, and whose next resume succeeds."""
+
+    def edit(self, old: str, new: str) -> None:
+        """Edit the program."""
+        file = self.directory / "shop.py"
+        text = file.read_text()
+        assert text.count(old) == 1, old
+        file.write_text(text.replace(old, new))
+
+    def stored(self) -> dict[str, tuple[bytes, int]]:
+        """Return every file of the store, its bytes and when it was changed."""
+        store = self.directory / ".flowckpt"
+        files = [file for file in sorted(store.rglob("*")) if file.is_file()]
+        return {str(file.relative_to(store)): (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
+
+    def decisions(self, *options: str, code: int) -> dict[str, str]:
+        """Return what a plan decides, step by step."""
+        document = self("plan", "one", "--json", *options).expect(code).document
+        return {planned["path"]: planned["decision"] for planned in document["steps"]}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    (tmp_path / "shop.py").write_text(SHOP)
+    command = Shop(tmp_path)
+    command("run", "shop.py", "--id", "one").expect(1)
+    (tmp_path / "ready").touch()
+    (tmp_path / "log").unlink()
+    return command

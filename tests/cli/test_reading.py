@@ -17,6 +17,7 @@ STEP_KEYS = [
     "started_at",
     "attempt",
     "evidence",
+    "marks",
 ]
 CHECKPOINT_KEYS = ["checkpoint_id", "sequence", "attempt", "reason", "saved_at", "verified"]
 

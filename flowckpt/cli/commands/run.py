@@ -15,6 +15,7 @@ from flowckpt.cli.options import (
     events_option,
     input_option,
     json_option,
+    network_option,
     store_option,
     without_repeats,
 )
@@ -38,6 +39,7 @@ Examples:
 @click.option("--inputs", "inputs_file", metavar="FILE", help="The inputs as a JSON object (or TOML); - reads JSON.")
 @click.option("--id", "run", type=RunName(), metavar="RUN", help="The id of the run; a new ULID where not given.")
 @click.option("--tag", "tags", metavar="K=V", type=KeyValue(), multiple=True, help="A label to list runs by.")
+@network_option
 @json_option
 @events_option
 @store_option
@@ -48,6 +50,7 @@ def command(
     inputs_file: str | None,
     run: str | None,
     tags: tuple[tuple[str, str], ...],
+    allow_network: tuple[str, ...],
     as_json: bool,
     as_events: bool,
     store: str | None,
@@ -71,6 +74,6 @@ def command(
     workflow, described = typed_target(target)
     values = convert_inputs(workflow, texts, document)
     run = run or new_run_id()
-    options = RunOptions(tags=labels, target=described)
+    options = RunOptions(tags=labels, target=described, allow_network=allow_network)
     session = WorkflowEngine(checkpoints).prepare(workflow, run, options, values)
     return follow(session, workflow, run, store=choice, form=Form(as_json, as_events, no_color))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from flowckpt.checkpoint import StepResult
 from flowckpt.checkpoint.reference import CheckpointRef
 from flowckpt.checkpoint.result import look
+from flowckpt.cli.claims import recorded_claims
 from flowckpt.cli.documents import run_document
 from flowckpt.cli.durations import ago_text, duration_text, moment_text
 from flowckpt.cli.options import RunName, color_option, json_option, store_option
@@ -27,13 +29,20 @@ Examples:
   flowckpt show nightly --json"""
 
 _STEPS = ("STEP", "TYPE", "RESULT", "TIME", "STARTED", "ATTEMPT", "OUTPUT")
+_EVIDENCE = ("STEP", "KIND", "CLAIM", "ANSWER", "CHECKED", "FOUND")
+_MARKS = {
+    "at_most_once": "at most once",
+    "on_rerun": "undone before a rerun",
+    "not_undone": "could not be undone",
+    "adopted": "adopted",
+}
 _CHECKPOINTS = ("CHECKPOINT", "SEQUENCE", "ATTEMPT", "REASON", "STEPS", "SAVED", "VERIFIED")
 _VERDICTS = {True: "yes", False: "no", None: "-"}
 
 
 @click.command("show", epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
-@click.option("--steps", is_flag=True, help="Also each step: its result, its time, the attempt that executed it.")
+@click.option("--steps", is_flag=True, help="Also each step with its evidence.")
 @click.option("--checkpoints", is_flag=True, help="Also each checkpoint.")
 @json_option
 @store_option
@@ -45,17 +54,17 @@ def command(run: str, steps: bool, checkpoints: bool, as_json: bool, store: str 
         write(f"{json_text(run_document(run, found), indent=2)}\n")
         return
     write("".join(f"{line}\n" for line in _lines(run, found, no_color=no_color)))
-    if steps and found.latest.step_results:
+    results = found.latest.step_results
+    if steps and (results or found.latest.in_flight):
         write("\n")
-        show_table(
-            _STEPS,
-            [_step_row(result) for result in found.latest.step_results],
-            wrapped=("STEP", "OUTPUT"),
-            no_color=no_color,
-        )
+        rows = [_step_row(result) for result in results] + [_started_row(path) for path in found.latest.in_flight]
+        show_table(_STEPS, rows, wrapped=("STEP", "RESULT", "OUTPUT"), no_color=no_color)
+    if steps and (claims := [row for result in results for row in _claim_rows(result)]):
+        write("\n")
+        show_table(_EVIDENCE, claims, wrapped=("STEP", "CLAIM", "FOUND"), no_color=no_color)
     if checkpoints:
         write("\n")
-        rows = [_checkpoint_row(reference) for reference in reversed(found.checkpoints)]
+        rows = [_checkpoint_row(reference, found) for reference in reversed(found.checkpoints)]
         show_table(_CHECKPOINTS, rows, wrapped=("CHECKPOINT",), no_color=no_color)
 
 
@@ -80,6 +89,7 @@ def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
     executed = sum(result.attempt == latest.attempt for result in latest.step_results)
     count = len(latest.step_results)
     lines.append(f"steps: {count} recorded, {executed} of them executed by attempt {latest.attempt}")
+    lines += [f"started, not ended: {escaped(path)}" for path in latest.in_flight]
     lines.append(f"checkpoints: {len(run.checkpoints)}")
     if run.status.value == "completed":
         lines.append(f"output: {short_value(_looked_at(latest.held_output, 'output'))}")
@@ -95,11 +105,38 @@ def _step_row(result: StepResult) -> list[str]:
         outcome, detail = "ok", short_value(_looked_at(result.held_output, "output"), 60)
     else:
         outcome, detail = "failed", f"{result.error.type}: {result.error.message}"[:200]
+    if result.marks:
+        outcome += f" ({', '.join(_MARKS.get(mark, mark) for mark in result.marks)})"
     time = duration_text(result.duration_ms)
     return [result.path, result.step_type, outcome, time, started, str(result.attempt), detail]
 
 
-def _checkpoint_row(reference: CheckpointRef) -> list[str]:
+def _started_row(path: str) -> list[str]:
+    return [path, "-", "started, not ended", "-", "-", "-", ""]
+
+
+def _claim_rows(result: StepResult) -> list[list[str]]:
+    return [
+        [
+            result.path,
+            str(claim.claim.evidence_type),
+            claim.description + (" (transient)" if claim.claim.is_transient else ""),
+            claim.status or "-",
+            _moment(claim.verified_at),
+            claim.error,
+        ]
+        for claim in recorded_claims(result)
+    ]
+
+
+def _moment(text: str) -> str:
+    try:
+        return moment_text(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        return "-"
+
+
+def _checkpoint_row(reference: CheckpointRef, run: StoredRun) -> list[str]:
     return [
         reference.checkpoint_id,
         str(reference.sequence),
@@ -107,7 +144,7 @@ def _checkpoint_row(reference: CheckpointRef) -> list[str]:
         reference.reason.value,
         str(reference.steps),
         moment_text(reference.saved_at),
-        _VERDICTS[reference.verified],
+        _VERDICTS[run.verified.get(reference.sequence)],
     ]
 
 

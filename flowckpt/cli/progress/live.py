@@ -36,14 +36,16 @@ class _Line:
 
     __slots__ = ("detail", "duration_ms", "has_evidence", "is_adopted", "is_saved", "path", "success")
 
-    def __init__(self, path: str, duration_ms: float, detail: str = "", *, success: bool = True) -> None:
+    def __init__(
+        self, path: str, duration_ms: float, detail: str = "", *, success: bool = True, is_adopted: bool = False
+    ) -> None:
         self.path = path
         self.duration_ms = duration_ms
         self.detail = detail
         self.success = success
         self.is_saved = False
         self.has_evidence = False
-        self.is_adopted = False
+        self.is_adopted = is_adopted
 
 
 class LiveProgress:
@@ -69,7 +71,7 @@ class LiveProgress:
         self._restored = 0
         self._reverified = 0
         self._evident: set[str] = set()
-        self._adopted: set[str] = set()
+        self._adopted = 0
         self._moved: deque[str] = deque(maxlen=_LAST_LINES)
         self._trouble = ""
         self._is_stopping = False
@@ -116,9 +118,13 @@ class LiveProgress:
 
     def _on_restored(self, event: Any) -> None:
         self._restored += 1
+        if event.path in self._evident:
+            self._evident.discard(event.path)
+            self._reverified += 1
 
     def _on_started(self, event: Any) -> None:
         self._running[event.path] = time.monotonic()
+        self._evident.discard(event.path)  # it held before, and the step is run again
 
     def _on_retrying(self, event: Any) -> None:
         self._notes[event.path] = f"try {event.tries} failed with {event.error_type}"
@@ -131,17 +137,15 @@ class LiveProgress:
             live.show_above(Text(f"{shortened(event.path, 80)} {mark} {escaped(event.line)}", style=style))
 
     def _on_verified(self, event: Any) -> None:
-        if event.moment == "resume":
-            self._reverified += 1
-        else:
-            self._evident.add(event.path)
+        self._evident.add(event.path)
 
     def _on_not_verified(self, event: Any) -> None:
         found = "; ".join(event.details) or event.reason
         self._moved.append(f"{event.path}: evidence does not hold: {found}")
 
     def _on_adopted(self, event: Any) -> None:
-        self._adopted.add(event.path)
+        self._adopted += 1
+        self._lines.append(_Line(event.path, 0.0, is_adopted=True))
 
     def _on_completed(self, event: Any) -> None:
         self._end(_Line(event.path, event.duration_ms))
@@ -153,12 +157,8 @@ class LiveProgress:
 
     def _end(self, line: _Line) -> None:
         line.has_evidence = line.path in self._evident
-        line.is_adopted = line.path in self._adopted
         self._evident.discard(line.path)
-        if line.is_adopted:
-            self._restored += 1
-        else:
-            self._ended += 1
+        self._ended += 1
         self._running.pop(line.path, None)
         self._notes.pop(line.path, None)
         self._lines.append(line)
@@ -185,11 +185,11 @@ class LiveProgress:
             notes = dict(self._notes)
             moved = list(self._moved)
             ended, failed, restored = self._ended, self._failed, self._restored
-            adopted, reverified = len(self._adopted), self._reverified
+            adopted, reverified = self._adopted, self._reverified
         now = time.monotonic()
         drawn = [self._text(escaped(self._title), "bold")]
-        if restored > adopted:
-            said = f"{restored - adopted} restored from {self._run}"
+        if restored:
+            said = f"{restored} restored from {self._run}"
             said += f" (attempt {self._restored_attempt})" if self._restored_attempt else ""
             said += f", the evidence of {reverified} holds" if reverified else ""
             drawn.append(self._text(f"{self._mark(success=True)} {escaped(said)}", "cyan"))
@@ -207,16 +207,17 @@ class LiveProgress:
             drawn.append(self._text(f"  and {len(running) - _MOST_RUNNING} more running", "dim"))
         if self._trouble:
             drawn.append(self._text(shortened(self._trouble, 200), "red"))
-        counts = f"{ended} executed, {restored} restored" + (f", {failed} failed" if failed else "")
+        counts = f"{ended} executed, {restored + adopted} restored" + (f", {failed} failed" if failed else "")
         drawn.append(self._text(f"{counts}  {duration_text((now - self._began) * 1000)}", "dim"))
         return Group(*drawn)
 
     def _line(self, line: _Line) -> Text:
         text = self._text(f"{self._mark(success=line.success)} ", "green" if line.success else "red")
         text.append(shortened(line.path, 80), "")
-        text.append(f"  {duration_text(line.duration_ms)}", "dim")
         if line.is_adopted:
-            text.append("  adopted, not run", "cyan")
+            text.append("  adopted, not run: it was done", "cyan")
+        else:
+            text.append(f"  {duration_text(line.duration_ms)}", "dim")
         if line.has_evidence:
             text.append("  evidence holds", "green")
         if line.is_saved:

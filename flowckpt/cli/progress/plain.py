@@ -49,20 +49,12 @@ _LINES: dict[str, Callable[[Any], str]] = {
 class PlainLines:
     """Writes events as lines of text."""
 
-    def __init__(self) -> None:
-        self._adopted = ""
-
     def start(self) -> None:
         """Do nothing."""
 
     def tell(self, event: Event) -> None:
         """Write the event's line, and what was found below it."""
-        kind = event.kind
-        if kind == "StepAdopted":
-            self._adopted = event.path  # type: ignore[attr-defined]
-        elif kind == "StepCompleted" and event.path == self._adopted:  # type: ignore[attr-defined]
-            return
-        say(escaped(_LINES.get(kind, _other_line)(event)))
+        say(escaped(_LINES.get(event.kind, _other_line)(event)))
         for detail in getattr(event, "details", ()):
             say(f"  {escaped(detail)}")
 

@@ -17,7 +17,7 @@ import attrs
 from flowckpt.checkpoint import CheckpointData, History, Reason
 from flowckpt.codec.blob import Fetch
 from flowckpt.codec.checkpoints import CARRIED, check_schema, decode_head
-from flowckpt.codec.results import decode_result
+from flowckpt.codec.results import result_from
 from flowckpt.errors import CheckpointCorruptedError, DecodingError, ForeignRecordError
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.file.names import segment_name
@@ -221,7 +221,7 @@ def _join(image: RunImage, record: Record, fetch: Fetch) -> None:
     head = record.head
     try:
         if record.results:
-            made = [decode_result(document, fetch) for document in record.results]
+            made = [result_from(document, fetch) for document in record.results]
             image.history.extend(made, functools.partial(canonical_results, record.line))
         if (deletes := record.deletes) is not None:
             image._deleted.update(sequence for sequence in deletes if sequence <= image.last_sequence)

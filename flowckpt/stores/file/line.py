@@ -42,7 +42,9 @@ def opened(line: bytes, previous: bytes) -> bytes | None:
     cut = len(line) - TRAILER
     if cut < 1 or line[cut : cut + 11] != _MARK or line[-2:] != _END:
         return None
-    digest = sha256(previous + line[:cut]).digest()
+    digest_so_far = sha256(previous)
+    digest_so_far.update(memoryview(line)[:cut])  # a line may be as long as the run: no copies of it
+    digest = digest_so_far.digest()
     return digest if digest.hex().encode("ascii") == line[cut + 11 : -2] else None
 
 

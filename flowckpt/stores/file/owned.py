@@ -86,7 +86,7 @@ class OwnedRun:
             history = view.history
             if head_blobs or history.blobs:
                 self._save_blobs(view, list(head_blobs.values()))
-            results = b",".join(history.encoded[len(self.saved) : len(view)])
+            results = b",".join(history.encoded_between(len(self.saved), len(view)))
             self.writer.append(b'{"step_results":[%b],%b' % (results, head))
             self.saved, self.last_sequence, self._first = view, data.sequence, self._first or data
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from flowckpt.checkpoint import CheckpointData
-from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
-from flowckpt.filesystem import FileSystem
 from flowckpt.stores.base import Lease
 from flowckpt.stores.file.claim import claim
 from flowckpt.stores.file.clearing import sweep_cleared, write_tombstone
@@ -25,20 +23,11 @@ class FileRuns(ReadableRuns):
 
     Args:
         path: the store's directory.
-        allowed: types of file systems that are accepted although their locks are unsound.
-        filesystem: the operating-system calls.
-        clock: the time.
+        options: as for `Location`.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        allowed: Sequence[str] = (),
-        filesystem: FileSystem | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(path, allowed=allowed, filesystem=filesystem, clock=clock)
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(path, **options)
         self.owned: dict[str, OwnedRun] = {}
 
     def close(self) -> None:

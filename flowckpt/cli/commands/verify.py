@@ -1,0 +1,131 @@
+"""`flowckpt verify`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from flowckpt.checkpoint import CheckpointData
+from flowckpt.cli.claims import verdict_text
+from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.options import (
+    RunName,
+    color_option,
+    json_option,
+    network_option,
+    store_option,
+    target_option,
+    verify_option,
+)
+from flowckpt.cli.output import is_terminal, keep_for_document, write
+from flowckpt.cli.settings import color_allowed
+from flowckpt.cli.stored_runs import latest_of, opened_store, waited
+from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.cli.verification import Checked, check_evidence
+from flowckpt.engine import RunOptions
+from flowckpt.evidence.verdict import VerdictStatus
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt verify nightly
+  flowckpt verify nightly --checkpoint clean --verify stat
+  flowckpt verify nightly --jobs 8 --json"""
+
+_SUMMED = {
+    "verified": "verified",
+    "failed": "failed",
+    "cannot_tell": "cannot be checked",
+    "not_rechecked": "not checked again",
+}
+_COLORS = {"holds": "green", "fails": "red", "cannot be checked": "yellow", "not checked again": "bright_black"}
+
+
+@click.command("verify", epilog=_EXAMPLE)
+@click.argument("run", type=RunName())
+@click.option("--checkpoint", metavar="ID", help="The newest checkpoint of this id; the latest one where not given.")
+@click.option("--jobs", type=click.IntRange(1, 256), default=1, metavar="N", help="Check so many at the same time.")
+@verify_option
+@network_option
+@target_option
+@json_option
+@store_option
+@color_option
+def command(
+    run: str,
+    checkpoint: str | None,
+    jobs: int,
+    verify: str | None,
+    allow_network: tuple[str, ...],
+    target: str | None,
+    as_json: bool,
+    store: str | None,
+    no_color: bool,
+) -> int:
+    """Check the recorded evidence of each step against the world now. Changes nothing.
+
+    The program of the run is loaded only where a claim can be answered by nobody else. Exits with 10 where a step's
+    evidence does not hold, or cannot be checked.
+    """
+    if as_json:
+        keep_for_document()
+    checkpoints = opened_store(store)
+    data = latest_of(checkpoints, run) if checkpoint is None else waited(checkpoints.load(run, checkpoint))
+    options = RunOptions(verify=verify, allow_network=allow_network)
+    found = check_evidence(data, run, options, jobs=jobs, target=target)
+    stale = sum(not each.holds for each in found)
+    if as_json:
+        write(f"{json_text(_document(run, data, found, stale), indent=2)}\n")
+    else:
+        is_colored = is_terminal() and not no_color and color_allowed()
+        write("".join(f"{line}\n" for line in _lines(run, data, found, is_colored=is_colored)))
+    return ExitCode.STALE if stale else ExitCode.DONE
+
+
+def _counts(found: Sequence[Checked]) -> dict[str, int]:
+    counts = Counter({"total": 0, "verified": 0, "failed": 0, "cannot_tell": 0, "not_rechecked": 0})
+    for each in found:
+        counts.update(each.report.counts)
+    return dict(counts)
+
+
+def _document(run: str, data: CheckpointData, found: Sequence[Checked], stale: int) -> dict[str, Any]:
+    return {
+        "workflow_id": run,
+        "workflow_name": data.workflow_name,
+        "checkpoint_id": data.checkpoint_id,
+        "sequence": data.sequence,
+        "steps": [each.to_document() for each in found if each.path],
+        "checkpoint": [each.to_document() for each in found if not each.path],
+        "counts": _counts(found),
+        "stale": stale,
+    }
+
+
+def _lines(run: str, data: CheckpointData, found: Sequence[Checked], *, is_colored: bool) -> list[str]:
+    lines = [
+        f"evidence of run {escaped(run)} ({escaped(data.workflow_name)}), checkpoint {escaped(data.checkpoint_id)}"
+    ]
+    for each in found:
+        lines.append(escaped(each.path) if each.path else "the checkpoint itself")
+        for verdict in each.report.verdicts:
+            lines.append(f"  {_colored(escaped(verdict_text(verdict)), is_colored=is_colored)}")
+            lines += [f"    {escaped(detail)}" for detail in verdict.details]
+        counted = [verdict for verdict in each.report.verdicts if verdict.status is not VerdictStatus.NOT_RECHECKED]
+        if each.holds is not all(verdict.verified for verdict in counted):  # the policy of the pack decided
+            word = "is true" if each.holds else "is not true"
+            lines.append(f"  as a whole it {word}: {escaped(each.report.reason)}")
+    counts = _counts(found)
+    if not counts["total"]:
+        lines.append("there is nothing to check: no recorded result has evidence")
+        return lines
+    said = [f"{counts[key]} {word}" for key, word in _SUMMED.items() if counts[key] or key == "verified"]
+    lines.append(f"claims: {', '.join(said)}")
+    return lines
+
+
+def _colored(line: str, *, is_colored: bool) -> str:
+    word, colon, rest = line.partition(":")
+    return f"{click.style(word, fg=_COLORS.get(word))}{colon}{rest}" if is_colored else line

@@ -1,0 +1,421 @@
+"""The doors of the manager: begin a step, commit it, and take a task up again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from flowckpt.checkpoint import Reason
+from flowckpt.clock import Clock, SystemClock
+from flowckpt.codec.blob import Recorded
+from flowckpt.codec.tags import encode
+from flowckpt.errors import CheckpointNotFoundError, SettingError
+from flowckpt.evidence.model import EvidencePack
+from flowckpt.evidence.verdict import VerificationReport
+from flowckpt.evidence.verifier import EvidenceVerifier
+from flowckpt.manager import names
+from flowckpt.manager.claims import Verifying
+from flowckpt.manager.ownership import Tasks
+from flowckpt.manager.records import BegunStep, CommittedStep, RestoredTask, TaskCheckpoint
+from flowckpt.manager.removal import deleting_store, remove, remove_surplus
+from flowckpt.manager.restoring import load, restore
+from flowckpt.manager.stepping import begin, commit, encoded, find_begun
+from flowckpt.stores.base import CheckpointStore
+
+_AS_BEGUN: Any = object()
+
+
+class CheckpointManager:
+    """Checkpoints for plain loops: a step is begun with a state, done, and committed with evidence.
+
+    A task is a run of the store. The manager owns a task from its first change on until `release`, `finish_task` or
+    `close`; reading needs no ownership.
+
+    Args:
+        store: where checkpoints go.
+        base_path: the directory against which relative paths of evidence are taken; where not given, the one in which
+            the task was begun.
+        auto_verify: whether evidence is checked when a step is committed, and when a task is restored.
+        max_per_task: how many checkpoints a task keeps; None for all.
+        verifier: checks the evidence, in place of one for `base_path`.
+        clock: the time, for tests.
+
+    Attributes:
+        store: where checkpoints go.
+
+    Raises:
+        SettingError: `max_per_task` is not 1 or more, or the store cannot delete checkpoints.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        base_path: str | os.PathLike[str] | None = None,
+        auto_verify: bool = True,
+        max_per_task: int | None = None,
+        *,
+        verifier: EvidenceVerifier | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if verifier is not None and base_path is not None:
+            raise SettingError(
+                f"base_path {os.fspath(base_path)!r} is given, and a verifier, which has one of its own",
+                setting="base_path",
+                remedy="Give one of the two.",
+            )
+        self.store = store
+        self._most = names.checked_most(max_per_task)
+        if self._most is not None:
+            deleting_store(store, "max_per_task")
+        self._clock: Clock = clock or SystemClock()
+        base = None if base_path is None else str(Path(base_path).absolute())
+        self._verifying = Verifying(verifier, base, self._clock, is_automatic=auto_verify)
+        self._tasks = Tasks(store, self._clock, self._verifying)
+
+    def __repr__(self) -> str:
+        return f"<CheckpointManager on {self.store!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    async def begin_step(
+        self,
+        task_id: str,
+        checkpoint_type: str,
+        snapshot: Any,
+        work_item_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Record that a step begins; until it is committed or abandoned it is in doubt after a crash.
+
+        It takes the place of a step in doubt of the same type and work item that an earlier attempt began.
+
+        Args:
+            task_id: the task; made where it does not exist.
+            checkpoint_type: what kind of step it is.
+            snapshot: the state, of the types that a record can hold; later changes to it are not seen.
+            work_item_id: which piece of work it is.
+            metadata: notes of the program, of the same types.
+
+        Returns:
+            The step's id, for `commit_step`.
+
+        Raises:
+            SettingError: a name is blank or no text.
+            EncodingError: the state or the notes cannot be recorded.
+            RunLockedError: another process owns the task.
+            ForeignRecordError: the task is a run of the engine.
+            CheckpointStorageError: the store failed.
+        """
+        names.checked_text(checkpoint_type, "checkpoint_type")
+        if work_item_id is not None:
+            names.checked_text(work_item_id, "work_item_id")
+        held = encoded(snapshot)
+        noted = Recorded(encode(dict(metadata or {}), "metadata")).value()
+        async with self._tasks.changing(task_id) as task:
+            step = await begin(
+                task,
+                self._clock,
+                checkpoint_type=checkpoint_type,
+                work_item_id=work_item_id,
+                metadata=noted,
+                snapshot=held,
+            )
+        return step.step_id
+
+    async def commit_step(
+        self,
+        step_id: str,
+        evidence_pack: EvidencePack | None,
+        checkpoint_id: str | None = None,
+        *,
+        snapshot: Any = _AS_BEGUN,
+    ) -> str:
+        """Check a step's evidence, and make the step durable. Where its evidence does not hold, it stays begun.
+
+        Args:
+            step_id: what `begin_step` returned, in this process or in one that died.
+            evidence_pack: what the step claims of the outside world; None or an empty one claims nothing, and is never
+                a verified checkpoint.
+            checkpoint_id: what to call the checkpoint; the newest of an id is the one that is loaded.
+            snapshot: the state after the step; where not given, the one with which it was begun.
+
+        Returns:
+            The checkpoint's id: `TASK@CHECKPOINT`.
+
+        Raises:
+            StepNotBegunError: the step was committed or abandoned, or never begun.
+            EvidenceNotVerifiedError: the evidence does not hold; nothing was saved.
+            SettingError: the checkpoint's id is blank, or has an `@` or a `[`.
+            EncodingError: the state cannot be recorded.
+            RunLockedError: another process owns the task.
+            FencedError: another process has taken it over.
+            CheckpointStorageError: the store failed.
+        """
+        task_id, local_step_id = names.split_id(step_id, "step_id")
+        chosen = None if checkpoint_id is None else names.checked_checkpoint_id(checkpoint_id)
+        held = None if snapshot is _AS_BEGUN else encoded(snapshot)
+        async with self._tasks.changing(task_id) as task:
+            log = task.log
+            step = find_begun(log, step_id, local_step_id)
+        # Not under the lock: checks may take long, and other steps of the task go on meanwhile.
+        claims = await self._verifying.committed(log, evidence_pack, step.path)
+        async with self._tasks.changing(task_id) as task:
+            step = find_begun(task.log, step_id, local_step_id)
+            committed = await commit(task, self._clock, step, checkpoint_id=chosen, evidence=claims, snapshot=held)
+            if self._most is not None:
+                await remove_surplus(deleting_store(self.store, "max_per_task"), task, self._most, self._verifying)
+        return committed.id
+
+    async def abandon_step(self, step_id: str) -> None:
+        """Record that a begun step will not be committed: it is not in doubt any more.
+
+        Args:
+            step_id: what `begin_step` returned, in this process or in one that died.
+
+        Raises:
+            StepNotBegunError: it was committed or abandoned, or never begun.
+            RunLockedError: another process owns the task.
+            CheckpointStorageError: the store failed.
+        """
+        task_id, local_id = names.split_id(step_id, "step_id")
+        async with self._tasks.changing(task_id) as task:
+            find_begun(task.log, step_id, local_id)
+            begun = task.log.without_begun([local_id])
+            await task.save(Reason.MANUAL, "@abandoned", begun=begun.values())
+            task.log.begun = begun
+
+    async def in_doubt(self, task_id: str) -> tuple[BegunStep, ...]:
+        """Return the steps that were begun and not committed, oldest first: those of live processes, too.
+
+        Args:
+            task_id: the task; one that does not exist has none.
+
+        Raises:
+            CheckpointCorruptedError: its record is damaged.
+        """
+        log = await self._tasks.log_of(task_id)
+        return () if log is None else log.in_doubt()
+
+    # --- the plan of a task ------------------------------------------------------------------------------------------
+
+    async def plan_steps(self, task_id: str, steps: Sequence[str]) -> None:
+        """Record which steps a task has, so that `restore` can tell which remain. The same plan again is no change.
+
+        A committed step crosses off the planned one that is called as its work item, or as its type.
+
+        Args:
+            task_id: the task; made where it does not exist.
+            steps: the names, in their order; one that is there twice is to be done twice.
+
+        Raises:
+            SettingError: a name is blank or no text.
+            RunLockedError: another process owns the task.
+            CheckpointStorageError: the store failed.
+        """
+        plan = names.checked_plan(steps)
+        async with self._tasks.changing(task_id) as task:
+            log = task.log
+            if log.plan != plan:
+                metadata = log.metadata(plan=plan)
+                await task.save(Reason.MANUAL, "@plan", begun=log.begun.values(), metadata=metadata)
+                log.plan, log.is_finished = plan, False
+
+    async def finish_task(self, task_id: str) -> None:
+        """Record that a task is done, and give it up; a list of runs shows it as completed.
+
+        Args:
+            task_id: the task.
+
+        Raises:
+            CheckpointNotFoundError: there is no such task.
+            RunLockedError: another process owns it.
+            CheckpointStorageError: the store failed.
+        """
+        async with self._tasks.changing(task_id) as task:
+            if task.sequence == 0:
+                raise CheckpointNotFoundError(task_id)
+            await task.save(Reason.COMPLETED, "@completed", begun=task.log.begun.values())
+            task.log.is_finished = True
+            await self._tasks.give_up(task)
+
+    # --- taking a task up again --------------------------------------------------------------------------------------
+
+    async def restore(self, task_id: str) -> RestoredTask | None:
+        """Return where a task can be taken up again: behind its newest checkpoint that counts.
+
+        Args:
+            task_id: the task.
+
+        Returns:
+            The state, the completed and the remaining steps, and those in doubt; None where there is no such task.
+
+        Raises:
+            StaleStepError: the evidence of that checkpoint does not hold any more (with `auto_verify`).
+            CheckpointCorruptedError: its record is damaged.
+            ForeignRecordError: it is a run of the engine.
+        """
+        log = await self._tasks.log_of(task_id)
+        return None if log is None else await restore(self.store, log, log.current(), self._verifying)
+
+    async def restore_by_id(self, checkpoint_id: str) -> RestoredTask:
+        """Return what `restore` would return behind a checkpoint; changes nothing.
+
+        Args:
+            checkpoint_id: what `commit_step` returned.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint.
+            StaleStepError: its evidence does not hold any more (with `auto_verify`).
+            CheckpointCorruptedError: the record is damaged.
+        """
+        log, index = await self._tasks.found(checkpoint_id)
+        return await restore(self.store, log, index, self._verifying)
+
+    async def rollback_to_checkpoint(self, checkpoint_id: str) -> Any:
+        """Verify a checkpoint again and make it the one behind which the task goes on; return its state.
+
+        Later checkpoints stay in the list, and can be rolled forward to. Begun steps are given up: what they would
+        commit belongs to the state that was left.
+
+        Args:
+            checkpoint_id: what `commit_step` returned.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint.
+            StaleStepError: its evidence does not hold any more, or nobody can tell; nothing was changed.
+            RunLockedError: another process owns the task.
+            CheckpointStorageError: the store failed.
+        """
+        found, index = await self._tasks.found(checkpoint_id)
+        step = found.committed[index]
+        async with self._tasks.changing(step.task_id) as task:
+            log = task.log
+            if index >= len(log.committed) or log.committed[index] != step or not log.is_live(index):
+                raise CheckpointNotFoundError(step.task_id, step.id)
+            await self._verifying.refuse_stale(log, step)
+            snapshot = (await load(self.store, step)).snapshot
+            await task.save(Reason.MANUAL, "@rollback", begun=(), metadata=log.metadata(head=index))
+            log.head, log.begun, log.is_finished = index, {}, False
+        return snapshot
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    async def verify_checkpoint(self, checkpoint_id: str) -> VerificationReport:
+        """Check the evidence of a checkpoint against the world now; without any it is not verified.
+
+        Args:
+            checkpoint_id: what `commit_step` returned.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint.
+        """
+        log, index = await self._tasks.found(checkpoint_id)
+        return await self._verifying.report_of(log, log.committed[index])
+
+    async def get_last_verified_checkpoint(
+        self, task_id: str, checkpoint_type: str | None = None
+    ) -> TaskCheckpoint | None:
+        """Return the newest checkpoint that counts and whose evidence holds now; None where there is none.
+
+        Args:
+            task_id: the task.
+            checkpoint_type: what kind of step, or None for any.
+        """
+        log = await self._tasks.log_of(task_id)
+        if log is None:
+            return None
+        steps = [step for step in log.live_chain() if checkpoint_type in (None, step.checkpoint_type)]
+        found = await self._verifying.newest_that_holds(log, steps)
+        return None if found is None else await load(self.store, found)
+
+    async def get_checkpoint(self, checkpoint_id: str) -> TaskCheckpoint:
+        """Return a checkpoint with its state.
+
+        Args:
+            checkpoint_id: what `commit_step` returned; also one of your own without its task, where only one task
+                has it.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint.
+            CheckpointCorruptedError: its record is damaged.
+        """
+        log, index = await self._tasks.found(checkpoint_id)
+        return await load(self.store, log.committed[index])
+
+    async def list_checkpoints(
+        self, task_id: str, limit: int = 100, checkpoint_type: str | None = None
+    ) -> list[CommittedStep]:
+        """Return the checkpoints of a task without their states, newest first; none where there is no such task.
+
+        Args:
+            task_id: the task.
+            limit: how many at most.
+            checkpoint_type: what kind of step, or None for any.
+
+        Raises:
+            SettingError: the limit is negative, or no whole number.
+        """
+        log, most = await self._tasks.log_of(task_id), names.checked_limit(limit)
+        steps = [] if log is None else log.live_steps()
+        return [step for step in steps if checkpoint_type in (None, step.checkpoint_type)][:most]
+
+    async def delete_checkpoint(self, checkpoint_id: str) -> bool:
+        """Remove a checkpoint; tell whether there was one.
+
+        Args:
+            checkpoint_id: what `commit_step` returned.
+
+        Raises:
+            SettingError: the store cannot delete single checkpoints.
+            RunLockedError: another process owns the task.
+            CheckpointStorageError: the store failed.
+        """
+        store = deleting_store(self.store, "store")
+        try:
+            log, index = await self._tasks.found(checkpoint_id)
+        except CheckpointNotFoundError:
+            return False
+        step = log.committed[index]
+        async with self._tasks.changing(step.task_id) as task:
+            return await remove(store, task, step)
+
+    async def delete_all(self, task_id: str) -> int:
+        """Remove a task with all that belongs to it; return how many checkpoints it had.
+
+        Args:
+            task_id: the task; one that does not exist has none.
+
+        Raises:
+            ForeignRecordError: it is a run of the engine.
+            RunLockedError: another process owns it.
+            CheckpointStorageError: the store failed.
+        """
+        if await self._tasks.log_of(task_id) is None:
+            return 0
+        async with self._tasks.changing(task_id) as task:  # owned first: nobody can save to it meanwhile
+            count = len(task.log.live)
+            await self._tasks.give_up(task)
+            await self.store.clear(task_id)
+        return count
+
+    # --- ownership ---------------------------------------------------------------------------------------------------
+
+    async def release(self, task_id: str) -> None:
+        """Give a task up, so that another process can go on with it. No error where it is not owned.
+
+        Args:
+            task_id: the task.
+        """
+        await self._tasks.release(task_id)
+
+    async def close(self) -> None:
+        """Give up every task that this manager owns."""
+        await self._tasks.release_all()

@@ -1,0 +1,63 @@
+"""What is drawn of evidence and adoption."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from flowckpt.cli.progress.live import LiveProgress
+from flowckpt.events import (
+    CheckpointSaved,
+    EvidenceFailed,
+    EvidenceVerified,
+    StepAdopted,
+    StepCompleted,
+    StepRestored,
+    StepStarted,
+    WorkflowResumed,
+)
+
+
+def test_a_few_marks_say_what_was_found():
+    out = io.StringIO()
+    console = Console(file=out, width=120, highlight=False)
+    progress = LiveProgress(1, console)
+    for event in (
+        WorkflowResumed("one", "shop", 2, 3, "x"),
+        EvidenceVerified("one", "fetch", "resume", 1),
+        StepRestored("one", "fetch", True, 1.0),
+        EvidenceFailed("one", "clean\x1b", "resume", "0 of 1", ("clean.csv is gone",)),
+        EvidenceVerified("one", "load", "resume", 1),
+        StepStarted("one", "load", "python"),
+        StepCompleted("one", "load", 5.0),
+        StepStarted("one", "clean\x1b", "python"),
+        EvidenceVerified("one", "clean\x1b", "now", 1),
+        StepCompleted("one", "clean\x1b", 5.0),
+        StepAdopted("one", "pay"),
+        CheckpointSaved("one", "pay", 4, "step", 3),
+    ):
+        progress.tell(event)
+    console.print(progress._frame())
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    mark = lines[1][0]
+    assert lines[0] == "shop one  attempt 2"
+    assert lines[1] == f"{mark} 1 restored from one (attempt 1), the evidence of 1 holds"
+    assert lines[2] == "clean\\x1b: evidence does not hold: clean.csv is gone"
+    assert lines[3:6] == [
+        f"{mark} load  5 ms",
+        f"{mark} clean\\x1b  5 ms  evidence holds",
+        f"{mark} pay  adopted, not run: it was done  saved",
+    ]
+    assert lines[6].startswith("2 executed, 2 restored")
+
+
+def test_nothing_is_drawn_of_a_resume_that_is_refused():
+    out = io.StringIO()
+    console = Console(file=out, width=80)
+    progress = LiveProgress(1, console)
+    console.print(progress._frame())
+    assert out.getvalue() == ""
+    progress._began -= 2
+    console.print(progress._frame())
+    assert "reading the record" in out.getvalue()

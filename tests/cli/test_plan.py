@@ -1,0 +1,316 @@
+"""`flowckpt plan`, `flowckpt why`, and what the resume after them does: with real files, really changed."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+ALL = {"fetch": "rerun", "clean": "rerun", "count": "rerun", "load": "rerun"}
+HELD = {"fetch": "reuse", "clean": "reuse", "count": "reuse", "load": "rerun"}
+FROM_CLEAN = {**ALL, "fetch": "reuse"}
+REORDERED = (
+    '    cleaned = yield step("clean").python(clean, rows).evidence(file_sha256("clean.csv")).checkpoint()\n'
+    '    number = yield step("count").python(count, 1).checkpoint()\n'
+)
+
+
+def spoil(file, text):
+    """Change a file in place, and put its time back."""
+    before = file.stat()
+    file.write_text(text)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def nothing(shop):
+    pass
+
+
+def deleted(shop):
+    (shop.directory / "raw.csv").unlink()
+
+
+def edited(shop):
+    (shop.directory / "clean.csv").write_text("dirt")
+
+
+def edited_behind_its_time(shop):
+    spoil(shop.directory / "clean.csv", "dirty dirty dirty "[:18])
+
+
+def function(shop):
+    shop.edit("return rows * 2", "return rows * 2 + 0")
+
+
+def comment(shop):
+    shop.edit("return rows * 2", "return rows * 2  # twice")
+
+
+def argument(shop):
+    shop.edit("LIMIT = 3", "LIMIT = 4")
+
+
+def independent(shop):
+    lines = REORDERED.splitlines(keepends=True)
+    shop.edit(REORDERED, lines[1] + lines[0])
+
+
+def dependent(shop):
+    shop.edit('rows = yield step("fetch").python(fetch, LIMIT)', 'first = yield step("clean").python(clean, LIMIT + 1)')
+    shop.edit(
+        'cleaned = yield step("clean").python(clean, rows).evidence(file_sha256("clean.csv"))',
+        'cleaned = yield step("fetch").python(fetch, first)',
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "decisions", "code", "first_reason", "ran"),
+    [
+        (nothing, HELD, 0, None, ["load"]),
+        (deleted, ALL, 10, ("fetch", "evidence", "raw.csv does not exist"), ["fetch", "clean", "count", "load"]),
+        (edited, FROM_CLEAN, 10, ("clean", "evidence", "clean.csv"), ["clean", "count", "load"]),
+        (edited_behind_its_time, FROM_CLEAN, 10, ("clean", "evidence", "clean.csv"), ["clean", "count", "load"]),
+        (comment, HELD, 0, None, ["load"]),
+        (argument, ALL, 10, ("fetch", "arguments", "limit: 3 → 4"), ["fetch", "clean", "count", "load"]),
+        (independent, HELD, 0, None, ["load"]),
+        (dependent, {**ALL}, 10, ("clean", "arguments", "rows: 3 → 4"), ["clean", "fetch", "count", "load"]),
+    ],
+)
+def test_what_moved_is_seen_and_the_resume_does_what_the_plan_says(shop, change, decisions, code, first_reason, ran):
+    change(shop)
+    before = shop.stored()
+    document = shop("plan", "one", "--json").expect(code).document
+    assert {planned["path"]: planned["decision"] for planned in document["steps"]} == decisions
+    assert bool(document["stale"]) is (code == 10) and document["workflow_id"] == "one"
+    text = shop("plan", "one").expect(code).out
+    if first_reason is not None:
+        path, kind, detail = first_reason
+        planned = next(planned for planned in document["steps"] if planned["path"] == path)
+        assert planned["reasons"][0]["kind"] == kind and detail in planned["reasons"][0]["detail"]
+        lines = text.splitlines()
+        index = next(index for index, line in enumerate(lines) if line.startswith("rerun") and path in line)
+        assert lines[index + 1].strip().startswith(f"{kind}: ") and detail in lines[index + 1]
+        why = shop("why", "one", path, "--json").document
+        assert why["stale"] and why["reasons"] == planned["reasons"] and why["recorded"]["attempt"] == 1
+    else:
+        assert "3 reused, 1 run again (it took " in text
+    assert shop.stored() == before and shop.log() == []  # nothing was run, nothing was written
+    ended = shop("resume", "one", "--json").expect(0).document
+    assert shop.log() == ran
+    assert ended["steps"] == {"executed": len(ran), "restored": 4 - len(ran), "failed": 0}
+
+
+def test_stat_finds_an_edit_behind_the_time_of_a_file_by_its_change_time(shop):
+    edited_behind_its_time(shop)
+    assert shop.decisions("--verify", "stat", code=10) == FROM_CLEAN
+    assert shop("resume", "one", "--verify", "stat", "--json").expect(0).document["steps"]["executed"] == 3
+
+
+def test_an_edited_function_stops_the_resume_until_somebody_says(shop):
+    function(shop)
+    assert shop.decisions(code=10) == FROM_CLEAN
+    text = shop("plan", "one").expect(10).out
+    assert "The resume would stop: clean: code: clean(), or a helper in its module that it uses, was edited" in text
+    assert "1 reused, 3 run again (they took " in text
+    assert "again: flowckpt resume --on-code-change rerun one" in text
+    before = shop.stored()
+    refused = shop("resume", "one").expect(10)
+    assert refused.out == "" and refused.err.startswith("flowckpt: the recorded result of step 'clean' is stale: code:")
+    assert refused.err.splitlines()[1:] == [
+        "Run it and what follows again: flowckpt resume --on-code-change rerun one",
+        "Take its recorded result all the same: flowckpt resume --on-code-change reuse one",
+        "See it step by step: flowckpt plan one",
+    ]
+    assert shop("resume", "one", "--json").expect(10).out == "" and shop.log() == []
+    changed = {file for file, held in shop.stored().items() if before.get(file) != held}
+    assert all("segment" not in file and not file.endswith(".jsonl") for file in changed), changed
+    assert shop.decisions("--on-code-change", "reuse", code=10) == HELD
+    assert shop("resume", "one", "--on-code-change", "rerun", "--json").expect(0).document["steps"]["restored"] == 1
+    assert shop.log() == ["clean", "count", "load"]
+
+
+def test_an_edited_function_can_be_taken_on_trust(shop):
+    function(shop)
+    assert shop("resume", "one", "--on-code-change", "reuse", "--json").expect(0).document["steps"]["restored"] == 3
+    assert shop.log() == ["load"]
+
+
+def test_behind_a_stale_step_results_can_be_reused_by_their_arguments(shop):
+    shop.edit("return limit", "return limit + 0")
+    options = ("--on-code-change", "rerun", "--reuse", "inputs")
+    document = shop("plan", "one", "--json", *options).expect(10).document
+    assert [planned["decision"] for planned in document["steps"]] == ["rerun", "reuse", "reuse", "rerun"]
+    assert document["steps"][1]["assumes"] == ["fetch"]
+    assert "if fetch returns what was returned before" in shop("plan", "one", *options).out
+    shop("resume", "one", *options).expect(0)
+    assert shop.log() == ["fetch", "load"]
+
+
+def test_from_a_step_on_everything_is_run_again(shop):
+    assert shop.decisions("--from", "clean", code=0) == FROM_CLEAN
+    assert "forced: everything is run again from this step on" in shop("plan", "one", "--from", "clean").out
+    ran = shop("resume", "one", "--from", "nix").expect(12)
+    assert "run 'one' has no step 'nix'" in ran.err and "It has: fetch, clean, count, load." in ran.err
+    shop("resume", "one", "--from", "clean").expect(0)
+    assert shop.log() == ["clean", "count", "load"]
+    shop("resume", "one", "--from", "count").expect(0)  # it is complete by now
+    assert shop.log()[3:] == ["count", "load"]
+
+
+def test_an_inserted_step_is_another_workflow(shop):
+    shop.edit("    number = yield", '    yield step("audit").python(count, 2).checkpoint()\n    number = yield')
+    document = shop("plan", "one", "--json").expect(14).document
+    assert document["steps"][0]["decision"] == "reuse" and "'audit'" in document["stops"]
+    assert [planned["decision"] for planned in document["steps"] if planned["path"] == "count"] == ["orphaned"]
+    text = shop("plan", "one").expect(14).out
+    assert "Run everything again from where they differ: flowckpt resume --force one" in text
+    assert "'audit'" in shop("resume", "one").expect(14).err and shop.log() == []
+    assert shop("plan", "one", "--force", "--json").expect(0).document["stops"] == ""
+    shop("resume", "one", "--force").expect(0)
+    assert shop.log() == ["count", "count", "load"]
+
+
+def test_on_stale_says_what_comes_of_what_moved(shop):
+    deleted(shop)
+    assert shop.decisions("--on-stale", "reuse", code=10) == HELD
+    refused = shop("resume", "one", "--on-stale", "fail").expect(10)
+    assert "raw.csv does not exist" in refused.err and "resumed" not in refused.err
+    assert "flowckpt resume --on-stale rerun one" in refused.err
+    shop("resume", "one", "--on-stale", "reuse").expect(0)
+    assert shop.log() == ["load"]
+
+
+def test_what_turns_out_to_be_stale_on_the_way_keeps_its_exit_code(shop):
+    shop.edit("return limit", "return limit + 1")
+    options = ("--on-code-change", "rerun", "--reuse", "inputs", "--on-stale", "fail")
+    ran = shop("resume", "one", "--json", *options).expect(10)
+    assert shop.log() == ["fetch"] and ran.document["status"] == "failed"
+    assert "step 'clean' is stale" in ran.err and "rows: 3 → 4" in ran.err
+    command = "flowckpt resume --on-code-change rerun --reuse inputs --on-stale rerun one"
+    assert ran.err.splitlines()[-3] == f"Run it and what follows again: {command}"
+    shop(*command.split()[1:]).expect(0)
+    assert shop.log()[:2] == ["fetch", "clean"] and shop.log()[-1] == "load"
+
+
+def test_the_commands_that_go_on_keep_what_was_typed(shop, tmp_path):
+    function(shop)
+    (tmp_path / ".flowckpt").rename(tmp_path / "else where")
+    options = ("--store", "file:else where", "--target", "shop.py:shop", "--reuse", "inputs", "--allow-network", "db:1")
+    typed = "--store 'file:else where' --target shop.py:shop --reuse inputs --allow-network db:1"
+    line = f"flowckpt resume {typed} --on-code-change rerun one"
+    assert line in shop("resume", "one", *options).expect(10).err
+    assert line in shop("plan", "one", *options).expect(10).out
+
+
+def test_resume_can_show_its_plan_and_do_nothing(shop):
+    assert shop("resume", "--last", "--plan").expect(0).out == shop("plan", "one").expect(0).out
+    function(shop)
+    assert shop("resume", "one", "--plan", "--json").expect(10).document == shop("plan", "one", "--json").document
+    assert "exclude each other" in shop("resume", "one", "--plan", "--events").expect(2).err
+    assert shop.log() == []
+
+
+def test_a_complete_run_has_nothing_to_run(shop):
+    shop("resume", "one").expect(0)
+    assert "nothing to run: all 4 results are reused" in shop("plan", "one").expect(0).out
+    deleted(shop)
+    assert shop.decisions(code=10) == ALL
+    log = len(shop.log())
+    shop("resume", "one").expect(0)
+    assert shop.log()[log:] == ["fetch", "clean", "count", "load"]
+
+
+def test_a_live_run_can_be_planned(flowckpt):
+    process = flowckpt.start("run", "pipeline.py:naps", "-i", "seconds=0.5", "--id", "one")
+    flowckpt.wait_for("start 1")
+    ran = flowckpt("plan", "one", "--json").expect(0)
+    assert f"the run is running now, in process {process.pid}" in ran.err
+    assert ran.document["steps"][0]["decision"] == "reuse"
+    process.kill()
+    process.communicate()
+    steps = flowckpt("plan", "one", "--json").expect(0).document["steps"]
+    assert [planned["decision"] for planned in steps][0] == "reuse" and steps[-1]["decision"] == "new"
+    assert flowckpt.log().count("start 1") == 1
+
+
+def test_a_long_row_of_the_same_is_one_line(flowckpt):
+    flowckpt("run", "pipeline.py:naps", "-i", "count=30", "--id", "one").expect(0)
+    text = flowckpt("plan", "one").expect(0).out
+    assert "nap … nap[29]" in text and "30 steps" in text and len(text.splitlines()) == 3
+    assert len(flowckpt("plan", "one", "--json").document["steps"]) == 30
+
+
+def test_why_says_what_was_compared(shop):
+    text = shop("why", "one", "clean").expect(0).out
+    assert text.startswith("clean: reuse: ") and "argument rows: 3, no change seen" in text
+    assert "evidence holds: the content of clean.csv" in text and "when the step ended: verified, 20" in text
+    shop.edit("LIMIT = 3", "LIMIT = 4")
+    function(shop)
+    edited(shop)
+    text = shop("why", "one", "clean").expect(0).out
+    assert text.startswith("clean: rerun: ")
+    for said in ("code: shop:clean: edited", "upstream: fetch runs again", "evidence fails: the content of clean.csv"):
+        assert said in text
+    assert "argument limit: 3 → 4" in shop("why", "one", "fetch").expect(0).out
+    document = shop("why", "one", "fetch", "--json").document
+    assert document["arguments"] == [{"name": "limit", "recorded": 3, "moved": "3 → 4"}]
+    claim = document["evidence"]["claims"][0]
+    assert (
+        claim["status"] == "verified" and claim["now"]["verified"] and document["recorded"]["function"] == "shop:fetch"
+    )
+
+
+def test_why_of_steps_that_are_gone_new_or_unknown(shop):
+    ran = shop("why", "one", "nix").expect(12)
+    assert "run 'one' has no step 'nix'" in ran.err and "fetch, clean, count, load" in ran.err
+    shop.edit('    number = yield step("count").python(count, 1).checkpoint()\n', "    number = 1\n")
+    assert "does not yield it any more" in shop("why", "one", "count").expect(0).out
+
+
+def test_why_of_a_new_step(flowckpt):
+    process = flowckpt.start("run", "pipeline.py:naps", "-i", "seconds=0.5", "--id", "one")
+    flowckpt.wait_for("start 1")
+    process.kill()
+    process.communicate()
+    text = flowckpt("why", "one", "nap[1]").expect(0).out
+    assert text.startswith("nap[1]: new: it is new: it was never recorded")
+    assert flowckpt("why", "one", "nap", "--json").expect(0).document["path"] == "nap"
+
+
+def test_a_plan_shows_control_characters_as_escapes(flowckpt, tmp_path):
+    (tmp_path / "evil.py").write_text(
+        "from flowckpt import step, workflow\nNAME = '\\x1b[31mred\\x07'\n"
+        "def f(x):\n    return x\ndef g():\n    raise ValueError('x')\n"
+        "@workflow\ndef evil():\n    yield step(NAME).python(f, 1).checkpoint()\n    yield step('g').python(g).checkpoint()\n"
+    )
+    flowckpt("run", "evil.py", "--id", "one").expect(1)
+    for arguments in (["plan", "one"], ["plan", "one", "--json"], ["why", "one", "\x1b[31mred\x07"], ["verify", "one"]):
+        ran = flowckpt(*arguments).expect(0)
+        assert "\x1b" not in ran.out + ran.err and "\x07" not in ran.out + ran.err
+    assert "%1B%5B31mred%07" in flowckpt("plan", "one").out  # a path has them encoded
+
+
+def test_inputs_given_to_a_plan_must_match(flowckpt):
+    flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one").expect(1)
+    flowckpt("plan", "one", "-i", "source=a.csv").expect(0)
+    assert "source: 'a.csv' → 'b.csv'" in flowckpt("plan", "one", "-i", "source=b.csv").expect(14).err
+    assert "no run 'two'" in flowckpt("plan", "two").expect(12).err
+
+
+def test_options_take_only_their_words(shop):
+    for option in ("--on-stale", "--on-code-change", "--reuse", "--verify"):
+        assert option in shop("plan", "one", option, "nix").expect(2).err
+    assert "'db' is not of the form HOST:PORT" in shop("plan", "one", "--allow-network", "db").expect(2).err
+
+
+def test_steps_are_completed(shop):
+    def completed(words: str, position: int) -> list[str]:
+        ran = shop(_FLOWCKPT_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(position))
+        return ran.out.split()
+
+    assert completed("flowckpt why one c", 3) == ["plain,clean", "plain,count"]
+    assert completed("flowckpt why one --js", 3) == ["plain,--json"]
+    assert completed("flowckpt resume one --from f", 4) == ["plain,fetch"]
+    assert completed("flowckpt resume one --on-stale re", 4) == ["plain,rerun", "plain,reuse"]
+    assert completed("flowckpt verify on", 2) == ["plain,one"]
+    assert completed("flowckpt why nix c", 3) == []

@@ -1,0 +1,260 @@
+"""Taking a task up again: restore, roll back, and what remains to be done."""
+
+import pytest
+
+from flowckpt import EvidencePack
+from flowckpt.errors import CheckpointNotFoundError, SettingError, StaleStepError, StepNotBegunError
+from flowckpt.evidence import artifact_exists, file_sha256
+
+
+async def write(manager, world, name, text, state):
+    """One step that leaves a file and claims it."""
+    begun = await manager.begin_step("task", "write", state, name)
+    (world / name).write_text(text)
+    return await manager.commit_step(begun, EvidencePack([file_sha256(name)]), snapshot=state)
+
+
+async def steps(manager, *states, kind="train"):
+    """Steps that claim nothing."""
+    found = []
+    for state in states:
+        found.append(await manager.commit_step(await manager.begin_step("task", kind, None), None, snapshot=state))
+    return found
+
+
+def paths(restored):
+    return [step.path for step in restored.completed]
+
+
+# --- restore ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_task_goes_on_behind_its_newest_checkpoint(start):
+    manager = start()
+    await steps(manager, 1, 2, 3)
+    for each in (manager, start()):
+        restored = await each.restore("task")
+        assert restored.snapshot == 3
+        assert paths(restored) == ["train", "train[1]", "train[2]"]
+        assert (restored.remaining, restored.in_doubt, restored.is_finished) == (None, (), False)
+
+
+async def test_a_task_that_was_begun_and_never_committed_has_no_state_but_a_doubt(start):
+    begun = await start().begin_step("task", "train", "before")
+    restored = await start().restore("task")
+    assert (restored.checkpoint, restored.snapshot, restored.completed) == (None, None, ())
+    assert [step.step_id for step in restored.in_doubt] == [begun]
+
+
+async def test_a_checkpoint_can_be_restored_without_changing_where_the_task_stands(start):
+    manager = start()
+    first, _, _ = await steps(manager, 1, 2, 3)
+    await manager.plan_steps("task", ["train"] * 4)
+    for each in (manager, start()):
+        restored = await each.restore_by_id(first)
+        assert (restored.snapshot, paths(restored), restored.remaining) == (1, ["train"], ("train",) * 3)
+        assert (await each.restore("task")).snapshot == 3
+
+
+async def test_what_is_no_longer_true_is_not_restored(start, world):
+    manager = start()
+    first = await write(manager, world, "a", "one", 1)
+    second = await write(manager, world, "b", "two", 2)
+    (world / "b").unlink()
+    for each in (manager, start()):
+        with pytest.raises(StaleStepError, match=r"b does not exist.*rollback_to_checkpoint") as refused:
+            await each.restore("task")
+        assert (refused.value.workflow_id, refused.value.path) == ("task", "write[1]")
+        with pytest.raises(StaleStepError):
+            await each.restore_by_id(second)
+        assert (await each.restore_by_id(first)).snapshot == 1
+    assert (await start(auto_verify=False).restore("task")).snapshot == 2
+
+
+async def test_the_last_verified_checkpoint_is_the_newest_whose_evidence_holds_now(start, world):
+    manager = start()
+    first = await write(manager, world, "a", "one", 1)
+    second = await write(manager, world, "b", "two", 2)
+    await steps(manager, 3)
+    found = await manager.get_last_verified_checkpoint("task")
+    assert (found.id, found.snapshot) == (second, 2)
+    assert await start().get_last_verified_checkpoint("task", "train") is None
+    (world / "b").write_text("changed")
+    assert (await start().get_last_verified_checkpoint("task", "write")).id == first
+    (world / "a").unlink()
+    assert await start().get_last_verified_checkpoint("task") is None
+
+
+async def test_a_claim_that_need_be_true_only_once_is_not_asked_again(start, world):
+    (world / "lock").touch()
+    manager = start()
+    begun = await manager.begin_step("task", "upload", 1)
+    found = await manager.commit_step(begun, EvidencePack([artifact_exists("lock").transient()]))
+    (world / "lock").unlink()
+    assert (await start().restore("task")).snapshot == 1
+    assert await start().rollback_to_checkpoint(found) == 1
+    assert not (await start().verify_checkpoint(found)).verified
+
+
+# --- the plan --------------------------------------------------------------------------------------------------------
+
+
+async def test_what_remains_is_the_plan_without_what_was_committed(start):
+    manager = start()
+    await manager.plan_steps("task", ["load", "epoch-1", "epoch-2", "report", "report"])
+    assert (await start().restore("task")).remaining == ("load", "epoch-1", "epoch-2", "report", "report")
+    manager = start()
+    for kind, item in (("load", None), ("train", "epoch-2"), ("report", "weekly"), ("unplanned", None)):
+        await manager.commit_step(await manager.begin_step("task", kind, None, item), None)
+    await manager.begin_step("task", "train", None, "epoch-1")  # in doubt is not done
+    for each in (manager, start()):
+        assert (await each.restore("task")).remaining == ("epoch-1", "report")
+
+
+async def test_the_same_plan_again_saves_nothing_and_another_one_takes_its_place(start, reopen):
+    await start().plan_steps("task", ["a", "b"])
+    before = await reopen().list_checkpoints("task")
+    await start().plan_steps("task", ("a", "b"))
+    assert await reopen().list_checkpoints("task") == before
+    await start().plan_steps("task", ["c"])
+    assert (await start().restore("task")).remaining == ("c",)
+    await start().plan_steps("task", [])
+    assert (await start().restore("task")).remaining == ()
+
+
+@pytest.mark.parametrize("plan", ["train", 5, None, [""], [5], [None]])
+async def test_a_plan_is_a_list_of_names(start, plan):
+    with pytest.raises(SettingError):
+        await start().plan_steps("task", plan)
+
+
+async def test_a_plan_costs_its_bytes_once_and_not_at_every_step(start, reopen):
+    manager = start()
+    await manager.plan_steps("task", [f"item {number}" for number in range(2000)])
+    await steps(manager, 1, 2, 3)
+    plan, *later = reversed(await reopen().list_checkpoints("task"))
+    assert plan.size > 20_000
+    assert all(reference.size < 2000 for reference in later)
+
+
+async def test_a_finished_task_is_completed_and_given_up_and_can_be_taken_up_again(start, reopen):
+    manager = start()
+    await steps(manager, 1)
+    await manager.finish_task("task")
+    assert (await reopen().load_latest("task")).status == "completed"
+    restored = await start().restore("task")
+    assert (restored.is_finished, restored.snapshot) == (True, 1)
+    await steps(start(), 2)
+    assert (await start().restore("task")).is_finished is False
+    with pytest.raises(CheckpointNotFoundError):
+        await start().finish_task("another")
+    assert await reopen().load_latest("another") is None
+
+
+# --- rollback --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_rollback_is_durable_and_what_follows_goes_on_from_there(start):
+    manager = start()
+    await manager.plan_steps("task", ["train"] * 4)
+    first, second, third = await steps(manager, 1, 2, 3)
+    assert await manager.rollback_to_checkpoint(first) == 1
+    for each in (manager, start()):
+        restored = await each.restore("task")
+        assert (restored.snapshot, paths(restored), restored.remaining) == (1, ["train"], ("train",) * 3)
+    manager = start()
+    await steps(manager, "2b")
+    for each in (manager, start()):
+        assert paths(await each.restore("task")) == ["train", "train[3]"]
+        assert (await each.restore("task")).snapshot == "2b"
+        assert [step.id for step in await each.list_checkpoints("task")][1:] == [third, second, first]
+
+
+async def test_one_can_roll_forward_to_what_was_left(start):
+    manager = start()
+    first, _, third = await steps(manager, 1, 2, 3)
+    await manager.rollback_to_checkpoint(first)
+    await steps(manager, "2b")
+    assert await start().rollback_to_checkpoint(third) == 3
+    assert paths(await start().restore("task")) == ["train", "train[1]", "train[2]"]
+
+
+async def test_a_rollback_to_what_is_no_longer_true_is_refused_and_changes_nothing(start, world, reopen):
+    manager = start(auto_verify=False)
+    first = await write(manager, world, "a", "one", 1)
+    await write(manager, world, "b", "two", 2)
+    assert (await manager.verify_checkpoint(first)).verified
+    (world / "a").write_text("half")
+    before = await reopen().list_checkpoints("task")
+    for verify in (True, False):
+        with pytest.raises(StaleStepError, match="a: "):
+            await start(auto_verify=verify).rollback_to_checkpoint(first)
+    assert await reopen().list_checkpoints("task") == before
+    assert (await start().restore("task")).snapshot == 2
+    (world / "a").write_text("one")
+    assert await start().rollback_to_checkpoint(first) == 1
+
+
+async def test_a_rollback_gives_up_the_steps_that_are_begun(start):
+    manager = start()
+    (first,) = await steps(manager, 1)
+    begun = await manager.begin_step("task", "train", 1)
+    await manager.rollback_to_checkpoint(first)
+    for each in (manager, start()):
+        assert await each.in_doubt("task") == ()
+        with pytest.raises(StepNotBegunError, match="rollback"):
+            await each.commit_step(begun, None)
+
+
+async def test_the_last_verified_checkpoint_is_not_one_that_was_rolled_back(start, world):
+    manager = start()
+    first = await write(manager, world, "a", "one", 1)
+    second = await write(manager, world, "b", "two", 2)
+    await manager.rollback_to_checkpoint(first)
+    assert (await start().get_last_verified_checkpoint("task")).id == first
+    assert (await start().verify_checkpoint(second)).verified
+
+
+@pytest.mark.parametrize("given", ["task@nothing", "other@train", "nothing", "task@[2]train", "task@@plan"])
+async def test_a_checkpoint_that_is_not_there_is_not_found(start, reopen, given):
+    manager = start()
+    await manager.plan_steps("task", ["train"])
+    await steps(manager, 1)
+    before = await reopen().list_checkpoints("task")
+    manager = start()
+    for call in (
+        manager.get_checkpoint,
+        manager.verify_checkpoint,
+        manager.restore_by_id,
+        manager.rollback_to_checkpoint,
+    ):
+        with pytest.raises(CheckpointNotFoundError):
+            await call(given)
+    assert await reopen().list_checkpoints("task") == before
+    with pytest.raises(SettingError):
+        await manager.get_checkpoint(5)
+
+
+# --- listing ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_list_is_newest_first_limited_and_by_type(start):
+    manager = start()
+    for number in range(3):
+        await steps(manager, number, kind="train")
+        await steps(manager, number, kind="check")
+    for each in (manager, start()):
+        listed = await each.list_checkpoints("task")
+        assert [step.path for step in listed[:3]] == ["check[2]", "train[2]", "check[1]"]
+        assert len(await each.list_checkpoints("task", 4)) == 4
+        assert await each.list_checkpoints("task", 0) == []
+        assert [step.path for step in await each.list_checkpoints("task", 2, "train")] == ["train[2]", "train[1]"]
+        assert await each.list_checkpoints("task", checkpoint_type="none") == []
+        for limit in (-1, True, None, 1.5):
+            with pytest.raises(SettingError):
+                await each.list_checkpoints("task", limit)
+
+
+async def test_the_list_holds_no_more_than_a_hundred_where_nothing_is_said(start):
+    await steps(manager := start(), *range(105))
+    assert len(await manager.list_checkpoints("task")) == 100
