@@ -174,7 +174,8 @@ def _is_installed(file: str) -> bool:
 def _installed_directories() -> frozenset[Path]:
     # Of `site`, which Python has imported when it starts; `sysconfig` takes 4 ms of every resume.
     prefixes = dict.fromkeys([sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix])
-    paths = [Path(linecache.__file__).parent, *site.getsitepackages(list(prefixes)), site.getusersitepackages()]
+    standard = str(Path(str(linecache.__file__)).parent)
+    paths = [standard, *site.getsitepackages(list(prefixes)), site.getusersitepackages()]
     return frozenset(Path(path).resolve() for path in paths)
 
 

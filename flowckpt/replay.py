@@ -12,7 +12,7 @@ The rules:
 5. The end of the generator is a `Finish` or a `Crash`; before the whole record was used it is a change, like rule 3.
 6. Whoever drives may answer a `Restore` with `rerun`: the result is no longer true, and the command becomes an
    `Execute`. From then on the record binds nobody: what the generator yields may depend on what the step returns now.
-   The results that wait are dropped, or kept for those steps that are yielded again.
+   The results that wait are dropped, or become spare: a step that is yielded again may get its spare result back.
 
 So nothing is executed (but ephemeral steps) until every recorded result has found its step, or one was found untrue.
 
@@ -50,6 +50,8 @@ class Restore:
     path: str
     step: Step[Any]
     result: StepResult
+    is_spare: bool = False
+    """Whether the result is no longer, or not yet again, part of the run."""
 
 
 @attrs.define
@@ -79,6 +81,7 @@ class Replay:
         recorded: the results of its run.
         workflow_name: its workflow, for errors.
         drops_what_changed: whether the record gives way where the generator yields something else.
+        spare: results that are not part of the run, and that its steps may get back when they are yielded.
     """
 
     def __init__(
@@ -88,12 +91,13 @@ class Replay:
         workflow_name: str,
         *,
         drops_what_changed: bool = False,
+        spare: Mapping[str, StepResult] | None = None,
     ) -> None:
         self._generator = generator
         self._workflow_name = workflow_name
         self._is_bound = not drops_what_changed
-        self._keeps_rest = False
         self._waiting = {result.path: result for result in recorded}
+        self._spare = dict(spare or {})
         self._uses: dict[str, int] = {}
         self.dropped: list[StepResult] = []
         """Recorded results that are no longer part of the run."""
@@ -102,6 +106,11 @@ class Replay:
     def waiting(self) -> Mapping[str, StepResult]:
         """The recorded results that have not found their step, by path."""
         return self._waiting
+
+    @property
+    def spare(self) -> Mapping[str, StepResult]:
+        """The results that steps may still get back, by path."""
+        return self._spare
 
     def start(self) -> Command:
         """Run the generator up to its first step.
@@ -152,14 +161,16 @@ class Replay:
 
         Args:
             command: the command.
-            keeps_rest: whether the results that still wait may be restored; else they are dropped, too.
+            keeps_rest: whether the results that still wait become spare; else they are dropped, too.
 
         Returns:
             What to do instead.
         """
         self._is_bound = False
-        self._keeps_rest = keeps_rest
         self.dropped.append(command.result)
+        if keeps_rest:
+            self._spare.update(self._waiting)
+            self._waiting = {}
         self._drop_rest()
         return Execute(command.path, command.step, self._where())
 
@@ -181,32 +192,35 @@ class Replay:
         path = path_of(name, occurrence)
         if step.modifiers.is_ephemeral:
             return Execute(path, step, self._where())
-        if not self._waiting:
+        if not self._waiting and not self._spare:
             return Execute(path, step, self._where())
         result = self._waiting.pop(path, None)
+        is_spare = result is None
         if result is None:
-            if self._is_bound:
-                now = self._describe(path, step)
-                raise self._changed(f"yields the step {path!r}, which the record does not have", now)
-            self._drop_rest()
-            return Execute(path, step, self._where())
+            if self._waiting:
+                if self._is_bound:
+                    now = self._describe(path, step)
+                    raise self._changed(f"yields the step {path!r}, which the record does not have", now)
+                self._drop_rest()
+            result = self._spare.pop(path, None)
+            if result is None:
+                return Execute(path, step, self._where())
         action = step.action
         named = action.function_name
         if result.step_type != action.step_type or (
             result.function != named and _qualname(result.function) != _qualname(named)
         ):
-            if self._is_bound:
+            if self._is_bound and not is_spare:
                 self._waiting = {path: result, **self._waiting}
                 raise self._changed(f"yields another step under the path {path!r}", self._describe(path, step))
             self.dropped.append(result)
             self._drop_rest()
             return Execute(path, step, self._where())
-        return Restore(path, step, result)
+        return Restore(path, step, result, is_spare)
 
     def _drop_rest(self) -> None:
-        if not self._keeps_rest:
-            self.dropped += self._waiting.values()
-            self._waiting = {}
+        self.dropped += self._waiting.values()
+        self._waiting = {}
 
     def _finished(self, output: Any) -> Command:
         if self._waiting:

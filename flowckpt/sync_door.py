@@ -32,14 +32,15 @@ class InSync:
 
     def __init__(self, target: object) -> None:
         self._target: Any = target
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # with a factory it stays our own loop
+        self._runner: asyncio.Runner | None = None
         self._one_at_a_time = threading.Lock()
-        weakref.finalize(self, self._runner.close)
 
     def __repr__(self) -> str:
         return f"in_sync({self._target!r})"
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copying and the like ask before there is a target
+            raise AttributeError(name)
         found = getattr(self._target, name)
         if not callable(found):
             return found
@@ -75,8 +76,11 @@ class InSync:
         return self._waited(work, "wait_for")
 
     def close_loop(self) -> None:
-        """Close the loop; it closes by itself when nobody has this object any more."""
-        self._runner.close()
+        """Close the loop; it closes by itself when nobody has this object any more. A later call opens a new one."""
+        with self._one_at_a_time:
+            if self._runner is not None:
+                self._closing()
+                self._runner = None
 
     def _waited(self, work: Awaitable[T], door: str) -> T:
         try:
@@ -93,7 +97,20 @@ class InSync:
                 return await work
 
         with self._one_at_a_time:
+            if self._runner is None:
+                self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # a factory keeps it our own loop
+                self._runner.get_loop()
+                self._closing = weakref.finalize(self, _close, self._runner)
             return self._runner.run(alone())
+
+
+def _close(runner: asyncio.Runner) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        runner.close()
+    else:  # dropped inside another loop, beside which this one cannot run any more; nothing is left in it
+        runner.get_loop().close()
 
 
 def in_sync(target: object) -> InSync:

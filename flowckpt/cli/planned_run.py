@@ -52,7 +52,13 @@ async def _planned(run: RecordedRun, options: RunOptions) -> PlannedRun:
     # Not by engine.plan(): an input may have the name of one of its arguments.
     verifying = verifying_of(run.latest, None, options)
     resumption = await read_resumption(
-        run.workflow, run.workflow_id, run.latest, inputs=run.inputs, options=options, verifying=verifying
+        run.workflow,
+        run.workflow_id,
+        run.latest,
+        inputs=run.inputs,
+        options=options,
+        verifying=verifying,
+        store=run.store,
     )
     plan = await make_plan(run.workflow, run.workflow_id, resumption, verifying)
     return PlannedRun(plan, resumption.judge.reports, verifying)

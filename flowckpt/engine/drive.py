@@ -30,7 +30,7 @@ from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.ending import Ending
 from flowckpt.engine.failures import recorded_error, stale_step, step_failure, text_of
 from flowckpt.engine.result import StepCounts, WorkflowResult
-from flowckpt.engine.resumption import kept_history
+from flowckpt.engine.resumption import kept_history, with_reusable, without_reusable
 from flowckpt.engine.settling import RUN, Settling
 from flowckpt.engine.streaming import StreamedTry
 from flowckpt.engine.superseded import AT_MOST_ONCE, NOT_UNDONE, ON_RERUN, Superseded
@@ -123,8 +123,6 @@ class Drive:
     _failed: int = 0
     _began_ns: int = 0
     _is_begun: bool = False
-    _is_cut: bool = False
-    """Whether results were let go: what is restored from then on is appended to the history that is left."""
     _in_flight: tuple[str, ...] = ()
 
     async def events(self) -> AsyncGenerator[Event, None]:
@@ -157,7 +155,7 @@ class Drive:
                     step, result = command.step, command.result
                     if result.evidence is not None and result.success:
                         report = judge.reports.get(result.path)
-                        if self._is_cut or is_open(report):  # the world has moved on, or could not be asked before
+                        if self._executed or is_open(report):  # the world has moved on, or could not be asked before
                             report = judge.reports[result.path] = await self.verifying.look_again(step, result)
                         if report is not None and report.outcome != "no_evidence":
                             yield evidence_event(run, result.path, report, "resume")
@@ -167,7 +165,7 @@ class Drive:
                             raise stale_step(run, result.path, reasons)
                         command = replay.rerun(command, keeps_rest=judge.policy.reuse is ReuseMode.INPUTS)
                         continue
-                    if self._is_cut:
+                    if command.is_spare:
                         append_result(self.checkpointer.history, result)
                     self._restored += 1
                     if self.is_observed:
@@ -265,6 +263,7 @@ class Drive:
                 elif isinstance(command, Finish):
                     if replay.dropped:
                         self._let_go()
+                    self.checkpointer.metadata = without_reusable(self.checkpointer.metadata)
                     output = codec.encode(command.output, self.workflow.output_type, place="the workflow's output")
                     break
                 else:
@@ -348,10 +347,11 @@ class Drive:
         """Take what replay has dropped, and what it still keeps back, out of the history."""
         replay, checkpointer = self.replay, self.checkpointer
         self.superseded.add(replay.dropped)
-        if not self._is_cut:
-            self._is_cut = True
-            gone = {result.path for result in replay.dropped} | replay.waiting.keys()
+        if not self._is_begun:
+            gone = {result.path for result in replay.dropped} | replay.spare.keys()
             checkpointer.history = kept_history(checkpointer.history.view(), gone)
+            if replay.spare and self.resumed_from is not None:
+                checkpointer.metadata = with_reusable(checkpointer.metadata, self.resumed_from.attempt)
         replay.dropped.clear()
         self._write_down_superseded()
 

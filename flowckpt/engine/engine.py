@@ -154,7 +154,7 @@ class WorkflowEngine:
             raise CheckpointNotFoundError(run)
         checks = verifying.verifying_of(latest, self._verifier, options)
         found = await resumption.read_resumption(
-            workflow, run, latest, inputs=inputs, options=options, verifying=checks
+            workflow, run, latest, inputs=inputs, options=options, verifying=checks, store=self.store
         )
         return await planning.make_plan(workflow, run, found, checks)
 

@@ -88,6 +88,7 @@ class Planning:
             history.results,
             self.workflow.name,
             drops_what_changed=policy.is_forced,
+            spare=resumption.spare,
         )
         ends_at = ""
         try:

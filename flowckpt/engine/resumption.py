@@ -18,6 +18,10 @@ from flowckpt.errors import StepNotFoundError, WorkflowChangedError
 from flowckpt.plan.judge import Judge
 from flowckpt.plan.policy import ResumePolicy, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
+from flowckpt.stores.base import CheckpointStore, KeepsAttempts
+
+REUSABLE = "reusable_from"
+"""In the metadata: the attempts whose results may be reused although the history no longer holds them."""
 
 
 @attrs.frozen
@@ -32,6 +36,7 @@ class Resumption:
         cut: the results that do not count from the beginning, and why, by path.
         superseded: those of them, and of earlier reruns, that their steps must look at.
         in_doubt: the steps whose start was recorded and whose end was not.
+        spare: results of earlier attempts that their steps may get back, by path.
     """
 
     latest: CheckpointData
@@ -41,6 +46,7 @@ class Resumption:
     cut: Mapping[str, tuple[StepResult, Reason]]
     superseded: Superseded
     in_doubt: frozenset[str]
+    spare: Mapping[str, StepResult] = attrs.field(factory=dict)
 
 
 async def read_resumption(
@@ -51,6 +57,7 @@ async def read_resumption(
     inputs: Mapping[str, Any],
     options: RunOptions,
     verifying: Verifying,
+    store: CheckpointStore,
 ) -> Resumption:
     """Read a record and compare it with the inputs and with the world.
 
@@ -61,6 +68,7 @@ async def read_resumption(
         inputs: inputs given again, perhaps none.
         options: how the resume is to be done.
         verifying: checks the recorded claims.
+        store: what the record came from, for what earlier attempts left behind.
 
     Raises:
         WorkflowChangedError: it is the record of another workflow.
@@ -82,8 +90,46 @@ async def read_resumption(
     history = kept_history(view, cut.keys())
     superseded = Superseded(latest.metadata)
     superseded.add(result for result, _ in cut.values())
-    reports = await verifying.reports_of(history.results)
-    return Resumption(latest, bound, history, Judge(policy, reports), cut, superseded, frozenset(latest.in_flight))
+    spare: Mapping[str, StepResult] = {}
+    if policy.reuse is ReuseMode.INPUTS and REUSABLE in latest.metadata:
+        spare = await _spare(store, workflow_id, latest, {result.path for result in history.results} | cut.keys())
+    reports = await verifying.reports_of([*history.results, *spare.values()])
+    judge = Judge(policy, reports)
+    return Resumption(latest, bound, history, judge, cut, superseded, frozenset(latest.in_flight), spare)
+
+
+async def _spare(
+    store: CheckpointStore, workflow_id: str, latest: CheckpointData, taken: Collection[str]
+) -> dict[str, StepResult]:
+    """Return what earlier attempts left behind for reuse, when the one that was to reuse it died on the way."""
+    found: dict[str, StepResult] = {}
+    if isinstance(store, KeepsAttempts):
+        for attempt in latest.metadata[REUSABLE]:
+            data = await store.load_attempt(workflow_id, attempt)
+            results = () if data is None else data.step_results
+            found.update({each.path: each for each in results if each.success and each.path not in taken})
+    return found
+
+
+def with_reusable(metadata: Mapping[str, Any], attempt: int) -> dict[str, Any]:
+    """Return metadata that say that an attempt left results behind that may be reused.
+
+    Args:
+        metadata: the metadata of the run.
+        attempt: the attempt.
+    """
+    return {**metadata, REUSABLE: sorted({*metadata.get(REUSABLE, ()), attempt})}
+
+
+def without_reusable(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata of a run that has found all its results.
+
+    Args:
+        metadata: the metadata of the run.
+    """
+    if REUSABLE not in metadata:
+        return metadata
+    return {name: value for name, value in metadata.items() if name != REUSABLE}
 
 
 def kept_history(view: HistoryView, gone: Collection[str]) -> History:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowckpt import codec
 from flowckpt.blocking import finish_despite_cancel
-from flowckpt.checkpoint import CheckpointData, History, Status
+from flowckpt.checkpoint import CheckpointData, History, Status, StepResult
 from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
 from flowckpt.codec.results import plain_tree
@@ -137,6 +137,7 @@ class Session:
             inputs=self._inputs,
             options=self._options,
             verifying=verifying,
+            store=self._store,
         )
         if latest.status is Status.COMPLETED:
             plan = await planning.make_plan(self._workflow, self._workflow_id, resumption, verifying)
@@ -152,6 +153,7 @@ class Session:
             metadata,
             verifying,
             drops_what_changed=resumption.judge.policy.is_forced,
+            spare=resumption.spare,
         )
         drive.resumed_from = latest
         drive.judge = resumption.judge
@@ -168,6 +170,7 @@ class Session:
         verifying: Verifying,
         *,
         drops_what_changed: bool = False,
+        spare: Mapping[str, StepResult] | None = None,
     ) -> Drive:
         workflow = self._workflow
         checkpointer = Checkpointer(
@@ -185,7 +188,7 @@ class Session:
         )
         step_fingerprint(workflow.function)  # reads the source of its module now, before anybody edits it
         generator = workflow(**bound.values(workflow))
-        replay = Replay(generator, history.results, workflow.name, drops_what_changed=drops_what_changed)
+        replay = Replay(generator, history.results, workflow.name, drops_what_changed=drops_what_changed, spare=spare)
         return Drive(workflow, replay, checkpointer, self._clock, self._random, self.interrupts, verifying)
 
 

@@ -60,11 +60,8 @@ class CheckpointManager:
         clock: Clock | None = None,
     ) -> None:
         if verifier is not None and base_path is not None:
-            raise SettingError(
-                f"base_path {os.fspath(base_path)!r} is given, and a verifier, which has one of its own",
-                setting="base_path",
-                remedy="Give one of the two.",
-            )
+            said = f"base_path {os.fspath(base_path)!r} is given, and a verifier, which has one of its own"
+            raise SettingError(said, setting="base_path", remedy="Give one of the two.")
         self.store = store
         self._most = names.checked_most(max_per_task)
         if self._most is not None:
@@ -334,7 +331,7 @@ class CheckpointManager:
             return None
         steps = [step for step in log.live_chain() if checkpoint_type in (None, step.checkpoint_type)]
         found = await self._verifying.newest_that_holds(log, steps)
-        return None if found is None else await load(self.store, found)
+        return found and await load(self.store, found)
 
     async def get_checkpoint(self, checkpoint_id: str) -> TaskCheckpoint:
         """Return a checkpoint with its state.

@@ -75,7 +75,8 @@ async def begin(
         snapshot: the state before it, encoded.
     """
     log = task.log
-    path = log.new_path(checkpoint_type)
+    gone = log.superseded_by(checkpoint_type, work_item_id, task.attempt)
+    path = log.new_path(checkpoint_type, gone)
     local_id = marker_id(path, task.sequence + 1)
     step = BegunStep(
         public_id(log.task_id, local_id),
@@ -89,7 +90,6 @@ async def begin(
         snapshot,
         clock.elapsed_ns(),
     )
-    gone = log.superseded_by(checkpoint_type, work_item_id, task.attempt)
     begun = {**log.without_begun(gone), local_id: step}
     description = description_of(step)
     await task.save(Reason.IN_DOUBT, local_id, begun=begun.values(), snapshot=snapshot, description=description)

@@ -132,15 +132,16 @@ class TaskLog:
             said["head"] = head
         return {"base_path": self.base_path, "manager": said}
 
-    def new_path(self, checkpoint_type: str) -> str:
+    def new_path(self, checkpoint_type: str, gone: Sequence[str] = ()) -> str:
         """Return the place of the next step of a type; none is given twice by one log.
 
         Args:
             checkpoint_type: the type.
+            gone: the begun steps that it takes the place of, by their ids in the store.
         """
         if self._uses is None:
             self._uses = Counter(step.checkpoint_type for step in self.committed)
-        taken = {step.path for step in self.begun.values()}
+        taken = {step.path for step in self.without_begun(gone).values()}
         while True:
             path = path_of(checkpoint_type, self._uses[checkpoint_type])
             self._uses[checkpoint_type] += 1

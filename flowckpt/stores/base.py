@@ -185,6 +185,23 @@ class DeletesCheckpoints(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsAttempts(Protocol):
+    """A store that keeps what an attempt left behind, also where a later one went back behind it."""
+
+    async def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
+        """Return the last checkpoint of an attempt, as the attempt left it; None where it saved none.
+
+        Args:
+            workflow_id: the run.
+            attempt: which, from 1.
+
+        Raises:
+            CheckpointCorruptedError: its record is damaged.
+        """
+        ...
+
+
 @attrs.frozen
 class Finding:
     """Something that the check of a store found.

@@ -85,6 +85,8 @@ class _Run:
     saved: HistoryView = attrs.field(factory=lambda: History().view())
     blobs: dict[str, bytes] = attrs.field(factory=dict)
     previous: CheckpointData | None = None
+    former: list[_Run] = attrs.field(factory=list)
+    """The run as it was, each time that an attempt went back behind what an earlier one had saved."""
 
     @property
     def live(self) -> list[_Record]:
@@ -160,6 +162,8 @@ class MemoryCheckpointStore:
     def _go_back_to(self, run: _Run, view: HistoryView) -> None:
         """Let go of the results that the new attempt does not share, and of the checkpoints that hold them."""
         shared = self._history(run).view().shared_length(view)
+        if run.records and run.records[-1].results > shared:
+            run.former.append(attrs.evolve(run, records=run.records, encoded=run.encoded[:]))
         run.records = [record for record in run.records if record.results <= shared]
         kept = run.records[-1].results if run.records else 0
         del run.encoded[kept:]
@@ -198,6 +202,15 @@ class MemoryCheckpointStore:
         merged.update(record.head)
         data = checkpoints.decode_head(merged, self._history(run, record.results).view(), run.fetch)
         return attrs.evolve(data, extra=copy.deepcopy(data.extra)) if data.extra else data
+
+    async def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
+        """Decode the last checkpoint of an attempt, as the attempt left it; see `KeepsAttempts`."""
+        run = self._runs.get(workflow_id)
+        for state in [] if run is None else [*run.former, run]:
+            for record in reversed(state.live):
+                if record.head["attempt"] == attempt:
+                    return self._data(state, record)
+        return None
 
     async def clear(self, workflow_id: str) -> None:
         """Forget the run; see `CheckpointStore.clear`."""

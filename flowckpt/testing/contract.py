@@ -42,7 +42,7 @@ from flowckpt.errors import (
     RunLockedError,
     SaveConflictError,
 )
-from flowckpt.stores.base import CheckpointStore, DeletesCheckpoints, ListsRuns, OwnsRuns
+from flowckpt.stores.base import CheckpointStore, DeletesCheckpoints, KeepsAttempts, ListsRuns, OwnsRuns
 
 RUN = "run-1"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -758,3 +758,29 @@ class CheckpointStoreContract:
         assert await self.shown(store) == [(6, "c6")]
         await owning.release(RUN)
         assert (await owning.acquire(RUN)).last_sequence == 6
+
+    # --- what attempts left behind -----------------------------------------------------------------------------------
+
+    async def test_what_an_attempt_left_behind_can_be_loaded_also_when_a_later_one_went_back(
+        self, store: CheckpointStore
+    ) -> None:
+        owning, keeping = self.able(store, OwnsRuns), self.able(store, KeepsAttempts)
+        old = results("a", "b", "c")
+        for sequence in (1, 2, 3):
+            await store.save(RUN, checkpoint(sequence, old[:sequence]))
+        assert await keeping.load_attempt(RUN, 2) is None
+        await owning.release(RUN)
+        await owning.acquire(RUN)
+        new = [*old[:1], *results("other", first=2)]
+        await store.save(RUN, checkpoint(4, new, attempt=2))
+        await owning.release(RUN)
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(5, results("anew"), attempt=3))
+        await owning.release(RUN)
+        keeping = self.able(self.reopen(store), KeepsAttempts)
+        for attempt, sequence, held in ((1, 3, old), (2, 4, new), (3, 5, results("anew"))):
+            found = await keeping.load_attempt(RUN, attempt)
+            assert found is not None
+            assert (found.sequence, found.attempt, list(found.step_results)) == (sequence, attempt, held)
+        assert await keeping.load_attempt(RUN, 4) is None
+        assert await keeping.load_attempt("no-such-run", 1) is None

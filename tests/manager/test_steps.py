@@ -248,6 +248,7 @@ async def test_the_same_work_begun_again_after_a_crash_takes_the_place_of_the_do
     assert [step.step_id for step in await start().in_doubt("task")] == [other, new]
     with pytest.raises(StepNotBegunError, match="begun again"):
         await start().commit_step(old, None)
+    assert await start().commit_step(new, None) == "task@train"
 
 
 async def test_the_same_work_begun_twice_by_one_process_is_two_steps(start):

@@ -15,11 +15,25 @@ CLAIM = {"pack": {"evidence": [{}]}, "outcome": "verified"}
 def committed(log, number, *, is_verified=False, item=None):
     evidence = CLAIM if is_verified else None
     return CommittedStep(
-        f"t@s{number}", "t", f"t@[{number}]", f"s{number}", "kind", item, {}, number, NOON, NOON, 0.0, log.head, evidence
+        f"t@s{number}",
+        "t",
+        f"t@[{number}]",
+        f"s{number}",
+        "kind",
+        item,
+        {},
+        number,
+        NOON,
+        NOON,
+        0.0,
+        log.head,
+        evidence,
     )
 
 
-ACTIONS = st.lists(st.tuples(st.sampled_from(["commit", "claim", "rollback", "remove"]), st.integers(0, 30)), max_size=40)
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["commit", "claim", "rollback", "remove"]), st.integers(0, 30)), max_size=40
+)
 
 
 @given(ACTIONS)

@@ -27,14 +27,14 @@ _log = logging.getLogger("flowckpt")
 class ReadableRuns(Location):
     """The runs of a file store, to be read."""
 
-    def image(self, workflow_id: str) -> RunImage:
-        """Read a run; one that is cleared or that has no directory is empty."""
+    def image(self, workflow_id: str, below: int | None = None) -> RunImage:
+        """Read a run, or its attempts below a number; one that is cleared or that has no directory is empty."""
 
         def read_once() -> RunImage:
             with self._run_directory(workflow_id) as directory:
                 if directory is None:
                     return RunImage(workflow_id)
-                return read_image(self._filesystem, directory, workflow_id, self._fetch(workflow_id))
+                return read_image(self._filesystem, directory, workflow_id, self._fetch(workflow_id), below)
 
         return self._steadily(workflow_id, "read", read_once)
 
@@ -42,6 +42,12 @@ class ReadableRuns(Location):
         """Return the newest checkpoint of an image."""
         found = image.checkpoints()
         return image.data(found[-1], self._fetch(workflow_id)) if found else None
+
+    def latest_of_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
+        """Return the last checkpoint of an attempt, as the attempt left it."""
+        image = self.image(workflow_id, attempt + 1)
+        latest = self.latest(workflow_id, image)
+        return latest if latest is not None and latest.attempt == attempt else None
 
     def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
         """Return the newest checkpoint of an id."""

@@ -111,6 +111,10 @@ class FileCheckpointStore:
         """Append that the checkpoints of that id are deleted; see `DeletesCheckpoints`."""
         return await run_blocking(lambda: self.runs.delete(workflow_id, checkpoint_id))
 
+    async def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
+        """Return the last checkpoint of an attempt, from the segments up to its own; see `KeepsAttempts`."""
+        return await run_blocking(lambda: self.runs.latest_of_attempt(workflow_id, attempt))
+
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Read all segments and large values and verify them; see `ChecksIntegrity`."""
         return await run_blocking(lambda: self.runs.check(workflow_id))
