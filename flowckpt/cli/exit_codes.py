@@ -39,6 +39,7 @@ _BY_ERROR: dict[type[BaseException], ExitCode] = {
     errors.StepDefinitionError: ExitCode.USAGE,
     errors.TargetError: ExitCode.USAGE,
     errors.InputError: ExitCode.USAGE,
+    errors.SettingError: ExitCode.USAGE,
     errors.EncodingError: ExitCode.USAGE,  # an input; a step's output that cannot be recorded is a failed workflow
     errors.RunExistsError: ExitCode.USAGE,
     errors.StoreSpecError: ExitCode.USAGE,

@@ -204,11 +204,12 @@ class Drive:
                     started_at, started_ns, tries, undo = clock.now(), clock.elapsed_ns(), 0, settled.undo
                     while True:
                         tries += 1
-                        if undo is not None and (unable := await self._settling().undone(step, undo)) is None:
+                        unable = None if undo is None else await self._settling().undone(step, undo)
+                        if unable is None:
                             undo = None
                         if settled.outcome is not None:
                             outcome = settled.outcome
-                        elif undo is not None and unable is not None:  # the step is not run
+                        elif unable is not None:  # the step is not run
                             outcome = unable
                         elif action.step_type == "command" and self.is_observed:
                             streamed = StreamedTry(self._runner, step, (run, path, attempt, tries, arguments))

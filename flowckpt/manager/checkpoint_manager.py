@@ -331,7 +331,7 @@ class CheckpointManager:
             return None
         steps = [step for step in log.live_chain() if checkpoint_type in (None, step.checkpoint_type)]
         found = await self._verifying.newest_that_holds(log, steps)
-        return found and await load(self.store, found)
+        return None if found is None else await load(self.store, found)
 
     async def get_checkpoint(self, checkpoint_id: str) -> TaskCheckpoint:
         """Return a checkpoint with its state.
