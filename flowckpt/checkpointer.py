@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +12,11 @@ from flowckpt.blocking import finish_despite_cancel, may_block
 from flowckpt.checkpoint import CheckpointData, History, Reason, StepError
 from flowckpt.checkpoint.data import STATUS_OF_REASON, checkpoint_of
 from flowckpt.clock import Clock
-from flowckpt.errors import CheckpointStorageError, EncodingError, FlowckptError
+from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError
 from flowckpt.stores.base import CheckpointStore
+from flowckpt.triggers import Progress, Trigger, asks_for_checkpoint
+
+_log = logging.getLogger("flowckpt")
 
 
 @attrs.define(eq=False, repr=False)
@@ -31,7 +35,10 @@ class Checkpointer:
         attempt: the attempt, the fencing number.
         sequence: the number of the last checkpoint.
         history: the run's results, which grow while it goes on.
-        is_usable: whether a further save makes sense: none does after one whose outcome is unknown.
+        trigger: asks for checkpoints besides the explicit ones, or None.
+        goes_on_unsaved: whether the run goes on when a checkpoint behind a step cannot be saved.
+        is_usable: whether a further save makes sense: none does after one whose outcome is unknown, where the run does
+            not go on regardless.
         attempted: the checkpoint that was saved last, or that could not be.
     """
 
@@ -46,8 +53,42 @@ class Checkpointer:
     attempt: int
     sequence: int
     history: History
+    trigger: Trigger | None = None
+    goes_on_unsaved: bool = False
     is_usable: bool = True
     attempted: CheckpointData | None = None
+    _saved_results: int = 0
+    _saved_ns: int = 0
+
+    def is_due(self) -> bool:
+        """Tell whether the trigger asks for a checkpoint now, after a step that has none of its own."""
+        if self.trigger is None:
+            return False
+        results = len(self.history.results)
+        seconds = (self.clock.elapsed_ns() - self._saved_ns) / 1e9
+        progress = Progress(results - self._saved_results, seconds, results, self.clock.now())
+        return asks_for_checkpoint(self.trigger, progress, _log)
+
+    async def save_or_go_on(self, reason: Reason, checkpoint_id: str | None = None) -> CheckpointData | FlowckptError:
+        """Make the checkpoint behind a step durable, or return why that was not possible where the run goes on then.
+
+        Args:
+            reason: why it is taken.
+            checkpoint_id: what to call it; see `save`.
+
+        Raises:
+            FencedError: the run was taken over by another owner.
+            FlowckptError: it could not be saved, and the run is to stop then.
+        """
+        try:
+            return await self.save(reason, checkpoint_id)
+        except FencedError:
+            raise
+        except FlowckptError as failure:
+            if not self.goes_on_unsaved:
+                raise
+            self.is_usable = True
+            return failure
 
     async def save(
         self,
@@ -116,4 +157,7 @@ class Checkpointer:
                 remedy=f"'flowckpt resume {self.workflow_id}' finds out what was saved.",
             ) from failure
         self.is_usable = True
+        self._saved_results = len(self.history.results)
+        if self.trigger is not None:
+            self._saved_ns = self.clock.elapsed_ns()
         return data

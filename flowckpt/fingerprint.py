@@ -42,16 +42,18 @@ _MOST_PARTS, _MOST_MODULES = 32, 256
 
 
 def fingerprint(function: Callable[..., Any]) -> str:
-    """Return the fingerprint of a function; empty where its source is not at hand (a REPL, a builtin).
+    """Return the fingerprint of a function's own text; empty where its source is not at hand (a REPL, a builtin).
 
     Args:
-        function: the function; decorators around it that keep `__wrapped__` are looked through.
+        function: the function; decorators around it that keep `__wrapped__` are looked through. One that is defined
+            inside another stands for the whole of it.
     """
     try:
-        source = inspect.getsource(inspect.unwrap(function))
-    except (OSError, TypeError):
+        module, names = _place(inspect.unwrap(function))
+        texts = [module.text(name) for name in sorted(names)] if module else []
+    except Exception:  # no function; or not the source that was imported
         return ""
-    return fingerprint_of_source(source)
+    return FORM + sha256("\n".join(texts).encode()).hexdigest() if texts else ""
 
 
 def fingerprint_of_source(source: str) -> str:
@@ -222,6 +224,10 @@ class _Module:
                 waiting += used - reached.keys()
         for name in sorted(reached):
             yield f"{name}: {reached[name]}"
+
+    def text(self, name: str) -> str:
+        """Return the text of the definitions of a name."""
+        return (self._written.get(name) or self._write(name))[0]
 
     def _write(self, name: str) -> tuple[str, frozenset[str]]:
         definitions = self.definitions[name]

@@ -34,13 +34,14 @@ from flowckpt.engine.resumption import kept_history, with_reusable, without_reus
 from flowckpt.engine.settling import RUN, Settling
 from flowckpt.engine.streaming import StreamedTry
 from flowckpt.engine.superseded import AT_MOST_ONCE, NOT_UNDONE, ON_RERUN, Superseded
-from flowckpt.engine.telling import evidence_event, saved_event
+from flowckpt.engine.telling import evidence_event, failed_event, saved_event
 from flowckpt.engine.verifying import Verifying, is_open
 from flowckpt.errors import (
     CheckpointCorruptedError,
     DecodingError,
     EncodingError,
     FencedError,
+    FlowckptError,
     ForeignRecordError,
     StaleStepError,
     StepInDoubtError,
@@ -137,8 +138,8 @@ class Drive:
             FencedError: the run was taken over by another owner.
             RunInterrupted: a signal stopped the run; it is saved.
         """
-        run, clock, replay, judge = self.checkpointer.workflow_id, self.clock, self.replay, self.judge
-        attempt = self.checkpointer.attempt
+        checkpointer, clock, replay, judge = self.checkpointer, self.clock, self.replay, self.judge
+        run, attempt = checkpointer.workflow_id, checkpointer.attempt
         self._began_ns = clock.elapsed_ns()
         self.interrupts.watch(asyncio.current_task())
         output: Any = None
@@ -248,18 +249,23 @@ class Drive:
                             marks = _marks(step, is_adopted=is_adopted, is_not_undone=undo is not None)
                         self._record(command, outcome, failure, duration_ms, started_at, tries, code, arguments, marks)
                     self._in_flight = ()
+                    saved = None
+                    if failure is None and (modifiers.has_checkpoint or modifiers.is_at_most_once):
+                        saved = await checkpointer.save_or_go_on(Reason.STEP, modifiers.checkpoint_id or path)
+                    elif is_recorded and checkpointer.trigger is not None and checkpointer.is_due():
+                        saved = await checkpointer.save_or_go_on(Reason.TRIGGER)
                     if failure is not None:
                         self._failed += 1
                         yield StepFailed(run, path, duration_ms, tries, failure.type, failure.message)
+                    elif self.is_observed and not is_adopted:
+                        yield StepCompleted(run, path, duration_ms, not is_recorded)
+                    if isinstance(saved, FlowckptError):
+                        yield failed_event(run, checkpointer.attempted, saved)
+                    elif saved is not None and self.is_observed:
+                        yield saved_event(run, saved)
+                    if failure is not None:
                         command = replay.throw(step_failure(path, failure))
                     else:
-                        saved = None
-                        if modifiers.has_checkpoint or modifiers.is_at_most_once:
-                            saved = await self.checkpointer.save(Reason.STEP, modifiers.checkpoint_id or path)
-                        if self.is_observed and not is_adopted:
-                            yield StepCompleted(run, path, duration_ms, not is_recorded)
-                        if saved is not None and self.is_observed:
-                            yield saved_event(run, saved)
                         command = replay.send(outcome.value)
                 elif isinstance(command, Finish):
                     if replay.dropped:

@@ -14,10 +14,9 @@ from flowckpt.codec.blob import Recorded
 from flowckpt.dsl import Workflow
 from flowckpt.engine.failures import failed_step, recorded_error
 from flowckpt.engine.result import StepCounts, WorkflowResult
-from flowckpt.engine.telling import saved_event
+from flowckpt.engine.telling import failed_event, saved_event
 from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError
 from flowckpt.events import (
-    CheckpointFailed,
     Event,
     WorkflowCancelled,
     WorkflowCompleted,
@@ -62,7 +61,7 @@ class Ending:
         told: list[Event] = []
         checkpointer = self.checkpointer
         if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable:
-            told.append(self._not_saved(ending))
+            told.append(failed_event(checkpointer.workflow_id, checkpointer.attempted, ending))
         reason, error = _reason_of(ending)
         is_saved = False
         if checkpointer.is_usable:
@@ -74,7 +73,7 @@ class Ending:
             except FencedError:
                 raise
             except FlowckptError as failure:
-                told.append(self._not_saved(failure))
+                told.append(failed_event(checkpointer.workflow_id, checkpointer.attempted, failure))
                 if ending is None:
                     ending, (reason, error) = failure, _reason_of(failure)
                 else:
@@ -82,13 +81,6 @@ class Ending:
         result = self._result(output, ending, reason, is_saved)
         told.append(self._final_event(result, ending, error))
         return result, told
-
-    def _not_saved(self, error: FlowckptError) -> CheckpointFailed:
-        data = self.checkpointer.attempted
-        assert data is not None
-        return CheckpointFailed(
-            self.checkpointer.workflow_id, data.checkpoint_id, data.sequence, data.reason, str(error)
-        )
 
     def _result(self, output: Any, ending: BaseException | None, reason: Reason, is_saved: bool) -> WorkflowResult:
         value = codec.decode(output, self.workflow.output_type) if ending is None else None

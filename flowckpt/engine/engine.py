@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flowckpt.blocking import blocking_allowed
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.dsl import Workflow
-from flowckpt.engine.options import RunOptions
+from flowckpt.engine.options import RunOptions, Saving
 from flowckpt.engine.result import WorkflowResult
-from flowckpt.errors import CheckpointNotFoundError, InputError, NestedLoopError, WorkflowDefinitionError
+from flowckpt.errors import (
+    CheckpointNotFoundError,
+    InputError,
+    NestedLoopError,
+    SettingError,
+    WorkflowDefinitionError,
+)
 from flowckpt.ids import IdFactory, new_run_id
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.file import FileCheckpointStore
+from flowckpt.triggers import Trigger, checked_trigger
 
 if TYPE_CHECKING:
     from flowckpt.engine import binding, planning, resumption, session, verifying
@@ -45,6 +52,12 @@ class WorkflowEngine:
         random: returns numbers in [0, 1), for the jitter of retries.
         verifier: checks what the steps claim; where not given, one that takes relative paths from the directory in
             which the run was started.
+        trigger: asks for checkpoints besides the explicit ones, after each step; see `flowckpt.triggers`.
+        on_save_error: what to do when the checkpoint behind a step cannot be saved: `fail` ends the run; `continue` tells
+            it (`CheckpointFailed`) and goes on, with nothing durable behind the last checkpoint that was.
+
+    Raises:
+        SettingError: `on_save_error` is neither, or the trigger is none.
     """
 
     def __init__(
@@ -55,12 +68,21 @@ class WorkflowEngine:
         new_id: IdFactory = new_run_id,
         random: Callable[[], float] = random.random,
         verifier: EvidenceVerifier | None = None,
+        trigger: Trigger | None = None,
+        on_save_error: str = "fail",
     ) -> None:
         self.store: CheckpointStore = FileCheckpointStore() if checkpoint_store is None else checkpoint_store
         self._clock: Clock = clock or SystemClock()
         self._new_id = new_id
         self._random = random
         self._verifier = verifier
+        if on_save_error not in ("fail", "continue"):
+            raise SettingError(
+                f"on_save_error={on_save_error!r:.80} is neither 'fail' nor 'continue'",
+                setting="on_save_error",
+                remedy="Write one of them.",
+            )
+        self._saving = Saving(None if trigger is None else checked_trigger(trigger), on_save_error == "continue")
 
     # --- with events -----------------------------------------------------------------------------------------------
 
@@ -231,6 +253,7 @@ class WorkflowEngine:
             bound=bound,
             inputs=inputs,
             verifier=self._verifier,
+            saving=self._saving,
         )
 
     def prepare_resume(
@@ -255,6 +278,7 @@ class WorkflowEngine:
             bound=None,
             inputs=inputs,
             verifier=self._verifier,
+            saving=self._saving,
         )
 
     async def _observed(self, taken: Session) -> AsyncGenerator[Event, None]:

@@ -10,6 +10,7 @@ import attrs
 
 from flowckpt.errors import InputError
 from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
+from flowckpt.triggers import CompositeTrigger, StepCountTrigger, TimeTrigger, Trigger
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -43,6 +44,8 @@ class RunOptions:
     Attributes:
         tags: labels by which runs are listed; recorded at the start.
         target: how the workflow is found again by `flowckpt resume`; worked out from the function where not given.
+        every: take a checkpoint after that many steps without one; recorded at the start, and kept by each resume.
+        interval: take one after a step when the last is that many seconds old; likewise.
         steal: take the run over although its owner's process still holds it.
         on_stale: what a resume does where evidence, arguments or a version tag have moved: `rerun`, `reuse` or `fail`.
             Not given, what has moved is run again, and what cannot be checked stops the resume.
@@ -58,6 +61,8 @@ class RunOptions:
 
     tags: Mapping[str, str] = attrs.field(factory=dict)
     target: Mapping[str, str] | None = None
+    every: int | None = None
+    interval: float | None = None
     steal: bool = False
     on_stale: OnStale | None = attrs.field(default=None, converter=_on_stale)
     on_code_change: OnStale | None = attrs.field(default=None, converter=_on_code_change)
@@ -77,3 +82,39 @@ class RunOptions:
             from_path=self.from_step or "",
             is_forced=self.force,
         )
+
+    @property
+    def asked_saving(self) -> dict[str, float]:
+        """What was asked for of saving, as it is recorded."""
+        return {name: value for name in ("every", "interval") if (value := getattr(self, name)) is not None}
+
+
+@attrs.frozen
+class Saving:
+    """How the runs of an engine are saved besides their explicit checkpoints.
+
+    Attributes:
+        trigger: asks for checkpoints, or None.
+        goes_on_unsaved: whether a run goes on when the checkpoint behind a step cannot be saved.
+    """
+
+    trigger: Trigger | None = None
+    goes_on_unsaved: bool = False
+
+    def trigger_of(self, recorded: Mapping[str, float]) -> Trigger | None:
+        """Return the trigger of a run: the engine's, or what the run was started with.
+
+        Args:
+            recorded: what `RunOptions.asked_saving` said at the start, or says now.
+
+        Raises:
+            SettingError: a number is out of its range.
+        """
+        if self.trigger is not None or not recorded:
+            return self.trigger
+        asked: list[Trigger] = []
+        if "every" in recorded:
+            asked.append(StepCountTrigger(recorded["every"]))  # type: ignore[arg-type]  # checked by the trigger
+        if "interval" in recorded:
+            asked.append(TimeTrigger(recorded["interval"]))
+        return asked[0] if len(asked) == 1 else CompositeTrigger(asked)

@@ -233,14 +233,18 @@ class Planning:
         """Add the recorded results that the generator has not come to."""
         resumption, judge = self.resumption, self.resumption.judge
         recorded = [*resumption.history.results, *(result for result, _ in resumption.cut.values())]
+        dropped = {result.path for result in replay.dropped}
         is_changed = bool(self._stops) and self._stopped_by not in self._seen
         for result in recorded:
             if result.path in self._seen:
                 continue
-            if is_finished or is_changed or judge.policy.is_forced:
+            if is_finished or is_changed:
                 self._steps.append(PlannedStep(result.path, Decision.ORPHANED, duration_ms=result.duration_ms))
             elif result.path in resumption.cut:
                 self._add(result, Decision.RERUN, (resumption.cut[result.path][1],))
+            elif result.path in dropped:
+                reason = Reason(ReasonKind.FORCED, "the workflow yields something else before it than the record says")
+                self._add(result, Decision.RERUN, (reason,))
             elif self._reruns and judge.policy.reuse is ReuseMode.PREFIX:
                 reason = Reason(ReasonKind.UPSTREAM, f"{self._reruns[0]} runs again before it")
                 self._add(result, Decision.RERUN, (reason,))

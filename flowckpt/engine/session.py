@@ -17,7 +17,7 @@ from flowckpt.codec.results import plain_tree
 from flowckpt.dsl import Workflow
 from flowckpt.engine.binding import BoundInputs
 from flowckpt.engine.drive import Drive
-from flowckpt.engine.options import RunOptions
+from flowckpt.engine.options import RunOptions, Saving
 from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.resumption import read_resumption
 from flowckpt.engine.target import describe_target
@@ -52,6 +52,7 @@ class Session:
         bound: the inputs of a start; None for a resume.
         inputs: the inputs as they were given, for a resume perhaps none.
         verifier: checks what the steps claim, or None for one that looks where the run was started.
+        saving: how the run is saved besides its explicit checkpoints.
 
     Attributes:
         interrupts: the signals; entered by whoever owns the loop.
@@ -69,6 +70,7 @@ class Session:
         bound: BoundInputs | None,
         inputs: Mapping[str, Any],
         verifier: EvidenceVerifier | None,
+        saving: Saving,
     ) -> None:
         self.interrupts = Interrupts()
         self._store = store
@@ -80,6 +82,7 @@ class Session:
         self._bound = bound
         self._inputs = inputs
         self._verifier = verifier
+        self._saving = saving
 
     async def result(self, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
         """Drive the run to its end and return how it ended."""
@@ -116,12 +119,14 @@ class Session:
             raise RunExistsError(lease.workflow_id)
         options, workflow = self._options, self._workflow
         base_path = str(Path.cwd())
-        metadata = {
+        metadata: dict[str, Any] = {
             "target": dict(describe_target(workflow) if options.target is None else options.target),
             "tags": dict(options.tags),
             "defaulted": list(bound.defaulted),
             "base_path": base_path,
         }
+        if options.asked_saving:
+            metadata["saving"] = options.asked_saving
         verifying = Verifying(self._verifier, options.verify, base_path, options.allow_network)
         return self._drive(lease, bound, History(), metadata, verifying)
 
@@ -146,6 +151,8 @@ class Session:
         metadata = resumption.superseded.written_to(latest.metadata)
         if self._options.target is not None:  # the code has moved: the next resume finds it by itself
             metadata["target"] = dict(self._options.target)
+        if self._options.asked_saving:
+            metadata["saving"] = self._options.asked_saving
         drive = self._drive(
             lease,
             resumption.bound,
@@ -185,6 +192,8 @@ class Session:
             lease.attempt,
             lease.last_sequence,
             history,
+            self._saving.trigger_of(metadata.get("saving", {})),
+            self._saving.goes_on_unsaved,
         )
         step_fingerprint(workflow.function)  # reads the source of its module now, before anybody edits it
         generator = workflow(**bound.values(workflow))

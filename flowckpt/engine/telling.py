@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowckpt.checkpoint import CheckpointData
-from flowckpt.events import CheckpointSaved, EvidenceFailed, EvidenceVerified
+from flowckpt.errors import FlowckptError
+from flowckpt.events import CheckpointFailed, CheckpointSaved, EvidenceFailed, EvidenceVerified
 
 if TYPE_CHECKING:
     from flowckpt.evidence.verdict import VerificationReport
@@ -19,6 +20,18 @@ def saved_event(workflow_id: str, data: CheckpointData) -> CheckpointSaved:
         data: the checkpoint.
     """
     return CheckpointSaved(workflow_id, data.checkpoint_id, data.sequence, data.reason, len(data.step_results))
+
+
+def failed_event(workflow_id: str, data: CheckpointData | None, error: FlowckptError) -> CheckpointFailed:
+    """Return the event of a checkpoint that could not be saved.
+
+    Args:
+        workflow_id: the run.
+        data: the checkpoint.
+        error: why not.
+    """
+    assert data is not None
+    return CheckpointFailed(workflow_id, data.checkpoint_id, data.sequence, data.reason, str(error))
 
 
 def evidence_event(
