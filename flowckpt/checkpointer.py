@@ -69,19 +69,22 @@ class Checkpointer:
         progress = Progress(results - self._saved_results, seconds, results, self.clock.now())
         return asks_for_checkpoint(self.trigger, progress, _log)
 
-    async def save_or_go_on(self, reason: Reason, checkpoint_id: str | None = None) -> CheckpointData | FlowckptError:
+    async def save_or_go_on(
+        self, reason: Reason, checkpoint_id: str | None = None, *, in_flight: tuple[str, ...] = ()
+    ) -> CheckpointData | FlowckptError:
         """Make the checkpoint behind a step durable, or return why that was not possible where the run goes on then.
 
         Args:
             reason: why it is taken.
             checkpoint_id: what to call it; see `save`.
+            in_flight: the paths of steps that were started and have not ended.
 
         Raises:
             FencedError: the run was taken over by another owner.
             FlowckptError: it could not be saved, and the run is to stop then.
         """
         try:
-            return await self.save(reason, checkpoint_id)
+            return await self.save(reason, checkpoint_id, in_flight=in_flight)
         except FencedError:
             raise
         except FlowckptError as failure:

@@ -163,6 +163,13 @@ def claimed_evidence(
             where=caller(),
             remedy="It counts the claims that must hold, where not all have to.",
         )
+    if min_verified is not None and min_verified > len(claims) and not any(callable(claim) for claim in claims):
+        raise StepDefinitionError(
+            f"step {name!r}: .evidence(min_verified={min_verified}) with only {len(claims)} claims could never hold",
+            step=name,
+            where=caller(),
+            remedy="Add claims, or ask for fewer.",
+        )
     has_pack = any(hasattr(claim, "evidence_list") for claim in claims)
     if has_pack and (len(claims) > 1 or not require_all or min_verified is not None):
         raise StepDefinitionError(

@@ -28,25 +28,20 @@ from flowckpt.codec.blob import Recorded
 from flowckpt.codec.results import append_result, encode_time
 from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.ending import Ending
-from flowckpt.engine.failures import recorded_error, stale_step, step_failure, text_of
+from flowckpt.engine.failures import REFUSALS, recorded_error, stale_step, step_failure, text_of
 from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.resumption import kept_history, with_reusable, without_reusable
 from flowckpt.engine.settling import RUN, Settling
 from flowckpt.engine.streaming import StreamedTry
-from flowckpt.engine.superseded import AT_MOST_ONCE, NOT_UNDONE, ON_RERUN, Superseded
+from flowckpt.engine.superseded import NOT_UNDONE, Superseded, marks_of
 from flowckpt.engine.telling import evidence_event, failed_event, saved_event
 from flowckpt.engine.verifying import Verifying, is_open
 from flowckpt.errors import (
-    CheckpointCorruptedError,
-    DecodingError,
     EncodingError,
     FencedError,
     FlowckptError,
-    ForeignRecordError,
-    StaleStepError,
     StepInDoubtError,
-    UnsupportedSchemaError,
-    WorkflowChangedError,
+    StepTimeoutError,
     type_name,
 )
 from flowckpt.events import (
@@ -62,23 +57,12 @@ from flowckpt.events import (
     WorkflowStarted,
 )
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.python import waited
+from flowckpt.execution.python import is_left_behind, waited
 from flowckpt.execution.runner import Outcome, StepRunner, restored_value
 from flowckpt.plan.identity import arguments_of, fingerprint_of
 from flowckpt.plan.judge import Judge
 from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
 from flowckpt.replay import Execute, Finish, Replay, Restore
-
-_REFUSALS = (
-    WorkflowChangedError,
-    DecodingError,
-    CheckpointCorruptedError,
-    ForeignRecordError,
-    UnsupportedSchemaError,
-    StaleStepError,
-    StepInDoubtError,
-)
-"""What is wrong with the record, or with the code or the world against the record; never the fault of a step that ran."""
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -98,7 +82,8 @@ class Drive:
         resumed_from: the checkpoint that the attempt goes on from; None for a new run.
         judge: says which recorded results are still true.
         superseded: results that no longer count, of steps that must look at them before they run again.
-        in_doubt: the paths of steps whose start was recorded and whose end was not.
+        in_doubt: the paths of steps whose start was recorded and whose end was not; each checkpoint repeats them until
+            their step has a result.
         is_observed: whether anybody hears the events of single steps; making one nobody hears costs 0.8 µs.
         result: how the attempt ended, once it has.
     """
@@ -113,7 +98,7 @@ class Drive:
     resumed_from: CheckpointData | None = None
     judge: Judge = attrs.field(factory=lambda: Judge(ResumePolicy()))
     superseded: Superseded = attrs.field(factory=Superseded)
-    in_doubt: frozenset[str] = frozenset()
+    in_doubt: set[str] = attrs.field(factory=set)
     is_observed: bool = True
     result: WorkflowResult | None = None
     _runner: StepRunner = attrs.field(
@@ -164,10 +149,12 @@ class Drive:
                     if reasons and (answer := judge.decide(reasons)) is not OnStale.REUSE:
                         if answer is OnStale.FAIL:
                             raise stale_step(run, result.path, reasons)
-                        command = replay.rerun(command, keeps_rest=judge.policy.reuse is ReuseMode.INPUTS)
-                        continue
+                        if not judge.proves_done(step, result):
+                            command = replay.rerun(command, keeps_rest=judge.policy.reuse is ReuseMode.INPUTS)
+                            continue
                     if command.is_spare:
                         append_result(self.checkpointer.history, result)
+                        self._settle(result.path)
                     self._restored += 1
                     if self.is_observed:
                         yield StepRestored(run, command.path, result.success, result.duration_ms)
@@ -197,8 +184,7 @@ class Drive:
                         if not self._is_begun:
                             yield await self._begin()
                         if modifiers.is_at_most_once and settled.outcome is None:
-                            mark = await self.checkpointer.save(Reason.IN_DOUBT, in_flight=(path,))
-                            yield saved_event(run, mark)
+                            yield await self._mark(path)
                     self._in_flight = (path,)
                     if self.is_observed and settled.outcome is None:
                         yield StepStarted(run, path, action.step_type)
@@ -220,44 +206,54 @@ class Drive:
                             outcome = streamed.outcome
                         else:
                             outcome = await self._runner.attempt(step, (run, path, attempt, tries, arguments))
-                        if outcome.committed is not None:
-                            yield evidence_event(run, path, outcome.committed.report, "now")
                         error = outcome.error
                         if error is None or not self._is_retried(step, tries, error):
                             break
                         if modifiers.is_at_most_once and undo is None:
+                            if isinstance(error, StepTimeoutError) and is_left_behind(action):
+                                error.add_note("It was not tried again: it was left running, and may yet do its work.")
+                                break
+                            was_adopted = settled.outcome is not None
                             try:
-                                settled = await self._settling().started(step, path)
+                                settled = await self._settling().retried(step, path, arguments)
                             except StepInDoubtError as doubt:  # another try could be the second time
                                 error.add_note(f"It was not tried again: {doubt.message}.")
                                 break
                             if settled.outcome is not None:
                                 continue
+                            if was_adopted:  # adopting failed, and by now the world says that it was not done
+                                yield await self._mark(path)
+                        if outcome.committed is not None:
+                            yield evidence_event(run, path, outcome.committed.report, "now")
                         delay = self._delay(step, tries)
                         yield StepRetrying(run, path, tries, delay, type_name(type(error)), text_of(error))
                         await waited(clock.sleep(delay), self.interrupts)
                     duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
                     failure = None if error is None else recorded_error(error, path=path, tries=tries)
                     if is_adopted := settled.outcome is not None and failure is None:
-                        yield StepAdopted(run, path)
                         self._restored += 1
                     else:
                         self._executed += 1
                     if is_recorded:
                         marks: tuple[str, ...] = ()
                         if modifiers.looks_back:
-                            marks = _marks(step, is_adopted=is_adopted, is_not_undone=undo is not None)
+                            marks = marks_of(modifiers, is_adopted=is_adopted, is_not_undone=undo is not None)
                         self._record(command, outcome, failure, duration_ms, started_at, tries, code, arguments, marks)
                     self._in_flight = ()
                     saved = None
                     if failure is None and (modifiers.has_checkpoint or modifiers.is_at_most_once):
-                        saved = await checkpointer.save_or_go_on(Reason.STEP, modifiers.checkpoint_id or path)
+                        name = modifiers.checkpoint_id or path
+                        saved = await checkpointer.save_or_go_on(Reason.STEP, name, in_flight=self._unended())
                     elif is_recorded and checkpointer.trigger is not None and checkpointer.is_due():
-                        saved = await checkpointer.save_or_go_on(Reason.TRIGGER)
+                        saved = await checkpointer.save_or_go_on(Reason.TRIGGER, in_flight=self._unended())
+                    if outcome.committed is not None:
+                        yield evidence_event(run, path, outcome.committed.report, "now")
                     if failure is not None:
                         self._failed += 1
                         yield StepFailed(run, path, duration_ms, tries, failure.type, failure.message)
-                    elif self.is_observed and not is_adopted:
+                    elif is_adopted:
+                        yield StepAdopted(run, path)
+                    elif self.is_observed:
                         yield StepCompleted(run, path, duration_ms, not is_recorded)
                     if isinstance(saved, FlowckptError):
                         yield failed_event(run, checkpointer.attempted, saved)
@@ -274,6 +270,8 @@ class Drive:
                     output = codec.encode(command.output, self.workflow.output_type, place="the workflow's output")
                     break
                 else:
+                    if replay.dropped:
+                        self._let_go()
                     raise command.error
         except BaseException as error:
             ending = self.interrupts.cause_of(error)
@@ -308,7 +306,8 @@ class Drive:
 
     def _settling(self) -> Settling:
         policy, run = self.judge.policy, self.checkpointer.workflow_id
-        return Settling(run, policy, self.superseded, self.in_doubt, self._runner, self.verifying)
+        attempt = self.checkpointer.attempt
+        return Settling(run, attempt, policy, self.superseded, self.in_doubt, self._runner, self.verifying)
 
     def _record(
         self,
@@ -344,9 +343,9 @@ class Drive:
             "marks": marks,
         }
         append_result(self.checkpointer.history, result_of(fields))
-        if command.path in self.superseded and NOT_UNDONE not in marks:
-            self.superseded.settle(command.path)
-            self._write_down_superseded()
+        self.in_doubt.discard(command.path)
+        if NOT_UNDONE not in marks:
+            self._settle(command.path)
 
     # --- results that no longer count ------------------------------------------------------------------------------
 
@@ -354,6 +353,7 @@ class Drive:
         """Take what replay has dropped, and what it still keeps back, out of the history."""
         replay, checkpointer = self.replay, self.checkpointer
         self.superseded.add(replay.dropped)
+        self.superseded.add(replay.spare.values())  # a resume that does not ask for them must not forget them
         if not self._is_begun:
             gone = {result.path for result in replay.dropped} | replay.spare.keys()
             checkpointer.history = kept_history(checkpointer.history.view(), gone)
@@ -366,8 +366,13 @@ class Drive:
         """Take a result back that was let go and still holds."""
         self._restored += 1
         append_result(self.checkpointer.history, result)
-        self.superseded.settle(result.path)
-        self._write_down_superseded()
+        self._settle(result.path)
+
+    def _settle(self, path: str) -> None:
+        """Forget the earlier result of a step that has one again."""
+        if path in self.superseded:
+            self.superseded.settle(path)
+            self._write_down_superseded()
 
     def _write_down_superseded(self) -> None:
         self.checkpointer.metadata = self.superseded.written_to(self.checkpointer.metadata)
@@ -381,9 +386,19 @@ class Drive:
             for path, report in self.judge.reports.items()
             if report.verdicts
         )
-        data = await self.checkpointer.save(Reason.STARTED, in_flight=tuple(self.in_doubt), evidence=evidence)
+        data = await self.checkpointer.save(Reason.STARTED, in_flight=self._unended(), evidence=evidence)
         self._is_begun = True
         return saved_event(self.checkpointer.workflow_id, data)
+
+    async def _mark(self, path: str) -> CheckpointSaved:
+        """Save that a step begins that must not be done twice."""
+        self.in_doubt.add(path)
+        data = await self.checkpointer.save(Reason.IN_DOUBT, in_flight=self._unended())
+        return saved_event(self.checkpointer.workflow_id, data)
+
+    def _unended(self) -> tuple[str, ...]:
+        """Return the steps whose start is known and whose end is not: of this attempt, and of those before it."""
+        return tuple(sorted({*self.in_doubt, *self._in_flight}))
 
     async def _end(self, output: Any, ending: BaseException | None) -> list[Event]:
         """End the attempt: close the generator, save where it stands, and make the result."""
@@ -392,21 +407,10 @@ class Drive:
             ending.add_note(f"While the generator was closed, it raised {in_close!r}.")
         self._runner.close()
         self.interrupts.watch(None)
-        if isinstance(ending, FencedError) or (not self._is_begun and isinstance(ending, _REFUSALS)):
+        if isinstance(ending, FencedError) or (not self._is_begun and isinstance(ending, REFUSALS)):
             return []  # a resume that is refused leaves the run as it was
         counts = StepCounts(self._executed, self._restored, self._failed)
-        in_flight = self._in_flight if ending is not None else ()
+        in_flight = self._unended() if ending is not None else ()
         end = Ending(self.workflow, self.checkpointer, self.clock, self.interrupts, counts, self._began_ns, in_flight)
         self.result, told = await end.end(output, ending)
         return told
-
-
-def _marks(step: Step[Any], *, is_adopted: bool, is_not_undone: bool) -> tuple[str, ...]:
-    """Return what a later rerun of the step must know."""
-    marks = (
-        (AT_MOST_ONCE, step.modifiers.is_at_most_once),
-        (ON_RERUN, step.modifiers.on_rerun is not None),
-        (NOT_UNDONE, is_not_undone),
-        ("adopted", is_adopted),
-    )
-    return tuple(mark for mark, is_set in marks if is_set)

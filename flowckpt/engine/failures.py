@@ -6,8 +6,30 @@ import traceback
 from collections.abc import Sequence
 
 from flowckpt.checkpoint import StepError
-from flowckpt.errors import FlowckptError, StaleStepError, StepFailedError, type_name
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    DecodingError,
+    FlowckptError,
+    ForeignRecordError,
+    StaleStepError,
+    StepFailedError,
+    StepInDoubtError,
+    UnsupportedSchemaError,
+    WorkflowChangedError,
+    type_name,
+)
 from flowckpt.plan.reason import Reason, ReasonKind
+
+REFUSALS = (
+    WorkflowChangedError,
+    DecodingError,
+    CheckpointCorruptedError,
+    ForeignRecordError,
+    UnsupportedSchemaError,
+    StaleStepError,
+    StepInDoubtError,
+)
+"""What is wrong with the record, or with the code or the world against the record; never the fault of a step that ran."""
 
 _NO_NEWS = ("builtins.object", "builtins.BaseException", "builtins.Exception")
 

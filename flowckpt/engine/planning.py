@@ -121,7 +121,7 @@ class Planning:
                 reports = self.resumption.judge.reports
                 if is_open(reports.get(command.path)):
                     reports[command.path] = await self.verifying.look_again(command.step, command.result)
-                decision, reasons = self._judged(command)
+                decision, reasons = await self._judged(command)
                 self._add(command.result, decision, reasons)
                 if decision is not Decision.REUSE:
                     replay.rerun(command, keeps_rest=True)
@@ -138,7 +138,7 @@ class Planning:
             else:
                 command = replay.throw(step_failure(result.path, result.error or StepError("", "")))
 
-    def _judged(self, command: Restore) -> tuple[Decision, tuple[Reason, ...]]:
+    async def _judged(self, command: Restore) -> tuple[Decision, tuple[Reason, ...]]:
         """Decide about a recorded result as the resume would."""
         result, judge = command.result, self.resumption.judge
         reasons = judge.reasons(command.step, result)
@@ -152,15 +152,19 @@ class Planning:
             self._stopped_by = result.path
         if answer is OnStale.REUSE:
             return Decision.REUSE, reasons
-        if command.step.modifiers.is_at_most_once and is_same_call(
-            result, arguments_of(command.step.action), command.step.modifiers.version
-        ):
-            return self._settled(result, reasons)
+        modifiers, is_forced = command.step.modifiers, result.path == judge.policy.from_path
+        is_settled = modifiers.is_at_most_once and result.success and answer is not OnStale.FAIL and not is_forced
+        if is_settled and is_same_call(result, arguments_of(command.step.action), modifiers.version):
+            return await self._settled(command.step, result, reasons)
         return Decision.RERUN, reasons
 
-    def _settled(self, result: StepResult, reasons: tuple[Reason, ...]) -> tuple[Decision, tuple[Reason, ...]]:
+    async def _settled(
+        self, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]
+    ) -> tuple[Decision, tuple[Reason, ...]]:
         """Decide about a step that must not be done twice and would run again."""
         report = self.doubts.get(result.path)
+        if is_open(report):
+            report = await self.verifying.look_again(step, result)
         settlement = Settlement.ASK if report is None else settle_done(report)
         if settlement is Settlement.REUSE:
             return Decision.REUSE, (*reasons, Reason(ReasonKind.STARTED, "it was done, as its evidence shows"))
@@ -179,16 +183,18 @@ class Planning:
                 await self._started(command, old)
                 return None
             if old is not None and is_same_call(old, arguments_of(step.action), step.modifiers.version):
-                self._add(old, *self._settled(old, () if reason is None else (reason,)))
+                self._add(old, *await self._settled(step, old, () if reason is None else (reason,)))
                 return old
         if old is not None:
             self._add(old, Decision.RERUN, () if reason is None else (reason,))
-            return old if old.success and path in resumption.cut else None
+            ended_it = reason is not None and reason.kind is ReasonKind.FAILED
+            return old if path in resumption.cut and not ended_it else None
         if path in resumption.in_doubt:
             reason = Reason(ReasonKind.STARTED, "it was started, and its end was never recorded; it is run again")
             self._steps.append(PlannedStep(path, Decision.IN_DOUBT, (reason,), location=command.location))
         else:
             self._steps.append(PlannedStep(path, Decision.NEW, assumes=tuple(self._reruns), location=command.location))
+            self._reruns.append(path)
         return None
 
     def _earlier(self, path: str, replay: Replay, step: Step[Any]) -> tuple[StepResult | None, Reason | None]:
@@ -233,18 +239,29 @@ class Planning:
         """Add the recorded results that the generator has not come to."""
         resumption, judge = self.resumption, self.resumption.judge
         recorded = [*resumption.history.results, *(result for result, _ in resumption.cut.values())]
-        dropped = {result.path for result in replay.dropped}
+        recorded += () if is_finished else resumption.spare.values()
         is_changed = bool(self._stops) and self._stopped_by not in self._seen
+        is_completed = resumption.latest.status is Status.COMPLETED
+        dropped = {result.path for result in replay.dropped}
+        if not (is_finished or is_changed or is_completed):  # those that wait for their step since an earlier resume
+            known = {result.path for result in recorded}
+            earlier = [result for result in resumption.superseded.results if AT_MOST_ONCE in result.marks]
+            recorded += (result for result in earlier if result.path not in known)
         for result in recorded:
             if result.path in self._seen:
                 continue
-            if is_finished or is_changed:
+            is_dropped = result.path in dropped or result.path in resumption.cut or result.path in resumption.superseded
+            is_dropped |= bool(self._reruns) and judge.policy.reuse is ReuseMode.PREFIX
+            if is_finished or is_changed or (is_completed and result.path in dropped):
                 self._steps.append(PlannedStep(result.path, Decision.ORPHANED, duration_ms=result.duration_ms))
+            elif is_dropped and AT_MOST_ONCE in result.marks:
+                detail = "it is to be done at most once, and was begun; what comes of it is seen when it is come to"
+                self._add(result, Decision.IN_DOUBT, (Reason(ReasonKind.STARTED, detail),))
+            elif result.path in dropped:
+                reason = Reason(ReasonKind.UPSTREAM, "the workflow yields another step before it")
+                self._add(result, Decision.RERUN, (reason,))
             elif result.path in resumption.cut:
                 self._add(result, Decision.RERUN, (resumption.cut[result.path][1],))
-            elif result.path in dropped:
-                reason = Reason(ReasonKind.FORCED, "the workflow yields something else before it than the record says")
-                self._add(result, Decision.RERUN, (reason,))
             elif self._reruns and judge.policy.reuse is ReuseMode.PREFIX:
                 reason = Reason(ReasonKind.UPSTREAM, f"{self._reruns[0]} runs again before it")
                 self._add(result, Decision.RERUN, (reason,))

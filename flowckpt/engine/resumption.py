@@ -92,7 +92,8 @@ async def read_resumption(
     superseded.add(result for result, _ in cut.values())
     spare: Mapping[str, StepResult] = {}
     if policy.reuse is ReuseMode.INPUTS and REUSABLE in latest.metadata:
-        spare = await _spare(store, workflow_id, latest, {result.path for result in history.results} | cut.keys())
+        taken = {*(result.path for result in history.results), *cut, *latest.in_flight}
+        spare = await _spare(store, workflow_id, latest, taken)
     reports = await verifying.reports_of([*history.results, *spare.values()])
     judge = Judge(policy, reports)
     return Resumption(latest, bound, history, judge, cut, superseded, frozenset(latest.in_flight), spare)

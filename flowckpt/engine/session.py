@@ -17,6 +17,7 @@ from flowckpt.codec.results import plain_tree
 from flowckpt.dsl import Workflow
 from flowckpt.engine.binding import BoundInputs
 from flowckpt.engine.drive import Drive
+from flowckpt.engine.failures import stale_step
 from flowckpt.engine.options import RunOptions, Saving
 from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.resumption import read_resumption
@@ -27,13 +28,14 @@ from flowckpt.events import Event, WorkflowCompleted, WorkflowResumed
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.fingerprint import fingerprint, step_fingerprint
 from flowckpt.lazy import LazyModule
+from flowckpt.plan.policy import ReuseMode
 from flowckpt.replay import Replay
 from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
 
 if TYPE_CHECKING:
     from flowckpt.engine import planning
     from flowckpt.evidence.verifier import EvidenceVerifier
-else:  # only a run that is complete is planned before it is resumed
+else:  # only few resumes make a plan before they begin
     planning = LazyModule("flowckpt.engine.planning")
 
 _log = logging.getLogger("flowckpt")
@@ -144,10 +146,14 @@ class Session:
             verifying=verifying,
             store=self._store,
         )
-        if latest.status is Status.COMPLETED:
+        # Reusing by inputs, the step to stop at may stand behind one that runs; and it is to stop before anything does.
+        is_completed, mode = latest.status is Status.COMPLETED, resumption.judge.policy.reuse
+        if is_completed or mode is ReuseMode.INPUTS:
             plan = await planning.make_plan(self._workflow, self._workflow_id, resumption, verifying)
-            if plan.is_nothing_to_do:
+            if is_completed and plan.is_nothing_to_do:
                 return CompletedRun(self._workflow, self._workflow_id, latest)
+            if (stopped := plan.stale_stop) is not None:
+                raise stale_step(self._workflow_id, stopped.path, stopped.reasons)
         metadata = resumption.superseded.written_to(latest.metadata)
         if self._options.target is not None:  # the code has moved: the next resume finds it by itself
             metadata["target"] = dict(self._options.target)
@@ -165,7 +171,7 @@ class Session:
         drive.resumed_from = latest
         drive.judge = resumption.judge
         drive.superseded = resumption.superseded
-        drive.in_doubt = resumption.in_doubt
+        drive.in_doubt = {*resumption.in_doubt}
         return drive
 
     def _drive(

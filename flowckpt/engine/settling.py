@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -50,6 +50,7 @@ class Settling:
 
     Attributes:
         workflow_id: the run.
+        attempt: its attempt.
         policy: what the resume was told.
         superseded: results that no longer count.
         in_doubt: the paths of steps whose start was recorded and whose end was not.
@@ -58,9 +59,10 @@ class Settling:
     """
 
     workflow_id: str
+    attempt: int
     policy: ResumePolicy
     superseded: Superseded
-    in_doubt: frozenset[str]
+    in_doubt: Collection[str]
     runner: StepRunner
     verifying: Verifying
 
@@ -79,20 +81,24 @@ class Settling:
         settled = RUN
         if step.modifiers.is_at_most_once and path != self.policy.from_path:
             if path in self.in_doubt or (old is not None and not old.success):
-                settled = await self.started(step, path)
+                settled = await self.started(step, path, arguments, has_failed=path not in self.in_doubt)
             elif old is not None and is_same_call(old, arguments, step.modifiers.version):
-                settled = await self._done(old)
+                settled = await self._done(step, old)
         is_run = settled.reused is None and settled.outcome is None
         if is_run and old is not None and old.success and step.modifiers.on_rerun is not None:
             settled = attrs.evolve(settled, undo=old)
         return settled
 
-    async def started(self, step: Step[Any], path: str) -> Settled:
+    async def started(
+        self, step: Step[Any], path: str, arguments: Mapping[str, Any], *, has_failed: bool = False
+    ) -> Settled:
         """Settle a step that was started, and whose end is not known or was a failure.
 
         Args:
             step: the step.
             path: its path.
+            arguments: what the record keeps of its arguments.
+            has_failed: whether it ended, by failing.
 
         Raises:
             StepInDoubtError: nobody can tell whether it was done.
@@ -100,15 +106,31 @@ class Settling:
         report = await self.verifying.report_in_doubt(step)
         settlement = settle_started(report)
         if settlement is Settlement.ADOPT:
-            return Settled(outcome=await self.runner.adopted(step, path), report=report)
+            told = (self.workflow_id, path, self.attempt, 1, arguments)
+            return Settled(outcome=await self.runner.adopted(step, told), report=report)
         if settlement is Settlement.ASK:
             detail = _said(report) if report.verdicts else "it has no evidence"
-            self._ask(path, f"it was started, and its end was never recorded; {detail}")
+            ended = "it failed" if has_failed else "it was started, and its end was never recorded"
+            self._ask(path, f"{ended}; {detail}")
         return Settled(report=report)
 
-    async def _done(self, old: StepResult) -> Settled:
+    async def retried(self, step: Step[Any], path: str, arguments: Mapping[str, Any]) -> Settled:
+        """Settle a step before it is tried again: to force a resume says nothing of the tries that it makes.
+
+        Args:
+            step: the step.
+            path: its path.
+            arguments: what the record keeps of its arguments.
+
+        Raises:
+            StepInDoubtError: nobody can tell whether it was done.
+        """
+        unforced = attrs.evolve(self, policy=attrs.evolve(self.policy, is_forced=False))
+        return await unforced.started(step, path, arguments, has_failed=True)
+
+    async def _done(self, step: Step[Any], old: StepResult) -> Settled:
         """Settle a step that was done, by the same call, and whose result was dropped with an earlier one."""
-        report = (await self.verifying.reports_of([old])).get(old.path)
+        report = None if old.evidence is None else await self.verifying.look_again(step, old)
         settlement = Settlement.ASK if report is None else settle_done(report)
         if settlement is Settlement.REUSE:
             return Settled(reused=old, report=report)
@@ -127,7 +149,8 @@ class Settling:
         undo = step.modifiers.on_rerun
         assert undo is not None
         try:
-            await self.runner.call(undo, (restored_value(step, old),), {})
+            told = (self.workflow_id, old.path, self.attempt, 1, old.arguments)  # of the call that is undone
+            await self.runner.call(undo, (restored_value(step, old),), {}, told)
         except Exception as error:
             error.add_note(f"It was raised by .on_rerun(), before step {old.path!r} was to be run again.")
             return Outcome(error=error)

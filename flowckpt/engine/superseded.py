@@ -12,12 +12,30 @@ from typing import Any
 from flowckpt.checkpoint import StepResult
 from flowckpt.codec.checkpoints import result_document
 from flowckpt.codec.results import decode_result
+from flowckpt.dsl.modifiers import Modifiers
 
 AT_MOST_ONCE = "at_most_once"
 ON_RERUN = "on_rerun"
 NOT_UNDONE = "not_undone"
 """Marks a failure of `.on_rerun()`: the step was not run, and what is to be undone is still its earlier result."""
 KEY = "superseded"
+
+
+def marks_of(modifiers: Modifiers, *, is_adopted: bool, is_not_undone: bool) -> tuple[str, ...]:
+    """Return what a later rerun of a step must know of its result.
+
+    Args:
+        modifiers: the step's.
+        is_adopted: whether it was not run but proved done.
+        is_not_undone: whether it was not run because its earlier effect could not be undone.
+    """
+    marks = (
+        (AT_MOST_ONCE, modifiers.is_at_most_once),
+        (ON_RERUN, modifiers.on_rerun is not None),
+        (NOT_UNDONE, is_not_undone),
+        ("adopted", is_adopted),
+    )
+    return tuple(mark for mark, is_set in marks if is_set)
 
 
 class Superseded:

@@ -17,6 +17,7 @@ from typing import Any
 
 from flowckpt.blocking import blocking_allowed
 from flowckpt.dsl import PythonAction
+from flowckpt.dsl.actions import Action
 from flowckpt.errors import StepTimeoutError
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.thread import StepThread
@@ -65,6 +66,15 @@ async def _called(action: PythonAction, interrupts: Interrupts, thread: StepThre
         return await waited(call(), interrupts)
     value = await waited(thread.run(call), interrupts)
     return await waited(value, interrupts) if inspect.isawaitable(value) else value
+
+
+def is_left_behind(action: Action) -> bool:
+    """Tell whether the work goes on after its time is over: nothing can stop a function on a thread.
+
+    Args:
+        action: the action.
+    """
+    return isinstance(action, PythonAction) and not _is_async(action.function)
 
 
 def _is_async(function: Any) -> bool:

@@ -111,33 +111,40 @@ class StepRunner:
         finally:
             tell_current(None)
 
-    async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    async def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], told: Told
+    ) -> Any:
         """Call a function that belongs to a step, where the step's own would be called: one that adopts, or undoes.
 
         Args:
             function: the function, sync or async.
             args: its positional arguments.
             kwargs: its keyword arguments.
+            told: what it may know of the step.
         """
-        if not may_block():
-            action = PythonAction(function, args, kwargs)
-            return await run_python(
-                action, path="", timeout_seconds=None, interrupts=self._interrupts, thread=self._thread
-            )
-        value = self._interrupts.call(function, args, kwargs)
-        return await waited(value, self._interrupts) if hasattr(type(value), "__await__") else value
+        tell_current(told)
+        try:
+            if not may_block():
+                action = PythonAction(function, args, kwargs)
+                return await run_python(
+                    action, path=told[1], timeout_seconds=None, interrupts=self._interrupts, thread=self._thread
+                )
+            value = self._interrupts.call(function, args, kwargs)
+            return await waited(value, self._interrupts) if hasattr(type(value), "__await__") else value
+        finally:
+            tell_current(None)
 
-    async def adopted(self, step: Step[Any], path: str) -> Outcome:
+    async def adopted(self, step: Step[Any], told: Told) -> Outcome:
         """Make the result of a step whose effect is proved, and check the claims that its result makes possible.
 
         Args:
             step: the step.
-            path: its path.
+            told: what it may know of itself; its path is in it.
         """
-        action, adopt = step.action, step.modifiers.adopt
+        path, action, adopt = told[1], step.action, step.modifiers.adopt
         args, kwargs = (action.args, action.kwargs) if isinstance(action, PythonAction) else ((), {})
         try:
-            value = None if adopt is None else await self.call(adopt, args, kwargs)
+            value = None if adopt is None else await self.call(adopt, args, kwargs, told)
             # Without .adopt() the step's result is not known: None, whatever its function's annotation says.
             annotation = Any if adopt is None else output_annotation(action)
             tree = codec.encode(value, annotation, place=f"{path}: output")
@@ -168,7 +175,12 @@ class StepRunner:
     ) -> Outcome:
         """Check what the step claims, now that it has ended."""
         action, claimed = step.action, step.modifiers.evidence
-        pack = None if claimed is None else evidence.claimed_pack(claimed, value, place=path)
+        if claimed is None:
+            pack = None
+        elif is_adopted and step.modifiers.adopt is None:  # there is no result that a function could make claims of
+            pack = evidence.stated_pack(claimed)
+        else:
+            pack = evidence.claimed_pack(claimed, value, place=path)
         exit_code = None
         if isinstance(action, CommandAction) and not is_adopted:
             exit_code = value.exit_code

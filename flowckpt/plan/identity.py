@@ -51,8 +51,7 @@ def identity_reasons(step: Step[Any], result: StepResult) -> tuple[Reason, ...]:
     if (
         code == result.fingerprint
         and step.modifiers.version == result.version
-        and arguments == recorded
-        and [*map(type, arguments.values())] == [*map(type, recorded.values())]  # 1 == 1.0 == True
+        and repr(arguments) == repr(recorded)  # as values, 1 == 1.0 == True
     ):
         return ()  # as nearly always
     return tuple(_reasons(step, result, arguments, code))

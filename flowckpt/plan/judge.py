@@ -8,7 +8,8 @@ import attrs
 
 from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step
-from flowckpt.plan.identity import identity_reasons
+from flowckpt.plan.identity import arguments_of, identity_reasons
+from flowckpt.plan.in_doubt import is_same_call
 from flowckpt.plan.policy import OnStale, ResumePolicy
 from flowckpt.plan.reason import Reason, ReasonKind
 
@@ -58,6 +59,20 @@ class Judge:
             reasons: what `reasons` returned.
         """
         return self.policy.decide(reasons)
+
+    def proves_done(self, step: Step[Any], result: StepResult) -> bool:
+        """Tell whether a step that must not be done twice was done, by the same call: an edit does not undo it.
+
+        Args:
+            step: the step as it is yielded now.
+            result: the recorded result of its path.
+        """
+        modifiers, report = step.modifiers, self.reports.get(result.path)
+        if not modifiers.is_at_most_once or report is None or not report.verified:
+            return False
+        return result.path != self.policy.from_path and is_same_call(
+            result, arguments_of(step.action), modifiers.version
+        )
 
 
 def evidence_reasons(report: VerificationReport) -> tuple[Reason, ...]:

@@ -88,6 +88,12 @@ class ResumePlan:
         """Whether a resume would run nothing and stop at nothing."""
         return not self.stops and all(step.decision is Decision.REUSE for step in self.steps)
 
+    @property
+    def stale_stop(self) -> PlannedStep | None:
+        """The stale step that the resume would stop at, if that is why it stops."""
+        stopped = self.step(self.stopped_by) if self.stops else None
+        return stopped if stopped is not None and stopped.decision is Decision.RERUN else None
+
     def step(self, path: str) -> PlannedStep | None:
         """Return the step of a path, or None.
 

@@ -53,12 +53,15 @@ class ResumePolicy:
     def decide(self, reasons: Iterable[Reason]) -> OnStale:
         """Return what to do with a recorded result.
 
-        To stop weighs more than to run again, and that more than to reuse: the reasons are answered one by one, and
-        the heaviest answer wins.
+        What somebody asked to be run again is run, whatever else has moved. Else to stop weighs more than to run again,
+        and that more than to reuse: the reasons are answered one by one, and the heaviest answer wins.
 
         Args:
             reasons: why the result is stale; none, and it is reused.
         """
+        reasons = tuple(reasons)
+        if any(reason.kind is ReasonKind.FORCED for reason in reasons):
+            return OnStale.RERUN
         answers = {self._answer(reason) for reason in reasons}
         if OnStale.FAIL in answers:
             return OnStale.RERUN if self.is_forced else OnStale.FAIL
