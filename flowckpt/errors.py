@@ -33,6 +33,7 @@ __all__ = [
     "RunLockedError",
     "SaveConflictError",
     "SettingError",
+    "StaleCheckpointError",
     "StaleStepError",
     "StepDefinitionError",
     "StepFailedError",
@@ -354,6 +355,28 @@ class StaleStepError(FlowckptError):
         self.reasons = tuple(reasons)
 
 
+class StaleCheckpointError(FlowckptError):
+    """A run cannot go on from a checkpoint, because results up to it are no longer true.
+
+    Attributes:
+        workflow_id: the run.
+        checkpoint_id: the checkpoint.
+        reasons: what moved, by the path of the step; an empty path stands for the checkpoint itself.
+    """
+
+    def __init__(
+        self, workflow_id: str, checkpoint_id: str, *, reasons: Mapping[str, Sequence[str]], remedy: str = ""
+    ) -> None:
+        said = "; ".join(f"{path or 'the checkpoint itself'}: {', '.join(found)}" for path, found in reasons.items())
+        super().__init__(
+            f"checkpoint {checkpoint_id!r} of run {workflow_id!r} is no longer true: {said}",
+            remedy=remedy or f"Nothing was changed. See 'flowckpt verify {workflow_id} --checkpoint {checkpoint_id}'.",
+        )
+        self.workflow_id = workflow_id
+        self.checkpoint_id = checkpoint_id
+        self.reasons = {path: tuple(found) for path, found in reasons.items()}
+
+
 class StepInDoubtError(FlowckptError):
     """A step that must not be done twice was started and its end never recorded, and its evidence cannot tell.
 
@@ -434,13 +457,16 @@ class InputMismatchError(FlowckptError):
         self.differences = dict(differences)
 
 
+_ASYNC_DOORS = {"resume_sync": "resume_run"}
+
+
 class NestedLoopError(FlowckptError):
     """A sync door is used where an asyncio loop is running already."""
 
     def __init__(self, door: str, *, remedy: str = "") -> None:
         super().__init__(
             f"{door}() was called inside a running asyncio loop, which it would block",
-            remedy=remedy or f"Write 'await engine.{'run' if door == 'run_sync' else 'resume_run'}(…)' there.",
+            remedy=remedy or f"Write 'await engine.{_ASYNC_DOORS.get(door, door.removesuffix('_sync'))}(…)' there.",
         )
         self.door = door
 

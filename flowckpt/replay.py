@@ -186,6 +186,8 @@ class Replay:
         if type(yielded) is not Step:
             raise self._closed(_no_step(yielded, self._workflow_name, self._where()))
         step: Step[Any] = yielded
+        if step.modifiers.adopt is not None and not step.modifiers.is_at_most_once:
+            raise self._closed(_needless_adopt(step.name, self._where(full=True)))
         name = step.name
         occurrence = self._uses.get(name, 0)
         self._uses[name] = occurrence + 1
@@ -299,6 +301,15 @@ def _raised_text(error: BaseException) -> str:
 def _qualname(function: str) -> str:
     """Return the name of a function without its module: code that moves to another file is the same code."""
     return function[function.find(":") + 1 :]
+
+
+def _needless_adopt(name: str, where: str) -> StepDefinitionError:
+    return StepDefinitionError(
+        f"step {name!r} has .adopt(), but no .at_most_once()",
+        step=name,
+        where=where,
+        remedy="Only a step that is to be done at most once is ever adopted: add .at_most_once(), or leave .adopt() out.",
+    )
 
 
 def _no_step(yielded: object, workflow_name: str, where: str) -> StepDefinitionError | WorkflowDefinitionError:

@@ -465,3 +465,12 @@ def test_any_deterministic_generator_goes_on_from_any_prefix_as_if_nothing_had_h
         assert [c.path for c in commands[:-1]] == [c.path for c in whole[:-1]]
         assert again == history
         assert shown(commands)[-1] == shown(whole)[-1]
+
+
+def test_a_step_that_says_how_to_be_adopted_and_never_would_be_is_refused_with_its_place():
+    def flow():
+        yield step("pay").python(work).adopt(work)
+
+    with pytest.raises(StepDefinitionError, match=r"'pay' has \.adopt\(\), but no \.at_most_once\(\)") as refused:
+        Replay(flow(), [], "w").start()
+    assert "test_replay.py:" in refused.value.where

@@ -44,6 +44,7 @@ _BY_ERROR: dict[type[BaseException], ExitCode] = {
     errors.RunExistsError: ExitCode.USAGE,
     errors.StoreSpecError: ExitCode.USAGE,
     errors.StaleStepError: ExitCode.STALE,
+    errors.StaleCheckpointError: ExitCode.STALE,
     errors.CheckpointCorruptedError: ExitCode.CORRUPT,
     errors.ForeignRecordError: ExitCode.CORRUPT,
     errors.UnsupportedSchemaError: ExitCode.CORRUPT,

@@ -180,7 +180,10 @@ class StepRunner:
         elif is_adopted and step.modifiers.adopt is None:  # there is no result that a function could make claims of
             pack = evidence.stated_pack(claimed)
         else:
-            pack = evidence.claimed_pack(claimed, value, place=path)
+            own = value  # a function of the result gets a copy: what it did to it, a resumed run would not see
+            if not step.modifiers.is_ephemeral and any(callable(each) for each in claimed.claims):
+                own = codec.decode(tree, output_annotation(action))
+            pack = evidence.claimed_pack(claimed, own, place=path)
         exit_code = None
         if isinstance(action, CommandAction) and not is_adopted:
             exit_code = value.exit_code
