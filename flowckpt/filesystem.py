@@ -131,6 +131,10 @@ class FileSystem(Protocol):
         """Take the exclusive lock of an open file without waiting; tell whether it was had."""
         ...
 
+    def write_at(self, file: int, data: bytes, offset: int) -> None:
+        """Overwrite a part of an open file, for a hint that nothing depends on; never synced."""
+        ...
+
     def type_of(self, path: str) -> str:
         """Name the type of the file system that holds a path, as `ext4`; an empty string where it is unknown."""
         ...
@@ -272,6 +276,10 @@ class PosixFileSystem:
     def exists(self, parent: int, name: str) -> bool:
         """Call faccessat, without following a link."""
         return os.access(name, os.F_OK, dir_fd=parent, follow_symlinks=False)
+
+    def write_at(self, file: int, data: bytes, offset: int) -> None:
+        """Overwrite a part of an open file."""
+        os.pwrite(file, data, offset)
 
     def lock(self, file: int) -> bool:
         """Call flock; fcntl's locks are dropped when any descriptor of the file is closed, so they will not do."""

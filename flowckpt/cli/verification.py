@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -13,20 +13,15 @@ import attrs
 from flowckpt.checkpoint import CheckpointData, StepResult
 from flowckpt.cli.notices import warn
 from flowckpt.cli.targets import recorded_target, typed_target
-from flowckpt.codec.results import plain_tree
-from flowckpt.dsl import Workflow
 from flowckpt.engine import RunOptions
-from flowckpt.engine.binding import rebind_inputs
-from flowckpt.engine.failures import step_failure
-from flowckpt.engine.planning import NotRun, PlanStopped
+from flowckpt.engine.planning import PlanStopped
+from flowckpt.engine.rechecking import checkpoint_packs, lend_functions
 from flowckpt.engine.verifying import verifying_of
 from flowckpt.evidence.model import EvidencePack
 from flowckpt.evidence.settings import StepFacts
 from flowckpt.evidence.verdict import Moment, VerdictStatus, VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
-from flowckpt.execution.evidence import claimed_pack, recorded_pack
-from flowckpt.execution.runner import restored_value
-from flowckpt.replay import Execute, Replay, Restore
+from flowckpt.execution.evidence import recorded_pack
 
 _CHUNKS_A_JOB = 4
 _UNANSWERED = (VerdictStatus.CANNOT_CHECK, VerdictStatus.REFUSED)
@@ -94,11 +89,7 @@ def _asked_of_steps(results: Sequence[StepResult]) -> Iterator[tuple[str, Eviden
 
 
 def _asked_of_checkpoint(data: CheckpointData) -> Iterator[tuple[str, EvidencePack, StepFacts]]:
-    for each in data.evidence:
-        if isinstance(each, EvidencePack):
-            yield "", each, StepFacts()
-        elif isinstance(each, Mapping) and "pack" in each:
-            yield "", EvidencePack.from_document(each["pack"]), StepFacts()
+    return (("", pack, StepFacts()) for pack in checkpoint_packs(data))
 
 
 async def _reports(
@@ -129,39 +120,8 @@ def _learn_from_program(data: CheckpointData, workflow_id: str, target: str | No
         warn(f"the run's program cannot be loaded, so what only it can answer cannot be checked: {error}")
         return False
     try:
-        _drive(workflow, data)
+        lend_functions(workflow, data)
     except (Exception, PlanStopped) as error:
         said = "it needs the output of a step that is run at each resume" if isinstance(error, PlanStopped) else error
         warn(f"not all claims of the run's program are known: {said}")
     return True
-
-
-def _drive(workflow: Workflow[..., Any], data: CheckpointData) -> None:
-    """Answer the generator with its recorded results, so that it makes the claims of its steps again."""
-    bound = rebind_inputs(
-        workflow,
-        recorded=plain_tree(data.held_inputs, "inputs"),
-        recorded_hash=data.inputs_hash,
-        defaulted=tuple(data.metadata.get("defaulted", ())),
-        given={},
-    )
-    replay = Replay(workflow(**bound.values(workflow)), data.step_results, workflow.name)
-    try:
-        command = replay.start()
-        while True:
-            if isinstance(command, Restore):
-                step, result = command.step, command.result
-                if not result.success and result.error is not None:
-                    command = replay.throw(step_failure(result.path, result.error))
-                    continue
-                value = restored_value(step, result)
-                claimed = step.modifiers.evidence
-                if claimed is not None and any(callable(each) for each in claimed.claims):
-                    claimed_pack(claimed, value, place=result.path)
-                command = replay.send(value)
-            elif isinstance(command, Execute) and command.step.modifiers.is_ephemeral:
-                command = replay.send(NotRun(command.path))
-            else:
-                return
-    finally:
-        replay.close()

@@ -28,21 +28,17 @@ from flowckpt.codec.blob import Recorded
 from flowckpt.codec.results import append_result, encode_time
 from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.ending import Ending
-from flowckpt.engine.failures import REFUSALS, recorded_error, stale_step, step_failure, text_of
+from flowckpt.engine.failures import REFUSALS, recorded_error, stale_step, step_failure
 from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.resumption import kept_history, with_reusable, without_reusable
-from flowckpt.engine.settling import RUN, Settling
-from flowckpt.engine.streaming import StreamedTry
+from flowckpt.engine.settling import RUN, Settled, Settling
 from flowckpt.engine.superseded import NOT_UNDONE, Superseded, marks_of
 from flowckpt.engine.telling import evidence_event, failed_event, saved_event
+from flowckpt.engine.trying import Trying
 from flowckpt.engine.verifying import Verifying, is_open
 from flowckpt.errors import (
-    EncodingError,
     FencedError,
     FlowckptError,
-    StepInDoubtError,
-    StepTimeoutError,
-    type_name,
 )
 from flowckpt.events import (
     CheckpointSaved,
@@ -51,18 +47,21 @@ from flowckpt.events import (
     StepCompleted,
     StepFailed,
     StepRestored,
-    StepRetrying,
     StepStarted,
     WorkflowResumed,
     WorkflowStarted,
 )
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.python import is_left_behind, waited
 from flowckpt.execution.runner import Outcome, StepRunner, restored_value
 from flowckpt.plan.identity import arguments_of, fingerprint_of
 from flowckpt.plan.judge import Judge
 from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
 from flowckpt.replay import Execute, Finish, Replay, Restore
+from flowckpt.stores.base import NotesBeginnings
+
+NOTED_MS = 1.0
+"""Steps whose last use was quicker are not noted when they begin: a process hardly ever dies in one, and a note costs
+as much as a tenth of it."""
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -125,6 +124,8 @@ class Drive:
         """
         checkpointer, clock, replay, judge = self.checkpointer, self.clock, self.replay, self.judge
         run, attempt = checkpointer.workflow_id, checkpointer.attempt
+        note = checkpointer.store.note_begun if isinstance(checkpointer.store, NotesBeginnings) else None
+        quick: set[str] = set()
         self._began_ns = clock.elapsed_ns()
         self.interrupts.watch(asyncio.current_task())
         output: Any = None
@@ -188,56 +189,35 @@ class Drive:
                     self._in_flight = (path,)
                     if self.is_observed and settled.outcome is None:
                         yield StepStarted(run, path, action.step_type)
-                    started_at, started_ns, tries, undo = clock.now(), clock.elapsed_ns(), 0, settled.undo
-                    while True:
-                        tries += 1
-                        unable = None if undo is None else await self._settling().undone(step, undo)
-                        if unable is None:
-                            undo = None
-                        if settled.outcome is not None:
-                            outcome = settled.outcome
-                        elif unable is not None:  # the step is not run
-                            outcome = unable
-                        elif action.step_type == "command" and self.is_observed:
-                            streamed = StreamedTry(self._runner, step, (run, path, attempt, tries, arguments))
-                            async with aclosing(streamed.lines()) as lines:
-                                async for line in lines:
-                                    yield line
-                            outcome = streamed.outcome
-                        else:
-                            outcome = await self._runner.attempt(step, (run, path, attempt, tries, arguments))
-                        error = outcome.error
-                        if error is None or not self._is_retried(step, tries, error):
-                            break
-                        if modifiers.is_at_most_once and undo is None:
-                            if isinstance(error, StepTimeoutError) and is_left_behind(action):
-                                error.add_note("It was not tried again: it was left running, and may yet do its work.")
-                                break
-                            was_adopted = settled.outcome is not None
-                            try:
-                                settled = await self._settling().retried(step, path, arguments)
-                            except StepInDoubtError as doubt:  # another try could be the second time
-                                error.add_note(f"It was not tried again: {doubt.message}.")
-                                break
-                            if settled.outcome is not None:
-                                continue
-                            if was_adopted:  # adopting failed, and by now the world says that it was not done
-                                yield await self._mark(path)
-                        if outcome.committed is not None:
-                            yield evidence_event(run, path, outcome.committed.report, "now")
-                        delay = self._delay(step, tries)
-                        yield StepRetrying(run, path, tries, delay, type_name(type(error)), text_of(error))
-                        await waited(clock.sleep(delay), self.interrupts)
+                    if note is not None and is_recorded and step.name not in quick:
+                        note(run, path)
+                    started_at, started_ns, trying = clock.now(), clock.elapsed_ns(), None
+                    if (
+                        settled is RUN
+                        and modifiers.retry is None
+                        and (action.step_type == "python" or not self.is_observed)
+                    ):
+                        tries = 1
+                        outcome = await self._runner.attempt(step, (run, path, attempt, 1, arguments))
+                    else:
+                        trying = self._trying(step, path, arguments, settled)
+                        async with aclosing(trying.events()) as told:
+                            async for event in told:
+                                yield event
+                        outcome, tries = trying.outcome, trying.tries
+                    error = outcome.error
                     duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
+                    (quick.add if duration_ms < NOTED_MS else quick.discard)(step.name)
                     failure = None if error is None else recorded_error(error, path=path, tries=tries)
-                    if is_adopted := settled.outcome is not None and failure is None:
+                    if is_adopted := trying is not None and trying.is_adopted:
                         self._restored += 1
                     else:
                         self._executed += 1
                     if is_recorded:
                         marks: tuple[str, ...] = ()
                         if modifiers.looks_back:
-                            marks = marks_of(modifiers, is_adopted=is_adopted, is_not_undone=undo is not None)
+                            is_undone = trying is None or trying.is_undone
+                            marks = marks_of(modifiers, is_adopted=is_adopted, is_not_undone=not is_undone)
                         self._record(command, outcome, failure, duration_ms, started_at, tries, code, arguments, marks)
                     self._in_flight = ()
                     saved = None
@@ -294,20 +274,27 @@ class Drive:
 
     # --- a step ----------------------------------------------------------------------------------------------------
 
-    def _is_retried(self, step: Step[Any], tries: int, error: BaseException) -> bool:
-        retry = step.modifiers.retry
-        if retry is None or tries >= retry.attempts or isinstance(error, EncodingError) or self.interrupts.noted:
-            return False
-        return isinstance(error, retry.on)
-
-    def _delay(self, step: Step[Any], tries: int) -> float:
-        retry = step.modifiers.retry
-        return retry.delay(tries, random=self.random()) if retry else 0.0
-
     def _settling(self) -> Settling:
         policy, run = self.judge.policy, self.checkpointer.workflow_id
         attempt = self.checkpointer.attempt
         return Settling(run, attempt, policy, self.superseded, self.in_doubt, self._runner, self.verifying)
+
+    def _trying(self, step: Step[Any], path: str, arguments: Mapping[str, Any], settled: Settled) -> Trying:
+        return Trying(
+            step,
+            path,
+            self.checkpointer.workflow_id,
+            self.checkpointer.attempt,
+            arguments,
+            settled,
+            self._settling(),
+            self._runner,
+            self.clock,
+            self.random,
+            self.interrupts,
+            self.is_observed,
+            self._mark,
+        )
 
     def _record(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,15 +27,21 @@ from flowckpt.stores.file import FileCheckpointStore
 from flowckpt.triggers import Trigger, checked_trigger
 
 if TYPE_CHECKING:
-    from flowckpt.engine import binding, planning, resumption, session, verifying
+    from flowckpt.engine import binding, edits, fork, planning, rechecking, resumption, rollback, session, verifying
+    from flowckpt.engine.fork import Forked
+    from flowckpt.engine.rollback import RolledBack
     from flowckpt.engine.session import Session
     from flowckpt.events import Event
     from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.plan.model import ResumePlan
 else:  # needed once a run starts; see flowckpt.lazy
     binding = LazyModule("flowckpt.engine.binding")
+    edits = LazyModule("flowckpt.engine.edits")
+    fork = LazyModule("flowckpt.engine.fork")
     planning = LazyModule("flowckpt.engine.planning")
+    rechecking = LazyModule("flowckpt.engine.rechecking")
     resumption = LazyModule("flowckpt.engine.resumption")
+    rollback = LazyModule("flowckpt.engine.rollback")
     session = LazyModule("flowckpt.engine.session")
     verifying = LazyModule("flowckpt.engine.verifying")
 
@@ -186,6 +192,78 @@ class WorkflowEngine:
         """Return what a resume would do, from code that is not async; see `plan`."""
         return _in_own_loop(self.plan(workflow, workflow_id=workflow_id, options=options, **inputs), "plan_sync")
 
+    # --- going back, and going another way ---------------------------------------------------------------------------
+
+    async def rollback(
+        self,
+        workflow_id: str,
+        checkpoint_id: str,
+        /,
+        *,
+        workflow: Workflow[..., Any] | None = None,
+        options: RunOptions | None = None,
+    ) -> RolledBack:
+        """Make an earlier checkpoint the one to resume from; later ones stay in the store, and count no more.
+
+        Args:
+            workflow_id: the run.
+            checkpoint_id: the checkpoint's id, whose newest is meant; or its sequence, in digits.
+            workflow: the workflow of the run, for claims that only the program can check.
+            options: how evidence is checked.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run or checkpoint.
+            RunLockedError: another process owns the run.
+            StaleCheckpointError: the evidence of a result up to the checkpoint does not hold now; nothing was changed.
+        """
+        run = _checked_id(workflow_id)
+        checks = rechecking.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
+        return await rollback.roll_back(self.store, self._clock, run, checkpoint_id, checks)
+
+    def rollback_sync(self, workflow_id: str, checkpoint_id: str, /, **how: Any) -> RolledBack:
+        """Make an earlier checkpoint the one to resume from, from code that is not async; see `rollback`."""
+        return _in_own_loop(self.rollback(workflow_id, checkpoint_id, **how), "rollback_sync")
+
+    async def fork(
+        self,
+        workflow_id: str,
+        /,
+        *,
+        new_id: str | None = None,
+        from_step: str = "",
+        outputs: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        workflow: Workflow[..., Any] | None = None,
+        options: RunOptions | None = None,
+    ) -> Forked:
+        """Make a new run that starts from the history of another; resume it to go on.
+
+        Args:
+            workflow_id: the run to start from; it is only read, and may be live or completed.
+            new_id: the id of the new run; a new ULID where not given.
+            from_step: the step (path, or name) before which it begins; where not given, it has all results.
+            outputs: outputs to put in the place of recorded ones, by step; what came after them is dropped.
+            inputs: inputs to change, by name; the resume runs again what is called with other arguments then.
+            workflow: the workflow of the run; needed for outputs and inputs.
+            options: how evidence is checked.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            StepNotFoundError: a step is not in its record.
+            RunExistsError: the new id is taken.
+            InputError: an input or an output cannot be, or the workflow is missing that says its type.
+            EncodingError: an input or an output cannot be recorded.
+            StaleCheckpointError: the evidence of a result that would be taken over does not hold now.
+        """
+        source, new = _checked_id(workflow_id), self._new_id() if new_id is None else _checked_id(new_id)
+        plan = fork.ForkPlan(new_id=new, from_step=from_step, edits=edits.as_given(outputs or {}), inputs=inputs or {})
+        checks = rechecking.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
+        return await fork.fork_run(self.store, self._clock, source, plan, checks)
+
+    def fork_sync(self, workflow_id: str, /, **how: Any) -> Forked:
+        """Make a new run from the history of another, from code that is not async; see `fork`."""
+        return _in_own_loop(self.fork(workflow_id, **how), "fork_sync")
+
     # --- from code that is not async ---------------------------------------------------------------------------------
 
     def run_sync(
@@ -241,6 +319,8 @@ class WorkflowEngine:
             inputs: the workflow's inputs, by name.
         """
         _check_workflow(workflow)
+        if options is not None:
+            self._saving.trigger_of(options.asked_saving)  # a number out of range is told before anything is taken
         bound = binding.bind_inputs(workflow, inputs)
         run = self._new_id() if workflow_id is None else _checked_id(workflow_id)
         return session.Session(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from flowckpt.checkpoint import StepResult
+import attrs
+
 from flowckpt.codec.results import encode_time, plain_tree
 from flowckpt.dsl import Workflow
 from flowckpt.engine.binding import rebind_inputs
 from flowckpt.engine.failures import step_failure
-from flowckpt.engine.planning import NotRun
-from flowckpt.engine.verifying import Verifying, is_open
+from flowckpt.engine.options import RunOptions
+from flowckpt.engine.planning import NotRun, PlanStopped
+from flowckpt.engine.verifying import is_open, verifying_of
 from flowckpt.evidence.model import EvidencePack
 from flowckpt.evidence.verdict import Moment, VerificationReport
 from flowckpt.execution import evidence
@@ -22,43 +24,62 @@ from flowckpt.replay import Command, Execute, Replay, Restore
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint import CheckpointData
+    from flowckpt.evidence.verifier import EvidenceVerifier
+
+Program: TypeAlias = Callable[[], Workflow[Any, Any] | None]
 
 
-async def moved_evidence(
-    data: CheckpointData,
-    results: Sequence[StepResult],
-    verifying: Verifying,
-    *,
-    workflow: Workflow[Any, Any] | None = None,
-    is_whole: bool = True,
-) -> tuple[dict[str, tuple[str, ...]], tuple[Any, ...]]:
-    """Check the claims of results against the world.
+@attrs.frozen
+class Rechecking:
+    """Checks again what was verified once.
 
-    Args:
-        data: the checkpoint that they come from.
-        results: those of them that are to be gone on from.
-        verifying: what checks them.
-        workflow: the program, which can answer more than its record; None where it is not at hand.
-        is_whole: whether the claims of the checkpoint itself are checked, too.
-
-    Returns:
-        What moved, by the path of the step, an empty one for the checkpoint itself; and the answers for the record.
+    Attributes:
+        options: how, and what may be reached.
+        verifier: checks the claims, or None for one that looks where the run was started.
+        program: returns the workflow, which can answer more than its record; asked for only where that matters.
     """
-    reports = await verifying.reports_of(results)
-    if workflow is not None and any(map(is_open, reports.values())):
-        lend_functions(workflow, data)
-        asked_again = [result for result in results if is_open(reports.get(result.path))]
-        reports.update(await verifying.reports_of(asked_again))
-    if is_whole:
-        packs = list(checkpoint_packs(data))
-        answers = [await verifying().verify_evidence_pack(pack, moment=Moment.RESUME) for pack in packs]
-        reports.update({f"\0{index}": report for index, report in enumerate(answers)})
-    moved: dict[str, tuple[str, ...]] = {}
-    for path, report in reports.items():
-        if found := evidence_reasons(report):
-            place = "" if path[:1] == "\0" else path
-            moved[place] = moved.get(place, ()) + tuple(reason.detail for reason in found)
-    return moved, _recorded(reports)
+
+    options: RunOptions
+    verifier: EvidenceVerifier | None = None
+    program: Program | None = None
+
+    async def moved(
+        self, data: CheckpointData, length: int, *, base: CheckpointData, is_whole: bool = True
+    ) -> tuple[dict[str, tuple[str, ...]], tuple[Any, ...]]:
+        """Check the claims of the first results of a checkpoint against the world.
+
+        Args:
+            data: the checkpoint.
+            length: how many of its results are to be gone on from.
+            base: the newest checkpoint of its run, which says where relative paths begin.
+            is_whole: whether the claims of the checkpoint itself are checked, too.
+
+        Returns:
+            What moved, by the path of the step, an empty one for the checkpoint itself; and the answers for the record.
+        """
+        verifying = verifying_of(base, self.verifier, self.options)
+        results = data.step_results[:length]
+        reports = await verifying.reports_of(results)
+        if any(map(is_open, reports.values())) and (workflow := self.workflow()) is not None:
+            with contextlib.suppress(Exception, PlanStopped):  # what nobody can answer then counts as moved
+                lend_functions(workflow, data)
+            asked_again = [result for result in results if is_open(reports.get(result.path))]
+            reports.update(await verifying.reports_of(asked_again))
+        answers = _recorded(reports)
+        moved = {path: found for path, report in reports.items() if (found := _against(report))}
+        for pack in checkpoint_packs(data) if is_whole else ():
+            found = _against(await verifying().verify_evidence_pack(pack, moment=Moment.RESUME))
+            if found:
+                moved[""] = moved.get("", ()) + found
+        return moved, answers
+
+    def workflow(self) -> Workflow[Any, Any] | None:
+        """Return the workflow, where it is at hand."""
+        return None if self.program is None else self.program()
+
+
+def _against(report: VerificationReport) -> tuple[str, ...]:
+    return tuple(reason.detail for reason in evidence_reasons(report))
 
 
 def checkpoint_packs(data: CheckpointData) -> Sequence[EvidencePack]:
@@ -80,7 +101,7 @@ def _recorded(reports: Mapping[str, VerificationReport]) -> tuple[Any, ...]:
     return tuple(
         {"path": path, "outcome": str(report.outcome), "verified_at": encode_time(report.verdicts[0].verified_at)}
         for path, report in reports.items()
-        if report.verdicts and path[:1] != "\0"
+        if report.verdicts
     )
 
 

@@ -18,7 +18,7 @@ from flowckpt.errors import StepNotFoundError, WorkflowChangedError
 from flowckpt.plan.judge import Judge
 from flowckpt.plan.policy import ResumePolicy, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
-from flowckpt.stores.base import CheckpointStore, KeepsAttempts
+from flowckpt.stores.base import CheckpointStore, KeepsAttempts, NotesBeginnings
 
 REUSABLE = "reusable_from"
 """In the metadata: the attempts whose results may be reused although the history no longer holds them."""
@@ -76,7 +76,7 @@ async def read_resumption(
         InputError: an input is unknown.
         StepNotFoundError: the step to go on from is not in the record.
     """
-    _check_name(workflow, workflow_id, latest)
+    check_name(workflow, workflow_id, latest)
     bound = rebind_inputs(
         workflow,
         recorded=plain_tree(latest.held_inputs, "inputs"),
@@ -96,7 +96,18 @@ async def read_resumption(
         spare = await _spare(store, workflow_id, latest, taken)
     reports = await verifying.reports_of([*history.results, *spare.values()])
     judge = Judge(policy, reports)
-    return Resumption(latest, bound, history, judge, cut, superseded, frozenset(latest.in_flight), spare)
+    in_doubt = frozenset({*latest.in_flight, *await _begun(store, workflow_id, latest)})
+    return Resumption(latest, bound, history, judge, cut, superseded, in_doubt, spare)
+
+
+async def _begun(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> set[str]:
+    """Return the steps of which the attempt that saved last left word that it began them, and recorded no end."""
+    if not isinstance(store, NotesBeginnings):
+        return set()
+    attempt, paths = await store.begun_steps(workflow_id)
+    if attempt != latest.attempt:
+        return set()
+    return {*paths} - {result.path for result in latest.step_results}
 
 
 async def _spare(
@@ -186,7 +197,17 @@ def _located(policy: ResumePolicy, workflow_id: str, latest: CheckpointData, vie
     raise StepNotFoundError(workflow_id, wanted, known=[result.path for result in view])
 
 
-def _check_name(workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData) -> None:
+def check_name(workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData) -> None:
+    """Refuse the record of another workflow.
+
+    Args:
+        workflow: the workflow.
+        workflow_id: the run.
+        latest: a checkpoint of it.
+
+    Raises:
+        WorkflowChangedError: it is one of another workflow.
+    """
     if latest.workflow_name != workflow.name:
         raise WorkflowChangedError(
             f"run {workflow_id!r} belongs to workflow {latest.workflow_name!r}, not to {workflow.name!r}",

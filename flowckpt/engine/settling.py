@@ -9,7 +9,7 @@ import attrs
 
 from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step
-from flowckpt.engine.superseded import Superseded
+from flowckpt.engine.superseded import ON_RERUN, Superseded
 from flowckpt.engine.verifying import Verifying
 from flowckpt.errors import StepInDoubtError
 from flowckpt.execution.runner import Outcome, StepRunner, restored_value
@@ -85,7 +85,7 @@ class Settling:
             elif old is not None and is_same_call(old, arguments, step.modifiers.version):
                 settled = await self._done(step, old)
         is_run = settled.reused is None and settled.outcome is None
-        if is_run and old is not None and old.success and step.modifiers.on_rerun is not None:
+        if is_run and old is not None and old.success and ON_RERUN in old.marks and step.modifiers.on_rerun is not None:
             settled = attrs.evolve(settled, undo=old)
         return settled
 

@@ -23,8 +23,10 @@ async def taken(store: CheckpointStore, workflow_id: str) -> AsyncGenerator[Leas
     """
     if not isinstance(store, OwnsRuns):
         latest = await store.load_latest(workflow_id)
-        yield Lease(workflow_id, 1, None) if latest is None else Lease(
-            workflow_id, latest.attempt + 1, latest, latest.sequence
+        yield (
+            Lease(workflow_id, 1, None)
+            if latest is None
+            else Lease(workflow_id, latest.attempt + 1, latest, latest.sequence)
         )
         return
     lease = await finish_despite_cancel(store.acquire(workflow_id))

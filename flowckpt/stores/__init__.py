@@ -13,6 +13,7 @@ from flowckpt.stores.base import (
     KeepsAttempts,
     Lease,
     ListsRuns,
+    NotesBeginnings,
     OwnsRuns,
 )
 
@@ -33,6 +34,7 @@ __all__ = [
     "Lease",
     "ListsRuns",
     "MemoryCheckpointStore",
+    "NotesBeginnings",
     "OwnsRuns",
     "open_store",
 ]

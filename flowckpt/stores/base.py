@@ -202,6 +202,30 @@ class KeepsAttempts(Protocol):
         ...
 
 
+@runtime_checkable
+class NotesBeginnings(Protocol):
+    """A store that can note, at next to no cost, which steps have begun: a hint that outlives the process."""
+
+    def note_begun(self, workflow_id: str, path: str) -> None:
+        """Note that a step begins; never raises, never waits for a disk.
+
+        Args:
+            workflow_id: a run that the caller owns.
+            path: the step.
+        """
+        ...
+
+    async def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
+        """Return which attempt noted last, and the steps that it began since its last checkpoint; 0 where none did.
+
+        Some of them may have ended and be in the record.
+
+        Args:
+            workflow_id: the run.
+        """
+        ...
+
+
 @attrs.frozen
 class Finding:
     """Something that the check of a store found.

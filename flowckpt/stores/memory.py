@@ -85,6 +85,8 @@ class _Run:
     saved: HistoryView = attrs.field(factory=lambda: History().view())
     blobs: dict[str, bytes] = attrs.field(factory=dict)
     previous: CheckpointData | None = None
+    begun_by: int = 0
+    begun: dict[str, None] = attrs.field(factory=dict)
     former: list[_Run] = attrs.field(factory=list)
     """The run as it was, each time that an attempt went back behind what an earlier one had saved."""
 
@@ -150,6 +152,8 @@ class MemoryCheckpointStore:
             run.started_at = data.saved_at
         run.last_sequence, run.previous, run.saved = data.sequence, data, view
         run.has_saved = run.is_adopted = True
+        if run.begun:
+            run.begun = {}
 
     @staticmethod
     def _keep_blobs(run: _Run, view: HistoryView, blobs: list[Blob]) -> None:
@@ -202,6 +206,19 @@ class MemoryCheckpointStore:
         merged.update(record.head)
         data = checkpoints.decode_head(merged, self._history(run, record.results).view(), run.fetch)
         return attrs.evolve(data, extra=copy.deepcopy(data.extra)) if data.extra else data
+
+    def note_begun(self, workflow_id: str, path: str) -> None:
+        """Note that a step begins; see `NotesBeginnings`."""
+        run = self._runs.get(workflow_id)
+        if run is not None and run.is_owned:
+            if run.begun_by != run.attempt:
+                run.begun_by, run.begun = run.attempt, {}
+            run.begun[path] = None
+
+    async def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
+        """Return what was noted last; see `NotesBeginnings`."""
+        run = self._runs.get(workflow_id)
+        return (0, ()) if run is None else (run.begun_by, tuple(run.begun))
 
     async def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
         """Decode the last checkpoint of an attempt, as the attempt left it; see `KeepsAttempts`."""

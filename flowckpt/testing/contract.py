@@ -42,7 +42,14 @@ from flowckpt.errors import (
     RunLockedError,
     SaveConflictError,
 )
-from flowckpt.stores.base import CheckpointStore, DeletesCheckpoints, KeepsAttempts, ListsRuns, OwnsRuns
+from flowckpt.stores.base import (
+    CheckpointStore,
+    DeletesCheckpoints,
+    KeepsAttempts,
+    ListsRuns,
+    NotesBeginnings,
+    OwnsRuns,
+)
 
 RUN = "run-1"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -784,3 +791,28 @@ class CheckpointStoreContract:
             assert (found.sequence, found.attempt, list(found.step_results)) == (sequence, attempt, held)
         assert await keeping.load_attempt(RUN, 4) is None
         assert await keeping.load_attempt("no-such-run", 1) is None
+
+    async def test_what_was_begun_since_the_last_checkpoint_is_known_after_the_process_has_died(
+        self, store: CheckpointStore
+    ) -> None:
+        owning, noting = self.able(store, OwnsRuns), self.able(store, NotesBeginnings)
+        assert await noting.begun_steps(RUN) == (0, ())
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(1, []))
+        for path in ("a", "b[1]", "ü"):
+            noting.note_begun(RUN, path)
+        assert await self.able(self.reopen(store), NotesBeginnings).begun_steps(RUN) == (1, ("a", "b[1]", "ü"))
+        await store.save(RUN, checkpoint(2, results("a", "b")))
+        noting.note_begun(RUN, "c")
+        noting.note_begun("no-such-run", "d")
+        await owning.release(RUN)
+        lease = await owning.acquire(RUN)
+        assert await noting.begun_steps(RUN) == (1, ("c",))
+        noting.note_begun(RUN, "e")
+        assert await noting.begun_steps(RUN) == (lease.attempt, ("e",))
+        for number in range(5000):  # more than there is room for
+            noting.note_begun(RUN, f"some-step-with-a-name[{number}]")
+        attempt, begun = await noting.begun_steps(RUN)
+        assert attempt == lease.attempt
+        assert begun[:2] == ("e", "some-step-with-a-name[0]")
+        assert len(set(begun)) == len(begun) > 1000

@@ -354,6 +354,9 @@ class SimulatedFileSystem:
             self.free(parent, name).change((name, File("lock")))
         return self.opened(self.named(parent, name))
 
+    def write_at(self, file: int, data: bytes, offset: int) -> None:
+        """A hint in the lock file: nothing that is acknowledged depends on it."""
+
     def write(self, file: int, data: bytes) -> int:
         inode = self.file(file)
         try:

@@ -14,6 +14,7 @@ from flowckpt.codec.results import Blobs, as_view, encode_time
 from flowckpt.errors import FencedError, ForeignRecordError, SaveConflictError
 from flowckpt.filesystem import FileSystem
 from flowckpt.stores.base import refusal_of_field
+from flowckpt.stores.file.begun import BegunSteps
 from flowckpt.stores.file.blobs import write_blobs
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.file.names import segment_name
@@ -30,6 +31,7 @@ class OwnedRun:
         is_adopted: whether the segment says what it continues.
         saved: the history at the last checkpoint of the run, as far as it belongs to it.
         last_sequence: the highest sequence that the run ever had, as this owner knows.
+        begun: notes the steps that are begun.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class OwnedRun:
         self.is_adopted = False
         self.saved: HistoryView = History().view()
         self.last_sequence = image.last_sequence
+        self.begun = BegunSteps(filesystem, lock, writer.number)
         self._filesystem = filesystem
         self._directory = directory
         self._lock = lock
@@ -89,6 +92,7 @@ class OwnedRun:
             results = b",".join(history.encoded_between(len(self.saved), len(view)))
             self.writer.append(b'{"step_results":[%b],%b' % (results, head))
             self.saved, self.last_sequence, self._first = view, data.sequence, self._first or data
+            self.begun.begin_anew()
 
     def _head(self, data: CheckpointData, view: HistoryView) -> tuple[bytes, Blobs]:
         """Return the fields of a checkpoint behind its results, and the large values that they name.

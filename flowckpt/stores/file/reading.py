@@ -10,7 +10,8 @@ from flowckpt.errors import CheckpointNotFoundError, FlowckptError
 from flowckpt.lazy import LazyModule
 from flowckpt.process import ProcessIdentity, is_alive
 from flowckpt.stores.base import Finding
-from flowckpt.stores.file.directory import newest_owner, read_image
+from flowckpt.stores.file.begun import begun_in
+from flowckpt.stores.file.directory import newest_owner, read_file, read_image
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.file.location import Location
 from flowckpt.stores.file.names import LOCK, run_directory
@@ -48,6 +49,17 @@ class ReadableRuns(Location):
         image = self.image(workflow_id, attempt + 1)
         latest = self.latest(workflow_id, image)
         return latest if latest is not None and latest.attempt == attempt else None
+
+    def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
+        """Return the attempt that noted last what it began, and the paths of the steps."""
+
+        def read_once() -> tuple[int, tuple[str, ...]]:
+            with self._run_directory(workflow_id) as directory:
+                if directory is None or not self._filesystem.exists(directory, LOCK):
+                    return 0, ()
+                return begun_in(read_file(self._filesystem, directory, LOCK))
+
+        return self._steadily(workflow_id, "read", read_once)
 
     def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
         """Return the newest checkpoint of an id."""

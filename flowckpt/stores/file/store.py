@@ -111,6 +111,16 @@ class FileCheckpointStore:
         """Append that the checkpoints of that id are deleted; see `DeletesCheckpoints`."""
         return await run_blocking(lambda: self.runs.delete(workflow_id, checkpoint_id))
 
+    def note_begun(self, workflow_id: str, path: str) -> None:
+        """Note in the lock file, without a sync, that a step begins; see `NotesBeginnings`."""
+        owned = self.runs.owned.get(workflow_id)
+        if owned is not None:
+            owned.begun.add(path)
+
+    async def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
+        """Return what was noted last; see `NotesBeginnings`."""
+        return await run_blocking(lambda: self.runs.begun_steps(workflow_id))
+
     async def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
         """Return the last checkpoint of an attempt, from the segments up to its own; see `KeepsAttempts`."""
         return await run_blocking(lambda: self.runs.latest_of_attempt(workflow_id, attempt))

@@ -1,0 +1,131 @@
+"""Recorded outputs that somebody replaces: typed as their steps ask, and recorded as if those had returned them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+
+from flowckpt import codec
+from flowckpt.checkpoint import StepResult
+from flowckpt.codec.blob import Recorded
+from flowckpt.dsl import Step, Workflow
+from flowckpt.engine.failures import step_failure
+from flowckpt.engine.planning import NotRun, PlanStopped
+from flowckpt.engine.superseded import AT_MOST_ONCE
+from flowckpt.errors import InputError
+from flowckpt.execution.runner import output_annotation, restored_value
+from flowckpt.plan.identity import arguments_of, fingerprint_of, identity_reasons
+from flowckpt.plan.reason import ReasonKind
+from flowckpt.replay import Command, Crash, Execute, Replay, Restore
+
+EDITED = "edited"
+"""Marks a result whose output somebody wrote; its step did not return it."""
+
+Edit: TypeAlias = Callable[[Any], Any]
+"""Returns the output, given the annotation of the step's function."""
+
+
+def as_given(outputs: Mapping[str, Any]) -> dict[str, Edit]:
+    """Return edits to values that have their types already.
+
+    Args:
+        outputs: the values, by step.
+    """
+    return {step: functools.partial(_given, value) for step, value in outputs.items()}
+
+
+def _given(value: Any, annotation: Any) -> Any:
+    del annotation
+    return value
+
+
+_MOVES = (ReasonKind.ARGUMENTS, ReasonKind.VERSION)
+
+
+def edited_results(
+    workflow: Workflow[Any, Any], values: Mapping[str, Any], results: Sequence[StepResult], edits: Mapping[str, Edit]
+) -> list[StepResult]:
+    """Return the results of the edited steps, driving the generator up to them. Nothing is run.
+
+    Args:
+        workflow: the workflow.
+        values: its inputs.
+        results: the recorded results up to the last edited step.
+        edits: what to put in their place, by path.
+
+    Raises:
+        InputError: a step cannot be reached, or the resume would run an earlier one again and drop the edit.
+        EncodingError: a value cannot be recorded.
+        WorkflowChangedError: the program yields something else than the record says.
+    """
+    found: list[StepResult] = []
+    replay = Replay(workflow(**values), results, workflow.name)
+    with contextlib.closing(replay):
+        command: Command = replay.start()
+        while len(found) < len(edits):
+            if isinstance(command, Execute) and command.step.modifiers.is_ephemeral:
+                command = replay.send(NotRun(command.path))
+                continue
+            if not isinstance(command, Restore):
+                raise _unreached(next(path for path in edits if path not in {each.path for each in found}), command)
+            step, result = command.step, command.result
+            if command.path in edits:
+                edited, value = _edited(step, result, edits[command.path])
+                found.append(edited)
+                if len(found) < len(edits):
+                    command = replay.send(value)
+                continue
+            moved = [reason for reason in identity_reasons(step, result) if reason.kind in _MOVES]
+            if moved:
+                raise InputError(
+                    f"step {result.path!r} stands before an edited one and would run again: {moved[0]}",
+                    parameter=next(iter(edits)),
+                    remedy="What follows it is dropped then, the edit too. Edit that step as well, or leave out what "
+                    "changes it.",
+                )
+            if result.success:
+                command = replay.send(restored_value(step, result))
+            else:
+                assert result.error is not None
+                command = replay.throw(step_failure(result.path, result.error))
+    return found
+
+
+def _edited(step: Step[Any], result: StepResult, edit: Edit) -> tuple[StepResult, Any]:
+    action = step.action
+    annotation = output_annotation(action)
+    tree = codec.encode(edit(annotation), annotation, place=f"{result.path}: output")
+    made = attrs.evolve(
+        result,
+        success=True,
+        output=Recorded(tree),
+        error=None,
+        duration_ms=0.0,
+        started_at=None,
+        attempt=0,
+        tries=1,
+        function=action.function_name,
+        version=step.modifiers.version,
+        fingerprint=fingerprint_of(action),
+        arguments=arguments_of(action),
+        evidence=None,  # its claims were about what the step itself did
+        marks=(EDITED, *[mark for mark in result.marks if mark == AT_MOST_ONCE]),
+    )
+    return made, codec.decode(tree, annotation)
+
+
+def _unreached(path: str, command: Command) -> InputError:
+    why = "the program, driven by its record, does not come to it"
+    if isinstance(command, Crash):
+        why = f"the program raises {type(command.error).__name__} before it: {command.error}"
+        if isinstance(command.error, PlanStopped):
+            why = f"the program needs the output of {command.error.args[0]!r} before it, which is run at each resume"
+    return InputError(
+        f"the output of step {path!r} cannot be set: {why}",
+        parameter=path,
+        remedy="Change the code of the step instead, and run again from it on: --from.",
+    )

@@ -1,0 +1,308 @@
+"""A new run that starts from another's history: some of its results, perhaps edited, perhaps with other inputs.
+
+The source is only read, so it may be live or completed. What it did stays its own: the fork asks before it repeats a
+step that is to be done at most once, and never undoes what a step of the source did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from flowckpt import codec, hashing
+from flowckpt.blocking import finish_despite_cancel
+from flowckpt.checkpoint import CheckpointData, History, Reason, Status, StepResult
+from flowckpt.clock import Clock
+from flowckpt.codec.results import append_result, as_view, plain_tree
+from flowckpt.dsl import Workflow
+from flowckpt.engine.binding import BoundInputs, bind_inputs, rebind_inputs
+from flowckpt.engine.edits import Edit, edited_results
+from flowckpt.engine.options import RunOptions
+from flowckpt.engine.rechecking import Rechecking
+from flowckpt.engine.resumption import check_name, without_reusable
+from flowckpt.engine.rollback import KEY as ROLLED_BACK
+from flowckpt.engine.rollback import length_to_go_on_from, refuse_task
+from flowckpt.engine.superseded import ON_RERUN, Superseded
+from flowckpt.engine.taking import taken
+from flowckpt.errors import (
+    CheckpointNotFoundError,
+    InputError,
+    RunExistsError,
+    StaleCheckpointError,
+    StepNotFoundError,
+)
+from flowckpt.stores.base import CheckpointStore
+
+KEY = "forked_from"
+"""In the metadata: the run and the checkpoint that a run was forked from."""
+CHECKPOINT_ID = "@forked"
+
+
+@attrs.frozen
+class Forked:
+    """A run that was made from another.
+
+    Attributes:
+        workflow_id: the new run.
+        source_id: the run that it was made from.
+        checkpoint_id: the newest checkpoint of that run then.
+        sequence: its place there.
+        steps: how many results the new run begins with.
+        edited: the paths of those whose output was replaced.
+        dropped: the paths of the source's results that the new run does without.
+        inputs: the inputs that differ, leaf by leaf: recorded and new, as text.
+        is_new: whether it was made now; False where the very same fork was there already.
+    """
+
+    workflow_id: str
+    source_id: str
+    checkpoint_id: str
+    sequence: int
+    steps: int
+    edited: tuple[str, ...]
+    dropped: tuple[str, ...]
+    inputs: Mapping[str, tuple[str, str]]
+    is_new: bool
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain JSON: what `fork --json` prints."""
+        return {
+            "workflow_id": self.workflow_id,
+            "forked_from": {
+                "workflow_id": self.source_id,
+                "checkpoint_id": self.checkpoint_id,
+                "sequence": self.sequence,
+            },
+            "steps": self.steps,
+            "edited": list(self.edited),
+            "dropped": list(self.dropped),
+            "inputs": {place: list(texts) for place, texts in self.inputs.items()},
+            "is_new": self.is_new,
+        }
+
+
+@attrs.frozen(kw_only=True)
+class ForkPlan:
+    """What a fork is to be like.
+
+    Attributes:
+        new_id: its id.
+        from_step: the step (path, or name) before which it begins; empty for all that the source has.
+        edits: outputs to replace, by the path or name of their steps.
+        inputs: inputs to change, by name.
+    """
+
+    new_id: str
+    from_step: str = ""
+    edits: Mapping[str, Edit] = attrs.field(factory=dict)
+    inputs: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+async def fork_run(
+    store: CheckpointStore,
+    clock: Clock,
+    source_id: str,
+    plan: ForkPlan,
+    rechecking: Rechecking,
+) -> Forked:
+    """Make a new run from the history of another; a resume of it goes on.
+
+    Args:
+        store: where the source lies, and where the new run will.
+        clock: the time.
+        source_id: the run to start from.
+        plan: what the new run is to be like.
+        rechecking: checks evidence, and has the workflow for edits and inputs; a target in its options is recorded.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        StepNotFoundError: a step is not in its record.
+        RunExistsError: the new id is taken.
+        InputError: an edit or an input cannot be, or edits and `from_step` contradict each other.
+        StaleCheckpointError: results that would be taken over are no longer true; nothing was saved.
+        CheckpointStorageError: the store failed.
+    """
+    latest = await store.load_latest(source_id)
+    if latest is None:
+        raise CheckpointNotFoundError(source_id)
+    refuse_task(source_id, latest)
+    results = as_view(latest.step_results)
+    edits = {_located(source_id, results, step): edit for step, edit in plan.edits.items()}
+    if len(edits) < len(plan.edits):
+        raise InputError("a step is edited twice, by its path and by its name", parameter="outputs")
+    kept = _kept(source_id, latest, results, plan.from_step, edits)
+    workflow = _needed(rechecking, source_id, latest) if edits or plan.inputs else None
+    bound = None if workflow is None else _bound(workflow, latest, plan.inputs)
+    moved, answers = await rechecking.moved(latest, kept, base=latest, is_whole=kept == len(results))
+    if moved:
+        first = next(iter(moved))
+        raise StaleCheckpointError(
+            source_id,
+            latest.checkpoint_id,
+            reasons=moved,
+            remedy=f"Nothing was changed. Fork before it: 'flowckpt fork {source_id} --from {first}'." if first else "",
+        )
+    edited: list[StepResult] = []
+    if edits:
+        assert workflow is not None
+        assert bound is not None
+        edited = edited_results(workflow, bound.values(workflow), results[: kept + len(edits)], edits)
+    dropped = results[kept + len(edited) :]
+    data = _first_checkpoint(clock, source_id, latest, [*map(_inherited, results[:kept]), *edited], rechecking.options)
+    data = attrs.evolve(data, evidence=answers, metadata=_without_effects(data.metadata, latest, dropped))
+    if plan.inputs and bound is not None:
+        defaulted = {"defaulted": list(bound.defaulted)}
+        data = attrs.evolve(
+            data, inputs=bound.recorded, inputs_hash=bound.hash, metadata={**data.metadata, **defaulted}
+        )
+    is_new = await _saved(store, plan.new_id, data)
+    before = plain_tree(latest.held_inputs, "inputs") if plan.inputs else {}
+    return Forked(
+        plan.new_id,
+        source_id,
+        latest.checkpoint_id,
+        latest.sequence,
+        len(data.step_results),
+        tuple(each.path for each in edited),
+        tuple(each.path for each in dropped),
+        hashing.differences(before, bound.tree) if plan.inputs and bound is not None else {},
+        is_new,
+    )
+
+
+async def _saved(store: CheckpointStore, new_id: str, data: CheckpointData) -> bool:
+    async with taken(store, new_id) as lease:
+        if lease.latest is not None:
+            if _is_the_same(lease.latest, data):  # made by a command that died before it could say so
+                return False
+            raise RunExistsError(new_id)
+        data = attrs.evolve(data, attempt=lease.attempt, sequence=lease.last_sequence + 1)
+        await finish_despite_cancel(store.save(new_id, data))
+    return True
+
+
+def _is_the_same(found: CheckpointData, data: CheckpointData) -> bool:
+    return (
+        found.checkpoint_id == CHECKPOINT_ID
+        and found.metadata.get(KEY) == data.metadata[KEY]
+        and found.inputs_hash == data.inputs_hash
+        and as_view(found.step_results).chain == as_view(data.step_results).chain
+    )
+
+
+def _located(source_id: str, results: Sequence[StepResult], wanted: str) -> str:
+    """Return the path of a step: a path, or a name, whose first use is meant."""
+    paths = [result.path for result in results]
+    if wanted in paths:
+        return wanted
+    for result in results:
+        if result.name == wanted:
+            return result.path
+    raise StepNotFoundError(source_id, wanted, known=paths)
+
+
+def _kept(
+    source_id: str, latest: CheckpointData, results: Sequence[StepResult], from_step: str, edits: Mapping[str, Edit]
+) -> int:
+    """Return how many results are taken over as they are; the edited ones follow them."""
+    paths = [result.path for result in results]
+    length = length_to_go_on_from(latest)
+    start = length
+    if from_step and from_step not in latest.in_flight:
+        start = min(length, paths.index(_located(source_id, results, from_step)))
+    if not edits:
+        return start
+    places = sorted(paths.index(path) for path in edits)
+    first, behind = places[0], places[0] + len(places)
+    if first > length:
+        raise StepNotFoundError(source_id, paths[first], known=paths[: length + 1])
+    if places[-1] >= behind:
+        between = next(path for path in paths[first:] if path not in edits)
+        raise InputError(
+            f"step {between!r} stands between {paths[first]!r} and {paths[places[-1]]!r}: what follows an edited step is "
+            "dropped, and would be run again",
+            parameter=between,
+            remedy=f"Set {between!r} too, or only one of the others.",
+        )
+    if from_step and start != behind:
+        raise InputError(
+            f"to run again from {from_step!r} on does not fit the edits: what follows {paths[behind - 1]!r} is dropped, and "
+            "nothing else is",
+            parameter=from_step,
+            remedy="Leave --from out.",
+        )
+    return first
+
+
+def _needed(rechecking: Rechecking, source_id: str, latest: CheckpointData) -> Workflow[Any, Any]:
+    workflow = rechecking.workflow()
+    if workflow is None:
+        raise InputError(
+            "outputs and inputs can be changed only where the workflow is at hand: it says their types",
+            parameter="workflow",
+            remedy="Give it: workflow=….",
+        )
+    check_name(workflow, source_id, latest)
+    return workflow
+
+
+def _bound(workflow: Workflow[Any, Any], latest: CheckpointData, given: Mapping[str, Any]) -> BoundInputs:
+    """Bind the recorded inputs with those that change; what was left to a default keeps the recorded one."""
+    recorded = plain_tree(latest.held_inputs, "inputs")
+    defaulted = tuple(latest.metadata.get("defaulted", ()))
+    if not given:
+        return rebind_inputs(
+            workflow, recorded=recorded, recorded_hash=latest.inputs_hash, defaulted=defaulted, given={}
+        )
+    kept = {
+        name: codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
+        for name, tree in recorded.items()
+        if name in workflow.signature.parameters and name not in given
+    }
+    bound = bind_inputs(workflow, {**kept, **given})
+    return attrs.evolve(bound, defaulted=tuple(name for name in defaulted if name not in given))
+
+
+def _inherited(result: StepResult) -> StepResult:
+    """Return a result as the new run has it: executed by none of its attempts, and with nothing of its own to undo."""
+    marks = tuple(mark for mark in result.marks if mark != ON_RERUN)
+    return attrs.evolve(result, attempt=0, marks=marks)
+
+
+def _without_effects(
+    metadata: Mapping[str, Any], latest: CheckpointData, dropped: Iterable[StepResult]
+) -> dict[str, Any]:
+    superseded = Superseded()
+    superseded.add(map(_inherited, [*Superseded(latest.metadata).results, *dropped]))
+    return superseded.written_to(metadata)
+
+
+def _first_checkpoint(
+    clock: Clock, source_id: str, latest: CheckpointData, results: Sequence[StepResult], options: RunOptions
+) -> CheckpointData:
+    history = History()
+    for result in results:
+        append_result(history, result)
+    paths = {result.path for result in results}
+    metadata = {name: value for name, value in without_reusable(latest.metadata).items() if name != ROLLED_BACK}
+    metadata[KEY] = {
+        "workflow_id": source_id,
+        "checkpoint_id": latest.checkpoint_id,
+        "sequence": latest.sequence,
+    }
+    if options.target is not None:
+        metadata["target"] = dict(options.target)
+    return attrs.evolve(
+        latest,
+        checkpoint_id=CHECKPOINT_ID,
+        step_results=history.view(),
+        saved_at=clock.now(),
+        reason=Reason.MANUAL,
+        status=Status.CANCELLED,
+        in_flight=tuple(path for path in latest.in_flight if path not in paths),
+        metadata=metadata,
+        output=None,
+        error=None,
+    )

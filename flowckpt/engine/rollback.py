@@ -1,0 +1,177 @@
+"""Going back: an earlier checkpoint becomes the one that the next resume goes on from.
+
+Nothing is rewritten. A new attempt saves one checkpoint whose history is the shorter one; what an earlier attempt saved
+behind it stays in the store, and counts no more. So a crash leaves the run either as it was, or gone back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from flowckpt.blocking import finish_despite_cancel
+from flowckpt.checkpoint import CheckpointData, Reason, Status
+from flowckpt.checkpoint.data import STATUS_OF_REASON
+from flowckpt.clock import Clock
+from flowckpt.codec.results import as_view
+from flowckpt.engine.rechecking import Rechecking
+from flowckpt.engine.resumption import without_reusable
+from flowckpt.engine.superseded import Superseded
+from flowckpt.engine.taking import taken
+from flowckpt.errors import CheckpointNotFoundError, InputError, StaleCheckpointError
+from flowckpt.manager.record import is_task
+from flowckpt.stores.base import CheckpointStore
+
+KEY = "rolled_back_to"
+"""In the metadata: the checkpoint that the run went back to last."""
+
+
+@attrs.frozen
+class RolledBack:
+    """A run that went back.
+
+    Attributes:
+        workflow_id: the run.
+        checkpoint_id: the checkpoint that it went back to.
+        sequence: that checkpoint's place in the run.
+        steps: how many results count now.
+        dropped: the paths of those that count no more, in their order.
+        attempt: the attempt that went back.
+        is_new: whether anything was saved; False where the run stood there already.
+    """
+
+    workflow_id: str
+    checkpoint_id: str
+    sequence: int
+    steps: int
+    dropped: tuple[str, ...]
+    attempt: int
+    is_new: bool
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain JSON: what `rollback --json` prints."""
+        return {**attrs.asdict(self), "dropped": list(self.dropped)}
+
+
+async def roll_back(
+    store: CheckpointStore,
+    clock: Clock,
+    workflow_id: str,
+    checkpoint_id: str,
+    rechecking: Rechecking,
+) -> RolledBack:
+    """Make an earlier checkpoint the one to resume from.
+
+    Args:
+        store: where the run lies.
+        clock: the time.
+        workflow_id: the run.
+        checkpoint_id: the checkpoint: its id, whose newest is meant, or its sequence in digits.
+        rechecking: checks its evidence.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run or checkpoint.
+        RunLockedError: another process owns the run.
+        StaleCheckpointError: results up to the checkpoint are no longer true; nothing was changed.
+        CheckpointStorageError: the store failed.
+    """
+    async with taken(store, workflow_id) as lease:
+        latest = lease.latest
+        if latest is None:
+            raise CheckpointNotFoundError(workflow_id)
+        refuse_task(workflow_id, latest)
+        target = await _target(store, workflow_id, latest, checkpoint_id)
+        length = length_to_go_on_from(target)
+        view = as_view(latest.step_results)
+        dropped = view[length:]
+        moved, answers = await rechecking.moved(target, length, base=latest)
+        if moved:
+            raise StaleCheckpointError(workflow_id, target.checkpoint_id, reasons=moved)
+        place = {"checkpoint_id": target.checkpoint_id, "sequence": target.sequence}
+        is_there = latest.reason is Reason.MANUAL and latest.metadata.get(KEY) == place and not dropped
+        if is_there or target.sequence == latest.sequence:
+            at = latest.attempt
+            return RolledBack(workflow_id, target.checkpoint_id, target.sequence, length, (), at, is_new=False)
+        superseded = Superseded(latest.metadata)
+        superseded.add(dropped)
+        data = attrs.evolve(
+            latest,
+            checkpoint_id=f"@rollback.{lease.attempt}",
+            step_results=(view.history.forked(length) if dropped else view.history).view(length),
+            saved_at=clock.now(),
+            sequence=lease.last_sequence + 1,
+            attempt=lease.attempt,
+            reason=Reason.MANUAL,
+            status=Status.CANCELLED,
+            evidence=answers,
+            snapshot=target.held_snapshot,
+            metadata={**superseded.written_to(without_reusable(latest.metadata)), KEY: place},
+            output=None,
+            error=None,
+        )
+        await finish_despite_cancel(store.save(workflow_id, data))
+    paths = tuple(result.path for result in dropped)
+    return RolledBack(workflow_id, target.checkpoint_id, target.sequence, length, paths, data.attempt, is_new=True)
+
+
+def length_to_go_on_from(data: CheckpointData) -> int:
+    """Return how many results of a checkpoint a resume goes on from: a failure that ended the run is not one of them.
+
+    Args:
+        data: the checkpoint.
+    """
+    results = data.step_results
+    if data.status is Status.FAILED and data.error is not None and data.error.path:
+        for index, result in enumerate(results):
+            if result.path == data.error.path and not result.success:
+                return index
+    return len(results)
+
+
+def refuse_task(workflow_id: str, latest: CheckpointData) -> None:
+    """Refuse what is no run of a workflow.
+
+    Args:
+        workflow_id: the run.
+        latest: its newest checkpoint.
+
+    Raises:
+        InputError: it is a task of a checkpoint manager.
+    """
+    if is_task(latest):
+        raise InputError(
+            f"{workflow_id!r} is a task of a CheckpointManager, not a run of a workflow",
+            parameter="workflow_id",
+            remedy="A task goes back by its manager: await manager.rollback_to_checkpoint(id).",
+        )
+
+
+async def _target(store: CheckpointStore, workflow_id: str, latest: CheckpointData, wanted: str) -> CheckpointData:
+    """Find a checkpoint by its id or, where no id is so, by its sequence."""
+    references = await store.list_checkpoints(workflow_id)
+    if any(each.checkpoint_id == wanted for each in references):
+        return await store.load(workflow_id, wanted)
+    found = next((each for each in references if str(each.sequence) == wanted), None)
+    if found is None:
+        raise CheckpointNotFoundError(workflow_id, wanted)
+    data = await store.load(workflow_id, found.checkpoint_id)
+    if data.sequence == found.sequence:
+        return data
+    # Its id was used again. All checkpoints that count share one history, so its results are at hand.
+    if found.reason is Reason.FAILED:
+        raise CheckpointNotFoundError(workflow_id, wanted, detail="a later one of the same id has taken its place")
+    return attrs.evolve(
+        latest,
+        checkpoint_id=found.checkpoint_id,
+        step_results=as_view(latest.step_results).history.view(found.steps),
+        sequence=found.sequence,
+        attempt=found.attempt,
+        reason=found.reason,
+        status=STATUS_OF_REASON[found.reason],
+        evidence=(),
+        in_flight=(),
+        snapshot=None,
+        output=None,
+        error=None,
+    )

@@ -1,0 +1,145 @@
+"""The tries of a step that is not simply called once: retried, settled by its evidence, undone before, or told live."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import attrs
+
+from flowckpt.clock import Clock
+from flowckpt.dsl import Step
+from flowckpt.engine.failures import text_of
+from flowckpt.engine.settling import Settled, Settling
+from flowckpt.engine.streaming import StreamedTry
+from flowckpt.engine.telling import evidence_event
+from flowckpt.errors import EncodingError, StepInDoubtError, StepTimeoutError, type_name
+from flowckpt.events import Event, StepRetrying
+from flowckpt.execution.interrupts import Interrupts
+from flowckpt.execution.python import is_left_behind, waited
+from flowckpt.execution.runner import Outcome, StepRunner
+
+
+@attrs.define(eq=False, repr=False)
+class Trying:
+    """Tries one step until it is done, or given up.
+
+    Attributes:
+        step: the step.
+        path: its path.
+        run: the run.
+        attempt: the attempt of the run.
+        arguments: what the record keeps of its arguments.
+        settled: what was found out about it before.
+        settling: settles it between two tries, where it must not be done twice.
+        runner: does it.
+        clock: waits.
+        random: returns numbers in [0, 1), for the jitter.
+        interrupts: the signals.
+        is_observed: whether anybody hears the lines of a command.
+        mark: saves that a step begins that must not be done twice.
+        tries: how often it was tried.
+        is_undone: whether what an earlier execution left behind is undone; True where there is nothing to undo.
+    """
+
+    step: Step[Any]
+    path: str
+    run: str
+    attempt: int
+    arguments: Mapping[str, Any]
+    settled: Settled
+    settling: Settling
+    runner: StepRunner
+    clock: Clock
+    random: Callable[[], float]
+    interrupts: Interrupts
+    is_observed: bool
+    mark: Callable[[str], Awaitable[Event]]
+    tries: int = 0
+    is_undone: bool = attrs.field(default=attrs.Factory(lambda self: self.settled.undo is None, takes_self=True))
+    _outcome: Outcome | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the last try ended."""
+        assert self._outcome is not None
+        return self._outcome
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether it was not run in the end, but proved done."""
+        return self.settled.outcome is not None and self.outcome.error is None
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Try it, yielding what happens on the way."""
+        step, path = self.step, self.path
+        while True:
+            self.tries += 1
+            if self.is_observed and step.action.step_type == "command":
+                async with aclosing(self._streamed()) as lines:
+                    async for line in lines:
+                        yield line
+            else:
+                self._outcome = await self._instead() or await self.runner.attempt(step, self._told)
+            error = self.outcome.error
+            if error is None or not self._is_retried(error):
+                return
+            if step.modifiers.is_at_most_once and self.is_undone:
+                was_adopted = self.settled.outcome is not None
+                if not await self._may_be_repeated(error):
+                    return
+                if self.settled.outcome is not None:
+                    continue
+                if was_adopted:  # adopting failed, and by now the world says that it was not done
+                    yield await self.mark(path)
+            if self.outcome.committed is not None:
+                yield evidence_event(self.run, path, self.outcome.committed.report, "now")
+            delay = self._delay()
+            yield StepRetrying(self.run, path, self.tries, delay, type_name(type(error)), text_of(error))
+            await waited(self.clock.sleep(delay), self.interrupts)
+
+    @property
+    def _told(self) -> tuple[str, str, int, int, Mapping[str, Any]]:
+        return self.run, self.path, self.attempt, self.tries, self.arguments
+
+    async def _streamed(self) -> AsyncGenerator[Event, None]:
+        self._outcome = await self._instead()
+        if self._outcome is None:
+            streamed = StreamedTry(self.runner, self.step, self._told)
+            async with aclosing(streamed.lines()) as lines:
+                async for line in lines:
+                    yield line
+            self._outcome = streamed.outcome
+
+    async def _instead(self) -> Outcome | None:
+        """Return what the try comes to without running the step: it is adopted, or what was there cannot be undone."""
+        if self.settled.outcome is not None:
+            return self.settled.outcome
+        if not self.is_undone and self.settled.undo is not None:
+            unable = await self.settling.undone(self.step, self.settled.undo)
+            self.is_undone = unable is None
+            return unable
+        return None
+
+    def _is_retried(self, error: BaseException) -> bool:
+        retry = self.step.modifiers.retry
+        if retry is None or self.tries >= retry.attempts or isinstance(error, EncodingError) or self.interrupts.noted:
+            return False
+        return isinstance(error, retry.on)
+
+    def _delay(self) -> float:
+        retry = self.step.modifiers.retry
+        return retry.delay(self.tries, random=self.random()) if retry else 0.0
+
+    async def _may_be_repeated(self, error: BaseException) -> bool:
+        """Tell whether another try of a step that must not be done twice is none too many."""
+        if isinstance(error, StepTimeoutError) and is_left_behind(self.step.action):
+            error.add_note("It was not tried again: it was left running, and may yet do its work.")
+            return False
+        try:
+            self.settled = await self.settling.retried(self.step, self.path, self.arguments)
+        except StepInDoubtError as doubt:  # another try could be the second time
+            error.add_note(f"It was not tried again: {doubt.message}.")
+            return False
+        return True

@@ -1,0 +1,119 @@
+"""The port between the rules of the SQL stores and the two databases.
+
+Statements are written with `?`. Work that is handed in may be done again after a lost connection, so it must come to
+the same when it was done before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+import attrs
+
+from flowckpt.stores.sql.schema import Dialect
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+
+class Session(Protocol):
+    """An open transaction."""
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """Run a statement and return its rows."""
+        ...
+
+    def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        """Run a statement and return how many rows it changed."""
+        ...
+
+    def now(self) -> datetime:
+        """Return the time that leases are measured by."""
+        ...
+
+
+@attrs.frozen
+class Addition:
+    """The rows of one save, to be written in one transaction, or not at all where the fence does not hold.
+
+    Attributes:
+        run: the run's key.
+        workflow_id: the run, for errors.
+        attempt: the attempt.
+        writer: who may write to the run: the fence.
+        sequence: the checkpoint's sequence.
+        digest: the checkpoint's digest, which tells it from any other.
+        advance: the values of `rows.ADVANCE`.
+        checkpoint: the row of the checkpoint.
+        results: the rows of the new results.
+        others: further statements with their rows, in their order.
+    """
+
+    run: int
+    workflow_id: str
+    attempt: int
+    writer: str
+    sequence: int
+    digest: str
+    advance: Row
+    checkpoint: Row
+    results: Sequence[Row]
+    others: Sequence[tuple[str, Sequence[Row]]] = ()
+
+
+class Database(Protocol):
+    """Where the tables are."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """How statements are written."""
+        ...
+
+    def read(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
+        """Do work that reads, in one transaction of one moment.
+
+        Args:
+            workflow_id: the run, for errors.
+            operation: what is being done, for errors.
+            work: what to do.
+
+        Raises:
+            CheckpointStorageError: the database failed.
+            CheckpointCorruptedError: it is damaged.
+        """
+        ...
+
+    def write(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
+        """Do work that writes, in one transaction, and commit it durably.
+
+        Args:
+            workflow_id: the run, for errors.
+            operation: what is being done, for errors.
+            work: what to do.
+
+        Raises:
+            CheckpointStorageError: the database failed.
+            CheckpointCorruptedError: it is damaged.
+        """
+        ...
+
+    def add(self, addition: Addition) -> bool:
+        """Write the rows of a save durably, or tell that the fence does not hold and write nothing.
+
+        Args:
+            addition: the rows.
+
+        Raises:
+            CheckpointStorageError: the database failed; it says whether the rows may be there.
+        """
+        ...
+
+    def damages(self) -> list[str]:
+        """Return what the database itself finds damaged."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        ...

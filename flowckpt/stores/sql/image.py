@@ -1,0 +1,188 @@
+"""A run as its rows tell it: the results, joined and verified, and its checkpoints."""
+
+from __future__ import annotations
+
+import gc
+import json
+from hashlib import sha256
+from typing import Any
+
+import attrs
+
+from flowckpt.checkpoint import CheckpointData, History
+from flowckpt.codec.blob import Fetch
+from flowckpt.codec.checkpoints import decode_head
+from flowckpt.codec.results import encode_time, result_from
+from flowckpt.errors import CheckpointCorruptedError, DecodingError
+from flowckpt.stores.sql.database import Row, Session
+from flowckpt.stores.sql.lineage import Link, checkpoint_rows, lineage
+from flowckpt.stores.sql.rows import checkpoint_digest, head_digest
+from flowckpt.stores.sql.texts import moment_of, name_of, sql_time
+
+_COLUMNS = "sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, digest, CAST(document AS TEXT) AS document"
+_REMEDY = "Nothing was changed. 'flowckpt check' lists what is damaged; restore the database from a backup."
+
+
+@attrs.define(eq=False)
+class RunImage:
+    """What a run is, according to the database.
+
+    Attributes:
+        workflow_id: the run.
+        run: its key.
+        links: its parts, oldest first.
+        last_sequence: the highest sequence that it ever had.
+        history: all its results, where they were read.
+    """
+
+    workflow_id: str
+    run: int
+    links: list[Link]
+    last_sequence: int = 0
+    history: History = attrs.field(factory=History)
+
+    def read_results(self, session: Session, fetch: Fetch) -> None:
+        """Read the results of the run.
+
+        Args:
+            session: the transaction.
+            fetch: reads large values.
+
+        Raises:
+            CheckpointCorruptedError: a result is missing, or is no JSON of one.
+        """
+        is_collecting = gc.isenabled()
+        gc.disable()  # what is read stays; see the file store's image
+        try:
+            for link in self.links:
+                rows = session.execute(
+                    "SELECT position, CAST(document AS TEXT) FROM step_results "
+                    "WHERE run = ? AND attempt = ? AND position <= ? ORDER BY position",
+                    (self.run, link.attempt, link.upto_position),
+                )
+                self._join(link.attempt, rows, fetch)
+        finally:
+            if is_collecting:
+                gc.enable()
+
+    def _join(self, attempt: int, rows: list[Row], fetch: Fetch) -> None:
+        if not rows:
+            return
+        first = len(self.history.results) + 1
+        last = rows[-1][0]
+        if rows[0][0] != first or last - first + 1 != len(rows):
+            raise self.corrupt(
+                f"step_results of attempt {attempt}", f"not every result from {first} to {last} is there"
+            )
+        texts = [row[1] for row in rows]
+        try:
+            # All at once: the keys are then made once, not for each.
+            documents: list[dict[str, Any]] = json.loads(f"[{','.join(texts)}]")
+            if len(documents) != len(texts):
+                raise DecodingError("a document is not one document")
+            made = [result_from(document, fetch) for document in documents]
+        except (DecodingError, ValueError, TypeError, RecursionError) as error:
+            raise self.corrupt(f"step_results of attempt {attempt}", f"results {first} to {last}: {error}") from error
+        self.history.extend(made, lambda: [text.encode() for text in texts])
+
+    def newest(self, session: Session, fetch: Fetch, checkpoint_id: str | None = None) -> CheckpointData | None:
+        """Return the newest checkpoint, of all or of an id; the results must have been read."""
+        found = checkpoint_rows(
+            session, self.run, self.links, _COLUMNS, checkpoint_id=checkpoint_id, is_newest_only=True
+        )
+        return self.data(session, found[0], fetch) if found else None
+
+    def all(self, session: Session, fetch: Fetch) -> list[CheckpointData]:
+        """Return all checkpoints, newest first."""
+        return [self.data(session, row, fetch) for row in checkpoint_rows(session, self.run, self.links, _COLUMNS)]
+
+    def data(self, session: Session, row: Row, fetch: Fetch) -> CheckpointData:
+        """Return the checkpoint of a row of `_COLUMNS`, verified."""
+        sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, digest, document = row
+        place = f"checkpoint {sequence}"
+        heads = session.execute(
+            "SELECT CAST(head AS TEXT) FROM attempts WHERE run = ? AND attempt = ?", (self.run, attempt)
+        )
+        head = heads[0][0] if heads else None
+        if head is None or document is None:
+            raise self.corrupt(place, "the head of its attempt is missing")
+        try:
+            said = (
+                sequence,
+                attempt,
+                name_of(checkpoint_id),
+                reason,
+                status,
+                steps,
+                sql_time(moment_of(saved_at)),
+                chain,
+            )
+            if checkpoint_digest(head_digest(head), said, document) != digest:
+                raise self.corrupt(place, "it does not match its digest")
+            if steps > len(self.history.results):
+                raise self.corrupt(place, f"it holds {steps} results, and {len(self.history.results)} are there")
+            view = self.history.view(steps)
+            if view.chain.hex() != chain:
+                raise self.corrupt(place, "its results do not match their digest")
+            merged = {
+                **json.loads(head),
+                "saved_at": encode_time(moment_of(saved_at)),
+                **json.loads(document),
+                "sequence": sequence,
+                "attempt": attempt,
+                "checkpoint_id": said[2],
+                "reason": reason,
+                "status": status,
+            }
+            return decode_head(merged, view, fetch)
+        except (DecodingError, ValueError, TypeError) as error:
+            raise self.corrupt(place, str(error)) from error
+
+    def corrupt(self, place: str, detail: str) -> CheckpointCorruptedError:
+        """Return the error for damage in the run."""
+        return CheckpointCorruptedError(self.workflow_id, location=place, detail=detail, remedy=_REMEDY)
+
+
+def open_image(session: Session, workflow_id: str, key: str, *, attempt: int | None = None) -> RunImage | None:
+    """Return a run without its results; None where there is none.
+
+    Args:
+        session: the transaction.
+        workflow_id: the run.
+        key: its id as the column holds it.
+        attempt: as this attempt left it; as it is now where not given.
+    """
+    rows = session.execute("SELECT run, head_attempt, last_sequence FROM runs WHERE workflow_id = ?", (key,))
+    if not rows:
+        return None
+    run, head, last_sequence = rows[0]
+    chosen = head if attempt is None else attempt
+    return RunImage(workflow_id, run, lineage(session, run, chosen, workflow_id), last_sequence)
+
+
+def read_blob(session: Session, workflow_id: str, key: str, digest: str, size: int) -> bytes | None:
+    """Return the content of a large value, verified; None where the run is gone.
+
+    Args:
+        session: the transaction.
+        workflow_id: the run, for the error.
+        key: its id as the column holds it.
+        digest: SHA-256 of the content, in hex.
+        size: its length, according to the record.
+
+    Raises:
+        CheckpointCorruptedError: it is missing, or its content is not what the record says.
+    """
+    runs = session.execute("SELECT run FROM runs WHERE workflow_id = ?", (key,))
+    if not runs:
+        return None
+    found = session.execute("SELECT content FROM blobs WHERE run = ? AND digest = ?", (runs[0][0], digest))
+    place = f"blob {digest[:12]}"
+    if not found:
+        raise CheckpointCorruptedError(workflow_id, location=place, detail="a large value is missing", remedy=_REMEDY)
+    content = bytes(found[0][0])
+    if len(content) != size or sha256(content).hexdigest() != digest:
+        raise CheckpointCorruptedError(
+            workflow_id, location=place, detail="a large value does not match its digest", remedy=_REMEDY
+        )
+    return content

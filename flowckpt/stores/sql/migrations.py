@@ -1,0 +1,70 @@
+"""The versions of the schema, and how one becomes the next. All of them stand here, and none is ever changed.
+
+A database is brought to the newest version when it is opened to be used, in one transaction that nobody else is in.
+One of a newer version than this program knows is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowckpt._version import __version__
+from flowckpt.errors import UnsupportedSchemaError
+from flowckpt.stores.sql.database import Session
+from flowckpt.stores.sql.schema import VERSION_1, VERSION_TABLE, Dialect
+from flowckpt.stores.sql.texts import sql_time
+
+MIGRATIONS: Sequence[Sequence[str]] = (VERSION_1,)
+"""The statements that lead from version n to n + 1, at index n."""
+
+_TABLE = f"""
+CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (
+  version {{int}} NOT NULL PRIMARY KEY,
+  applied_at {{time}} NOT NULL,
+  program TEXT NOT NULL
+){{strict}}
+"""
+
+
+def migrate(session: Session, dialect: Dialect, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
+    """Bring a database to the newest version, within a transaction that keeps everybody else out.
+
+    Args:
+        session: the open transaction.
+        dialect: the database's.
+        migrations: the statements of each version.
+
+    Raises:
+        UnsupportedSchemaError: the database is of a newer version.
+    """
+    session.execute(dialect.written(_TABLE))
+    found = version_of(session)
+    check_version(found, len(migrations))
+    for number, statements in enumerate(migrations[found:], found + 1):
+        for statement in statements:
+            session.execute(dialect.written(statement))
+        session.execute(
+            f"INSERT INTO {VERSION_TABLE} (version, applied_at, program) VALUES (?, ?, ?)",  # noqa: S608 - a constant
+            (number, sql_time(session.now()), __version__),
+        )
+
+
+def version_of(session: Session) -> int:
+    """Return the version of a database that has the table of versions; 0 where nothing was applied yet."""
+    found = session.execute(f"SELECT max(version) FROM {VERSION_TABLE}")  # noqa: S608 - a constant
+    return int(found[0][0] or 0)
+
+
+def check_version(found: int, newest: int | None = None) -> None:
+    """Refuse a database of a newer version than this program's.
+
+    Args:
+        found: the version of the database.
+        newest: the newest one that is known.
+
+    Raises:
+        UnsupportedSchemaError: it is newer.
+    """
+    known = len(MIGRATIONS) if newest is None else newest
+    if found > known:
+        raise UnsupportedSchemaError(found=found, supported=known, what="database")

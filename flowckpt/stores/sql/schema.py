@@ -1,0 +1,207 @@
+"""The tables and views, written once for both databases.
+
+What a run is, in tables: attempts go on from one another (`continues_…`), results and checkpoints are rows that their
+attempt added, and no row of a result is ever changed. The newest attempt that wrote (`runs.head_attempt`), followed
+back, is the run; what an attempt left behind stays there for whoever asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+VERSION_TABLE = "flowckpt_schema"
+
+
+@attrs.frozen
+class Dialect:
+    """How a database writes what the two do not write alike.
+
+    Attributes:
+        name: `sqlite` or `postgresql`.
+        words: what stands for the names in braces.
+        lock: what is put behind a SELECT whose row is to be kept from others until the transaction ends.
+    """
+
+    name: str
+    words: Mapping[str, str]
+    lock: str = ""
+
+    def written(self, statement: str) -> str:
+        """Return a statement with the words of this database."""
+        for name, word in self.words.items():
+            statement = statement.replace("{" + name + "}", word)
+        return statement.strip()
+
+
+VERSION_1 = (
+    """
+CREATE TABLE runs (
+  run {key},
+  workflow_id TEXT NOT NULL UNIQUE,
+  workflow_name TEXT,
+  status TEXT,
+  steps {int} NOT NULL DEFAULT 0,
+  started_at {time},
+  updated_at {time},
+  metadata {json},
+  newest_attempt {int} NOT NULL DEFAULT 0,
+  writer TEXT NOT NULL DEFAULT '',
+  head_attempt {int},
+  latest_sequence {int},
+  last_sequence {int} NOT NULL DEFAULT 0
+){strict}{often}
+""",
+    "CREATE INDEX runs_by_status ON runs (status, started_at)",
+    """
+CREATE TABLE attempts (
+  run {int} NOT NULL REFERENCES runs (run) ON DELETE CASCADE,
+  attempt {int} NOT NULL,
+  writer TEXT NOT NULL UNIQUE,
+  host TEXT NOT NULL,
+  boot_id TEXT NOT NULL,
+  pid {int} NOT NULL,
+  start_time {int} NOT NULL,
+  acquired_at {time} NOT NULL,
+  heartbeat_at {time} NOT NULL,
+  lease_expires_at {time} NOT NULL,
+  released_at {time},
+  begun_at {time},
+  continues_attempt {int},
+  continues_sequence {int},
+  continues_results {int},
+  head {json},
+  PRIMARY KEY (run, attempt)
+){strict}
+""",
+    """
+CREATE TABLE checkpoints (
+  run {int} NOT NULL,
+  sequence {int} NOT NULL,
+  attempt {int} NOT NULL,
+  checkpoint_id TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  status TEXT NOT NULL,
+  steps {int} NOT NULL,
+  saved_at {time} NOT NULL,
+  size {int} NOT NULL,
+  error_type TEXT,
+  error_message TEXT,
+  chain TEXT NOT NULL,
+  digest TEXT NOT NULL,
+  document {json},
+  deleted_at {time},
+  PRIMARY KEY (run, sequence),
+  FOREIGN KEY (run, attempt) REFERENCES attempts (run, attempt) ON DELETE CASCADE
+){rowless}
+""",
+    """
+CREATE TABLE step_results (
+  run {int} NOT NULL,
+  attempt {int} NOT NULL,
+  position {int} NOT NULL,
+  path TEXT NOT NULL,
+  name TEXT NOT NULL,
+  step_type TEXT NOT NULL,
+  success {bool} NOT NULL,
+  duration_ms {real} NOT NULL,
+  started_at {time},
+  executed_in {int} NOT NULL,
+  tries {int} NOT NULL,
+  function TEXT NOT NULL,
+  version TEXT,
+  error_type TEXT,
+  error_message TEXT,
+  document {json} NOT NULL,
+  PRIMARY KEY (run, attempt, position),
+  FOREIGN KEY (run, attempt) REFERENCES attempts (run, attempt) ON DELETE CASCADE
+){rowless}
+""",
+    "CREATE INDEX failed_results ON step_results (run) WHERE NOT success",
+    """
+CREATE TABLE evidence (
+  run {int} NOT NULL,
+  attempt {int} NOT NULL,
+  position {int} NOT NULL,
+  claim {int} NOT NULL,
+  evidence_type TEXT NOT NULL,
+  description TEXT NOT NULL,
+  status TEXT,
+  verified_at {time},
+  error TEXT,
+  document {json} NOT NULL,
+  PRIMARY KEY (run, attempt, position, claim),
+  FOREIGN KEY (run, attempt, position) REFERENCES step_results (run, attempt, position) ON DELETE CASCADE
+){rowless}
+""",
+    "CREATE INDEX evidence_by_status ON evidence (status) WHERE status <> 'verified'",
+    """
+CREATE TABLE blobs (
+  run {int} NOT NULL REFERENCES runs (run) ON DELETE CASCADE,
+  digest TEXT NOT NULL,
+  size {int} NOT NULL,
+  content {bytes} NOT NULL,
+  PRIMARY KEY (run, digest)
+){strict}
+""",
+    """
+CREATE VIEW lineage AS
+WITH RECURSIVE line (run, attempt, upto_sequence, upto_position) AS (
+  SELECT run, head_attempt, CAST(NULL AS {int}), CAST(NULL AS {int}) FROM runs WHERE head_attempt IS NOT NULL
+  UNION ALL
+  SELECT a.run, a.continues_attempt, a.continues_sequence, a.continues_results
+  FROM line JOIN attempts a ON a.run = line.run AND a.attempt = line.attempt
+  WHERE a.continues_attempt IS NOT NULL
+)
+SELECT run, attempt, upto_sequence, upto_position FROM line
+""",
+    """
+CREATE VIEW run_results AS
+SELECT r.workflow_id, r.workflow_name, s.*
+FROM lineage l
+JOIN step_results s ON s.run = l.run AND s.attempt = l.attempt
+  AND (l.upto_position IS NULL OR s.position <= l.upto_position)
+JOIN runs r ON r.run = s.run
+""",
+    """
+CREATE VIEW run_checkpoints AS
+SELECT r.workflow_id, r.workflow_name, c.*
+FROM lineage l
+JOIN checkpoints c ON c.run = l.run AND c.attempt = l.attempt
+  AND (l.upto_sequence IS NULL OR c.sequence <= l.upto_sequence)
+JOIN runs r ON r.run = c.run
+WHERE c.deleted_at IS NULL
+""",
+    """
+CREATE VIEW run_list AS
+SELECT r.run, r.workflow_id, r.workflow_name,
+  CASE WHEN r.status = 'running' AND (a.writer IS NULL OR a.lease_expires_at < {now}) THEN 'crashed'
+    ELSE r.status END AS status,
+  r.steps, r.started_at, r.updated_at, r.newest_attempt AS attempts, a.host, a.pid, a.lease_expires_at
+FROM runs r LEFT JOIN attempts a ON a.writer = r.writer
+WHERE r.status IS NOT NULL
+""",
+    """
+CREATE VIEW status_of_runs AS
+SELECT workflow_name, status, count(*) AS runs FROM run_list GROUP BY workflow_name, status
+""",
+    """
+CREATE VIEW slowest_steps AS
+SELECT workflow_name, name, count(*) AS times, avg(duration_ms) AS mean_ms, max(duration_ms) AS longest_ms,
+  sum(duration_ms) AS total_ms
+FROM run_results GROUP BY workflow_name, name
+""",
+    """
+CREATE VIEW failures_by_step AS
+SELECT r.workflow_name, s.name, s.error_type, count(*) AS failures, count(DISTINCT s.run) AS runs,
+  max(s.started_at) AS newest
+FROM step_results s JOIN runs r ON r.run = s.run
+WHERE NOT s.success GROUP BY r.workflow_name, s.name, s.error_type
+""",
+    """
+CREATE VIEW checkpoints_per_day AS
+SELECT {day} AS day, count(*) AS checkpoints, sum(size) AS bytes FROM checkpoints GROUP BY {day}
+""",
+)
+"""The statements that make the first version of the schema."""

@@ -1,0 +1,239 @@
+"""Whether a step is still the step that made a recorded result: what counts as a change, and how it is said."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Callable
+from decimal import Decimal
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from flowckpt import step
+from flowckpt.checkpoint import StepResult
+from flowckpt.dsl import Step
+from flowckpt.plan.identity import arguments_of, fingerprint_of, identity_reasons
+
+NUMBERS = count()
+
+
+def call(a: Any = None, b: Any = None, /, *rest: Any, token: Any = None, **more: Any) -> None:
+    del a, b, rest, token, more
+
+
+def named(amount: Any = 0, to: Any = "") -> None:
+    del amount, to
+
+
+def recorded(made: Step[Any], **changes: Any) -> StepResult:
+    """Record a step as a file does: what it keeps of the arguments goes through JSON."""
+    action = made.action
+    result = StepResult(
+        made.name,
+        step_type=action.step_type,
+        function=action.function_name,
+        fingerprint=fingerprint_of(action),
+        version=made.modifiers.version,
+        arguments=json.loads(json.dumps(arguments_of(action))),
+    )
+    return attrs.evolve(result, **changes)
+
+
+def reasons(now: Step[Any], result: StepResult) -> list[str]:
+    return [str(reason) for reason in identity_reasons(now, result)]
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+VALUES = {
+    "numbers": (1, True, 1.0),
+    "zeros": (0, False, 0.0, -0.0),
+    "nothing": (None, False, "", 0),
+    "texts": ("1", 1, b"1"),
+    "sequences": ([1], (1,), {1}, frozenset({1}), [[1]]),
+    "numbers inside": ([1], [True], [1.0]),
+    "zeros inside": ([0.0], [-0.0]),
+    "mappings": ({"a": 1}, {"a": True}, {1: "a"}, {"1": "a"}),
+    "not numbers": (float("inf"), float("-inf"), float("nan"), "nan"),
+    "large numbers": (2**80, 2**80 + 1, float(2**80)),
+    "decimals": (Decimal("1.0"), Decimal("1.00"), 1.0),
+    "paths": (Path("a"), "a"),
+    "lone surrogates": ("\ud800", "\ud801"),
+}
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_values_that_a_program_tells_apart_are_told_apart(values: tuple[Any, ...]) -> None:
+    for number, old in enumerate(values):
+        for other, new in enumerate(values):
+            found = identity_reasons(step("x").python(named, new), recorded(step("x").python(named, old)))
+            assert [reason.kind for reason in found] == ([] if number == other else ["arguments"]), (old, new)
+
+
+MOVED = [
+    (step("x").python(named, 1), step("x").python(named, 2), ["arguments: amount: 1 → 2"]),
+    (step("x").python(named, 1), step("x").python(named, True), ["arguments: amount: 1 → True"]),
+    (step("x").python(named, 1), step("x").python(named, 1.0), ["arguments: amount: 1 → 1.0"]),
+    (step("x").python(named, 0.0), step("x").python(named, -0.0), ["arguments: amount: 0.0 → -0.0"]),
+    (step("x").python(named, "a"), step("x").python(named, "b"), ["arguments: amount: changed, now 'b'"]),
+    (step("x").python(named, 1), step("x").python(named, "b"), ["arguments: amount: changed, was 1, now 'b'"]),
+    (step("x").python(named, [1]), step("x").python(named, [2]), ["arguments: amount: changed"]),
+    (step("x").python(named, 1), step("x").python(named, 1, to="b"), ["arguments: to: was not passed before"]),
+    (step("x").python(named, 1, to="b"), step("x").python(named, 1), ["arguments: to: is no longer passed"]),
+    (
+        step("x").python(named, amount=1, to=2),
+        step("x").python(named, amount=2, to=1),
+        ["arguments: amount: 1 → 2", "arguments: to: 2 → 1"],
+    ),
+    (
+        step("x").python(named, amount=1, to=True),
+        step("x").python(named, to=1, amount=True),
+        ["arguments: amount: 1 → True", "arguments: to: True → 1"],
+    ),
+    (step("x").python(call, token="old"), step("x").python(call, token="new"), ["arguments: token: changed"]),
+    (step("x").python(call, token=1234), step("x").python(call, token=4321), ["arguments: token: changed"]),
+    (step("x").python(call, 1, 2, 3), step("x").python(call, 1, 2, 4), ["arguments: rest[0]: 3 → 4"]),
+    (step("x").command(["ls", "a"]), step("x").command(["ls", "b"]), ["arguments: argv: changed"]),
+    (step("x").command(["ls"]), step("x").command(["ls"], cwd="a"), ["arguments: cwd: changed"]),
+    (step("x").command(["ls"]), step("x").command(["ls"], env={"A": "1"}), ["arguments: env: changed"]),
+    (step("x").command(["ls"]), step("x").command(["ls"], stdin="a"), ["arguments: stdin: changed"]),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "said"), MOVED, ids=lambda value: "" if type(value) is not list else value[0])
+def test_what_moved_is_named_down_to_the_argument_and_secrets_are_not_shown(
+    old: Step[Any], new: Step[Any], said: list[str]
+) -> None:
+    found = reasons(new, recorded(old))
+    assert [line[: len(expected)] for line, expected in zip(found, said, strict=True)] == said
+    assert not any(secret in line for line in found for secret in ("old", "new", "1234", "4321"))
+
+
+SAME = {
+    "keywords in another order": (
+        step("x").python(named, amount=1, to=2),
+        step("x").python(named, to=2, amount=1),
+    ),
+    "a keyword instead of a place": (step("x").python(named, 1, 2), step("x").python(named, 1, to=2)),
+    "args and kwargs apart": (step("x").python(named, 1, to=2), step("x").python(named, args=(1,), kwargs={"to": 2})),
+    "mappings in another order": (
+        step("x").python(named, {"a": 1, "b": 2}),
+        step("x").python(named, {"b": 2, "a": 1}),
+    ),
+    "sets": (step("x").python(named, {"a", "b", "c"}), step("x").python(named, {"c", "b", "a"})),
+    "values that say nothing of themselves": (
+        step("x").python(named, object()),
+        step("x").python(named, object()),
+    ),
+    "modifiers": (
+        step("x").python(named, 1),
+        step("x").python(named, 1).retry(3).timeout(5).checkpoint("named").at_most_once(),
+    ),
+    "commands": (step("x").command(["ls"], env={"A": "1"}), step("x").command(("ls",), env={"A": "1"})),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), SAME.values(), ids=SAME)
+def test_what_is_written_differently_and_means_the_same_is_the_same(old: Step[Any], new: Step[Any]) -> None:
+    assert reasons(new, recorded(old)) == []
+
+
+@pytest.mark.parametrize(("old", "new"), [("?", 5), (5, "?"), ("?", "?"), ("?", None)])
+def test_an_argument_that_cannot_be_compared_has_never_moved(old: Any, new: Any) -> None:
+    now = step("x").python(named, object() if new == "?" else new)
+    result = recorded(step("x").python(named, 5), arguments={"amount": old})
+    assert reasons(now, result) == []
+
+
+@pytest.mark.parametrize("names", [{}, {"amount": 5, "gone": "?"}, {"gone": "?"}])
+def test_an_argument_that_came_or_went_unknown_has_never_moved(names: dict[str, Any]) -> None:
+    now = step("x").python(named, 5) if "amount" in names else step("x").python(named, object())
+    assert reasons(now, recorded(now, arguments=names)) == []
+
+
+# --- code and version -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def edition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Import source as the module `work`: the same name each time, another text."""
+
+    def edition(source: str) -> Any:
+        file = tmp_path / f"edition{next(NUMBERS)}.py"
+        file.write_text(source)
+        module = types.ModuleType("work")
+        module.__file__ = str(file)
+        monkeypatch.setitem(sys.modules, "work", module)
+        exec(compile(source, str(file), "exec"), module.__dict__)
+        return module.__dict__["load"]
+
+    return edition
+
+
+FIRST = "def load(x):\n    return helper(x)\n\ndef helper(x):\n    return x\n"
+EDITS = {
+    "nothing": (FIRST, False),
+    "a comment and a docstring": (FIRST.replace("return helper", '"""Load."""  # it loads\n    return helper'), False),
+    "formatting": (FIRST.replace("helper(x)\n\n", "helper(\n        x\n    )\n\n"), False),
+    "another function of the module": (FIRST + "\ndef other():\n    return 1\n", False),
+    "the body": (FIRST.replace("return helper(x)", "return helper(x) + 1"), True),
+    "a default": (FIRST.replace("load(x)", "load(x, y=1)"), True),
+    "a helper": (FIRST.replace("return x", "return x + 1"), True),
+}
+
+
+@pytest.mark.parametrize(("source", "is_edited"), EDITS.values(), ids=EDITS)
+def test_an_edited_function_or_helper_is_a_change_of_code_and_a_comment_is_none(
+    edition: Callable[[str], Any], source: str, is_edited: bool
+) -> None:
+    result = recorded(step("x").python(edition(FIRST), 1))
+    found = reasons(step("x").python(edition(source), 1), result)
+    said = "code: load(), or a helper in its module that it uses, was edited (work:load)"
+    assert found == ([said] if is_edited else [])
+
+
+@pytest.mark.parametrize("fingerprint", ["", "2:another normal form", "0:x", "sha256:x"])
+def test_code_whose_record_cannot_be_compared_was_not_edited(fingerprint: str) -> None:
+    now = step("x").python(named, 1)
+    assert fingerprint_of(now.action).startswith("1:")
+    assert reasons(now, recorded(now, fingerprint=fingerprint)) == []
+
+
+def test_code_that_cannot_be_known_now_was_not_edited() -> None:
+    now = step("x").python(len, "abc")
+    assert fingerprint_of(now.action) == ""
+    assert reasons(now, recorded(now, fingerprint="1:something")) == []
+
+
+VERSIONS = [
+    (None, None, []),
+    ("a", "a", []),
+    (None, "a", ["version: recorded None, now 'a'"]),
+    ("a", None, ["version: recorded 'a', now None"]),
+    ("a", "b", ["version: recorded 'a', now 'b'"]),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "said"), VERSIONS)
+def test_version_tags_are_compared_for_equality_and_none_is_a_tag_of_its_own(
+    old: str | None, new: str | None, said: list[str]
+) -> None:
+    plain = step("x").python(named, 1)
+    now = plain if new is None else plain.version(new)
+    assert reasons(now, recorded(plain, version=old)) == said
+
+
+def test_everything_that_moved_is_said_at_once(edition: Callable[[str], Any]) -> None:
+    result = recorded(step("x").python(edition(FIRST), 1).version("a"))
+    now = step("x").python(edition(FIRST.replace("return x", "return -x")), 2)
+    assert [reason.kind for reason in identity_reasons(now, result)] == ["version", "code", "arguments"]
+
+
+def test_how_often_a_step_was_tried_is_no_part_of_what_it_is() -> None:
+    now = step("x").python(named, 1).retry(5)
+    assert reasons(now, recorded(now, tries=4, attempt=7, location="elsewhere.py:9")) == []
