@@ -36,7 +36,7 @@ def listed_document(info: RunInfo) -> Json:
     }
 
 
-def run_document(workflow_id: str, run: StoredRun) -> Json:
+def run_document(workflow_id: str, run: StoredRun) -> dict[str, Json]:
     """Return one run with its steps and checkpoints: what `show --json` prints.
 
     Args:
@@ -57,11 +57,13 @@ def run_document(workflow_id: str, run: StoredRun) -> Json:
         "error": None if latest.error is None else encode_error(latest.error),
         "tags": codec.encode(dict(latest.metadata.get("tags", {}))),
         "target": codec.encode(dict(latest.metadata.get("target", {}))),
+        "rolled_back_to": codec.encode(latest.metadata.get("rolled_back_to")),
+        "forked_from": codec.encode(latest.metadata.get("forked_from")),
         "owner": _owner_document(run.owner),
         "in_flight": list(latest.in_flight),
-        "steps": [_step_document(result) for result in latest.step_results],
+        "steps": [step_document(result) for result in latest.step_results],
         "checkpoints": [
-            _checkpoint_document(reference, run.verified.get(reference.sequence))
+            checkpoint_document(reference, run.verified.get(reference.sequence))
             for reference in reversed(run.checkpoints)
         ],
     }
@@ -76,13 +78,24 @@ def finding_document(finding: Finding) -> Json:
     return attrs.asdict(finding)
 
 
-def _step_document(result: StepResult) -> Json:
+def step_document(result: StepResult) -> dict[str, Json]:
+    """Return a step's result: one of the `steps` of `show --json`.
+
+    Args:
+        result: the result.
+    """
     document = result_document(result)
     kept = {key: document[key] for key in _STEP_KEYS}
     return {**kept, "evidence": evidence_document(result), "marks": list(result.marks)}
 
 
-def _checkpoint_document(reference: CheckpointRef, is_verified: bool | None) -> Json:
+def checkpoint_document(reference: CheckpointRef, is_verified: bool | None) -> dict[str, Json]:
+    """Return a checkpoint: one of the `checkpoints` of `show --json`.
+
+    Args:
+        reference: the checkpoint.
+        is_verified: whether all evidence up to it held when it was recorded; None where there is none.
+    """
     return {
         "checkpoint_id": reference.checkpoint_id,
         "sequence": reference.sequence,

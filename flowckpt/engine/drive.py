@@ -59,10 +59,6 @@ from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
 from flowckpt.replay import Execute, Finish, Replay, Restore
 from flowckpt.stores.base import NotesBeginnings
 
-NOTED_MS = 1.0
-"""Steps whose last use was quicker are not noted when they begin: a process hardly ever dies in one, and a note costs
-as much as a tenth of it."""
-
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -83,6 +79,7 @@ class Drive:
         superseded: results that no longer count, of steps that must look at them before they run again.
         in_doubt: the paths of steps whose start was recorded and whose end was not; each checkpoint repeats them until
             their step has a result.
+        is_stolen: whether the run was taken although its owner may be alive.
         is_observed: whether anybody hears the events of single steps; making one nobody hears costs 0.8 µs.
         result: how the attempt ended, once it has.
     """
@@ -98,6 +95,7 @@ class Drive:
     judge: Judge = attrs.field(factory=lambda: Judge(ResumePolicy()))
     superseded: Superseded = attrs.field(factory=Superseded)
     in_doubt: set[str] = attrs.field(factory=set)
+    is_stolen: bool = False
     is_observed: bool = True
     result: WorkflowResult | None = None
     _runner: StepRunner = attrs.field(
@@ -109,6 +107,7 @@ class Drive:
     _began_ns: int = 0
     _is_begun: bool = False
     _in_flight: tuple[str, ...] = ()
+    _told_reports: dict[str, Any] = attrs.field(init=False, factory=dict)
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Run the attempt, yielding what happens.
@@ -125,9 +124,9 @@ class Drive:
         checkpointer, clock, replay, judge = self.checkpointer, self.clock, self.replay, self.judge
         run, attempt = checkpointer.workflow_id, checkpointer.attempt
         note = checkpointer.store.note_begun if isinstance(checkpointer.store, NotesBeginnings) else None
-        quick: set[str] = set()
         self._began_ns = clock.elapsed_ns()
-        self.interrupts.watch(asyncio.current_task())
+        task = asyncio.current_task()
+        self.interrupts.watch(task)
         output: Any = None
         ending: BaseException | None = None
         try:
@@ -146,7 +145,7 @@ class Drive:
                             report = judge.reports[result.path] = await self.verifying.look_again(step, result)
                         if report is not None and report.outcome != "no_evidence":
                             yield evidence_event(run, result.path, report, "resume")
-                    reasons = judge.reasons(step, result)
+                    reasons = judge.reasons(step, result, is_behind_rerun=command.is_spare)
                     if reasons and (answer := judge.decide(reasons)) is not OnStale.REUSE:
                         if answer is OnStale.FAIL:
                             raise stale_step(run, result.path, reasons)
@@ -165,6 +164,8 @@ class Drive:
                         command = replay.throw(step_failure(command.path, result.error or StepError("", "")))
                 elif isinstance(command, Execute):
                     self.interrupts.raise_noted()  # here what has ended is safe, and nothing has begun
+                    if task is not None and task.cancelling():
+                        await asyncio.sleep(0)  # a cancel that waited for the end of the last step comes in here
                     step, path = command.step, command.path
                     modifiers, action = step.modifiers, step.action
                     is_recorded = not modifiers.is_ephemeral
@@ -184,12 +185,12 @@ class Drive:
                                 continue
                         if not self._is_begun:
                             yield await self._begin()
-                        if modifiers.is_at_most_once and settled.outcome is None:
+                        if modifiers.is_at_most_once and settled.outcome is None and settled.undo is None:
                             yield await self._mark(path)
                     self._in_flight = (path,)
                     if self.is_observed and settled.outcome is None:
                         yield StepStarted(run, path, action.step_type)
-                    if note is not None and is_recorded and step.name not in quick:
+                    if note is not None and is_recorded:
                         note(run, path)
                     started_at, started_ns, trying = clock.now(), clock.elapsed_ns(), None
                     if (
@@ -207,7 +208,6 @@ class Drive:
                         outcome, tries = trying.outcome, trying.tries
                     error = outcome.error
                     duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
-                    (quick.add if duration_ms < NOTED_MS else quick.discard)(step.name)
                     failure = None if error is None else recorded_error(error, path=path, tries=tries)
                     if is_adopted := trying is not None and trying.is_adopted:
                         self._restored += 1
@@ -277,7 +277,9 @@ class Drive:
     def _settling(self) -> Settling:
         policy, run = self.judge.policy, self.checkpointer.workflow_id
         attempt = self.checkpointer.attempt
-        return Settling(run, attempt, policy, self.superseded, self.in_doubt, self._runner, self.verifying)
+        return Settling(
+            run, attempt, policy, self.superseded, self.in_doubt, self._runner, self.verifying, self.is_stolen
+        )
 
     def _trying(self, step: Step[Any], path: str, arguments: Mapping[str, Any], settled: Settled) -> Trying:
         return Trying(
@@ -368,24 +370,30 @@ class Drive:
 
     async def _begin(self) -> CheckpointSaved:
         """Save that the attempt has begun: on a resume not before it has something to do."""
-        evidence = tuple(
-            {"path": path, "outcome": str(report.outcome), "verified_at": encode_time(report.verdicts[0].verified_at)}
-            for path, report in self.judge.reports.items()
-            if report.verdicts
-        )
-        data = await self.checkpointer.save(Reason.STARTED, in_flight=self._unended(), evidence=evidence)
+        data = await self.checkpointer.save(Reason.STARTED, in_flight=self._unended(), evidence=self._answers())
         self._is_begun = True
         return saved_event(self.checkpointer.workflow_id, data)
 
+    def _answers(self) -> tuple[Any, ...]:
+        """Return the answers to recorded claims that no checkpoint holds yet."""
+        reports, told = self.judge.reports, self._told_reports
+        fresh = {path: report for path, report in reports.items() if told.get(path) is not report and report.verdicts}
+        told.update(fresh)
+        return tuple(
+            {"path": path, "outcome": str(report.outcome), "verified_at": encode_time(report.verdicts[0].verified_at)}
+            for path, report in fresh.items()
+        )
+
     async def _mark(self, path: str) -> CheckpointSaved:
-        """Save that a step begins that must not be done twice."""
+        """Save that a step begins that must not be done twice; what an earlier call left behind is no question now."""
         self.in_doubt.add(path)
+        self._settle(path)
         data = await self.checkpointer.save(Reason.IN_DOUBT, in_flight=self._unended())
         return saved_event(self.checkpointer.workflow_id, data)
 
     def _unended(self) -> tuple[str, ...]:
         """Return the steps whose start is known and whose end is not: of this attempt, and of those before it."""
-        return tuple(sorted({*self.in_doubt, *self._in_flight}))
+        return tuple(sorted({*self.in_doubt, *self._in_flight})) if self.in_doubt or self._in_flight else ()
 
     async def _end(self, output: Any, ending: BaseException | None) -> list[Event]:
         """End the attempt: close the generator, save where it stands, and make the result."""
@@ -397,7 +405,15 @@ class Drive:
         if isinstance(ending, FencedError) or (not self._is_begun and isinstance(ending, REFUSALS)):
             return []  # a resume that is refused leaves the run as it was
         counts = StepCounts(self._executed, self._restored, self._failed)
-        in_flight = self._unended() if ending is not None else ()
-        end = Ending(self.workflow, self.checkpointer, self.clock, self.interrupts, counts, self._began_ns, in_flight)
+        end = Ending(
+            self.workflow,
+            self.checkpointer,
+            self.clock,
+            self.interrupts,
+            counts,
+            self._began_ns,
+            self._unended(),  # also of a run that is complete: its code may yield them again
+            self._answers(),
+        )
         self.result, told = await end.end(output, ending)
         return told

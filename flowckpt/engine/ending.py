@@ -38,6 +38,7 @@ class Ending:
         counts: its steps.
         began_ns: when it began, by the clock's `elapsed_ns`.
         in_flight: the paths of steps that have not ended.
+        evidence: answers to recorded claims that no checkpoint holds yet.
     """
 
     workflow: Workflow[Any, Any]
@@ -47,6 +48,7 @@ class Ending:
     counts: StepCounts
     began_ns: int
     in_flight: tuple[str, ...]
+    evidence: tuple[Any, ...] = ()
 
     async def end(self, output: Any, ending: BaseException | None) -> tuple[WorkflowResult, list[Event]]:
         """Save where the run stands, and return its result and what is to be told.
@@ -67,7 +69,9 @@ class Ending:
         if checkpointer.is_usable:
             try:
                 held = None if ending is not None else Recorded(output)
-                data = await checkpointer.save(reason, output=held, error=error, in_flight=self.in_flight)
+                data = await checkpointer.save(
+                    reason, output=held, error=error, in_flight=self.in_flight, evidence=self.evidence
+                )
                 told.append(saved_event(checkpointer.workflow_id, data))
                 is_saved = True
             except FencedError:

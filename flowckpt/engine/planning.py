@@ -21,7 +21,7 @@ from flowckpt.engine.verifying import Verifying, is_open
 from flowckpt.errors import WorkflowChangedError
 from flowckpt.execution.runner import restored_value
 from flowckpt.plan.identity import arguments_of
-from flowckpt.plan.in_doubt import Settlement, is_same_call, settle_done, settle_started
+from flowckpt.plan.in_doubt import Question, Settlement, is_same_call, open_question, settle_done, settle_started
 from flowckpt.plan.judge import evidence_reasons
 from flowckpt.plan.model import Decision, PlannedStep, ResumePlan
 from flowckpt.plan.policy import OnStale, ReuseMode
@@ -141,7 +141,9 @@ class Planning:
     async def _judged(self, command: Restore) -> tuple[Decision, tuple[Reason, ...]]:
         """Decide about a recorded result as the resume would."""
         result, judge = command.result, self.resumption.judge
-        reasons = judge.reasons(command.step, result)
+        reasons = judge.reasons(
+            command.step, result, is_behind_rerun=command.is_spare and judge.policy.reuse is ReuseMode.INPUTS
+        )
         if self._reruns and judge.policy.reuse is ReuseMode.PREFIX:
             reasons += (Reason(ReasonKind.UPSTREAM, f"{self._reruns[0]} runs again before it"),)
             answer = OnStale.RERUN
@@ -178,18 +180,24 @@ class Planning:
         """Add a step that would run, and return the output to go on with, if it had one."""
         path, step, resumption = command.path, command.step, self.resumption
         old, reason = self._earlier(path, replay, step)
-        if step.modifiers.is_at_most_once and path != resumption.judge.policy.from_path:
-            if path in resumption.in_doubt or (old is not None and not old.success):
-                await self._started(command, old)
-                return None
-            if old is not None and is_same_call(old, arguments_of(step.action), step.modifiers.version):
-                self._add(old, *await self._settled(step, old, () if reason is None else (reason,)))
-                return old
+        question = open_question(
+            step.modifiers,
+            old,
+            arguments_of(step.action),
+            is_in_doubt=path in resumption.in_doubt,
+            is_asked_for=path == resumption.judge.policy.from_path,
+        )
+        if question is Question.STARTED:
+            await self._started(command, has_failed=path not in resumption.in_doubt)
+            return None
+        if question is Question.DONE and old is not None:
+            self._add(old, *await self._settled(step, old, () if reason is None else (reason,)))
+            return old
         if old is not None:
             self._add(old, Decision.RERUN, () if reason is None else (reason,))
             ended_it = reason is not None and reason.kind is ReasonKind.FAILED
             return old if path in resumption.cut and not ended_it else None
-        if path in resumption.in_doubt:
+        if path in resumption.in_doubt or path in resumption.begun:
             reason = Reason(ReasonKind.STARTED, "it was started, and its end was never recorded; it is run again")
             self._steps.append(PlannedStep(path, Decision.IN_DOUBT, (reason,), location=command.location))
         else:
@@ -212,11 +220,11 @@ class Planning:
                 return dropped, Reason(ReasonKind.CODE, f"was {dropped.step_type} {dropped.function}, is {now}")
         return None, None
 
-    async def _started(self, command: Execute, old: StepResult | None) -> None:
+    async def _started(self, command: Execute, *, has_failed: bool) -> None:
         """Add a step that must not be done twice, and was started; its evidence says what comes of it."""
         report = await self.verifying.report_in_doubt(command.step)
         settlement = settle_started(report)
-        ended = "it failed" if old is not None else "it was started, and its end was never recorded"
+        ended = "it failed" if has_failed else "it was started, and its end was never recorded"
         if settlement is Settlement.ASK and not self.resumption.judge.policy.is_forced:
             said = "its evidence cannot tell whether it was done, and the resume stops"
             self._stops = self._stops or f"{command.path}: {ended}, and its evidence cannot tell whether it was done"

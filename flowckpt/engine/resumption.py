@@ -37,6 +37,7 @@ class Resumption:
         superseded: those of them, and of earlier reruns, that their steps must look at.
         in_doubt: the steps whose start was recorded and whose end was not.
         spare: results of earlier attempts that their steps may get back, by path.
+        begun: the steps that a process was at when it died, as far as it could leave word: a hint, which decides nothing.
     """
 
     latest: CheckpointData
@@ -47,6 +48,7 @@ class Resumption:
     superseded: Superseded
     in_doubt: frozenset[str]
     spare: Mapping[str, StepResult] = attrs.field(factory=dict)
+    begun: frozenset[str] = frozenset()
 
 
 async def read_resumption(
@@ -96,18 +98,18 @@ async def read_resumption(
         spare = await _spare(store, workflow_id, latest, taken)
     reports = await verifying.reports_of([*history.results, *spare.values()])
     judge = Judge(policy, reports)
-    in_doubt = frozenset({*latest.in_flight, *await _begun(store, workflow_id, latest)})
-    return Resumption(latest, bound, history, judge, cut, superseded, in_doubt, spare)
+    begun = await _begun(store, workflow_id, latest)
+    return Resumption(latest, bound, history, judge, cut, superseded, frozenset(latest.in_flight), spare, begun)
 
 
-async def _begun(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> set[str]:
+async def _begun(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> frozenset[str]:
     """Return the steps of which the attempt that saved last left word that it began them, and recorded no end."""
     if not isinstance(store, NotesBeginnings):
-        return set()
+        return frozenset()
     attempt, paths = await store.begun_steps(workflow_id)
     if attempt != latest.attempt:
-        return set()
-    return {*paths} - {result.path for result in latest.step_results}
+        return frozenset()
+    return frozenset(paths) - {result.path for result in latest.step_results}
 
 
 async def _spare(

@@ -12,9 +12,9 @@ import attrs
 
 from flowckpt.blocking import finish_despite_cancel
 from flowckpt.checkpoint import CheckpointData, Reason, Status
-from flowckpt.checkpoint.data import STATUS_OF_REASON
 from flowckpt.clock import Clock
 from flowckpt.codec.results import as_view
+from flowckpt.engine.earlier import earlier_checkpoint
 from flowckpt.engine.rechecking import Rechecking
 from flowckpt.engine.resumption import without_reusable
 from flowckpt.engine.superseded import Superseded
@@ -81,7 +81,7 @@ async def roll_back(
         if latest is None:
             raise CheckpointNotFoundError(workflow_id)
         refuse_task(workflow_id, latest)
-        target = await _target(store, workflow_id, latest, checkpoint_id)
+        target = await earlier_checkpoint(store, workflow_id, latest, checkpoint_id)
         length = length_to_go_on_from(target)
         view = as_view(latest.step_results)
         dropped = view[length:]
@@ -145,33 +145,3 @@ def refuse_task(workflow_id: str, latest: CheckpointData) -> None:
             parameter="workflow_id",
             remedy="A task goes back by its manager: await manager.rollback_to_checkpoint(id).",
         )
-
-
-async def _target(store: CheckpointStore, workflow_id: str, latest: CheckpointData, wanted: str) -> CheckpointData:
-    """Find a checkpoint by its id or, where no id is so, by its sequence."""
-    references = await store.list_checkpoints(workflow_id)
-    if any(each.checkpoint_id == wanted for each in references):
-        return await store.load(workflow_id, wanted)
-    found = next((each for each in references if str(each.sequence) == wanted), None)
-    if found is None:
-        raise CheckpointNotFoundError(workflow_id, wanted)
-    data = await store.load(workflow_id, found.checkpoint_id)
-    if data.sequence == found.sequence:
-        return data
-    # Its id was used again. All checkpoints that count share one history, so its results are at hand.
-    if found.reason is Reason.FAILED:
-        raise CheckpointNotFoundError(workflow_id, wanted, detail="a later one of the same id has taken its place")
-    return attrs.evolve(
-        latest,
-        checkpoint_id=found.checkpoint_id,
-        step_results=as_view(latest.step_results).history.view(found.steps),
-        sequence=found.sequence,
-        attempt=found.attempt,
-        reason=found.reason,
-        status=STATUS_OF_REASON[found.reason],
-        evidence=(),
-        in_flight=(),
-        snapshot=None,
-        output=None,
-        error=None,
-    )

@@ -172,6 +172,7 @@ class Session:
         drive.judge = resumption.judge
         drive.superseded = resumption.superseded
         drive.in_doubt = {*resumption.in_doubt}
+        drive.is_stolen = self._options.steal
         return drive
 
     def _drive(

@@ -14,7 +14,7 @@ from flowckpt.engine.verifying import Verifying
 from flowckpt.errors import StepInDoubtError
 from flowckpt.execution.runner import Outcome, StepRunner, restored_value
 from flowckpt.lazy import LazyModule
-from flowckpt.plan.in_doubt import Settlement, is_same_call, settle_done, settle_started
+from flowckpt.plan.in_doubt import Question, Settlement, open_question, settle_done, settle_started
 from flowckpt.plan.policy import ResumePolicy
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Settling:
         in_doubt: the paths of steps whose start was recorded and whose end was not.
         runner: calls what the steps give for adopting and undoing.
         verifying: asks the world.
+        may_be_running: whether an owner that the run was stolen from may still be at a step in doubt.
     """
 
     workflow_id: str
@@ -65,6 +66,7 @@ class Settling:
     in_doubt: Collection[str]
     runner: StepRunner
     verifying: Verifying
+    may_be_running: bool = False
 
     async def before(self, step: Step[Any], path: str, arguments: Mapping[str, Any]) -> Settled:
         """Settle a step that is about to run.
@@ -78,12 +80,15 @@ class Settling:
             StepInDoubtError: it must not be done twice, and nobody can tell whether it was done.
         """
         old = self.superseded.get(path)
+        is_in_doubt = path in self.in_doubt
+        question = open_question(
+            step.modifiers, old, arguments, is_in_doubt=is_in_doubt, is_asked_for=path == self.policy.from_path
+        )
         settled = RUN
-        if step.modifiers.is_at_most_once and path != self.policy.from_path:
-            if path in self.in_doubt or (old is not None and not old.success):
-                settled = await self.started(step, path, arguments, has_failed=path not in self.in_doubt)
-            elif old is not None and is_same_call(old, arguments, step.modifiers.version):
-                settled = await self._done(step, old)
+        if question is Question.STARTED:
+            settled = await self.started(step, path, arguments, has_failed=not is_in_doubt)
+        elif question is Question.DONE and old is not None:
+            settled = await self._done(step, old)
         is_run = settled.reused is None and settled.outcome is None
         if is_run and old is not None and old.success and ON_RERUN in old.marks and step.modifiers.on_rerun is not None:
             settled = attrs.evolve(settled, undo=old)
@@ -104,13 +109,15 @@ class Settling:
             StepInDoubtError: nobody can tell whether it was done.
         """
         report = await self.verifying.report_in_doubt(step)
-        settlement = settle_started(report)
+        settlement = settle_started(report, may_be_running=self.may_be_running)
         if settlement is Settlement.ADOPT:
             told = (self.workflow_id, path, self.attempt, 1, arguments)
             return Settled(outcome=await self.runner.adopted(step, told), report=report)
         if settlement is Settlement.ASK:
             detail = _said(report) if report.verdicts else "it has no evidence"
             ended = "it failed" if has_failed else "it was started, and its end was never recorded"
+            if self.may_be_running:
+                ended += ", and the owner that the run was stolen from may still be at it"
             self._ask(path, f"{ended}; {detail}")
         return Settled(report=report)
 

@@ -74,15 +74,24 @@ class Trying:
     async def events(self) -> AsyncGenerator[Event, None]:
         """Try it, yielding what happens on the way."""
         step, path = self.step, self.path
+        # An effect is undone before the next one is marked: a mark says that the new call may have had its effect.
+        is_mark_due = step.modifiers.is_at_most_once and not self.is_undone
         while True:
             self.tries += 1
-            if self.is_observed and step.action.step_type == "command":
-                async with aclosing(self._streamed()) as lines:
-                    async for line in lines:
-                        yield line
-            else:
-                self._outcome = await self._instead() or await self.runner.attempt(step, self._told)
-            error = self.outcome.error
+            self._outcome = await self._instead()
+            if self._outcome is None:
+                if is_mark_due:
+                    yield await self.mark(path)
+                    is_mark_due = False
+                if self.is_observed and step.action.step_type == "command":
+                    streamed = StreamedTry(self.runner, step, self._told)
+                    async with aclosing(streamed.lines()) as lines:
+                        async for line in lines:
+                            yield line
+                    self._outcome = streamed.outcome
+                else:
+                    self._outcome = await self.runner.attempt(step, self._told)
+            error = self._outcome.error
             if error is None or not self._is_retried(error):
                 return
             if step.modifiers.is_at_most_once and self.is_undone:
@@ -91,10 +100,9 @@ class Trying:
                     return
                 if self.settled.outcome is not None:
                     continue
-                if was_adopted:  # adopting failed, and by now the world says that it was not done
-                    yield await self.mark(path)
-            if self.outcome.committed is not None:
-                yield evidence_event(self.run, path, self.outcome.committed.report, "now")
+                is_mark_due = was_adopted  # adopting failed, and by now the world says that it was not done
+            if self._outcome.committed is not None:
+                yield evidence_event(self.run, path, self._outcome.committed.report, "now")
             delay = self._delay()
             yield StepRetrying(self.run, path, self.tries, delay, type_name(type(error)), text_of(error))
             await waited(self.clock.sleep(delay), self.interrupts)
@@ -102,15 +110,6 @@ class Trying:
     @property
     def _told(self) -> tuple[str, str, int, int, Mapping[str, Any]]:
         return self.run, self.path, self.attempt, self.tries, self.arguments
-
-    async def _streamed(self) -> AsyncGenerator[Event, None]:
-        self._outcome = await self._instead()
-        if self._outcome is None:
-            streamed = StreamedTry(self.runner, self.step, self._told)
-            async with aclosing(streamed.lines()) as lines:
-                async for line in lines:
-                    yield line
-            self._outcome = streamed.outcome
 
     async def _instead(self) -> Outcome | None:
         """Return what the try comes to without running the step: it is adopted, or what was there cannot be undone."""

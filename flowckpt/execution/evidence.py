@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -170,6 +171,8 @@ def _pack(claimed: ClaimedEvidence, claims: Sequence[Evidence], place: str) -> E
 
 
 def _listed(made: Any, place: str) -> list[Evidence]:
+    if inspect.iscoroutine(made):
+        made.close()  # of an async function, which is none that returns claims
     if made is None or isinstance(made, str | bytes | Mapping) or not isinstance(made, Iterable):
         raise _no_claims(made, place)
     claims = list(made)

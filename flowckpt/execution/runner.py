@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt import codec
-from flowckpt.blocking import may_block
+from flowckpt.blocking import finish_despite_cancel, may_block
 from flowckpt.checkpoint import StepResult
 from flowckpt.codec.blob import Recorded
 from flowckpt.codec.results import plain_tree
@@ -191,7 +191,8 @@ class StepRunner:
                 command.check_exit(path, action, value)
         if pack is None:
             return Outcome(value, tree)
-        committed = await evidence.commit(self._verifier(), pack, path=path, exit_code=exit_code)
+        # The step is done: a cancel that comes while its claims are checked must not lose it.
+        committed = await finish_despite_cancel(evidence.commit(self._verifier(), pack, path=path, exit_code=exit_code))
         error = None if committed.report.verified else evidence.not_verified(path, committed.report)
         return Outcome(value, tree, error, committed)
 

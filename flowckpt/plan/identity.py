@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowckpt.arguments import argument_differences, recorded_arguments, shown_arguments
+from flowckpt.arguments import UNKNOWN, argument_differences, recorded_arguments, shown_arguments
 from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step
 from flowckpt.dsl.actions import Action, CommandAction, PythonAction
@@ -55,6 +55,20 @@ def identity_reasons(step: Step[Any], result: StepResult) -> tuple[Reason, ...]:
     ):
         return ()  # as nearly always
     return tuple(_reasons(step, result, arguments, code))
+
+
+def incomparable_reasons(step: Step[Any], result: StepResult) -> tuple[Reason, ...]:
+    """Return which arguments nobody can compare with the recorded ones: a model, a connection, a plain object.
+
+    Args:
+        step: the step as it is yielded now.
+        result: the recorded result of its path.
+    """
+    now = arguments_of(step.action)
+    names = [name for name in now if UNKNOWN in (now[name], result.arguments.get(name))]
+    return tuple(
+        Reason(ReasonKind.ARGUMENTS, f"{name}: cannot be compared, and a step before it runs again") for name in names
+    )
 
 
 def _reasons(step: Step[Any], result: StepResult, arguments: dict[str, Any], code: str) -> list[Reason]:

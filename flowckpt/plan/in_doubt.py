@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowckpt.arguments import argument_differences
 from flowckpt.checkpoint import StepResult
+from flowckpt.dsl.modifiers import Modifiers
 
 if TYPE_CHECKING:
     from flowckpt.evidence.verdict import VerificationReport
@@ -31,15 +32,55 @@ class Settlement(StrEnum):
     ASK = "ask"
 
 
-def settle_started(report: VerificationReport) -> Settlement:
+class Question(StrEnum):
+    """What must be known before a step is run."""
+
+    NONE = "none"
+    STARTED = "started"
+    """It was started, and its end is not known or was a failure: was it done?"""
+    DONE = "done"
+    """It was done, by the same call, and its result was dropped with an earlier one: does what it did still hold?"""
+
+
+def open_question(
+    modifiers: Modifiers,
+    old: StepResult | None,
+    arguments: Mapping[str, Any],
+    *,
+    is_in_doubt: bool,
+    is_asked_for: bool,
+) -> Question:
+    """Return what must be known before a step is run.
+
+    Args:
+        modifiers: the step's.
+        old: its result that no longer counts, if there is one.
+        arguments: what the record would keep of its arguments now.
+        is_in_doubt: whether its start was recorded and its end was not.
+        is_asked_for: whether somebody asked for this very step to be run again; that settles no doubt.
+    """
+    if not modifiers.is_at_most_once:
+        return Question.NONE
+    if is_in_doubt:
+        return Question.STARTED
+    if old is None or is_asked_for:
+        return Question.NONE
+    if not old.success:
+        return Question.STARTED
+    return Question.DONE if is_same_call(old, arguments, modifiers.version) else Question.NONE
+
+
+def settle_started(report: VerificationReport, *, may_be_running: bool = False) -> Settlement:
     """Settle a step that was started and whose end was not recorded.
 
     Args:
         report: the answers to its claims, asked as of a step in doubt.
+        may_be_running: whether whoever started it may still be at it, as after a run was stolen from a live owner: what
+            is not done yet may be done in a moment.
     """
     if report.verified:
         return Settlement.ADOPT
-    return Settlement.RUN if report.outcome == "failed" else Settlement.ASK
+    return Settlement.RUN if report.outcome == "failed" and not may_be_running else Settlement.ASK
 
 
 def is_same_call(result: StepResult, arguments: Mapping[str, Any], version: str | None) -> bool:

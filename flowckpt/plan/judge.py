@@ -8,7 +8,7 @@ import attrs
 
 from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step
-from flowckpt.plan.identity import arguments_of, identity_reasons
+from flowckpt.plan.identity import arguments_of, identity_reasons, incomparable_reasons
 from flowckpt.plan.in_doubt import is_same_call
 from flowckpt.plan.policy import OnStale, ResumePolicy
 from flowckpt.plan.reason import Reason, ReasonKind
@@ -29,14 +29,17 @@ class Judge:
     policy: ResumePolicy
     reports: dict[str, VerificationReport] = attrs.field(factory=dict)
 
-    def reasons(self, step: Step[Any], result: StepResult) -> tuple[Reason, ...]:
+    def reasons(self, step: Step[Any], result: StepResult, *, is_behind_rerun: bool = False) -> tuple[Reason, ...]:
         """Return why a recorded result would not simply be reused.
 
         Args:
             step: the step as it is yielded now.
             result: the recorded result of its path.
+            is_behind_rerun: whether a step before it runs again: what cannot be compared may then have moved.
         """
         reasons = identity_reasons(step, result)
+        if is_behind_rerun:
+            reasons += incomparable_reasons(step, result)
         if self.reports:
             reasons += self.evidence_reasons(result)
         if result.path == self.policy.from_path:

@@ -11,6 +11,7 @@ from flowckpt.stores.base import (
     DeletesCheckpoints,
     Finding,
     KeepsAttempts,
+    ListsAttempts,
     Lease,
     ListsRuns,
     NotesBeginnings,
@@ -21,8 +22,16 @@ if TYPE_CHECKING:
     from flowckpt.stores.file import FileCheckpointStore
     from flowckpt.stores.memory import MemoryCheckpointStore
     from flowckpt.stores.opening import open_store
+    from flowckpt.stores.postgres import PostgresCheckpointStore
+    from flowckpt.stores.sqlite import SqliteCheckpointStore
 
-_ROOMS = {"FileCheckpointStore": "file", "MemoryCheckpointStore": "memory", "open_store": "opening"}
+_ROOMS = {
+    "FileCheckpointStore": "file",
+    "MemoryCheckpointStore": "memory",
+    "PostgresCheckpointStore": "postgres",
+    "SqliteCheckpointStore": "sqlite",
+    "open_store": "opening",
+}
 
 __all__ = [
     "CheckpointStore",
@@ -31,11 +40,14 @@ __all__ = [
     "FileCheckpointStore",
     "Finding",
     "KeepsAttempts",
+    "ListsAttempts",
     "Lease",
     "ListsRuns",
     "MemoryCheckpointStore",
     "NotesBeginnings",
     "OwnsRuns",
+    "PostgresCheckpointStore",
+    "SqliteCheckpointStore",
     "open_store",
 ]
 

@@ -226,6 +226,23 @@ class NotesBeginnings(Protocol):
         ...
 
 
+@runtime_checkable
+class ListsAttempts(Protocol):
+    """A store that can tell what an attempt saved, also where a later one went back behind it."""
+
+    async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
+        """Return the checkpoints of an attempt, the oldest first, as the attempt left them; none where it saved none.
+
+        Args:
+            workflow_id: the run.
+            attempt: which, from 1.
+
+        Raises:
+            CheckpointCorruptedError: its record is damaged.
+        """
+        ...
+
+
 @attrs.frozen
 class Finding:
     """Something that the check of a store found.

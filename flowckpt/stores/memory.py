@@ -229,6 +229,15 @@ class MemoryCheckpointStore:
                     return self._data(state, record)
         return None
 
+    async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
+        """Return the checkpoints of an attempt, oldest first; see `ListsAttempts`."""
+        run = self._runs.get(workflow_id)
+        for state in [] if run is None else [*run.former, run]:
+            found = [each for each in self._references(workflow_id, state) if each.attempt == attempt]
+            if found:
+                return found
+        return []
+
     async def clear(self, workflow_id: str) -> None:
         """Forget the run; see `CheckpointStore.clear`."""
         run = self._runs.get(workflow_id)
@@ -241,12 +250,15 @@ class MemoryCheckpointStore:
         run = self._runs.get(workflow_id)
         if run is None:
             return []
+        return self._references(workflow_id, run)[::-1]
+
+    def _references(self, workflow_id: str, run: _Run) -> list[CheckpointRef]:
         found, before = [], 0
         for record in run.records:
             if not record.is_deleted:
                 found.append(self._reference(workflow_id, run, record, before))
             before = record.results
-        return found[::-1]
+        return found
 
     @staticmethod
     def _reference(workflow_id: str, run: _Run, record: _Record, before: int) -> CheckpointRef:

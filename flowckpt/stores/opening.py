@@ -1,4 +1,4 @@
-"""Stores from their description: `file:.flowckpt`, `memory:`, and what others add."""
+"""Stores from their description: `file:.flowckpt`, `sqlite:runs.db`, `memory:` …, and what others add."""
 
 from __future__ import annotations
 
@@ -12,22 +12,42 @@ from flowckpt.stores.memory import MemoryCheckpointStore
 
 if TYPE_CHECKING:
     from importlib import metadata
-else:  # 12 ms, and only the stores of others need it
+
+    from flowckpt.stores import postgres, sqlite
+else:  # 12 ms, and only the stores of others need it; a database's driver, and only its own store does
     metadata = LazyModule("importlib.metadata")
+    postgres = LazyModule("flowckpt.stores.postgres")
+    sqlite = LazyModule("flowckpt.stores.sqlite")
 
 ENTRY_POINTS = "flowckpt.stores"
 
 _BUILT_IN: dict[str, Callable[[str], Any]] = {
     "file": lambda rest: FileCheckpointStore(rest or ".flowckpt"),
     "memory": lambda rest: MemoryCheckpointStore(),
+    "sqlite": lambda rest: sqlite.SqliteCheckpointStore(rest or ".flowckpt.db"),
+    "postgresql": lambda rest: _postgres(f"postgresql:{rest}"),
+    "postgres": lambda rest: _postgres(f"postgres:{rest}"),
 }
+
+
+def _postgres(url: str) -> Any:
+    try:
+        return postgres.PostgresCheckpointStore(url)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("psycopg", "psycopg_binary"):
+            raise
+        raise StoreSpecError(
+            "the PostgreSQL store needs the package psycopg, which is not installed",
+            spec="postgresql:…",  # the URL may hold a password
+            remedy="pip install 'flowckpt[postgres]'",
+        ) from error
 
 
 def open_store(spec: str) -> Any:
     """Return the store of a description.
 
     Args:
-        spec: `file:PATH`, `memory:`, or the scheme of an entry point in the group `flowckpt.stores`, whose object is
+        spec: `file:PATH`, `sqlite:PATH`, `postgresql://…`, `memory:`, or the scheme of an entry point in the group `flowckpt.stores`, whose object is
             called with what stands behind the colon.
 
     Raises:

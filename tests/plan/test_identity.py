@@ -81,7 +81,8 @@ MOVED = [
     (step("x").python(named, 1), step("x").python(named, 1.0), ["arguments: amount: 1 → 1.0"]),
     (step("x").python(named, 0.0), step("x").python(named, -0.0), ["arguments: amount: 0.0 → -0.0"]),
     (step("x").python(named, "a"), step("x").python(named, "b"), ["arguments: amount: changed, now 'b'"]),
-    (step("x").python(named, 1), step("x").python(named, "b"), ["arguments: amount: changed, was 1, now 'b'"]),
+    (step("x").python(named, 1), step("x").python(named, "b"), ["arguments: amount: 1 → 'b'"]),
+    (step("x").python(named, 1), step("x").python(named, [1]), ["arguments: amount: changed, was 1"]),
     (step("x").python(named, [1]), step("x").python(named, [2]), ["arguments: amount: changed"]),
     (step("x").python(named, 1), step("x").python(named, 1, to="b"), ["arguments: to: was not passed before"]),
     (step("x").python(named, 1, to="b"), step("x").python(named, 1), ["arguments: to: is no longer passed"]),
@@ -93,15 +94,15 @@ MOVED = [
     (
         step("x").python(named, amount=1, to=True),
         step("x").python(named, to=1, amount=True),
-        ["arguments: amount: 1 → True", "arguments: to: True → 1"],
+        ["arguments: to: True → 1", "arguments: amount: 1 → True"],
     ),
     (step("x").python(call, token="old"), step("x").python(call, token="new"), ["arguments: token: changed"]),
     (step("x").python(call, token=1234), step("x").python(call, token=4321), ["arguments: token: changed"]),
     (step("x").python(call, 1, 2, 3), step("x").python(call, 1, 2, 4), ["arguments: rest[0]: 3 → 4"]),
     (step("x").command(["ls", "a"]), step("x").command(["ls", "b"]), ["arguments: argv: changed"]),
-    (step("x").command(["ls"]), step("x").command(["ls"], cwd="a"), ["arguments: cwd: changed"]),
+    (step("x").command(["ls"]), step("x").command(["ls"], cwd="a"), ["arguments: cwd: changed, was None"]),
     (step("x").command(["ls"]), step("x").command(["ls"], env={"A": "1"}), ["arguments: env: changed"]),
-    (step("x").command(["ls"]), step("x").command(["ls"], stdin="a"), ["arguments: stdin: changed"]),
+    (step("x").command(["ls"]), step("x").command(["ls"], stdin="a"), ["arguments: stdin: changed, was None"]),
 ]
 
 
@@ -109,9 +110,7 @@ MOVED = [
 def test_what_moved_is_named_down_to_the_argument_and_secrets_are_not_shown(
     old: Step[Any], new: Step[Any], said: list[str]
 ) -> None:
-    found = reasons(new, recorded(old))
-    assert [line[: len(expected)] for line, expected in zip(found, said, strict=True)] == said
-    assert not any(secret in line for line in found for secret in ("old", "new", "1234", "4321"))
+    assert reasons(new, recorded(old)) == said
 
 
 SAME = {

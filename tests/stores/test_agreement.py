@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import Reason
 from flowckpt.errors import FlowckptError
-from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore
+from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore, SqliteCheckpointStore
 from flowckpt.testing.contract import EXACT, checkpoint, results
 
 RUNS = st.sampled_from(["a", "A", "../x"])
@@ -41,12 +41,18 @@ class Agreement(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.place = Path(tempfile.mkdtemp())
-        self.stores = {"memory": MemoryCheckpointStore(), "file": FileCheckpointStore(self.place / "store")}
+        self.stores = {
+            "memory": MemoryCheckpointStore(),
+            "file": FileCheckpointStore(self.place / "store"),
+            "sqlite": SqliteCheckpointStore(self.place / "store.db"),
+        }
         self.histories = {}
         self.leases = {}
 
     def teardown(self):
-        self.stores["file"].close()
+        for name, store in self.stores.items():
+            if name != "memory":
+                store.close()
         shutil.rmtree(self.place)
 
     def ask(self, question):

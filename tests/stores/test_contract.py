@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore
+from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore, SqliteCheckpointStore
 from flowckpt.testing.contract import CheckpointStoreContract
 
 
@@ -23,3 +23,15 @@ class TestFileCheckpointStore(CheckpointStoreContract):
 
     def reopen(self, store):
         return FileCheckpointStore(self.path)
+
+
+class TestSqliteCheckpointStore(CheckpointStoreContract):
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path):
+        self.path = tmp_path / "store.db"
+
+    def make_store(self):
+        return SqliteCheckpointStore(self.path)
+
+    def reopen(self, store):
+        return SqliteCheckpointStore(self.path)

@@ -15,6 +15,7 @@ from flowckpt.cli.documents import run_document
 from flowckpt.cli.durations import ago_text, duration_text, moment_text
 from flowckpt.cli.options import RunName, color_option, json_option, store_option
 from flowckpt.cli.output import write
+from flowckpt.cli.run_history import Standing, run_history
 from flowckpt.cli.status_text import status_text
 from flowckpt.cli.stored_runs import StoredRun, opened_store, stored_run
 from flowckpt.cli.table import show_table
@@ -26,6 +27,7 @@ _EXAMPLE = """\b
 Examples:
   flowckpt show nightly --steps
   flowckpt show nightly --checkpoints
+  flowckpt show nightly --history
   flowckpt show nightly --json"""
 
 _STEPS = ("STEP", "TYPE", "RESULT", "TIME", "STARTED", "ATTEMPT", "OUTPUT")
@@ -35,8 +37,11 @@ _MARKS = {
     "on_rerun": "undone before a rerun",
     "not_undone": "could not be undone",
     "adopted": "adopted",
+    "edited": "edited",
 }
 _CHECKPOINTS = ("CHECKPOINT", "SEQUENCE", "ATTEMPT", "REASON", "STEPS", "SAVED", "VERIFIED")
+_HISTORY = ("ATTEMPT", "CHECKPOINT", "SEQUENCE", "REASON", "STEPS", "SAVED", "STANDING")
+_RESULTS = ("ATTEMPT", "STEP", "RESULT", "TIME", "STARTED", "OUTPUT", "STANDING")
 _VERDICTS = {True: "yes", False: "no", None: "-"}
 
 
@@ -44,14 +49,24 @@ _VERDICTS = {True: "yes", False: "no", None: "-"}
 @click.argument("run", type=RunName())
 @click.option("--steps", is_flag=True, help="Also each step with its evidence.")
 @click.option("--checkpoints", is_flag=True, help="Also each checkpoint.")
+@click.option(
+    "--history", is_flag=True, help="Also each attempt with all that it recorded, what no longer counts included."
+)
 @json_option
 @store_option
 @color_option
-def command(run: str, steps: bool, checkpoints: bool, as_json: bool, store: str | None, no_color: bool) -> None:
-    """Show one run: its status, its inputs and output, and on request its steps and checkpoints."""
-    found = stored_run(opened_store(store), run)
+def command(
+    run: str, steps: bool, checkpoints: bool, history: bool, as_json: bool, store: str | None, no_color: bool
+) -> None:
+    """Show one run: its status, its inputs and output, and on request its steps, its checkpoints and its history."""
+    opened = opened_store(store)
+    found = stored_run(opened, run)
+    attempts = run_history(opened, run, found) if history else []
     if as_json:
-        write(f"{json_text(run_document(run, found), indent=2)}\n")
+        document = run_document(run, found)
+        if history:
+            document["history"] = [attempt.to_document() for attempt in attempts]
+        write(f"{json_text(document, indent=2)}\n")
         return
     write("".join(f"{line}\n" for line in _lines(run, found, no_color=no_color)))
     results = found.latest.step_results
@@ -66,6 +81,13 @@ def command(run: str, steps: bool, checkpoints: bool, as_json: bool, store: str 
         write("\n")
         rows = [_checkpoint_row(reference, found) for reference in reversed(found.checkpoints)]
         show_table(_CHECKPOINTS, rows, wrapped=("CHECKPOINT",), no_color=no_color)
+    if history:
+        write("\n")
+        rows = [_history_row(*each) for attempt in attempts for each in attempt.checkpoints]
+        show_table(_HISTORY, rows, wrapped=("CHECKPOINT",), no_color=no_color)
+        if rows := [_result_row(*each) for attempt in attempts for each in attempt.results]:
+            write("\n")
+            show_table(_RESULTS, rows, wrapped=("STEP", "OUTPUT"), no_color=no_color)
 
 
 def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
@@ -81,6 +103,11 @@ def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
     if run.owner is not None:
         lines.append(f"owner: {escaped(str(run.owner))}")
     lines += [f"tag: {escaped(f'{key}={value}')}" for key, value in latest.metadata.get("tags", {}).items()]
+    for key in ("rolled_back_to", "forked_from"):
+        if place := latest.metadata.get(key):
+            run_id = f"{place['workflow_id']} at " if "workflow_id" in place else ""
+            said = f"{run_id}checkpoint {place['checkpoint_id']} (sequence {place['sequence']})"
+            lines.append(f"{key.replace('_', ' ')}: {escaped(said)}")
     target = latest.metadata.get("target", {})
     if place := target.get("file") or target.get("module"):
         lines.append(f"target: {escaped(':'.join(filter(None, (place, target.get('name')))))}")
@@ -127,6 +154,27 @@ def _claim_rows(result: StepResult) -> list[list[str]]:
         ]
         for claim in recorded_claims(result)
     ]
+
+
+def _history_row(reference: CheckpointRef, standing: Standing) -> list[str]:
+    return [
+        str(reference.attempt),
+        reference.checkpoint_id,
+        str(reference.sequence),
+        reference.reason.value,
+        str(reference.steps),
+        moment_text(reference.saved_at),
+        _standing(standing),
+    ]
+
+
+def _standing(standing: Standing) -> str:
+    return str(standing).replace("_", " ")
+
+
+def _result_row(result: StepResult, standing: Standing) -> list[str]:
+    path, _, outcome, time, started, attempt, detail = _step_row(result)
+    return [attempt, path, outcome, time, started, detail, _standing(standing)]
 
 
 def _moment(text: str) -> str:

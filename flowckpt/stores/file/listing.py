@@ -100,13 +100,19 @@ def _header(filesystem: FileSystem, directory: int, number: int) -> dict[str, An
 
 
 def _is_begun(filesystem: FileSystem, directory: int, number: int) -> bool:
-    """Tell whether a segment has a whole line behind its header, so that readers follow it."""
-    return _lines_from_start(filesystem, directory, number, 2).count(b"\n") >= 2
+    """Tell whether a segment has a record, so that readers follow it."""
+    wanted = _lines_to_first_record(number)
+    lines = _lines_from_start(filesystem, directory, number, wanted).split(b"\n")
+    return len(lines) > wanted or (len(lines) == wanted and _parsed(lines[-1]) is not None)
+
+
+def _lines_to_first_record(number: int) -> int:
+    return 2 if number == 1 else 3
 
 
 def _first_record(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any] | None:
     """Return the first record of a segment: a checkpoint there holds what later ones only carry."""
-    wanted = 2 if number == 1 else 3
+    wanted = _lines_to_first_record(number)
     lines = _lines_from_start(filesystem, directory, number, wanted).split(b"\n")
     return _parsed(lines[wanted - 1]) if len(lines) > wanted else None
 

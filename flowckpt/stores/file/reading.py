@@ -77,6 +77,11 @@ class ReadableRuns(Location):
         image = self.image(workflow_id)
         return [image.reference(index) for index in reversed(image.checkpoints())]
 
+    def references_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
+        """Return the checkpoints of an attempt, oldest first, as the attempt left them."""
+        image = self.image(workflow_id, attempt + 1)
+        return [image.reference(index) for index in image.checkpoints() if image.records[index].segment == attempt]
+
     def owner(self, workflow_id: str) -> Owner | None:
         """Return who owns a run and is alive."""
 

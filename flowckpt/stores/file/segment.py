@@ -108,8 +108,11 @@ class Segment:
 
     @property
     def is_begun(self) -> bool:
-        """Whether it has its first record, so that readers follow it."""
-        return bool(self.records) or self.adoption is not None
+        """Whether it has its first record, so that readers follow it.
+
+        An adoption alone is none: a run that goes back would have lost results there, and not yet the word of them.
+        """
+        return bool(self.records)
 
 
 def read_header(data: bytes) -> tuple[dict[str, Any], int, bytes]:

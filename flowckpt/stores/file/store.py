@@ -125,6 +125,10 @@ class FileCheckpointStore:
         """Return the last checkpoint of an attempt, from the segments up to its own; see `KeepsAttempts`."""
         return await run_blocking(lambda: self.runs.latest_of_attempt(workflow_id, attempt))
 
+    async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
+        """Return the checkpoints of an attempt, oldest first; see `ListsAttempts`."""
+        return await run_blocking(lambda: self.runs.references_of_attempt(workflow_id, attempt))
+
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Read all segments and large values and verify them; see `ChecksIntegrity`."""
         return await run_blocking(lambda: self.runs.check(workflow_id))

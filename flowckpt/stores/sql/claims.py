@@ -130,7 +130,7 @@ def give_up(session: Session, lock: str, run: int, writer: str) -> None:
         )
 
 
-def clear_run(session: Session, lock: str, workflow_id: str, key: str) -> None:
+def clear_run(session: Session, lock: str, workflow_id: str, key: str, *, mine: str = "") -> None:
     """Remove a run with all that belongs to it.
 
     Args:
@@ -138,15 +138,16 @@ def clear_run(session: Session, lock: str, workflow_id: str, key: str) -> None:
         lock: what keeps a selected row from others.
         workflow_id: the run.
         key: its id as the column holds it.
+        mine: the name under which the caller owns it, if it does.
 
     Raises:
-        RunLockedError: the run has a living owner.
+        RunLockedError: the run has another living owner.
     """
     rows = session.execute(f"SELECT run, writer FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
     if not rows:
         return
     run, writer = rows[0]
-    if writer and (owner := live_owner(session, run)) is not None:
+    if writer not in ("", mine) and (owner := live_owner(session, run)) is not None:
         raise RunLockedError(workflow_id, holder=str(owner))
     session.change("DELETE FROM runs WHERE run = ?", (run,))
 

@@ -85,6 +85,11 @@ class RunImage:
             raise self.corrupt(f"step_results of attempt {attempt}", f"results {first} to {last}: {error}") from error
         self.history.extend(made, lambda: [text.encode() for text in texts])
 
+    def newest_steps(self, session: Session) -> int:
+        """Return how many results the newest checkpoint holds; 0 where there is none."""
+        found = checkpoint_rows(session, self.run, self.links, "steps", is_newest_only=True)
+        return int(found[0][0]) if found else 0
+
     def newest(self, session: Session, fetch: Fetch, checkpoint_id: str | None = None) -> CheckpointData | None:
         """Return the newest checkpoint, of all or of an id; the results must have been read."""
         found = checkpoint_rows(
@@ -156,8 +161,12 @@ def open_image(session: Session, workflow_id: str, key: str, *, attempt: int | N
     if not rows:
         return None
     run, head, last_sequence = rows[0]
-    chosen = head if attempt is None else attempt
-    return RunImage(workflow_id, run, lineage(session, run, chosen, workflow_id), last_sequence)
+    if attempt is not None:
+        begun = session.execute(
+            "SELECT 1 FROM attempts WHERE run = ? AND attempt = ? AND begun_at IS NOT NULL", (run, attempt)
+        )
+        head = attempt if begun else None
+    return RunImage(workflow_id, run, lineage(session, run, head, workflow_id), last_sequence)
 
 
 def read_blob(session: Session, workflow_id: str, key: str, digest: str, size: int) -> bytes | None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Sequence
 
 from flowckpt.checkpoint import CheckpointData, HistoryView
 from flowckpt.codec import dumps, encode
-from flowckpt.codec.blob import Blob, Fetch
+from flowckpt.codec.blob import Fetch
 from flowckpt.codec.checkpoints import CARRIED, encode_head, says_only_its_place
 from flowckpt.codec.results import Blobs, as_view, encode_time
 from flowckpt.errors import CheckpointStorageError, FencedError, ForeignRecordError, SaveConflictError
 from flowckpt.stores.base import refusal_of_field
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Database, Row, Session
+from flowckpt.stores.sql.description import describe_again
 from flowckpt.stores.sql.image import RunImage
 from flowckpt.stores.sql.lineage import last_record
 from flowckpt.stores.sql.texts import id_text, sql_time
@@ -126,12 +126,11 @@ class OwnedRun:
         document.encode()
         return document, head, blobs
 
-    def _beginning(self, view: HistoryView | None) -> tuple[list[tuple[str, Sequence[Row]]], HistoryView]:
+    def _beginning(self, view: HistoryView) -> tuple[list[tuple[str, Sequence[Row]]], HistoryView]:
         """Return what says which attempt this one continues, up to where, and the history that is held there."""
         image = self._image
         assert image is not None, "a run that is not begun has its image"
-        shared = image.history.view() if view is None else view
-        known = image.history.view().shared_length(shared)
+        known = image.history.view().shared_length(view)
 
         def look(session: Session) -> tuple[Row, int]:
             found = last_record(session, image.run, image.links, steps=known)
@@ -139,7 +138,7 @@ class OwnedRun:
             return (sql_time(session.now()), *continued, self.run, self.attempt), continued[2]
 
         row, kept = self._database.read(self._workflow_id, "save", look)
-        return [(rows.BEGIN_ATTEMPT, [row])], shared.history.view(kept)
+        return [(rows.BEGIN_ATTEMPT, [row])], view.history.view(kept)
 
     def _add(
         self,
@@ -213,12 +212,11 @@ class OwnedRun:
         if not holds:
             raise self._fenced()
 
-    def delete(self, sequences: Sequence[int], describe: rows.Describe) -> None:
+    def delete(self, sequences: Sequence[int]) -> None:
         """Delete checkpoints; their results stay.
 
         Args:
             sequences: which.
-            describe: writes what the run is without them.
         """
         self._check_usable()
         with self._one_at_a_time:
@@ -226,9 +224,8 @@ class OwnedRun:
             begin: list[tuple[str, Sequence[Row]]] = []
             saved = self._saved
             if not self._is_begun:  # what the owner was told is the newest is what it will go on from
-                newest = self._newest_view()
-                begin, saved = self._beginning(newest)
-                begin.append((rows.BEGIN_RUN_HEAD, [(self.attempt, self.run)]))
+                begin, saved = self._beginning(self._newest_view())
+                begin.append((rows.GO_BACK, [(self.attempt, self.run)]))
 
             def work(session: Session) -> bool:
                 if not session.change(
@@ -241,19 +238,17 @@ class OwnedRun:
                 moment = sql_time(session.now())
                 for sequence in sequences:
                     session.change(rows.DELETE_CHECKPOINT, (moment, self.run, sequence))
-                describe(session, self.run)
+                describe_again(session, self.run, self._workflow_id)
                 return True
 
             if not self._database.write(self._workflow_id, "delete", work):
                 raise self._fenced()
-            self._is_begun, self._saved = True, saved
+            self._is_begun, self._saved, self._described = True, saved, None
 
     def _newest_view(self) -> HistoryView:
         image = self._image
         assert image is not None, "a run that is not begun has its image"
-        return image.history.view(
-            self._database.read(self._workflow_id, "delete", lambda session: image.newest_steps(session))
-        )
+        return image.history.view(self._database.read(self._workflow_id, "delete", image.newest_steps))
 
     def _fenced(self) -> FencedError:
         def newest_attempt(session: Session) -> int | None:

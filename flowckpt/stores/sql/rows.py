@@ -48,6 +48,13 @@ BEGIN_ATTEMPT = (
     "UPDATE attempts SET begun_at = ?, continues_attempt = ?, continues_sequence = ?, continues_results = ? "
     "WHERE run = ? AND attempt = ?"
 )
+DELETE_CHECKPOINT = (
+    "UPDATE checkpoints SET deleted_at = ?, document = NULL WHERE run = ? AND sequence = ? AND deleted_at IS NULL"
+)
+HOLD_RUN = "UPDATE runs SET writer = writer WHERE run = ? AND writer = ?"
+"""The fence where no checkpoint is added."""
+
+GO_BACK = "UPDATE runs SET head_attempt = ? WHERE run = ?"
 BEGIN_RUN = "UPDATE runs SET head_attempt = ?, started_at = COALESCE(started_at, ?) WHERE run = ?"
 
 

@@ -1,0 +1,46 @@
+"""`flowckpt diff`."""
+
+from __future__ import annotations
+
+import click
+
+from flowckpt.cli.diff_text import diff_document, diff_text
+from flowckpt.cli.named_checkpoint import named_checkpoint
+from flowckpt.cli.options import RunName, color_option, json_option, store_option
+from flowckpt.cli.output import is_terminal, write
+from flowckpt.cli.settings import color_allowed
+from flowckpt.cli.stored_runs import opened_store
+from flowckpt.cli.terminal_text import json_text
+from flowckpt.diff.compare import compare
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt diff monday tuesday
+  flowckpt diff nightly@clean nightly
+  flowckpt diff nightly what-if --exit-code --json"""
+
+_DIFFERENT = 1
+
+
+@click.command("diff", epilog=_EXAMPLE)
+@click.argument("old", metavar="RUN[@CHECKPOINT]", type=RunName())
+@click.argument("new", metavar="RUN[@CHECKPOINT]", type=RunName())
+@click.option("--exit-code", "as_code", is_flag=True, help="Exit with 1 where anything differs, as git diff does.")
+@json_option
+@store_option
+@color_option
+def command(old: str, new: str, as_code: bool, as_json: bool, store: str | None, no_color: bool) -> int:
+    """Show what differs: steps, their outputs leaf by leaf, inputs, snapshot, evidence, status.
+
+    CHECKPOINT is its id, whose newest is meant, or its sequence; without it, the newest checkpoint of the run. When and
+    how long something ran is no difference. Exits with 0, also where something differs, unless --exit-code is given.
+    """
+    checkpoints = opened_store(store)
+    sides = named_checkpoint(checkpoints, old), named_checkpoint(checkpoints, new)
+    found = compare(sides[0].data, sides[1].data)
+    if as_json:
+        write(f"{json_text(diff_document(*sides, found), indent=2)}\n")
+    else:
+        is_colored = is_terminal() and not no_color and color_allowed()
+        write(diff_text(*sides, found, is_colored=is_colored))
+    return _DIFFERENT if as_code and not found.is_equal else 0

@@ -1,0 +1,120 @@
+"""`flowckpt fork`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import click
+
+from flowckpt.cli.edited_outputs import edits_from_texts
+from flowckpt.cli.inputs import convert_inputs
+from flowckpt.cli.options import (
+    KeyValue,
+    RunName,
+    StepName,
+    input_option,
+    json_option,
+    network_option,
+    store_option,
+    target_option,
+    verify_option,
+    without_repeats,
+)
+from flowckpt.cli.output import keep_for_document, write
+from flowckpt.cli.recorded_program import program_at_need, recorded_program
+from flowckpt.cli.resume_hint import show_resume_hint
+from flowckpt.cli.settings import choose_store
+from flowckpt.cli.stored_runs import opened_store, waited
+from flowckpt.cli.targets import typed_target
+from flowckpt.cli.terminal_text import escaped, json_text, shortened
+from flowckpt.clock import SystemClock
+from flowckpt.dsl import Workflow
+from flowckpt.engine import RunOptions
+from flowckpt.engine.fork import Forked, ForkPlan, fork_run
+from flowckpt.engine.rechecking import Rechecking
+from flowckpt.ids import new_run_id
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt fork nightly --from clean
+  flowckpt fork nightly --set 'clean={"rows": 12}' --id what-if
+  flowckpt fork nightly -i limit=500 --json"""
+
+
+@click.command("fork", epilog=_EXAMPLE)
+@click.argument("run", type=RunName())
+@click.option(
+    "--from",
+    "from_step",
+    metavar="STEP",
+    type=StepName(),
+    help="Take over only what comes before this step: its path, or its name.",
+)
+@click.option(
+    "--set",
+    "outputs",
+    metavar="STEP=JSON",
+    type=KeyValue(),
+    multiple=True,
+    help="Put this in the place of a step's recorded output, converted by its function's annotation.",
+)
+@input_option
+@click.option("--id", "new_id", metavar="NEW", help="The id of the new run; a new ULID where not given.")
+@verify_option
+@network_option
+@target_option
+@json_option
+@store_option
+def command(
+    run: str,
+    from_step: str | None,
+    outputs: tuple[tuple[str, str], ...],
+    inputs: tuple[tuple[str, str], ...],
+    new_id: str | None,
+    verify: str | None,
+    allow_network: tuple[str, ...],
+    target: str | None,
+    as_json: bool,
+    store: str | None,
+) -> None:
+    """Make a new run that starts from the history of another, perhaps with edits. Runs nothing; resume goes on.
+
+    The source is only read: it may be running, failed or completed. The evidence of every result that is taken over is
+    checked first: where it does not hold, or cannot be checked, nothing is made and the exit code is 10.
+    """
+    if new_id is not None and (not new_id.strip() or not new_id.isprintable() or len(new_id) > 200):
+        raise click.UsageError(f"--id must be 1 to 200 printable characters, got {new_id[:60]!r}")
+    if as_json:
+        keep_for_document()
+    checkpoints, choice = opened_store(store), choose_store(store)
+    edits = edits_from_texts(without_repeats(outputs, "--set"))
+    texts = without_repeats(inputs, "-i")
+    program = program_at_need(checkpoints, run, target)
+    values: dict[str, Any] = {}
+    if edits or texts:
+        workflow = recorded_program(checkpoints, run, target)
+        values, program = convert_inputs(workflow, texts), partial(_same, workflow)
+    moved_to = None if target is None else typed_target(target)[1]
+    options = RunOptions(verify=verify, allow_network=allow_network, target=moved_to)
+    plan = ForkPlan(new_id=new_id or new_run_id(), from_step=from_step or "", edits=edits, inputs=values)
+    made = waited(fork_run(checkpoints, SystemClock(), run, plan, Rechecking(options, program=program)))
+    if as_json:
+        write(f"{json_text(made.to_document(), indent=2)}\n")
+    else:
+        write("".join(f"{line}\n" for line in _lines(made)))
+        show_resume_hint(made.workflow_id, choice)
+
+
+def _same(workflow: Workflow[..., Any]) -> Workflow[..., Any] | None:
+    return workflow
+
+
+def _lines(made: Forked) -> list[str]:
+    at = f"{escaped(made.source_id)} at checkpoint {escaped(made.checkpoint_id)} (sequence {made.sequence})"
+    lines = [f"run {escaped(made.workflow_id)} is a fork of {at}" + ("" if made.is_new else ": it was there already")]
+    said = f"results: {made.steps} taken over" + (f", {len(made.edited)} of them edited" if made.edited else "")
+    lines.append(f"{said}, {len(made.dropped)} left out")
+    lines += [f"edited: {shortened(path, 80)}" for path in made.edited]
+    lines += [f"input {escaped(place)}: {escaped(old)} → {escaped(new)}" for place, (old, new) in made.inputs.items()]
+    return lines

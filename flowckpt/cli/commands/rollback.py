@@ -1,0 +1,72 @@
+"""`flowckpt rollback`."""
+
+from __future__ import annotations
+
+import click
+
+from flowckpt.cli.options import RunName, json_option, network_option, store_option, target_option, verify_option
+from flowckpt.cli.output import keep_for_document, write
+from flowckpt.cli.recorded_program import program_at_need
+from flowckpt.cli.resume_hint import show_resume_hint
+from flowckpt.cli.settings import choose_store
+from flowckpt.cli.stored_runs import opened_store, waited
+from flowckpt.cli.terminal_text import escaped, json_text, shortened
+from flowckpt.clock import SystemClock
+from flowckpt.engine import RunOptions
+from flowckpt.engine.rechecking import Rechecking
+from flowckpt.engine.rollback import RolledBack, roll_back
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt rollback nightly clean
+  flowckpt rollback nightly 7 --verify stat --json"""
+
+_MOST = 8
+
+
+@click.command("rollback", epilog=_EXAMPLE)
+@click.argument("run", type=RunName())
+@click.argument("checkpoint")
+@verify_option
+@network_option
+@target_option
+@json_option
+@store_option
+def command(
+    run: str,
+    checkpoint: str,
+    verify: str | None,
+    allow_network: tuple[str, ...],
+    target: str | None,
+    as_json: bool,
+    store: str | None,
+) -> None:
+    """Make an earlier checkpoint the one to resume from. Runs nothing; later checkpoints stay in the store.
+
+    CHECKPOINT is its id, whose newest is meant, or its sequence. The evidence of every result up to it is checked
+    first: where it does not hold, or cannot be checked, nothing is changed and the exit code is 10. What was left
+    behind is shown by show --history.
+    """
+    if as_json:
+        keep_for_document()
+    checkpoints, choice = opened_store(store), choose_store(store)
+    program = program_at_need(checkpoints, run, target)
+    rechecking = Rechecking(RunOptions(verify=verify, allow_network=allow_network), program=program)
+    done = waited(roll_back(checkpoints, SystemClock(), run, checkpoint, rechecking))
+    if as_json:
+        write(f"{json_text(done.to_document(), indent=2)}\n")
+    else:
+        write("".join(f"{line}\n" for line in _lines(done)))
+        show_resume_hint(run, choice)
+
+
+def _lines(done: RolledBack) -> list[str]:
+    place = f"checkpoint {escaped(done.checkpoint_id)} (sequence {done.sequence})"
+    if not done.is_new:
+        return [f"run {escaped(done.workflow_id)} stands at {place} already: nothing was changed"]
+    lines = [f"run {escaped(done.workflow_id)} is back at {place}"]
+    lines.append(f"results: {done.steps} count, {len(done.dropped)} no longer count")
+    lines += [f"no longer counts: {shortened(path, 80)}" for path in done.dropped[:_MOST]]
+    if len(done.dropped) > _MOST:
+        lines.append(f"no longer count: {len(done.dropped) - _MOST} more")
+    return lines

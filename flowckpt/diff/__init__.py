@@ -1,0 +1,1 @@
+"""What differs between two checkpoints, of one run or of two: values in, values out."""

@@ -1,0 +1,63 @@
+"""What is computed once for each function, and forgotten with it.
+
+A step's function may be a nested one that holds a large value of its workflow. A cache that holds the function holds
+that value too, long after the run. So the function is known by its address, and watched by a weak reference, which
+takes the entry away with it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+MAX_KNOWN = 4096
+"""How many a cache knows at most: what a program keeps alive may be endless, too."""
+
+
+class _Entry(weakref.ref[Key], Generic[Key, Value]):
+    """What is known of one function. The reference itself holds it: a lookup has one object to go through."""
+
+    __slots__ = ("place", "value")
+    place: int
+    value: Value
+
+
+def per_function(compute: Callable[[Key], Value]) -> Callable[[Key], Value]:
+    """Compute a value once for each function, by its identity, and keep neither the function nor its value behind it.
+
+    What cannot be referred to weakly (some builtins) is computed each time. So are bound methods, which are new objects
+    at each access: ask for their `__func__`.
+
+    It is safe in threads: what two of them ask for at once may be computed twice, and each of them gets a right answer.
+
+    Args:
+        compute: returns the value; one that refers to the function would keep it alive.
+    """
+    known: dict[int, _Entry[Key, Value]] = {}
+
+    def forget(entry: weakref.ref[Key]) -> None:
+        assert isinstance(entry, _Entry)
+        if known.get(entry.place) is entry:  # not one of a new function at the same address
+            known.pop(entry.place, None)
+
+    def value_of(function: Key) -> Value:
+        entry = known.get(id(function))
+        # The address alone proves nothing: the next function may get it before the entry of the last one is gone.
+        if entry is not None and entry() is function:
+            return entry.value
+        value = compute(function)
+        try:
+            entry = _Entry[Any, Any](function, forget)
+        except TypeError:
+            return value
+        entry.place, entry.value = id(function), value
+        if len(known) >= MAX_KNOWN:
+            known.clear()  # in one go: another thread may be changing it
+        known[entry.place] = entry
+        return value
+
+    return value_of

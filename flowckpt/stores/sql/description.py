@@ -1,0 +1,91 @@
+"""What the row of a run says of its newest checkpoint, so that a list need not read any other table."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import datetime
+
+from flowckpt.checkpoint import Status
+from flowckpt.checkpoint.reference import RunInfo
+from flowckpt.codec import decode, dumps
+from flowckpt.errors import CheckpointCorruptedError, DecodingError
+from flowckpt.stores.sql.database import Row, Session
+from flowckpt.stores.sql.leases import OWNER_COLUMNS, holder_of
+from flowckpt.stores.sql.lineage import checkpoint_rows, lineage
+from flowckpt.stores.sql.texts import moment_of, name_of
+
+_log = logging.getLogger("flowckpt")
+
+_LIST = (
+    "SELECT r.workflow_id, r.workflow_name, r.status, c.attempt, r.started_at, r.updated_at, r.steps, "
+    f"CAST(r.metadata AS TEXT), {OWNER_COLUMNS} "  # noqa: S608
+    "FROM runs r JOIN checkpoints c ON c.run = r.run AND c.sequence = r.latest_sequence "
+    "LEFT JOIN attempts a ON a.writer = r.writer "
+)
+
+
+def run_infos(session: Session, key: str | None = None) -> list[RunInfo]:
+    """Return the runs as a list shows them, the one started last first.
+
+    Args:
+        session: the transaction.
+        key: one run's id as the column holds it; None for all.
+    """
+    if key is None:
+        found = session.execute(f"{_LIST}ORDER BY r.started_at DESC")
+    else:
+        found = session.execute(f"{_LIST}WHERE r.workflow_id = ?", (key,))
+    now = session.now()
+    infos = []
+    for row in found:
+        try:
+            infos.append(_info(row, now))
+        except CheckpointCorruptedError as error:
+            if key is not None:
+                raise
+            _log.warning("a run is left out of the list: %s ('flowckpt check' says more)", error)
+    return infos
+
+
+def _info(row: Row, now: datetime) -> RunInfo:
+    workflow_id, workflow_name, status, attempt, started_at, updated_at, steps, metadata, *owner = row
+    holder = holder_of(tuple(owner))
+    try:
+        return RunInfo(
+            name_of(workflow_id),
+            workflow_name,
+            Status(status),
+            attempt,
+            moment_of(started_at),
+            moment_of(updated_at),
+            steps,
+            decode(json.loads(metadata)),
+        ).with_owner(holder.owner if holder is not None and holder.holds(now) else None)
+    except (DecodingError, ValueError, TypeError) as error:
+        raise CheckpointCorruptedError(name_of(workflow_id), location="runs", detail=str(error)) from error
+
+
+def describe_again(session: Session, run: int, workflow_id: str) -> None:
+    """Write into the row of a run what its newest checkpoint says, after others were deleted.
+
+    Args:
+        session: the transaction.
+        run: the run's key.
+        workflow_id: the run, for errors.
+    """
+    head_attempt = session.execute("SELECT head_attempt FROM runs WHERE run = ?", (run,))[0][0]
+    links = lineage(session, run, head_attempt, workflow_id)
+    columns = "sequence, attempt, steps, status, saved_at, CAST(document AS TEXT)"
+    found = checkpoint_rows(session, run, links, columns, is_newest_only=True)
+    if not found:
+        session.change("UPDATE runs SET latest_sequence = NULL, status = NULL, steps = 0 WHERE run = ?", (run,))
+        return
+    sequence, attempt, steps, status, saved_at, document = found[0]
+    heads = session.execute("SELECT CAST(head AS TEXT) FROM attempts WHERE run = ? AND attempt = ?", (run, attempt))
+    said = {**json.loads(heads[0][0]), **json.loads(document)}
+    session.change(
+        "UPDATE runs SET latest_sequence = ?, status = ?, steps = ?, updated_at = ?, workflow_name = ?, metadata = ? "
+        "WHERE run = ?",
+        (sequence, status, steps, saved_at, said["workflow_name"], dumps(said["metadata"]), run),
+    )

@@ -1,0 +1,151 @@
+"""The runs of an SQL store, to be owned: claimed, saved to, given up, cleared. Synchronous; `store` is its async door."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+from flowckpt.checkpoint import CheckpointData
+from flowckpt.errors import CheckpointNotFoundError, FencedError, RunLockedError
+from flowckpt.process import ProcessIdentity, current_process
+from flowckpt.stores.base import Lease
+from flowckpt.stores.sql.claims import Claim, clear_run, give_up, renew
+from flowckpt.stores.sql.database import Database, Session
+from flowckpt.stores.sql.heartbeat import Heartbeat
+from flowckpt.stores.sql.image import RunImage
+from flowckpt.stores.sql.leases import LeaseTimes
+from flowckpt.stores.sql.owned import OwnedRun
+from flowckpt.stores.sql.reading import ReadableRuns
+from flowckpt.stores.sql.texts import id_text
+
+
+class SqlRuns(ReadableRuns):
+    """The runs of an SQL store, and those among them that this process owns.
+
+    Args:
+        database: where they are.
+        lease_seconds: how long a run stays owned without a sign of life of its owner.
+        process: tells which process this is, for tests.
+
+    Attributes:
+        owned: the runs that this process owns.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        lease_seconds: float,
+        process: Callable[[], ProcessIdentity] = current_process,
+    ) -> None:
+        super().__init__(database)
+        self.owned: dict[str, OwnedRun] = {}
+        self._times = LeaseTimes(lease_seconds)
+        self._process = process
+        self._heartbeat = Heartbeat(self.renew_leases, self._times.interval)
+
+    def close(self) -> None:
+        """Give up every run that this process owns."""
+        for workflow_id in list(self.owned):
+            self.release(workflow_id)
+        self._heartbeat.stop()
+        self.database.close()
+
+    def save(self, workflow_id: str, data: CheckpointData) -> None:
+        """Add a checkpoint with its new results, and commit."""
+        owned = self.owned.get(workflow_id)
+        if owned is None:
+            owned = self._own_for(workflow_id, data.attempt)
+        owned.save(data)
+
+    def _own_for(self, workflow_id: str, attempt: int) -> OwnedRun:
+        """Claim a run for a caller that saves without having acquired it."""
+        lease = self.acquire(workflow_id, steal=False, at_least=attempt)
+        if lease.attempt != attempt:
+            self.release(workflow_id)
+            raise FencedError(workflow_id, attempt=attempt, newest_attempt=lease.attempt - 1)
+        return self.owned[workflow_id]
+
+    def acquire(self, workflow_id: str, *, steal: bool, at_least: int = 1) -> Lease:
+        """Claim the run's next attempt, then read the run."""
+        mine = self.owned.get(workflow_id)
+        if mine is not None and not steal:
+            raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.database}")
+        key, lock = id_text(workflow_id), self.database.dialect.lock
+        instead_of = mine.writer if mine is not None and mine.is_mine else ""
+        claim = Claim(
+            workflow_id,
+            key,
+            secrets.token_hex(16),
+            self._process(),
+            self._times.seconds,
+            at_least=at_least,
+            steal=steal,
+            instead_of=instead_of,
+        )
+        run, attempt = self.database.write(workflow_id, "acquire", lambda session: claim.make(session, lock))
+        if mine is not None:
+            self.owned.pop(workflow_id).close()
+        fetch = self._fetch(workflow_id)
+
+        def read(session: Session, image: RunImage) -> tuple[RunImage, CheckpointData | None]:
+            image.read_results(session, fetch)
+            return image, image.newest(session, fetch)
+
+        try:
+            found = self._with_image(workflow_id, read)
+            if found is None:
+                raise CheckpointNotFoundError(workflow_id, detail="it was cleared meanwhile")
+        except BaseException:
+            self.database.write(workflow_id, "release", lambda session: give_up(session, lock, run, claim.writer))
+            raise
+        image, latest = found
+        owned = OwnedRun(self.database, image, attempt=attempt, writer=claim.writer, fetch=fetch)
+        self.owned[workflow_id] = owned
+        self._heartbeat.start()
+        return Lease(workflow_id, attempt, latest, image.last_sequence)
+
+    def renew_leases(self) -> bool:
+        """Renew the leases of all owned runs; tell whether there are any."""
+        writers = [owned.writer for owned in list(self.owned.values()) if owned.is_mine]
+        if writers:
+            self.database.write("", "renew", lambda session: renew(session, writers, self._times.seconds))
+        return bool(writers)
+
+    def release(self, workflow_id: str) -> None:
+        """Give a run up."""
+        owned = self.owned.pop(workflow_id, None)
+        if owned is None:
+            return
+        owned.close()
+        if owned.is_mine:
+            lock = self.database.dialect.lock
+            self.database.write(workflow_id, "release", lambda session: give_up(session, lock, owned.run, owned.writer))
+
+    def clear(self, workflow_id: str) -> None:
+        """Remove a run, with all that belongs to it."""
+        key, lock = id_text(workflow_id), self.database.dialect.lock
+        owned = self.owned.get(workflow_id)
+        mine = owned.writer if owned is not None and owned.is_mine else ""
+        self.database.write(workflow_id, "clear", lambda session: clear_run(session, lock, workflow_id, key, mine=mine))
+        if owned is not None:
+            self.owned.pop(workflow_id).close()
+
+    def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
+        """Delete the checkpoints of an id."""
+        is_mine = workflow_id in self.owned
+        if not self._sequences(workflow_id, checkpoint_id):
+            return False
+        if not is_mine:
+            self.acquire(workflow_id, steal=False)
+        try:
+            doomed = self._sequences(workflow_id, checkpoint_id)
+            if doomed:
+                self.owned[workflow_id].delete(doomed)
+        finally:
+            if not is_mine:
+                self.release(workflow_id)
+        return bool(doomed)
+
+    def _sequences(self, workflow_id: str, checkpoint_id: str) -> list[int]:
+        return [ref.sequence for ref in self.references(workflow_id) if ref.checkpoint_id == checkpoint_id]

@@ -1,0 +1,126 @@
+"""What can be asked of the runs of an SQL store, without owning them and without writing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from flowckpt.checkpoint import CheckpointData, Reason
+from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+from flowckpt.codec.blob import Fetch
+from flowckpt.errors import CheckpointNotFoundError
+from flowckpt.stores.base import Finding
+from flowckpt.stores.sql.checking import check_all, check_run
+from flowckpt.stores.sql.database import Database, Session
+from flowckpt.stores.sql.description import run_infos
+from flowckpt.stores.sql.image import RunImage, open_image, read_blob
+from flowckpt.stores.sql.leases import live_owner
+from flowckpt.stores.sql.lineage import checkpoint_rows
+from flowckpt.stores.sql.texts import id_text, moment_of, name_of
+
+T = TypeVar("T")
+
+
+class ReadableRuns:
+    """The runs of an SQL store, to be read.
+
+    Args:
+        database: where they are.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def _fetch(self, workflow_id: str) -> Fetch:
+        key = id_text(workflow_id)
+
+        def fetch(digest: str, size: int) -> bytes:
+            content = self.database.read(
+                workflow_id, "read", lambda session: read_blob(session, workflow_id, key, digest, size)
+            )
+            if content is None:
+                raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
+            return content
+
+        return fetch
+
+    def _with_image(
+        self, workflow_id: str, work: Callable[[Session, RunImage], T], *, attempt: int | None = None
+    ) -> T | None:
+        """Do work on a run as it is, or as an attempt left it; None where there is no such run or attempt."""
+        key = id_text(workflow_id)
+
+        def look(session: Session) -> T | None:
+            image = open_image(session, workflow_id, key, attempt=attempt)
+            return None if image is None else work(session, image)
+
+        return self.database.read(workflow_id, "read", look)
+
+    def _loaded(
+        self, workflow_id: str, checkpoint_id: str | None = None, attempt: int | None = None
+    ) -> CheckpointData | None:
+        fetch = self._fetch(workflow_id)
+
+        def load(session: Session, image: RunImage) -> CheckpointData | None:
+            image.read_results(session, fetch)
+            return image.newest(session, fetch, checkpoint_id)
+
+        return self._with_image(workflow_id, load, attempt=attempt)
+
+    def latest(self, workflow_id: str) -> CheckpointData | None:
+        """Return the newest checkpoint of a run."""
+        return self._loaded(workflow_id)
+
+    def latest_of_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
+        """Return the last checkpoint of an attempt, as the attempt left it."""
+        found = self._loaded(workflow_id, attempt=attempt)
+        return found if found is not None and found.attempt == attempt else None
+
+    def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
+        """Return the newest checkpoint of an id."""
+        found = self._loaded(workflow_id, id_text(checkpoint_id))
+        if found is not None:
+            return found
+        if not self.references(workflow_id):
+            raise CheckpointNotFoundError(workflow_id)
+        raise CheckpointNotFoundError(workflow_id, checkpoint_id)
+
+    def references(self, workflow_id: str) -> list[CheckpointRef]:
+        """Return the checkpoints of a run, newest first."""
+        columns = "checkpoint_id, sequence, attempt, reason, saved_at, steps, size"
+        found = self._with_image(
+            workflow_id, lambda session, image: checkpoint_rows(session, image.run, image.links, columns)
+        )
+        return [
+            CheckpointRef(
+                workflow_id, name_of(name), sequence, attempt, Reason(reason), moment_of(saved_at), steps, size
+            )
+            for name, sequence, attempt, reason, saved_at, steps, size in found or ()
+        ]
+
+    def owner(self, workflow_id: str) -> Owner | None:
+        """Return who owns a run and is alive."""
+
+        def look(session: Session) -> Owner | None:
+            runs = session.execute("SELECT run FROM runs WHERE workflow_id = ?", (id_text(workflow_id),))
+            return live_owner(session, runs[0][0]) if runs else None
+
+        return self.database.read(workflow_id, "read", look)
+
+    def list_runs(self) -> list[RunInfo]:
+        """Return the runs, the one started last first."""
+        return self.database.read("", "list", run_infos)
+
+    def describe(self, workflow_id: str) -> RunInfo | None:
+        """Return one run as the list shows it; None where there is none."""
+        found = self.database.read(workflow_id, "read", lambda session: run_infos(session, id_text(workflow_id)))
+        return found[0] if found else None
+
+    def check(self, workflow_id: str | None) -> list[Finding]:
+        """Verify one run, or all of them and the database."""
+        if workflow_id is None:
+            return check_all(self.database, self._fetch)
+        finding = check_run(self.database, workflow_id, self._fetch(workflow_id))
+        if finding is None:
+            raise CheckpointNotFoundError(workflow_id)
+        return [finding]

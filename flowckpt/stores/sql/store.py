@@ -1,0 +1,91 @@
+"""The async door of the SQL stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flowckpt.blocking import may_block, run_blocking
+
+if TYPE_CHECKING:
+    from flowckpt.checkpoint import CheckpointData
+    from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+    from flowckpt.stores.base import Finding, Lease
+    from flowckpt.stores.sql.owning import SqlRuns
+
+
+class SqlCheckpointStore:
+    """Checkpoints in the tables of a database: in place where nothing else runs, else on a worker thread.
+
+    Args:
+        runs: the synchronous store behind this one.
+
+    Attributes:
+        runs: the same.
+    """
+
+    def __init__(self, runs: SqlRuns) -> None:
+        self.runs = runs
+
+    # --- the five methods ------------------------------------------------------------------------------------------
+
+    async def save(self, workflow_id: str, data: CheckpointData) -> None:
+        """Add the checkpoint with its new results and commit; see `CheckpointStore.save`."""
+        if may_block():
+            self.runs.save(workflow_id, data)
+        else:
+            await run_blocking(lambda: self.runs.save(workflow_id, data))
+
+    async def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
+        """Return the newest checkpoint of that id; see `CheckpointStore.load`."""
+        return await run_blocking(lambda: self.runs.load(workflow_id, checkpoint_id))
+
+    async def load_latest(self, workflow_id: str) -> CheckpointData | None:
+        """Return the newest checkpoint; see `CheckpointStore.load_latest`."""
+        return await run_blocking(lambda: self.runs.latest(workflow_id))
+
+    async def clear(self, workflow_id: str) -> None:
+        """Remove the run in one transaction; see `CheckpointStore.clear`."""
+        await run_blocking(lambda: self.runs.clear(workflow_id))
+
+    async def list_checkpoints(self, workflow_id: str) -> Sequence[CheckpointRef]:
+        """Return the run's checkpoints, newest first; see `CheckpointStore.list_checkpoints`."""
+        return await run_blocking(lambda: self.runs.references(workflow_id))
+
+    # --- abilities -------------------------------------------------------------------------------------------------
+
+    async def acquire(self, workflow_id: str, *, steal: bool = False) -> Lease:
+        """Claim the run's next attempt and read the run; see `OwnsRuns.acquire`."""
+        return await run_blocking(lambda: self.runs.acquire(workflow_id, steal=steal))
+
+    async def release(self, workflow_id: str) -> None:
+        """Give the run up; see `OwnsRuns.release`."""
+        await run_blocking(lambda: self.runs.release(workflow_id))
+
+    async def owner(self, workflow_id: str) -> Owner | None:
+        """Return who owns the run and is alive; see `OwnsRuns.owner`."""
+        return await run_blocking(lambda: self.runs.owner(workflow_id))
+
+    async def list_runs(self) -> Sequence[RunInfo]:
+        """Return the runs, from one table; see `ListsRuns`."""
+        return await run_blocking(self.runs.list_runs)
+
+    async def describe_run(self, workflow_id: str) -> RunInfo | None:
+        """Return one run as the list shows it; see `ListsRuns`."""
+        return await run_blocking(lambda: self.runs.describe(workflow_id))
+
+    async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
+        """Delete the checkpoints of that id; see `DeletesCheckpoints`."""
+        return await run_blocking(lambda: self.runs.delete(workflow_id, checkpoint_id))
+
+    async def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
+        """Return the last checkpoint of an attempt, as it left it; see `KeepsAttempts`."""
+        return await run_blocking(lambda: self.runs.latest_of_attempt(workflow_id, attempt))
+
+    async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
+        """Verify the database, all records and large values; see `ChecksIntegrity`."""
+        return await run_blocking(lambda: self.runs.check(workflow_id))
+
+    def close(self) -> None:
+        """Give up every run that this store owns, and close its connections."""
+        self.runs.close()

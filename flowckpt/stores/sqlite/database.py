@@ -1,0 +1,317 @@
+"""The SQLite side of the port: one connection a process, one transaction at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flowckpt.clock import Clock
+from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError
+from flowckpt.stores.sql import rows
+from flowckpt.stores.sql.database import Addition, Row
+from flowckpt.stores.sql.migrations import MIGRATIONS, check_version, migrate, version_of
+from flowckpt.stores.sql.schema import VERSION_TABLE, Dialect
+from flowckpt.stores.sqlite.opening import APPLICATION_ID, connect, identity_of, sqlite_dialect
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 60.0
+"""How long to wait for other processes that are writing."""
+
+_abandoned: list[sqlite3.Connection] = []
+"""Connections that a forked child has inherited: closing one there would touch the files of its parent."""
+
+_REMEDY = "Mend the file or the disk; nothing that was acknowledged is lost."
+_MAKES_THE_FILE = ("acquire",)
+"""What is done to a file that is not there is done to an empty database, but for this."""
+
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+
+
+class SqliteSession:
+    """An open transaction."""
+
+    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+        self._connection = connection
+        self._clock = clock
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """Run a statement and return its rows."""
+        return self._connection.execute(statement, parameters).fetchall()
+
+    def change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        """Run a statement and return how many rows it changed."""
+        return self._connection.execute(statement, parameters).rowcount
+
+    def now(self) -> datetime:
+        """Return the machine's time: all who use the file are on one machine, as far as locks can be trusted."""
+        return self._clock.now()
+
+
+class SqliteDatabase:
+    """A database file.
+
+    Args:
+        path: the file, absolute.
+        clock: the time.
+        allowed: types of file systems that are accepted although their locks are unsound.
+    """
+
+    def __init__(self, path: Path, *, clock: Clock, allowed: Sequence[str] = ()) -> None:
+        self.path = path
+        self._clock = clock
+        self._allowed = tuple(allowed)
+        self._dialect = sqlite_dialect()
+        self._pid = 0
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._is_committing = False
+
+    def __str__(self) -> str:
+        return repr(str(self.path))
+
+    @property
+    def dialect(self) -> Dialect:
+        """How statements are written."""
+        return self._dialect
+
+    def close(self) -> None:
+        """Close the connection of this process."""
+        with self._alone():
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    # --- the port --------------------------------------------------------------------------------------------------
+
+    def read(self, workflow_id: str, operation: str, work: Callable[[SqliteSession], T]) -> T:
+        """Do work that reads, in one transaction of one moment; a file that is not there is an empty database."""
+
+        def read_once() -> T:
+            if not self.path.exists():
+                return work(SqliteSession(self._nothing(), self._clock))
+            connection = self._opened()
+            if connection.in_transaction:
+                return work(SqliteSession(connection, self._clock))
+            with _transaction(connection, "BEGIN"):
+                return work(SqliteSession(connection, self._clock))
+
+        with self._alone(), self._translated(workflow_id, operation):
+            return _patiently(read_once)
+
+    def write(self, workflow_id: str, operation: str, work: Callable[[SqliteSession], T]) -> T:
+        """Do work that writes, in one transaction, and commit it durably."""
+
+        def write_once() -> T:
+            if operation not in _MAKES_THE_FILE and not self.path.exists():
+                return work(SqliteSession(self._nothing(), self._clock))
+            connection = self._opened()
+            with _transaction(connection, "BEGIN IMMEDIATE"):
+                return work(SqliteSession(connection, self._clock))
+
+        with self._alone(), self._translated(workflow_id, operation):
+            return _patiently(write_once)
+
+    def add(self, addition: Addition) -> bool:
+        """Write the rows of a save durably, or tell that the fence does not hold."""
+        with self._alone():
+            if self._connection is not None and identity_of(self.path) != self._identity:
+                raise self._vanished(addition.workflow_id)
+            self._is_committing = False
+            try:
+                is_fence_held = _patiently(lambda: self._add_once(addition))
+            except sqlite3.Error as error:
+                # One that is merely busy has committed nothing: the transaction was rolled back.
+                is_unknown = self._is_committing and not _is_busy(error)
+                if is_unknown:
+                    self.close()
+                raise self._error(error, addition.workflow_id, "save", is_outcome_unknown=is_unknown) from error
+            except OSError as error:
+                raise self._os_error(error, addition.workflow_id, "save") from error
+            if identity_of(self.path) != self._identity:
+                raise self._vanished(addition.workflow_id)
+        return is_fence_held
+
+    def _add_once(self, addition: Addition) -> bool:
+        connection = self._opened()
+        execute = connection.execute
+        self._is_committing = False
+        execute("BEGIN IMMEDIATE")
+        try:
+            if not execute(rows.ADVANCE, addition.advance).rowcount:
+                execute("ROLLBACK")
+                return False
+            for row in addition.results:
+                execute(rows.ADD_RESULT, row)
+            execute(rows.ADD_CHECKPOINT, addition.checkpoint)
+            for statement, others in addition.others:
+                connection.executemany(statement, others)
+            self._is_committing = True
+            execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                execute("ROLLBACK")
+            raise
+        return True
+
+    def damages(self) -> list[str]:
+        """Return what SQLite itself finds damaged."""
+
+        def look(session: SqliteSession) -> list[str]:
+            found = [text for (text,) in session.execute("PRAGMA integrity_check") if text != "ok"]
+            lost = [
+                f"a row of {table} belongs to no {parent}"
+                for table, _, parent, _ in session.execute("PRAGMA foreign_key_check")
+            ]
+            return found + lost
+
+        try:
+            return self.read("", "check", look)
+        except CheckpointCorruptedError as error:
+            return [error.message]
+
+    # --- how -------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep the other threads out for the block."""
+        if (
+            self._pid != os.getpid()
+        ):  # a forked child: its parent's lock may be held for ever, its connection is not ours
+            if self._connection is not None:
+                _abandoned.append(self._connection)
+            self._pid, self._lock, self._connection = os.getpid(), threading.RLock(), None
+        with self._lock:
+            yield
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and identity_of(self.path) != self._identity:
+            self.close()  # the file was replaced: what there is now counts
+        if self._connection is None:
+            connection = connect(self.path, allowed=self._allowed)
+            try:
+                self._bring_up_to_date(connection)
+                self._identity = identity_of(self.path)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
+        session = SqliteSession(connection, self._clock)
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (VERSION_TABLE,)).fetchall():
+            version = version_of(session)
+            check_version(version)
+            if version == len(MIGRATIONS):
+                return
+        with _transaction(connection, "BEGIN IMMEDIATE"):
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            migrate(session, self._dialect)
+
+    def _nothing(self) -> sqlite3.Connection:
+        """Return an empty database in memory."""
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        migrate(SqliteSession(connection, self._clock), self._dialect)
+        return connection
+
+    @contextlib.contextmanager
+    def _translated(self, workflow_id: str, operation: str) -> Iterator[None]:
+        """Let no error of the driver or of the system out: each becomes an error of the store."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._error(error, workflow_id, operation) from error
+        except OSError as error:
+            raise self._os_error(error, workflow_id, operation) from error
+
+    def _error(
+        self, error: sqlite3.Error, workflow_id: str, operation: str, *, is_outcome_unknown: bool = False
+    ) -> CheckpointCorruptedError | CheckpointStorageError:
+        name = _name_of(error)
+        if name.startswith(_DAMAGED):
+            return CheckpointCorruptedError(
+                workflow_id,
+                location=str(self.path),
+                detail=str(error),
+                remedy="Nothing was changed. 'flowckpt check' says more; restore the file from a backup.",
+            )
+        if _is_busy(error):
+            what = f"another process has kept it locked for more than {BUSY_SECONDS:g} s"
+            remedy = "See which program has the file open, and end it."
+        else:
+            what, remedy = f"{error} ({name})" if name else str(error), _REMEDY
+        return CheckpointStorageError(
+            f"the SQLite store {self.path} could not {operation}{_of(workflow_id)}: {what}"
+            + ("; whether it was saved is unknown" if is_outcome_unknown else ""),
+            workflow_id=workflow_id,
+            operation=operation,
+            is_outcome_unknown=is_outcome_unknown,
+            remedy=remedy,
+        )
+
+    def _os_error(self, error: OSError, workflow_id: str, operation: str) -> CheckpointStorageError:
+        return CheckpointStorageError(
+            f"the SQLite store {self.path} could not {operation}{_of(workflow_id)}: {error.strerror or error}",
+            workflow_id=workflow_id,
+            operation=operation,
+            remedy=_REMEDY,
+        )
+
+    def _vanished(self, workflow_id: str) -> CheckpointStorageError:
+        return CheckpointStorageError(
+            f"the SQLite store {self.path} was removed or replaced while it was open, so the save{_of(workflow_id)} is lost",
+            workflow_id=workflow_id,
+            operation="save",
+            is_outcome_unknown=True,
+            remedy="Put the file back, and let no other program move it while runs are going on.",
+        )
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _patiently(act: Callable[[], T]) -> T:
+    """Do something again while another process keeps the file locked.
+
+    SQLite's own waiting sleeps up to 100 ms at a time, so among many writers it waits far too long.
+    """
+    end = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return act()
+        except sqlite3.Error as error:
+            if not _is_busy(error) or time.monotonic() > end:
+                raise
+        time.sleep(random.uniform(0.0002, 0.004))  # noqa: S311 - so that two do not meet again and again
+
+
+def _name_of(error: sqlite3.Error) -> str:
+    name: str = getattr(error, "sqlite_errorname", "")
+    return name
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return _name_of(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
+def _of(workflow_id: str) -> str:
+    return f" run {workflow_id!r}" if workflow_id else ""

@@ -1,0 +1,153 @@
+"""A connection that keeps what it commits: the file, the journal, and whose database it is.
+
+The journal
+-----------
+Python's default (DELETE with FULL) loses acknowledged commits at a power cut, because the directory is not synced. WAL
+with FULL and TRUNCATE with EXTRA lose none. WAL is the quicker one, and corrupts databases up to SQLite 3.51.2 where
+two connections are open, so it is used from 3.51.3 on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from flowckpt.errors import ForeignRecordError, UnsupportedFilesystemError
+from flowckpt.filesystem import FileSystem, PosixFileSystem
+from flowckpt.stores.sql.schema import Dialect
+
+APPLICATION_ID = 0x666C6F77
+"""What stands in the header of our files: `flow`."""
+
+BUSY_SECONDS = 0.02
+"""How long SQLite itself waits for another process, each time."""
+
+_WAL_IS_SAFE = (3, 51, 3)
+_HAS_STRICT = (3, 37, 0)
+_OLDEST = (3, 24, 0)
+_REFUSED_FILESYSTEMS = ("nfs", "cifs", "smb", "fuse", "9p", "afs", "ceph")
+
+
+def sqlite_dialect(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Dialect:
+    """Return how a version of SQLite writes statements.
+
+    Args:
+        version: the version of the library.
+    """
+    has_strict = version >= _HAS_STRICT
+    return Dialect(
+        "sqlite",
+        {
+            "key": "INTEGER PRIMARY KEY",
+            "int": "INTEGER",
+            "real": "REAL",
+            "bool": "INTEGER",
+            "time": "TEXT",
+            "json": "TEXT",
+            "bytes": "BLOB",
+            "strict": " STRICT" if has_strict else "",
+            "rowless": " WITHOUT ROWID, STRICT" if has_strict else " WITHOUT ROWID",
+            "often": "",
+            "now": "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
+            "day": "substr(saved_at, 1, 10)",
+        },
+    )
+
+
+def journal_mode(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> tuple[str, str]:
+    """Return the journal mode and the level of syncing that lose nothing in a version of SQLite.
+
+    Args:
+        version: the version of the library.
+    """
+    return ("wal", "FULL") if version >= _WAL_IS_SAFE else ("truncate", "EXTRA")
+
+
+def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem | None = None) -> sqlite3.Connection:
+    """Return a connection to a database file, which is made where it is missing.
+
+    Args:
+        path: the file, absolute.
+        allowed: types of file systems that are accepted although their locks are unsound.
+        filesystem: the operating-system calls.
+
+    Raises:
+        UnsupportedFilesystemError: the file lies where locks cannot be trusted.
+        ForeignRecordError: the database is not of flowckpt, or cannot be brought into a safe journal mode.
+        OSError: the directory or the file cannot be made.
+        sqlite3.Error: the file is no database.
+    """
+    calls = filesystem or PosixFileSystem()
+    calls.make_root(str(path.parent))
+    kind = calls.type_of(str(path.parent))
+    if kind not in allowed and kind.startswith(_REFUSED_FILESYSTEMS):
+        raise refused_filesystem(path, kind)
+    # SQLite would make it readable for everybody, and its journal after it.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        _check_ours(connection, path)
+        mode, level = journal_mode()
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        connection.execute(f"PRAGMA synchronous = {level}")
+        found = connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0]
+        if found != mode:
+            raise ForeignRecordError(
+                f"{path} is in journal mode {found!r}, and this program's SQLite {sqlite3.sqlite_version} needs {mode!r}",
+                workflow_id="",
+                found=found,
+                remedy="Close the other programs that have it open, then try again.",
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def refused_filesystem(path: Path, kind: str) -> UnsupportedFilesystemError:
+    """Return the error for a database on a file system of a type whose locks are unsound."""
+    error = UnsupportedFilesystemError(str(path.parent), filesystem=kind)
+    error.remedy = (
+        f"Use a local directory, or say that you accept it: SqliteCheckpointStore(…, allow_filesystems=({kind!r},))."
+    )
+    return error
+
+
+def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse the database of another program before anything is written to it."""
+    connection.execute("BEGIN")  # of one moment: another process may be making the tables just now
+    try:
+        number = connection.execute("PRAGMA application_id").fetchone()[0]
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name LIMIT 5")]
+    finally:
+        connection.execute("COMMIT")
+    if number == APPLICATION_ID:
+        return
+    if number or tables:
+        what = f"tables {', '.join(tables)}" if tables else f"the application id {number:#x}"
+        raise ForeignRecordError(
+            f"{path} is a database of another program: it has {what}",
+            workflow_id="",
+            found=what,
+            remedy="Give a file of its own to flowckpt, as sqlite:runs.db.",
+        )
+
+
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one of the same name; None where there is none."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_dev, status.st_ino
+    return None
+
+
+def check_library(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> str:
+    """Return what is wrong with a version of SQLite, or an empty string."""
+    if version >= _OLDEST:
+        return ""
+    return f"SQLite {'.'.join(map(str, version))} is too old: 3.24 or newer is needed"

@@ -1,0 +1,671 @@
+"""The SQLite store beyond the contract: its file, its journal, its transactions, damage, and what people may query."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from flowckpt import WorkflowEngine, step, workflow
+from flowckpt.blocking import blocking_allowed
+from flowckpt.checkpoint import StepError, StepResult
+from flowckpt.clock import SystemClock
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointStorageError,
+    FencedError,
+    FlowckptError,
+    ForeignRecordError,
+    StoreSpecError,
+    UnsupportedFilesystemError,
+    UnsupportedSchemaError,
+)
+from flowckpt.evidence import file_sha256
+from flowckpt.stores import SqliteCheckpointStore, open_store
+from flowckpt.stores.sql import migrations
+from flowckpt.stores.sqlite import database as database_module
+from flowckpt.stores.sqlite import opening
+from flowckpt.stores.sqlite.database import SqliteDatabase
+from flowckpt.testing.contract import checkpoint, results
+
+RUN = "run-1"
+spawned = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture(autouse=True)
+def in_place():
+    with blocking_allowed(True):
+        yield
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path):
+    made = SqliteCheckpointStore(path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def query(path):
+    """Ask the file as a person would, through a connection of one's own."""
+
+    def ask(statement, *parameters):
+        connection = sqlite3.connect(path)
+        try:
+            found = connection.execute(statement, parameters).fetchall()
+            connection.commit()
+            return found
+        finally:
+            connection.close()
+
+    return ask
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def test_it_opens_from_its_description(tmp_path):
+    store = open_store(f"sqlite:{tmp_path / 'x.db'}")
+    assert isinstance(store, SqliteCheckpointStore)
+    assert store.path == tmp_path / "x.db"
+    assert repr(store) == f"SqliteCheckpointStore('{tmp_path / 'x.db'}')"
+
+
+def test_the_path_does_not_move_with_the_directory_of_the_process(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = SqliteCheckpointStore("runs.db")
+    monkeypatch.chdir("/")
+    store.runs.save(RUN, checkpoint())
+    assert (tmp_path / "runs.db").exists()
+    store.close()
+
+
+def test_looking_into_a_file_that_is_not_there_makes_none(store, path):
+    assert store.runs.list_runs() == []
+    assert store.runs.references(RUN) == []
+    assert store.runs.owner(RUN) is None
+    assert store.runs.check(None) == []
+    assert not path.exists()
+
+
+def test_files_are_for_their_owner_alone(tmp_path):
+    store = SqliteCheckpointStore(tmp_path / "deep" / "er" / "runs.db")
+    store.runs.save(RUN, checkpoint())
+    assert store.path.stat().st_mode & 0o777 == 0o600
+    assert store.path.parent.stat().st_mode & 0o777 == 0o700
+    for beside in store.path.parent.iterdir():
+        assert beside.stat().st_mode & 0o077 == 0
+    store.close()
+
+
+def test_the_journal_is_one_that_loses_nothing(store):
+    assert opening.journal_mode((3, 40, 1)) == ("truncate", "EXTRA")
+    assert opening.journal_mode((3, 51, 2)) == ("truncate", "EXTRA")
+    assert opening.journal_mode((3, 51, 3)) == ("wal", "FULL")
+    store.runs.save(RUN, checkpoint())
+    connection = store.runs.database._connection
+    mode, level = opening.journal_mode()
+    assert connection.execute("PRAGMA journal_mode").fetchone() == (mode,)
+    assert connection.execute("PRAGMA synchronous").fetchone() == ({"FULL": 2, "EXTRA": 3}[level],)
+    assert connection.execute("PRAGMA foreign_keys").fetchone() == (1,)
+
+
+@pytest.mark.skipif(sqlite3.sqlite_version_info >= (3, 51, 3), reason="this SQLite may use WAL")
+def test_a_file_left_in_wal_mode_is_taken_out_of_it_where_wal_is_unsafe(store, path, query, monkeypatch):
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.1)
+    store.runs.save(RUN, checkpoint())
+    store.close()
+    other = sqlite3.connect(path)
+    other.execute("PRAGMA journal_mode = WAL")
+    other.execute("SELECT * FROM runs").fetchall()
+    with pytest.raises((ForeignRecordError, CheckpointStorageError)) as refused:
+        SqliteCheckpointStore(path).runs.save(RUN, checkpoint(2))
+    assert refused.value.remedy
+    other.close()
+    assert SqliteCheckpointStore(path).runs.load(RUN, "c1").sequence == 1
+    assert query("PRAGMA journal_mode")[0][0] != "wal"
+
+
+def test_tables_are_strict_where_sqlite_has_it():
+    assert "STRICT" in opening.sqlite_dialect((3, 40, 0)).words["strict"]
+    assert "STRICT" not in opening.sqlite_dialect((3, 36, 0)).words["rowless"]
+    old = opening.sqlite_dialect((3, 36, 0))
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    migrations.migrate(database_module.SqliteSession(connection, SystemClock()), old)
+    assert connection.execute("SELECT * FROM run_list").fetchall() == []
+
+
+def test_an_sqlite_that_is_too_old_is_refused(monkeypatch, tmp_path):
+    assert "3.24" in opening.check_library((3, 8, 0))
+    monkeypatch.setattr("flowckpt.stores.sqlite.store.check_library", lambda: "SQLite 3.8.0 is too old")
+    with pytest.raises(StoreSpecError, match="too old"):
+        SqliteCheckpointStore(tmp_path / "x.db")
+
+
+def test_a_database_of_another_program_is_refused_untouched(store, path, query):
+    query("CREATE TABLE orders (id INTEGER)")
+    before = path.read_bytes()
+    with pytest.raises(ForeignRecordError, match="orders"):
+        store.runs.save(RUN, checkpoint())
+    with pytest.raises(ForeignRecordError):
+        store.runs.list_runs()
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_database_is_refused_untouched(store, path):
+    path.write_bytes(b"just text, and long enough to be a header of something\n" * 20)
+    before = path.read_bytes()
+    with pytest.raises(CheckpointCorruptedError, match="not a database"):
+        store.runs.save(RUN, checkpoint())
+    assert path.read_bytes() == before
+
+
+def test_a_directory_in_its_place_is_an_error_of_the_store(tmp_path):
+    with pytest.raises(CheckpointStorageError) as refused:
+        SqliteCheckpointStore(tmp_path).runs.save(RUN, checkpoint())
+    assert not refused.value.is_outcome_unknown
+
+
+def test_network_file_systems_are_refused_unless_allowed(path, monkeypatch):
+    monkeypatch.setattr("flowckpt.stores.sqlite.opening.PosixFileSystem.type_of", lambda self, path: "nfs4")
+    with pytest.raises(UnsupportedFilesystemError) as refused:
+        SqliteCheckpointStore(path).runs.save(RUN, checkpoint())
+    assert "SqliteCheckpointStore" in refused.value.remedy
+    store = SqliteCheckpointStore(path, allow_filesystems=("nfs4",))
+    store.runs.save(RUN, checkpoint())
+    store.close()
+
+
+def test_a_file_that_is_removed_under_an_open_store_takes_no_save_for_saved(store, path):
+    store.runs.save(RUN, checkpoint())
+    path.unlink()
+    with pytest.raises(CheckpointStorageError, match="removed or replaced") as refused:
+        store.runs.save(RUN, checkpoint(2))
+    assert refused.value.is_outcome_unknown
+    with pytest.raises(CheckpointStorageError):
+        store.runs.save(RUN, checkpoint(2))
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+VERSION_2 = ("ALTER TABLE runs ADD COLUMN colour TEXT", "UPDATE runs SET colour = 'red'")
+
+
+def test_a_database_of_a_newer_version_is_refused(store, path, query):
+    store.runs.save(RUN, checkpoint())
+    store.close()
+    query("INSERT INTO flowckpt_schema VALUES (2, '2027-01-01', '9.0')")
+    with pytest.raises(UnsupportedSchemaError) as refused:
+        SqliteCheckpointStore(path).runs.load(RUN, "c1")
+    assert (refused.value.found, refused.value.supported) == (2, 1)
+    assert "database" in refused.value.message
+
+
+def test_an_older_database_is_brought_forward_once(store, path, query, monkeypatch):
+    store.runs.save(RUN, checkpoint())
+    store.close()
+    monkeypatch.setattr(database_module, "MIGRATIONS", (migrations.VERSION_1, VERSION_2))
+    monkeypatch.setattr(migrations, "MIGRATIONS", (migrations.VERSION_1, VERSION_2))
+    monkeypatch.setattr(
+        database_module,
+        "migrate",
+        lambda session, dialect: migrations.migrate(session, dialect, (migrations.VERSION_1, VERSION_2)),
+    )
+    for _ in range(2):
+        door = SqliteCheckpointStore(path)
+        assert door.runs.load(RUN, "c1").sequence == 1
+        door.close()
+    assert query("SELECT version FROM flowckpt_schema ORDER BY version") == [(1,), (2,)]
+    assert query("SELECT colour FROM runs") == [("red",)]
+
+
+def test_a_migration_that_fails_leaves_the_database_as_it_was(store, path, query, monkeypatch):
+    store.runs.save(RUN, checkpoint())
+    store.close()
+    broken = (migrations.VERSION_1, ("CREATE TABLE half (x {int})", "CREATE NONSENSE"))
+    monkeypatch.setattr(database_module, "MIGRATIONS", broken)
+    monkeypatch.setattr(
+        database_module, "migrate", lambda session, dialect: migrations.migrate(session, dialect, broken)
+    )
+    with pytest.raises(CheckpointStorageError, match="NONSENSE"):
+        SqliteCheckpointStore(path).runs.list_runs()
+    assert query("SELECT version FROM flowckpt_schema") == [(1,)]
+    assert query("SELECT name FROM sqlite_master WHERE name = 'half'") == []
+
+
+# --- many at once ----------------------------------------------------------------------------------------------------
+
+
+def fill(path, number, barrier, answers):
+    store = SqliteCheckpointStore(path)
+    mine = f"run-{number}"
+    try:
+        with blocking_allowed(True):
+            barrier.wait(60)
+            steps = results(*range(30))
+            for sequence in range(1, 31):
+                store.runs.save(mine, checkpoint(sequence, steps[:sequence]))
+                store.runs.list_runs()
+                try:
+                    store.runs.acquire("shared", steal=False)
+                    store.runs.release("shared")
+                except FlowckptError as error:
+                    if type(error).__name__ != "RunLockedError":
+                        raise
+            answers.put((number, "done"))
+    except BaseException as error:
+        answers.put((number, repr(error)))
+
+
+def test_eight_processes_on_one_new_file_never_see_it_locked(path):
+    barrier, answers = spawned.Barrier(8), spawned.Queue()
+    processes = [spawned.Process(target=fill, args=(path, number, barrier, answers)) for number in range(8)]
+    for process in processes:
+        process.start()
+    said = dict(answers.get(timeout=120) for _ in processes)
+    for process in processes:
+        process.join(30)
+    assert said == dict.fromkeys(range(8), "done")
+    store = SqliteCheckpointStore(path)
+    for number in range(8):
+        latest = store.runs.latest(f"run-{number}")
+        assert (latest.sequence, len(latest.step_results)) == (30, 30)
+    assert {finding.severity for finding in store.runs.check(None)} == {"ok"}
+
+
+def test_threads_share_a_store(store):
+    failures = []
+
+    def work(number):
+        try:
+            with blocking_allowed(True):
+                steps = results(*range(20))
+                for sequence in range(1, 21):
+                    store.runs.save(f"run-{number}", checkpoint(sequence, steps[:sequence]))
+                    store.runs.latest(f"run-{number}")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(store.runs.list_runs()) == 6
+
+
+SAVER = """
+import sys
+from flowckpt.blocking import blocking_allowed
+from flowckpt.stores import SqliteCheckpointStore
+from flowckpt.testing.contract import checkpoint, results
+with blocking_allowed(True):
+    store = SqliteCheckpointStore(sys.argv[1])
+    lease = store.runs.acquire("run-1", steal=False)
+    steps = list(lease.latest.step_results) if lease.latest else []
+    sequence = lease.last_sequence
+    print("owned", lease.attempt, len(steps), sequence, flush=True)
+    while True:
+        sequence += 1
+        steps = [*steps, *results("x" * 300, first=len(steps) + 1)]
+        store.runs.save("run-1", checkpoint(sequence, steps, attempt=lease.attempt))
+        print(sequence, flush=True)
+"""
+
+
+@pytest.mark.timeout(600)
+def test_what_was_acknowledged_outlives_every_kill(path):
+    acknowledged = 0
+    for number in range(50):
+        with subprocess.Popen([sys.executable, "-c", SAVER, path], stdout=subprocess.PIPE, text=True) as saver:
+            first = saver.stdout.readline().split()
+            assert first[:2] == ["owned", str(number + 1)], first
+            assert int(first[3]) >= acknowledged
+            time.sleep(0.002 + number * 0.0017)
+            saver.kill()
+            said = [int(line) for line in saver.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+        acknowledged = max([acknowledged, *said])
+    store = SqliteCheckpointStore(path)
+    latest = store.runs.latest(RUN)
+    assert latest.sequence >= acknowledged > 50
+    assert [result.name for result in latest.step_results] == [
+        f"step-{n}" for n in range(1, len(latest.step_results) + 1)
+    ]
+    assert [finding.severity for finding in store.runs.check(None)] == ["ok"]
+
+
+# --- transactions ----------------------------------------------------------------------------------------------------
+
+
+def traced(store, act):
+    """Return the statements that SQLite ran meanwhile."""
+    statements = []
+    connection = store.runs.database._connection
+    connection.set_trace_callback(statements.append)
+    try:
+        act()
+    finally:
+        connection.set_trace_callback(None)
+    return statements
+
+
+def test_a_save_is_one_transaction_and_writes_only_what_is_new(store):
+    steps = results(*range(400))
+    store.runs.save(RUN, checkpoint(1, steps[:1]))
+    seen = []
+    for sequence in (2, 400):
+        store.runs.save(RUN, checkpoint(sequence - 1, steps[: sequence - 1])) if sequence > 2 else None
+        seen.append(traced(store, lambda n=sequence: store.runs.save(RUN, checkpoint(n, steps[:n]))))
+    early, late = ([statement.split()[0] for statement in statements] for statements in seen)
+    assert early == late
+    assert early.count("BEGIN") == early.count("COMMIT") == 1
+    assert sum(statement.startswith("INSERT") for statement in seen[1]) == 2
+
+
+def test_a_full_disk_is_an_error_that_can_be_mended(store):
+    store.runs.save(RUN, checkpoint(1, results("a")))
+    connection = store.runs.database._connection
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    steps = results("a", "x" * 60_000)
+    with pytest.raises(CheckpointStorageError, match="full") as refused:
+        store.runs.save(RUN, checkpoint(2, steps))
+    assert not refused.value.is_outcome_unknown
+    assert [ref.sequence for ref in store.runs.references(RUN)] == [1]
+    connection.execute("PRAGMA max_page_count = 1000000")
+    store.runs.save(RUN, checkpoint(2, steps))
+    assert [ref.sequence for ref in store.runs.references(RUN)] == [2, 1]
+
+
+class Failing:
+    """A connection on which a statement fails."""
+
+    def __init__(self, connection, text, error, *, does_it=False):
+        self._connection, self._text, self._error, self._does_it = connection, text, error, does_it
+
+    def __getattr__(self, name):
+        return getattr(self._connection, name)
+
+    def execute(self, statement, parameters=()):
+        if statement.startswith(self._text):
+            if self._does_it:
+                self._connection.execute(statement, parameters)
+            raise self._error
+        return self._connection.execute(statement, parameters)
+
+
+def test_after_a_failed_commit_nothing_more_is_saved_until_the_run_is_taken_over(store, path):
+    store.runs.save(RUN, checkpoint(1))
+    database = store.runs.database
+    database._connection = Failing(database._connection, "COMMIT", sqlite3.OperationalError("disk I/O error"))
+    with pytest.raises(CheckpointStorageError, match="disk I/O error") as failed:
+        store.runs.save(RUN, checkpoint(2))
+    assert failed.value.is_outcome_unknown
+    assert failed.value.__cause__ is not None
+    with pytest.raises(CheckpointStorageError, match="an earlier save"):
+        store.runs.save(RUN, checkpoint(3))
+    lease = store.runs.acquire(RUN, steal=True)
+    assert lease.last_sequence == 1
+    store.runs.save(RUN, checkpoint(2, attempt=2))
+
+
+def test_an_interrupt_in_the_middle_rolls_back_and_saves_nothing_more(store):
+    store.runs.save(RUN, checkpoint(1))
+    database = store.runs.database
+    real = database._connection
+    database._connection = Failing(real, "INSERT INTO checkpoints", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        store.runs.save(RUN, checkpoint(2))
+    database._connection = real
+    assert not real.in_transaction
+    with pytest.raises(CheckpointStorageError):
+        store.runs.save(RUN, checkpoint(2))
+    assert [ref.sequence for ref in store.runs.references(RUN)] == [1]
+
+
+def test_a_commit_that_finds_the_file_busy_has_saved_nothing_and_may_be_tried_again(store, monkeypatch):
+    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.1)
+    store.runs.save(RUN, checkpoint(1))
+    database = store.runs.database
+    real = database._connection
+    busy = sqlite3.OperationalError("database is locked")
+    busy.sqlite_errorname = "SQLITE_BUSY"
+    database._connection = Failing(real, "COMMIT", busy)
+    with pytest.raises(CheckpointStorageError, match="kept it locked") as failed:
+        store.runs.save(RUN, checkpoint(2))
+    assert not failed.value.is_outcome_unknown
+    database._connection = real
+    store.runs.save(RUN, checkpoint(2))
+
+
+def test_a_store_that_is_let_go_of_ends_its_thread(path):
+    store = SqliteCheckpointStore(path, lease_seconds=0.03)
+    store.runs.acquire(RUN, steal=False)
+    thread = store.runs._heartbeat._thread
+    assert thread.is_alive()
+    store.runs.owned.clear()
+    del store
+    gc.collect()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_the_heart_beats_while_a_run_is_owned_and_then_stops(path, query):
+    store = SqliteCheckpointStore(path, lease_seconds=0.09)
+    store.runs.acquire(RUN, steal=False)
+    (first,) = query("SELECT lease_expires_at FROM attempts")
+    time.sleep(0.3)
+    (second,) = query("SELECT lease_expires_at FROM attempts")
+    assert second > first
+    thread = store.runs._heartbeat._thread
+    store.runs.release(RUN)
+    thread.join(5)
+    assert not thread.is_alive()
+    store.runs.acquire(RUN, steal=False)
+    assert store.runs._heartbeat._thread.is_alive()
+    store.close()
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def filled(store):
+    large = "ä" * 70_000
+    steps = [*results(1, large), StepResult("bad", success=False, error=StepError("ValueError", "no \x00 good"))]
+    for sequence in (1, 2, 3):
+        store.runs.save(RUN, checkpoint(sequence, steps[:sequence], snapshot={"n": sequence}, metadata={"a": 1}))
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE step_results SET document = replace(document, '\"output\":1', '\"output\":2')",
+        "UPDATE step_results SET document = '{}' WHERE position = 2",
+        "UPDATE step_results SET document = 'no json' WHERE position = 2",
+        "UPDATE step_results SET document = document || ',' || document WHERE position = 1",
+        "DELETE FROM step_results WHERE position = 2",
+        "DELETE FROM step_results WHERE position = 3",
+        "UPDATE checkpoints SET document = replace(document, '3', '4')",
+        "UPDATE checkpoints SET checkpoint_id = 'other'",
+        "UPDATE checkpoints SET status = 'completed'",
+        "UPDATE checkpoints SET saved_at = '2020-01-01T00:00:00.000000Z'",
+        "UPDATE checkpoints SET steps = 2",
+        "UPDATE attempts SET head = replace(head, 'etl', 'lte')",
+        "UPDATE attempts SET head = NULL",
+        "UPDATE runs SET head_attempt = 7",
+        "UPDATE attempts SET continues_attempt = 1",
+    ],
+)
+def test_damage_to_a_record_is_noticed_when_it_is_loaded(store, path, query, change):
+    filled(store)
+    query(change)
+    door = SqliteCheckpointStore(path)
+    with pytest.raises(CheckpointCorruptedError) as refused:
+        door.runs.latest(RUN)
+    assert refused.value.workflow_id == RUN
+    assert "backup" in refused.value.remedy
+    assert "corrupt" in [finding.severity for finding in door.runs.check(None)]
+    with pytest.raises(CheckpointCorruptedError):
+        door.runs.acquire(RUN, steal=False)
+    door.runs.list_runs()
+    door.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE step_results SET duration_ms = 5",
+        "UPDATE step_results SET name = 'x'",
+        "UPDATE step_results SET success = 1",
+        "UPDATE blobs SET content = x'00'",
+        "DELETE FROM blobs",
+    ],
+)
+def test_damage_beside_the_records_is_found_by_the_check(store, path, query, change):
+    filled(store)
+    query(change)
+    door = SqliteCheckpointStore(path)
+    assert [finding.severity for finding in door.runs.check(RUN)] == ["corrupt"]
+    door.close()
+
+
+def test_a_large_value_that_is_damaged_is_noticed_when_it_is_looked_at(store, path, query):
+    filled(store)
+    query("UPDATE blobs SET content = zeroblob(size)")
+    latest = SqliteCheckpointStore(path).runs.latest(RUN)
+    with pytest.raises(CheckpointCorruptedError, match="digest"):
+        _ = latest.step_results[1].output
+
+
+def test_damaged_pages_are_told_as_damage(store, path):
+    for number in range(30):
+        store.runs.save(f"run-{number}", checkpoint(1, results("x" * 3000)))
+    store.close()
+    data = bytearray(path.read_bytes())
+    for page in range(4096 * 5, len(data), 4096):
+        data[page : page + 64] = b"\xff" * 64
+    path.write_bytes(data)
+    door = SqliteCheckpointStore(path)
+    findings = door.runs.check(None)
+    assert {finding.severity for finding in findings} == {"corrupt"}
+    with pytest.raises(CheckpointCorruptedError):
+        for number in range(30):
+            door.runs.latest(f"run-{number}")
+
+
+def test_a_run_that_was_damaged_in_the_list_hides_no_other(store, path, query, caplog):
+    store.runs.save("one", checkpoint())
+    store.runs.save("two", checkpoint())
+    store.close()
+    query("UPDATE runs SET metadata = 'x' WHERE workflow_id = 'one'")
+    door = SqliteCheckpointStore(path)
+    assert [info.workflow_id for info in door.runs.list_runs()] == ["two"]
+    assert "one" in caplog.text
+
+
+# --- what people query ------------------------------------------------------------------------------------------------
+
+
+@workflow("report")
+def report(target: Path, fails: bool):
+    yield step("write").python(write, target).evidence(file_sha256(str(target))).checkpoint()
+    try:
+        yield step("try").python(stumble, fails).checkpoint()
+    except Exception:
+        yield step("mend").python(len, "mended").checkpoint()
+    return 1
+
+
+def write(target):
+    return Path(target).write_text("report")
+
+
+def stumble(fails):
+    if fails:
+        raise ValueError("it failed")
+
+
+def test_a_run_can_be_queried(store, tmp_path, query, path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    engine = WorkflowEngine(store)
+    engine.run_sync(report, target=Path("out.txt"), fails=True, workflow_id="first").unwrap()
+    assert query("SELECT workflow_id, workflow_name, status, steps FROM run_list") == [
+        ("first", "report", "completed", 3)
+    ]
+    assert query("SELECT path, success, error_type FROM run_results ORDER BY position") == [
+        ("write", 1, None),
+        ("try", 0, "ValueError"),
+        ("mend", 1, None),
+    ]
+    assert query("SELECT name, error_type, failures FROM failures_by_step") == [("try", "ValueError", 1)]
+    assert query("SELECT evidence_type, status, error FROM evidence") == [("file_sha256", "verified", None)]
+    assert query("SELECT workflow_name, status, runs FROM status_of_runs") == [("report", "completed", 1)]
+    assert [name for _, name, *_ in query("SELECT * FROM slowest_steps")] != []
+    assert sum(count for _, count, _ in query("SELECT * FROM checkpoints_per_day")) == len(
+        store.runs.references("first")
+    )
+    document = json.loads(query("SELECT document FROM step_results WHERE path = 'mend'")[0][0])
+    assert document["output"] == 6
+
+
+def test_a_run_goes_on_after_a_crash_in_its_first_part(store, path):
+    steps = results("a", "b")
+    store.runs.save(RUN, checkpoint(1, steps[:1]))
+    store.runs.release(RUN)
+    lease = store.runs.acquire(RUN, steal=False)
+    store.runs.save(RUN, checkpoint(2, steps, attempt=lease.attempt))
+    rows = store.runs.database.read(
+        "", "test", lambda session: session.execute("SELECT attempt, position FROM step_results")
+    )
+    assert rows == [(1, 1), (2, 2)]
+
+
+async def test_the_loop_stays_live_while_a_save_waits(store):
+    with blocking_allowed(False):
+        await store.save(RUN, checkpoint(1, results(1)))
+        assert (await store.load_latest(RUN)).sequence == 1
+
+
+def test_no_error_of_the_driver_comes_out(path):
+    store = SqliteCheckpointStore(path)
+    store.runs.save(RUN, checkpoint())
+    broken = sqlite3.ProgrammingError("nonsense")
+    database: SqliteDatabase = store.runs.database
+    database._connection = Failing(database._connection, "", broken)
+    for act in (
+        lambda: store.runs.latest(RUN),
+        lambda: store.runs.save(RUN, checkpoint(2)),
+        lambda: store.runs.list_runs(),
+        lambda: store.runs.acquire("other", steal=False),
+        lambda: store.runs.check(None),
+    ):
+        database._connection = database._connection or Failing(opening.connect(path), "", broken)
+        try:
+            act()
+        except FlowckptError as error:
+            assert "nonsense" in str(error)
+
+
+def test_a_fenced_writer_says_so_for_good(store, path):
+    store.runs.save(RUN, checkpoint(1))
+    thief = SqliteCheckpointStore(path)
+    thief.runs.acquire(RUN, steal=True)
+    for sequence in (2, 3):
+        with pytest.raises(FencedError):
+            store.runs.save(RUN, checkpoint(sequence))
+    thief.close()
