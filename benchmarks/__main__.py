@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from benchmarks import evidence, processes, steps
+from benchmarks import evidence, processes, sql, steps
 from benchmarks.figure import Figure
 
 
@@ -42,6 +42,7 @@ def _groups(directory: Path, *, is_smoke: bool) -> dict[str, Callable[[], list[F
     lengths = (100, 1_000) if is_smoke else (1_000, 100_000)
     return {
         "durable step": lambda: steps.durable_step(directory, few, rounds),
+        "sql": lambda: [*sql.sqlite_step(directory, few, rounds), *sql.postgres_step(few, rounds)],
         "growth": lambda: steps.growth(directory, many, min(rounds, 3)),
         "light step": lambda: steps.light_step(directory, many // 2, rounds),
         "large outputs": lambda: steps.large_outputs(directory, few // 10, min(rounds, 5)),

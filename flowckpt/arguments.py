@@ -33,6 +33,7 @@ from flowckpt.codec import Json
 from flowckpt.codec import encode as encode_leaf
 from flowckpt.codec.kinds import is_named_tuple, is_pydantic
 from flowckpt.hashing import canonical
+from flowckpt.per_function import per_function
 
 UNKNOWN = "?"
 """Stands for a value that cannot be compared."""
@@ -160,7 +161,7 @@ def _parameters(function: Any) -> tuple[tuple[str, ...], str]:
         if not isinstance(function, MethodType):
             call = getattr(type(function), "__call__", None)
             if type(call) is not FunctionType or hasattr(function, "__wrapped__"):
-                return _signature.__wrapped__(function)
+                return _signature(function)
             function = call.__get__(function)
         names, star = _parameters(function.__func__)
         return names[1:], star
@@ -168,7 +169,7 @@ def _parameters(function: Any) -> tuple[tuple[str, ...], str]:
         return (), ""
 
 
-@functools.lru_cache(maxsize=1024)
+@per_function
 def _signature(function: Callable[..., Any]) -> tuple[tuple[str, ...], str]:
     try:
         plain = function if isinstance(function, type) else inspect.unwrap(function)

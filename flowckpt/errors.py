@@ -342,17 +342,29 @@ class StaleStepError(FlowckptError):
 
     Attributes:
         workflow_id: the run.
-        path: the step.
+        path: the step; the oldest of them where there are several.
         reasons: what moved, as `kind: detail`.
+        others: likewise for the other steps that were found in one go, by their paths.
     """
 
-    def __init__(self, workflow_id: str, path: str, *, reasons: Sequence[str], remedy: str) -> None:
-        super().__init__(
-            f"the recorded result of step {path!r} of run {workflow_id!r} is stale: {'; '.join(reasons)}", remedy=remedy
-        )
+    def __init__(
+        self,
+        workflow_id: str,
+        path: str,
+        *,
+        reasons: Sequence[str],
+        remedy: str,
+        others: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.workflow_id = workflow_id
         self.path = path
         self.reasons = tuple(reasons)
+        self.others = {path: tuple(found) for path, found in (others or {}).items()}
+        also = "".join(f"; and of step {path!r}: {'; '.join(found)}" for path, found in self.others.items())
+        super().__init__(
+            f"the recorded result of step {path!r} of run {workflow_id!r} is stale: {'; '.join(reasons)}{also}",
+            remedy=remedy,
+        )
 
 
 class StaleCheckpointError(FlowckptError):

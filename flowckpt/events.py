@@ -204,7 +204,7 @@ class EvidenceVerified(Event):
     Attributes:
         path: the step.
         moment: `now` after the step, `resume` before its recorded result is reused, `in_doubt` where its end is unknown.
-        claims: how many claims there are.
+        claims: how many claims were found to hold.
     """
 
     path: str

@@ -31,6 +31,7 @@ class FileStatus(NamedTuple):
         is_directory: whether it is a directory.
         is_regular: whether it is a regular file.
         is_writable: whether its owner may open it for writing.
+        inode: the number that the file system knows it by; no other file has it while this one is open or has a name.
     """
 
     size: int
@@ -38,6 +39,7 @@ class FileStatus(NamedTuple):
     is_directory: bool
     is_regular: bool
     is_writable: bool = True
+    inode: int = 0
 
 
 class FileSystem(Protocol):
@@ -99,6 +101,10 @@ class FileSystem(Protocol):
         """Give a file a second name; `FileExistsError` where it is taken, so it never replaces."""
         ...
 
+    def link_into(self, parent: int, other: int, name: str) -> None:
+        """Give a file the same name in another directory, too; `FileExistsError` where it is taken."""
+        ...
+
     def rename(self, parent: int, source: str, target: str) -> None:
         """Give a file another name in the same directory, replacing what had it."""
         ...
@@ -125,6 +131,10 @@ class FileSystem(Protocol):
 
     def exists(self, parent: int, name: str) -> bool:
         """Tell whether the name is taken, by whatever kind of thing."""
+        ...
+
+    def is_named(self, file: int, parent: int, name: str) -> bool:
+        """Tell whether a name is one of an open file; not so where it is missing, or another thing's."""
         ...
 
     def lock(self, file: int) -> bool:
@@ -245,6 +255,10 @@ class PosixFileSystem:
         """Make a hard link inside one directory."""
         os.link(source, target, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=False)
 
+    def link_into(self, parent: int, other: int, name: str) -> None:
+        """Make a hard link between two directories."""
+        os.link(name, name, src_dir_fd=parent, dst_dir_fd=other, follow_symlinks=False)
+
     def rename(self, parent: int, source: str, target: str) -> None:
         """Rename inside one directory."""
         os.rename(source, target, src_dir_fd=parent, dst_dir_fd=parent)
@@ -262,7 +276,8 @@ class PosixFileSystem:
         found = os.fstat(file)
         mode = found.st_mode
         is_writable = bool(mode & stat.S_IWUSR)
-        return FileStatus(found.st_size, found.st_nlink, stat.S_ISDIR(mode), stat.S_ISREG(mode), is_writable)
+        is_directory, is_regular = stat.S_ISDIR(mode), stat.S_ISREG(mode)
+        return FileStatus(found.st_size, found.st_nlink, is_directory, is_regular, is_writable, found.st_ino)
 
     def is_untouched(self, file: int) -> bool:
         """Call fstat."""
@@ -276,6 +291,14 @@ class PosixFileSystem:
     def exists(self, parent: int, name: str) -> bool:
         """Call faccessat, without following a link."""
         return os.access(name, os.F_OK, dir_fd=parent, follow_symlinks=False)
+
+    def is_named(self, file: int, parent: int, name: str) -> bool:
+        """Compare fstat with fstatat."""
+        try:
+            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(found, os.fstat(file))
 
     def write_at(self, file: int, data: bytes, offset: int) -> None:
         """Overwrite a part of an open file."""

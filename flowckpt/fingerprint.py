@@ -20,17 +20,18 @@ import functools
 import inspect
 import linecache
 import re
-import site
 import sys
 import warnings
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
-from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
 import attrs
+
+from flowckpt.installed_code import is_installed
+from flowckpt.per_function import per_function, per_pair
 
 FORM = "ast:v1:"
 STEP_FORM = "1:"
@@ -80,17 +81,21 @@ def step_fingerprint(function: Callable[..., Any]) -> str:
         function: a function, method, class, partial or callable object.
     """
     try:
-        if type(function) is FunctionType:
-            return _step_fingerprint(function)
-        if isinstance(function, MethodType):
-            return _step_fingerprint(function.__func__, _owner(function))
-        return _step_fingerprint(*_parts(function))
+        while isinstance(function, functools.partial):
+            function = function.func
+        if isinstance(function, FunctionType | type):
+            return _of_one(function)
+        if isinstance(function, MethodType):  # a new object each time, so known by what it is made of
+            return _of_pair(function.__func__, _owner(function))
+        call = getattr(type(function), "__call__", None)
+        if type(call) is not FunctionType or getattr(function, "__wrapped__", None) is not None:
+            return _of_one(function)
+        return _of_pair(type(function), call)  # objects of a class are one code
     except Exception:  # a user's object that does not like to be looked at
         return ""
 
 
-@functools.lru_cache(maxsize=4096)
-def _step_fingerprint(*known_by: Callable[..., Any]) -> str:
+def _digest(*known_by: Any) -> str:
     wanted: dict[_Module, set[str]] = {}
     try:
         for part in _parts(*known_by):
@@ -102,6 +107,10 @@ def _step_fingerprint(*known_by: Callable[..., Any]) -> str:
         return ""
     digest = sha256("\n".join(texts).encode()).digest()[:16]
     return STEP_FORM + urlsafe_b64encode(digest).decode().rstrip("=") if texts else ""
+
+
+_of_one = per_function(_digest)
+_of_pair = per_pair(_digest)
 
 
 # --- what a callable consists of -------------------------------------------------------------------------------------
@@ -152,33 +161,13 @@ def _place(part: FunctionType | type) -> tuple[_Module | None, tuple[str, ...]]:
     else:
         scope = vars(sys.modules[part.__module__]) if part.__module__ in sys.modules else {}
         file = scope.get("__file__") or ""
-    if not file or file[0] == "<" or _is_installed(file):
+    if not file or file[0] == "<" or is_installed(file):
         return None, ()
     module = _module(file, scope)
     if code is not None:
         return module, module.names_at(code.co_firstlineno, code.co_name)
     name = part.__qualname__.partition(".")[0]
     return module, (name,) if name in module.definitions else ()
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_installed(file: str) -> bool:
-    """Tell whether a file belongs to Python or to an installed package.
-
-    By the very directories of this Python: a virtualenv inside a project, or a project below some `site-packages`, must
-    not be taken for it. Links are followed, as a project that is linked into `site-packages` is still being worked on.
-    """
-    path = Path(file).resolve()
-    return any(path.is_relative_to(directory) for directory in _installed_directories())
-
-
-@functools.cache
-def _installed_directories() -> frozenset[Path]:
-    # Of `site`, which Python has imported when it starts; `sysconfig` takes 4 ms of every resume.
-    prefixes = dict.fromkeys([sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix])
-    standard = str(Path(str(linecache.__file__)).parent)
-    paths = [standard, *site.getsitepackages(list(prefixes)), site.getusersitepackages()]
-    return frozenset(Path(path).resolve() for path in paths)
 
 
 # --- modules ---------------------------------------------------------------------------------------------------------

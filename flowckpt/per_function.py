@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 Key = TypeVar("Key")
+Other = TypeVar("Other")
 Value = TypeVar("Value")
 
 MAX_KNOWN = 4096
 """How many a cache knows at most: what a program keeps alive may be endless, too."""
 
 
-class _Entry(weakref.ref[Key], Generic[Key, Value]):
+class _Entry(weakref.ref[Any]):
     """What is known of one function. The reference itself holds it: a lookup has one object to go through."""
 
     __slots__ = ("place", "value")
     place: int
-    value: Value
+    value: Any
 
 
 def per_function(compute: Callable[[Key], Value]) -> Callable[[Key], Value]:
@@ -37,27 +38,43 @@ def per_function(compute: Callable[[Key], Value]) -> Callable[[Key], Value]:
     Args:
         compute: returns the value; one that refers to the function would keep it alive.
     """
-    known: dict[int, _Entry[Key, Value]] = {}
+    known: dict[int, _Entry] = {}
 
-    def forget(entry: weakref.ref[Key]) -> None:
-        assert isinstance(entry, _Entry)
-        if known.get(entry.place) is entry:  # not one of a new function at the same address
-            known.pop(entry.place, None)
+    def forget(entry: Any) -> None:
+        place = entry.place
+        if known.get(place) is entry:  # not one of a new function at the same address
+            known.pop(place, None)
 
     def value_of(function: Key) -> Value:
         entry = known.get(id(function))
         # The address alone proves nothing: the next function may get it before the entry of the last one is gone.
         if entry is not None and entry() is function:
-            return entry.value
+            found: Value = entry.value
+            return found
         value = compute(function)
         try:
-            entry = _Entry[Any, Any](function, forget)
+            made = _Entry(function, forget)
         except TypeError:
             return value
-        entry.place, entry.value = id(function), value
+        made.place, made.value = id(function), value
         if len(known) >= MAX_KNOWN:
             known.clear()  # in one go: another thread may be changing it
-        known[entry.place] = entry
+        known[made.place] = made
         return value
 
     return value_of
+
+
+def per_pair(compute: Callable[[Key, Other], Value]) -> Callable[[Key, Other], Value]:
+    """Compute a value once for each two things, in the same way: a method's function and its class, say.
+
+    Args:
+        compute: returns the value, which must not refer to either of them.
+    """
+
+    @per_function
+    def with_first(first: Key) -> Callable[[Other], Value]:
+        known: Any = weakref.ref(first)  # a value that refers to the first would keep it alive
+        return per_function(lambda second: compute(known(), second))
+
+    return lambda first, second: with_first(first)(second)

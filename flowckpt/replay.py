@@ -31,7 +31,7 @@ import attrs
 
 from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step, StepWithoutAction, path_of
-from flowckpt.errors import StepDefinitionError, WorkflowChangedError, WorkflowDefinitionError
+from flowckpt.errors import StepDefinitionError, StepFailedError, WorkflowChangedError, WorkflowDefinitionError
 
 
 @attrs.define
@@ -99,6 +99,7 @@ class Replay:
         self._waiting = {result.path: result for result in recorded}
         self._spare = dict(spare or {})
         self._uses: dict[str, int] = {}
+        self._ephemeral: set[str] = set()
         self.dropped: list[StepResult] = []
         """Recorded results that are no longer part of the run."""
 
@@ -193,6 +194,7 @@ class Replay:
         self._uses[name] = occurrence + 1
         path = path_of(name, occurrence)
         if step.modifiers.is_ephemeral:
+            self._ephemeral.add(path)
             return Execute(path, step, self._where())
         if not self._waiting and not self._spare:
             return Execute(path, step, self._where())
@@ -233,6 +235,8 @@ class Replay:
 
     def _raised(self, error: BaseException) -> Command:
         if self._waiting and isinstance(error, Exception):
+            if isinstance(error, StepFailedError) and error.path in self._ephemeral:
+                return Crash(error)  # it failed now: a server that is down is no changed workflow
             if self._is_bound:
                 raise self._changed("raises before the record ends", f"raise {_raised_text(error)}") from error
             self._drop_rest()

@@ -16,7 +16,18 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 ROWS = {  # from the bottom up; imports go strictly downwards
     "ground": (
-        *("errors", "clock", "ids", "filesystem", "blocking", "process", "_version", "lazy"),
+        *(
+            "errors",
+            "clock",
+            "ids",
+            "filesystem",
+            "blocking",
+            "process",
+            "_version",
+            "lazy",
+            "per_function",
+            "installed_code",
+        ),
         "checkpoint.command_output",
     ),
     "records": ("dsl", "checkpoint", "events", "evidence.model"),

@@ -474,3 +474,16 @@ def test_a_step_that_says_how_to_be_adopted_and_never_would_be_is_refused_with_i
     with pytest.raises(StepDefinitionError, match=r"'pay' has \.adopt\(\), but no \.at_most_once\(\)") as refused:
         Replay(flow(), [], "w").start()
     assert "test_replay.py:" in refused.value.where
+
+
+def test_an_ephemeral_step_that_fails_during_a_replay_is_a_failure_and_no_changed_workflow():
+    def flow():
+        yield step("model").python(work).ephemeral()
+        yield step("fetch").python(work)
+
+    replay = Replay(flow(), [StepResult("fetch", function="test_replay:work")], "w")
+    command = replay.start()
+    assert isinstance(command, Execute)
+    crash = replay.throw(failure("model"))
+    assert isinstance(crash, Crash) and crash.error.path == "model"
+    assert list(replay.waiting) == ["fetch"]

@@ -17,6 +17,7 @@ from flowckpt.cli.checkpoint_evidence import verified_checkpoints
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.settings import choose_store
 from flowckpt.errors import CheckpointNotFoundError
+from flowckpt.manager.record import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import CheckpointStore, ChecksIntegrity, Finding, ListsRuns, OwnsRuns
 from flowckpt.stores.opening import open_store
 
@@ -86,12 +87,16 @@ def listed_runs(store: CheckpointStore) -> list[RunInfo]:
 
 
 def last_unfinished(store: CheckpointStore) -> RunInfo | None:
-    """Return the run that was updated last among those that are not completed.
+    """Return the run that was updated last among those that can be resumed: not complete, nor running, nor a task.
 
     Args:
         store: the store.
     """
-    unfinished = [info for info in listed_runs(store) if info.status is not Status.COMPLETED]
+    unfinished = [
+        info
+        for info in listed_runs(store)
+        if info.status not in (Status.COMPLETED, Status.RUNNING) and info.workflow_name != MANAGED
+    ]
     return max(unfinished, key=lambda info: info.updated_at, default=None)
 
 

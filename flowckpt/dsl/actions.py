@@ -7,9 +7,12 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
+from types import MethodType
 from typing import Any, ClassVar
 
 import attrs
+
+from flowckpt.per_function import per_function
 
 
 class Action:
@@ -81,16 +84,13 @@ def function_name(function: Callable[..., Any]) -> str:
     Args:
         function: a function, method, class, partial or callable object.
     """
-    try:
-        return _name_of_function(function)
-    except TypeError:  # an unhashable callable object cannot be a key of the cache
-        return _name_of_function.__wrapped__(function)
+    while isinstance(function, functools.partial | MethodType):  # new objects each time, called as what they call
+        function = function.func if isinstance(function, functools.partial) else function.__func__
+    return _name_of_function(function)
 
 
-@functools.lru_cache(maxsize=1024)
+@per_function
 def _name_of_function(function: Callable[..., Any]) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
     function = inspect.unwrap(function)
     named = function if hasattr(function, "__qualname__") else type(function)
     module = getattr(named, "__module__", None) or ""

@@ -25,7 +25,7 @@ from flowckpt.checkpoint.result import result_of
 from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
 from flowckpt.codec.blob import Recorded
-from flowckpt.codec.results import append_result, encode_time
+from flowckpt.codec.results import append_result
 from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.ending import Ending
 from flowckpt.engine.failures import REFUSALS, recorded_error, stale_step, step_failure
@@ -33,7 +33,7 @@ from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.resumption import kept_history, with_reusable, without_reusable
 from flowckpt.engine.settling import RUN, Settled, Settling
 from flowckpt.engine.superseded import NOT_UNDONE, Superseded, marks_of
-from flowckpt.engine.telling import evidence_event, failed_event, saved_event
+from flowckpt.engine.telling import answer_documents, evidence_event, failed_event, saved_event
 from flowckpt.engine.trying import Trying
 from flowckpt.engine.verifying import Verifying, is_open
 from flowckpt.errors import (
@@ -148,7 +148,7 @@ class Drive:
                     reasons = judge.reasons(step, result, is_behind_rerun=command.is_spare)
                     if reasons and (answer := judge.decide(reasons)) is not OnStale.REUSE:
                         if answer is OnStale.FAIL:
-                            raise stale_step(run, result.path, reasons)
+                            raise stale_step(run, result.path, reasons, is_at_most_once=step.modifiers.is_at_most_once)
                         if not judge.proves_done(step, result):
                             command = replay.rerun(command, keeps_rest=judge.policy.reuse is ReuseMode.INPUTS)
                             continue
@@ -176,7 +176,7 @@ class Drive:
                         code, arguments = fingerprint_of(action), arguments_of(action)
                         if modifiers.is_at_most_once or path in self.superseded:
                             settled = await self._settling().before(step, path, arguments)
-                            if settled.report is not None:
+                            if settled.report is not None and settled.report.verdicts:
                                 yield evidence_event(run, path, settled.report, "in_doubt")
                             if settled.reused is not None:
                                 self._keep(attrs.evolve(settled.reused, fingerprint=code))
@@ -219,6 +219,8 @@ class Drive:
                             is_undone = trying is None or trying.is_undone
                             marks = marks_of(modifiers, is_adopted=is_adopted, is_not_undone=not is_undone)
                         self._record(command, outcome, failure, duration_ms, started_at, tries, code, arguments, marks)
+                    else:
+                        self.in_doubt.discard(path)
                     self._in_flight = ()
                     saved = None
                     if failure is None and (modifiers.has_checkpoint or modifiers.is_at_most_once):
@@ -377,12 +379,9 @@ class Drive:
     def _answers(self) -> tuple[Any, ...]:
         """Return the answers to recorded claims that no checkpoint holds yet."""
         reports, told = self.judge.reports, self._told_reports
-        fresh = {path: report for path, report in reports.items() if told.get(path) is not report and report.verdicts}
+        fresh = {path: report for path, report in reports.items() if told.get(path) is not report}
         told.update(fresh)
-        return tuple(
-            {"path": path, "outcome": str(report.outcome), "verified_at": encode_time(report.verdicts[0].verified_at)}
-            for path, report in fresh.items()
-        )
+        return answer_documents(fresh)
 
     async def _mark(self, path: str) -> CheckpointSaved:
         """Save that a step begins that must not be done twice; what an earlier call left behind is no question now."""

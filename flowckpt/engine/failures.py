@@ -65,13 +65,16 @@ def step_failure(path: str, error: StepError) -> StepFailedError:
     )
 
 
-def stale_step(workflow_id: str, path: str, reasons: Sequence[Reason]) -> StaleStepError:
+def stale_step(
+    workflow_id: str, path: str, reasons: Sequence[Reason], *, is_at_most_once: bool = False
+) -> StaleStepError:
     """Return the error of a resume that stops at a stale result, with the commands that go on.
 
     Args:
         workflow_id: the run.
         path: the step.
         reasons: what moved.
+        is_at_most_once: whether the step must not be done twice on a guess.
     """
     kinds = {reason.kind for reason in reasons}
     options = [
@@ -83,12 +86,13 @@ def stale_step(workflow_id: str, path: str, reasons: Sequence[Reason]) -> StaleS
         if is_meant
     ]
     rerun, reuse = (" ".join(f"{option} {answer}" for option in options) for answer in ("rerun", "reuse"))
+    once = f" It is to be done at most once: only '--from {path}' repeats it." if is_at_most_once else ""
     return StaleStepError(
         workflow_id,
         path,
         reasons=[str(reason) for reason in reasons],
         remedy=f"To run it and what follows again: 'flowckpt resume {workflow_id} {rerun}'. To reuse its result all the "
-        f"same: 'flowckpt resume {workflow_id} {reuse}'. 'flowckpt plan {workflow_id}' shows it step by step.",
+        f"same: 'flowckpt resume {workflow_id} {reuse}'. 'flowckpt plan {workflow_id}' shows it step by step.{once}",
     )
 
 
@@ -125,6 +129,8 @@ def _formatted(error: BaseException) -> str:
     at = error.__traceback__
     while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith("flowckpt."):
         at = at.tb_next
+    if at is None and isinstance(error, FlowckptError):
+        return "\n".join(getattr(error, "__notes__", ()))  # no line of the user's: the message says it all
     try:
         text = "".join(traceback.format_exception(type(error), error, at))
     except Exception:  # a chained exception that cannot be shown must not hide this one

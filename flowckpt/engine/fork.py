@@ -15,6 +15,7 @@ from flowckpt import codec, hashing
 from flowckpt.blocking import finish_despite_cancel
 from flowckpt.checkpoint import CheckpointData, History, Reason, Status, StepResult
 from flowckpt.clock import Clock
+from flowckpt.codec.blob import Blob
 from flowckpt.codec.results import append_result, as_view, plain_tree
 from flowckpt.dsl import Workflow
 from flowckpt.engine.binding import BoundInputs, bind_inputs, rebind_inputs
@@ -33,7 +34,7 @@ from flowckpt.errors import (
     StaleCheckpointError,
     StepNotFoundError,
 )
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import CheckpointStore, SharesValues
 
 KEY = "forked_from"
 """In the metadata: the run and the checkpoint that a run was forked from."""
@@ -179,8 +180,17 @@ async def _saved(store: CheckpointStore, new_id: str, data: CheckpointData) -> b
                 return False
             raise RunExistsError(new_id)
         data = attrs.evolve(data, attempt=lease.attempt, sequence=lease.last_sequence + 1)
+        if isinstance(store, SharesValues) and (sizes := _large_values(data)):
+            await finish_despite_cancel(store.share_values(data.metadata[KEY]["workflow_id"], new_id, sizes))
         await finish_despite_cancel(store.save(new_id, data))
     return True
+
+
+def _large_values(data: CheckpointData) -> dict[str, int]:
+    view = as_view(data.step_results)
+    held = [blob for blobs in view.history.blobs.values() for blob in blobs.values()]
+    held += [each for each in (data.held_inputs, data.held_snapshot) if isinstance(each, Blob)]
+    return {blob.digest: blob.size for blob in held}
 
 
 def _is_the_same(found: CheckpointData, data: CheckpointData) -> bool:

@@ -33,6 +33,15 @@ def _on_code_change(value: object) -> OnStale | None:
     return _choice(OnStale, "on_code_change", value)
 
 
+class _HowFilesAreChecked(StrEnum):
+    HASH = "hash"
+    STAT = "stat"
+
+
+def _verify(value: object) -> str | None:
+    return _choice(_HowFilesAreChecked, "verify", value)
+
+
 def _reuse(value: object) -> ReuseMode | None:
     return _choice(ReuseMode, "reuse", value)
 
@@ -67,7 +76,7 @@ class RunOptions:
     on_stale: OnStale | None = attrs.field(default=None, converter=_on_stale)
     on_code_change: OnStale | None = attrs.field(default=None, converter=_on_code_change)
     reuse: ReuseMode | None = attrs.field(default=None, converter=_reuse)
-    verify: str | None = None
+    verify: str | None = attrs.field(default=None, converter=_verify)
     from_step: str | None = None
     force: bool = False
     allow_network: Sequence[str] = ()

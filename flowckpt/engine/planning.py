@@ -31,6 +31,9 @@ from flowckpt.replay import Crash, Execute, Finish, Replay, Restore
 if TYPE_CHECKING:
     from flowckpt.evidence.verdict import VerificationReport
 
+MOST_ASSUMED = 8
+"""How many steps are named that a step's plan assumes to return the same again; a long loop has thousands."""
+
 
 class PlanStopped(BaseException):
     """No error, and no `Exception`: raised where the generator uses the output of a step that a plan does not run."""
@@ -201,7 +204,7 @@ class Planning:
             reason = Reason(ReasonKind.STARTED, "it was started, and its end was never recorded; it is run again")
             self._steps.append(PlannedStep(path, Decision.IN_DOUBT, (reason,), location=command.location))
         else:
-            self._steps.append(PlannedStep(path, Decision.NEW, assumes=tuple(self._reruns), location=command.location))
+            self._steps.append(PlannedStep(path, Decision.NEW, assumes=self._assumed(), location=command.location))
             self._reruns.append(path)
         return None
 
@@ -237,8 +240,13 @@ class Planning:
         reasons = (Reason(ReasonKind.STARTED, f"{ended}; {said}"), *evidence_reasons(report))
         self._steps.append(PlannedStep(command.path, Decision.IN_DOUBT, reasons, location=command.location))
 
+    def _assumed(self) -> tuple[str, ...]:
+        """Return the steps that run again before the next one: one where the first drags all others along, else a few."""
+        is_prefix = self.resumption.judge.policy.reuse is ReuseMode.PREFIX
+        return tuple(self._reruns[: 1 if is_prefix else MOST_ASSUMED])
+
     def _add(self, result: StepResult, decision: Decision, reasons: tuple[Reason, ...]) -> None:
-        assumes = tuple(self._reruns)
+        assumes = self._assumed()
         self._steps.append(PlannedStep(result.path, decision, reasons, assumes, result.duration_ms, result.location))
         if decision is not Decision.REUSE:
             self._reruns.append(result.path)

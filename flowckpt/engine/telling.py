@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from flowckpt.checkpoint import CheckpointData
+from flowckpt.codec.results import encode_time
 from flowckpt.errors import FlowckptError
 from flowckpt.events import CheckpointFailed, CheckpointSaved, EvidenceFailed, EvidenceVerified
 
@@ -46,6 +48,19 @@ def evidence_event(
         moment: `now` after the step, `resume`, or `in_doubt`.
     """
     if report.verified or report.outcome == "no_evidence":
-        return EvidenceVerified(workflow_id, path, moment, len(report.verdicts))
+        return EvidenceVerified(workflow_id, path, moment, report.verified_count)
     details = tuple(each.error for each in report.verdicts if each.error is not None and each.is_against)
     return EvidenceFailed(workflow_id, path, moment, report.reason, details)
+
+
+def answer_documents(reports: Mapping[str, VerificationReport]) -> tuple[Any, ...]:
+    """Return what a checkpoint records of the answers that a resume got.
+
+    Args:
+        reports: the answers, by the path of the step whose claims they are.
+    """
+    return tuple(
+        {"path": path, "outcome": str(report.outcome), "verified_at": encode_time(report.verdicts[0].verified_at)}
+        for path, report in reports.items()
+        if report.verdicts
+    )

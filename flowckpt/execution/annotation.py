@@ -6,7 +6,12 @@ import functools
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Coroutine
+from types import FunctionType, MethodType
 from typing import Any
+
+from flowckpt.per_function import per_function
+
+_AS_IT_STANDS = object()
 
 
 def return_annotation(function: Callable[..., Any]) -> Any:
@@ -18,28 +23,39 @@ def return_annotation(function: Callable[..., Any]) -> Any:
     Args:
         function: a function, method, class, partial or callable object.
     """
-    try:
-        return _cached(function)
-    except TypeError:  # an unhashable callable object
-        return _cached.__wrapped__(function)
+    if type(function) is not FunctionType:
+        while isinstance(function, functools.partial | MethodType):
+            function = function.func if isinstance(function, functools.partial) else function.__func__
+        if inspect.isclass(function):
+            return function
+        if not hasattr(function, "__annotations__") and hasattr(type(function), "__call__"):
+            function = type(function).__call__
+    plain = inspect.unwrap(function) if hasattr(function, "__wrapped__") else function
+    found = _looked_up(plain)
+    return _awaited(plain.__annotations__["return"]) if found is _AS_IT_STANDS else found
 
 
-@functools.lru_cache(maxsize=1024)
-def _cached(function: Callable[..., Any]) -> Any:
-    while isinstance(function, functools.partial):
-        function = function.func
-    if inspect.isclass(function):
-        return function
-    if not hasattr(function, "__annotations__") and hasattr(type(function), "__call__"):
-        function = type(function).__call__
-    plain = inspect.unwrap(function)
+@per_function
+def _looked_up(function: Callable[..., Any]) -> Any:
+    """Return what had to be looked up by name.
+
+    What stands there as it is must not be kept: it may be a class that is defined beside a nested function, and that
+    refers to the function and so keeps it alive. Names are looked up in the module alone.
+    """
     try:
-        annotation = getattr(plain, "__annotations__", {}).get("return", Any)
+        annotation = getattr(function, "__annotations__", {}).get("return", Any)
     except Exception:  # evaluated only now (Python 3.14), and naming what exists only for type checkers
         return Any
+    if annotation is Any:
+        return Any
     if isinstance(annotation, str) or not _is_resolved(annotation):
-        annotation = _resolved(plain)
-    if typing.get_origin(annotation) in (Awaitable, Coroutine):  # a plain function that returns one is awaited
+        return _awaited(_resolved(function))
+    return _AS_IT_STANDS
+
+
+def _awaited(annotation: Any) -> Any:
+    """Return what a plain function returns in the end: where that is awaitable, it is awaited."""
+    if type(annotation) is not type and typing.get_origin(annotation) in (Awaitable, Coroutine):
         return typing.get_args(annotation)[-1]
     return annotation
 

@@ -255,7 +255,7 @@ class CheckpointManager:
             The state, the completed and the remaining steps, and those in doubt; None where there is no such task.
 
         Raises:
-            StaleStepError: the evidence of that checkpoint does not hold any more (with `auto_verify`).
+            StaleStepError: evidence of it, or of what led to it, does not hold any more (with `auto_verify`).
             CheckpointCorruptedError: its record is damaged.
             ForeignRecordError: it is a run of the engine.
         """
@@ -270,14 +270,14 @@ class CheckpointManager:
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint.
-            StaleStepError: its evidence does not hold any more (with `auto_verify`).
+            StaleStepError: its evidence, or that of what led to it, does not hold any more (with `auto_verify`).
             CheckpointCorruptedError: the record is damaged.
         """
         log, index = await self._tasks.found(checkpoint_id)
         return await restore(self.store, log, index, self._verifying)
 
     async def rollback_to_checkpoint(self, checkpoint_id: str) -> Any:
-        """Verify a checkpoint again and make it the one behind which the task goes on; return its state.
+        """Verify a checkpoint and those that led to it again, and go on behind it; return its state.
 
         Later checkpoints stay in the list, and can be rolled forward to. Begun steps are given up: what they would
         commit belongs to the state that was left.
@@ -287,7 +287,7 @@ class CheckpointManager:
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint.
-            StaleStepError: its evidence does not hold any more, or nobody can tell; nothing was changed.
+            StaleStepError: its evidence, or that of what led to it, does not hold, or nobody can tell; nothing changed.
             RunLockedError: another process owns the task.
             CheckpointStorageError: the store failed.
         """
@@ -297,7 +297,7 @@ class CheckpointManager:
             log = task.log
             if index >= len(log.committed) or log.committed[index] != step or not log.is_live(index):
                 raise CheckpointNotFoundError(step.task_id, step.id)
-            await self._verifying.refuse_stale(log, step)
+            await self._verifying.refuse_stale(log, index)
             snapshot = (await load(self.store, step)).snapshot
             await task.save(Reason.MANUAL, "@rollback", begun=(), metadata=log.metadata(head=index))
             log.head, log.begun, log.is_finished = index, {}, False
@@ -320,7 +320,9 @@ class CheckpointManager:
     async def get_last_verified_checkpoint(
         self, task_id: str, checkpoint_type: str | None = None
     ) -> TaskCheckpoint | None:
-        """Return the newest checkpoint that counts and whose evidence holds now; None where there is none.
+        """Return the newest checkpoint to go on from; None where there is none.
+
+        It has evidence that holds now, and so does the evidence of all checkpoints that led to it.
 
         Args:
             task_id: the task.
@@ -329,8 +331,7 @@ class CheckpointManager:
         log = await self._tasks.log_of(task_id)
         if log is None:
             return None
-        steps = [step for step in log.live_chain() if checkpoint_type in (None, step.checkpoint_type)]
-        found = await self._verifying.newest_that_holds(log, steps)
+        found = await self._verifying.newest_to_go_on_from(log, checkpoint_type)
         return None if found is None else await load(self.store, found)
 
     async def get_checkpoint(self, checkpoint_id: str) -> TaskCheckpoint:

@@ -9,6 +9,7 @@ from typing import Any
 from flowckpt.clock import Clock
 from flowckpt.errors import EvidenceCaptureError, EvidenceError, EvidenceNotVerifiedError, StaleStepError
 from flowckpt.evidence.model import EvidencePack, State
+from flowckpt.evidence.settings import StepFacts
 from flowckpt.evidence.verdict import Moment, PackOutcome, VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
 from flowckpt.manager.records import CommittedStep
@@ -96,26 +97,62 @@ class Verifying:
         """
         return await self._verifier_of(log).verify_evidence_pack(step.evidence_pack, moment=Moment.RESUME)
 
-    async def refuse_stale(self, log: TaskLog, step: CommittedStep) -> None:
-        """Refuse a step whose claims do not hold any more. One without claims is as true as it ever was.
+    async def reports_of(self, log: TaskLog, steps: Sequence[CommittedStep]) -> list[VerificationReport]:
+        """Check the recorded claims of many steps against the world now, in one go.
 
         Args:
             log: the task.
-            step: the step.
+            steps: the steps.
+        """
+        packs = [(step.evidence_pack, StepFacts()) for step in steps]
+        return await self._verifier_of(log).verify_packs(packs, moment=Moment.RESUME)
+
+    async def refuse_stale(self, log: TaskLog, index: int) -> None:
+        """Refuse a step where its claims, or those of a step that led to it, do not hold any more.
+
+        One without claims is as true as it ever was.
+
+        Args:
+            log: the task.
+            index: the step.
 
         Raises:
-            StaleStepError: they do not hold, or nobody can tell.
+            StaleStepError: they do not hold, or nobody can tell; it names all these steps.
         """
-        report = await self.report_of(log, step)
-        if report.outcome in (PackOutcome.VERIFIED, PackOutcome.NO_EVIDENCE):
+        steps = _with_claims(log.live_chain(index))[::-1]
+        reports = await self.reports_of(log, steps)
+        stale = {
+            step.path: [f"evidence: {each}" for each in (_found_in(report) or (report.reason,))]
+            for step, report in zip(steps, reports, strict=True)
+            if not _may_stay(report)
+        }
+        if not stale:
             return
+        (path, reasons), *others = stale.items()
         raise StaleStepError(
-            step.task_id,
-            step.path,
-            reasons=[f"evidence: {each}" for each in (_found_in(report) or (report.reason,))],
+            log.task_id,
+            path,
+            reasons=reasons,
+            others=dict(others),
             remedy="Mend what it left behind; or go back, with rollback_to_checkpoint, to what "
             "get_last_verified_checkpoint finds.",
         )
+
+    async def newest_to_go_on_from(self, log: TaskLog, checkpoint_type: str | None) -> CommittedStep | None:
+        """Return the newest step behind which a task can go on: its claims hold now, and so do all that led to it.
+
+        Args:
+            log: the task.
+            checkpoint_type: what kind of step, or None for any.
+        """
+        steps = _with_claims(log.live_chain(log.head))[::-1]
+        found = None
+        for step, report in zip(steps, await self.reports_of(log, steps), strict=True):
+            if not _may_stay(report):
+                break
+            if report.verified and checkpoint_type in (None, step.checkpoint_type):
+                found = step
+        return found
 
     async def newest_that_holds(self, log: TaskLog, steps: Sequence[CommittedStep]) -> CommittedStep | None:
         """Return the first of some steps that has claims, and whose claims hold now.
@@ -128,6 +165,14 @@ class Verifying:
             if step.has_claims and (await self.report_of(log, step)).verified:
                 return step
         return None
+
+
+def _with_claims(steps: Sequence[CommittedStep]) -> list[CommittedStep]:
+    return [step for step in steps if step.has_claims]
+
+
+def _may_stay(report: VerificationReport) -> bool:
+    return report.outcome in (PackOutcome.VERIFIED, PackOutcome.NO_EVIDENCE)
 
 
 async def _captured(verifier: EvidenceVerifier, pack: EvidencePack) -> EvidencePack:

@@ -30,15 +30,15 @@ async def restore(store: CheckpointStore, log: TaskLog, index: int, verifying: V
         store: where the task lies.
         log: what the task has done.
         index: the step; -1 for the beginning.
-        verifying: checks the step's evidence, where that is to be done unasked.
+        verifying: checks the evidence of the step and of those that led to it, where that is to be done unasked.
 
     Raises:
-        StaleStepError: its evidence does not hold any more.
+        StaleStepError: some of it does not hold any more.
     """
     checkpoint = None
     if index >= 0:
         if verifying.is_automatic:
-            await verifying.refuse_stale(log, log.committed[index])
+            await verifying.refuse_stale(log, index)
         checkpoint = await load(store, log.committed[index])
     return RestoredTask(
         log.task_id,

@@ -75,10 +75,14 @@ class TaskLog:
         """Return the steps whose checkpoints the store holds, newest first."""
         return [self.committed[index] for index in sorted(self.live.values(), reverse=True)]
 
-    def live_chain(self) -> list[CommittedStep]:
-        """Return those of them that led to where the task stands, newest first."""
+    def live_chain(self, index: int) -> list[CommittedStep]:
+        """Return those of them that led to one, itself included, newest first.
+
+        Args:
+            index: the step; -1 for the beginning.
+        """
         live = set(self.live.values())
-        found, index = [], self.head
+        found = []
         while index >= 0:
             if index in live:
                 found.append(self.committed[index])

@@ -90,7 +90,11 @@ def evidence_reasons(report: VerificationReport) -> tuple[Reason, ...]:
         return ()
     is_proved = report.outcome == "failed"
     found = [
-        Reason(ReasonKind.EVIDENCE, "; ".join([verdict.error, *verdict.details]), is_proved)
+        Reason(
+            ReasonKind.EVIDENCE,
+            "; ".join([verdict.error, *(each for each in verdict.details if each not in verdict.error)]),
+            is_proved,
+        )
         for verdict in report.verdicts
         if verdict.error is not None and verdict.is_against
     ]

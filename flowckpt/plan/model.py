@@ -29,7 +29,7 @@ class PlannedStep:
         path: the step.
         decision: what would be done with it.
         reasons: why it is not simply reused; a reused one has reasons only where the policy sets them aside.
-        assumes: steps that run again before it, and are taken to return what they returned before.
+        assumes: the first of the steps that run again before it, and are taken to return what they returned before.
         duration_ms: how long it took when it was recorded, in milliseconds; None where it was not.
         location: `file:line` of its `yield`, where known.
     """

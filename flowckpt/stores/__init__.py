@@ -11,11 +11,12 @@ from flowckpt.stores.base import (
     DeletesCheckpoints,
     Finding,
     KeepsAttempts,
-    ListsAttempts,
     Lease,
+    ListsAttempts,
     ListsRuns,
     NotesBeginnings,
     OwnsRuns,
+    SharesValues,
 )
 
 if TYPE_CHECKING:
@@ -40,13 +41,14 @@ __all__ = [
     "FileCheckpointStore",
     "Finding",
     "KeepsAttempts",
-    "ListsAttempts",
     "Lease",
+    "ListsAttempts",
     "ListsRuns",
     "MemoryCheckpointStore",
     "NotesBeginnings",
     "OwnsRuns",
     "PostgresCheckpointStore",
+    "SharesValues",
     "SqliteCheckpointStore",
     "open_store",
 ]

@@ -20,7 +20,7 @@ The five methods are all that the engine needs. What a store can do beyond them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -239,6 +239,21 @@ class ListsAttempts(Protocol):
 
         Raises:
             CheckpointCorruptedError: its record is damaged.
+        """
+        ...
+
+
+@runtime_checkable
+class SharesValues(Protocol):
+    """A store in which two runs can have a large value without two copies of it."""
+
+    async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
+        """Prepare a save that names large values of another run. What cannot be shared, the save copies.
+
+        Args:
+            source_id: the run that has them.
+            workflow_id: the run that is to have them too; the caller owns it.
+            sizes: the length of each in bytes, by its digest.
         """
         ...
 

@@ -63,9 +63,10 @@ def open_store(spec: str) -> Any:
     found = metadata.entry_points(group=ENTRY_POINTS, name=scheme)
     for entry_point in found:
         return entry_point.load()(rest)
+    shown = f"{scheme}:…" if "@" in rest else spec  # it may hold a password
     others = sorted({entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)})
     raise StoreSpecError(
-        f"no store knows the scheme {scheme!r} of {spec!r}",
-        spec=spec,
+        f"no store knows the scheme {scheme!r} of {shown!r}",
+        spec=shown,
         remedy=f"Known here: {', '.join([*_BUILT_IN, *others])}.",
     )

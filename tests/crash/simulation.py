@@ -43,8 +43,11 @@ CHANGES = (
 
 
 class Inode:
+    numbers = itertools.count(1)
+
     def __init__(self, role: str) -> None:
         self.role = role
+        self.number = next(Inode.numbers)
 
 
 class File(Inode):
@@ -166,7 +169,7 @@ class Disk:
             if id(inode) not in copies:
                 if isinstance(inode, File):
                     copies[id(inode)] = file = File(inode.role, inode.legal(random, choice))
-                    file.links = 0
+                    file.links, file.number = 0, inode.number
                     file.is_writable = (
                         inode.is_writable if choice == "everything" else (random or self.random).random() < 0.5
                     )
@@ -195,6 +198,7 @@ class Disk:
                 return copies[id(inode)]
             if isinstance(inode, File):
                 copies[id(inode)] = file = File(inode.role, inode.disk)
+                file.number = inode.number
                 file.data, file.dirty = bytearray(inode.data), set(inode.dirty)
                 file.is_size_dirty, file.links = inode.is_size_dirty, inode.links
                 file.is_writable = inode.is_writable
@@ -428,7 +432,7 @@ class SimulatedFileSystem:
         self.called("status", "")
         inode = self.inode(file)
         if isinstance(inode, File):
-            return FileStatus(len(inode.data), inode.links, False, True, inode.is_writable)
+            return FileStatus(len(inode.data), inode.links, False, True, inode.is_writable, inode.number)
         return FileStatus(0, 0 if inode.is_removed else 2, is_directory=True, is_regular=False)
 
     def is_untouched(self, file: int) -> bool:
@@ -444,6 +448,10 @@ class SimulatedFileSystem:
     def exists(self, parent: int, name: str) -> bool:
         self.called("exists", name)
         return name in self.directory(parent).names
+
+    def is_named(self, file: int, parent: int, name: str) -> bool:
+        self.called("is_named", name)
+        return self.directory(parent).names.get(name) is self.inode(file)
 
     def lock(self, file: int) -> bool:
         self.called("lock", "")

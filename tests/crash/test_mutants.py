@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 
 import pytest
 
@@ -10,15 +11,15 @@ import flowckpt.stores.file.claim
 import flowckpt.stores.file.clearing
 import flowckpt.stores.file.image
 import flowckpt.stores.file.owning
-from flowckpt.errors import FencedError, RunLockedError
+from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
 from flowckpt.stores.file.directory import newest_owner, read_image
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.file.line import seal
-from flowckpt.stores.file.names import LOCK, segment_name, segment_numbers
+from flowckpt.stores.file.names import LOCK, marked_segment, segment_name, segment_numbers
 from flowckpt.stores.file.owned import OwnedRun
 from flowckpt.stores.file.writer import SegmentWriter
 from tests.crash.simulation import File, SimulatedFileSystem
-from tests.crash.workload import BrokenPromise, Tally, Workload, patched
+from tests.crash.workload import RUN, BrokenPromise, Entry, Tally, Workload, done, patched
 
 
 def in_turn(life):
@@ -131,7 +132,7 @@ def claiming_a_number_given_up(life):
 
 def claiming_while_the_owner_looks(life):
     """A claim was given up, so the owner looks around; at each point of that another one claims, and saves."""
-    for count in range(3):
+    for count in range(4):
         life.acquire(steal=True)
         owner = life.writers[-1]
         life.save(owner)
@@ -140,14 +141,137 @@ def claiming_while_the_owner_looks(life):
         points = iter(range(count, -1, -1))
 
         def at_point(name, role, points=points):
-            if name in ("set_writable", "write") and next(points, None) == 0 and life.acquire(steal=True):
+            if name in ("set_writable", "unlink", "write") and next(points, None) == 0 and life.acquire(steal=True):
                 life.save(life.writers[-1])
 
         life.disk.before_change = at_point
         life.save(owner)
         life.attach()
         life.examine()
+        marks = [marked_segment(name) for name in life.segments()[0].names]
+        if life.writers[-1] is owner and owner.attempt in marks:
+            raise BrokenPromise("a mark that was found to mean nothing stays, so each save looks")
         life.save(owner)
+        life.examine()
+
+
+def changing_modes_from_outside(life):
+    """After a steal somebody makes all files writable; then the one that was stolen from wakes up."""
+    life.acquire(steal=False)
+    life.save(life.writers[0])
+    life.acquire(steal=True)
+    owner, thief = life.writers
+    life.save(thief)
+    for file in life.segments()[1].values():
+        file.is_writable = True
+    life.save(owner)
+    life.examine()
+    life.save(thief)
+    life.examine()
+
+
+def linking_from_outside(life):
+    """A backup gives each file one more name, before a steal or after it."""
+    for is_before in (True, False):
+        life.acquire(steal=True)
+        owner = life.writers[-1]
+        life.save(owner)
+        files = list(life.segments()[1].values())
+        for file in files if is_before else ():
+            file.links += 1
+        life.save(owner)
+        life.acquire(steal=True)
+        for file in () if is_before else files:
+            file.links += 1
+        life.save(owner)
+        life.examine()
+        life.save(life.writers[-1])
+        life.examine()
+
+
+def saving_while_a_clear_is_finished(life):
+    """A clear stopped behind its tombstone, so there is no run; the former owner saves while the rest is removed."""
+    for count in range(16):
+        life.acquire(steal=False)
+        life.save(life.writers[-1])
+        life.acquire(steal=True)
+        victim, owner = life.writers
+        life.save(owner)
+        life.kill(victim)  # so its lock can be had, which the owner has not taken yet
+        first = life.opened(life.disk)
+        first.attempt = 10**6
+        life.disk.fail = lambda name, role: errno.EIO if (name, role) == ("unlink", segment_name(1)) else 0
+        with life.in_flight(first, {()}), contextlib.suppress(CheckpointStorageError):
+            done(first.store.clear(RUN))
+        life.disk.fail = lambda name, role: 0
+        life.kill(first)
+        life.possible, life.begun, life.acknowledged_sequence = {()}, 0, 0
+        life.examine()
+        late = Entry(owner.last_sequence + 1, "late", (*owner.outputs, "late")).data(owner.attempt)
+        points = iter(range(count, -1, -1))
+
+        def at_point(name, role, owner=owner, late=late, points=points):
+            if next(points, None) == 0:
+                with life.as_process(owner):
+                    try:
+                        done(owner.store.save(RUN, late))
+                    except (FencedError, CheckpointStorageError):
+                        return
+                raise BrokenPromise(f"a save into a cleared run was acknowledged, before {name} of {role}")
+
+        life.disk.before_change = at_point
+        life.clear(life.opened(life.disk))
+        life.attach()
+        life.examine()
+
+
+def waking_up_in_a_new_run(life):
+    """A thief sleeps while the run is cleared and begun anew in the same directory; then it gives its claim up."""
+    life.acquire(steal=False)
+    life.save(life.writers[0])
+    life.acquire(steal=True)
+    victim, thief = life.writers
+    life.kill(victim)
+    life.writers.remove(thief)
+
+    def at_point(name, role):
+        if name == "remove_directory":
+            life.disk.before_change = lambda name, role: None
+            life.possible, life.begun, life.acknowledged_sequence = {()}, 0, 0
+            life.acquire(steal=False)
+            life.save(life.writers[-1])
+            life.kill(life.writers[-1])
+            life.acquire(steal=False)
+            life.save(life.writers[-1])
+            beginners.extend([life.possible, life.begun, life.acknowledged_sequence, life.writers.pop()])
+
+    beginners = []
+    life.disk.before_change = at_point
+    life.clear(life.opened(life.disk))
+    life.attach()
+    life.possible, life.begun, life.acknowledged_sequence, owner = beginners
+    owner.epoch = life.epoch
+    assert owner.attempt == thief.attempt, "the thief's number is another one's now"
+    life.examine()
+    with life.as_process(thief):
+        done(thief.store.release(RUN))
+    life.examine()
+    life.save(owner)
+    life.examine()
+
+
+def stopping_claims_that_were_marked(life):
+    """A claim that another one marked is given up, which fails somewhere; the next claim tidies up."""
+    for count in range(1, 4):
+        life.acquire(steal=True)
+        life.save(life.writers[-1])
+        life.acquire(steal=True)
+        life.acquire(steal=True)
+        between, last = life.writers[-2:]
+        life.release(last)
+        life.fail_at(count)
+        life.release(between)
+        life.fail_at(None)
         life.examine()
 
 
@@ -159,6 +283,11 @@ SCENES = [
     saving_after_failures,
     claiming_a_number_given_up,
     claiming_while_the_owner_looks,
+    changing_modes_from_outside,
+    linking_from_outside,
+    saving_while_a_clear_is_finished,
+    waking_up_in_a_new_run,
+    stopping_claims_that_were_marked,
 ]
 
 
@@ -274,7 +403,7 @@ def no_look_behind_the_first_line(monkeypatch):
 
     def init(self, *given, **options):
         original(self, *given, **options)
-        self._has_looked = True
+        self._next_look = float("inf")
 
     monkeypatch.setattr(SegmentWriter, "__init__", init)
 
@@ -283,17 +412,56 @@ def take_the_mark_away_after_the_look(monkeypatch):
     """Look, then take the mark away: it may be another one's by then."""
 
     def newest(self):
-        filesystem = self._filesystem
-        if self._has_looked and filesystem.is_untouched(self._file):
+        if self._next_look > 0 and self._filesystem.is_untouched(self._file):
             return self.number
-        if not filesystem.status(self._file).links:
-            return None
-        names = filesystem.names(self._directory)
-        filesystem.set_writable(self._file, True)
-        self._has_looked = True
-        return max([self.number, *segment_numbers(names)])
+        newest = newest_or_none(self)
+        self._take_mark_away()
+        self._next_look = 1
+        return newest
 
     monkeypatch.setattr(SegmentWriter, "_newest_number", newest)
+
+
+def never_take_the_mark_away(monkeypatch):
+    """Look, find nothing, and look again at each save."""
+    monkeypatch.setattr(SegmentWriter, "_take_mark_away", lambda self: None)
+
+
+def mark_by_the_mode_alone(monkeypatch):
+    """Rest upon the mode, which `chmod -R` gives back."""
+
+    class Linkless(SimulatedFileSystem):
+        def link(self, parent, source, target):
+            if marked_segment(target) is None:
+                super().link(parent, source, target)
+
+    return Linkless
+
+
+def mark_by_the_name_alone(monkeypatch):
+    """Rest upon the count of names, which is one again while a clear removes both."""
+
+    class Modeless(SimulatedFileSystem):
+        def set_writable(self, file, is_writable):
+            pass
+
+    return Modeless
+
+
+def unlink_by_a_stale_name(monkeypatch):
+    """Give a claim up by the name of its segment, which may be another one's by now."""
+
+    def give_up(self):
+        if not self.has_written:
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(self._directory, segment_name(self.number))
+
+    monkeypatch.setattr(SegmentWriter, "give_up", give_up)
+
+
+def leave_marks_of_what_has_gone(monkeypatch):
+    """Sweep temporary files, and nothing else."""
+    monkeypatch.setattr(flowckpt.stores.file.claim, "marked_segment", lambda name: None)
 
 
 def read_before_the_claim(monkeypatch):
@@ -462,6 +630,11 @@ MUTANTS = {
     mark_after_the_reading: saving_into_a_claim,
     no_look_behind_the_first_line: claiming_a_number_given_up,
     take_the_mark_away_after_the_look: claiming_while_the_owner_looks,
+    never_take_the_mark_away: claiming_while_the_owner_looks,
+    mark_by_the_mode_alone: changing_modes_from_outside,
+    mark_by_the_name_alone: saving_while_a_clear_is_finished,
+    unlink_by_a_stale_name: waking_up_in_a_new_run,
+    leave_marks_of_what_has_gone: stopping_claims_that_were_marked,
     read_before_the_claim: saving_into_a_claim,
     retry_a_failed_sync: saving_after_failures,
     go_on_after_a_failure: saving_after_failures,

@@ -19,11 +19,13 @@ import flowckpt.stores.file.blobs
 import flowckpt.stores.file.claim
 import flowckpt.stores.file.directory
 import flowckpt.stores.file.reading
+import flowckpt.stores.file.writer
 from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import CheckpointData, StepResult
 from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunLockedError
 from flowckpt.process import ProcessIdentity
 from flowckpt.stores import FileCheckpointStore
+from flowckpt.stores.file.names import marked_segment, segment_name
 from flowckpt.testing import FakeClock
 from tests.crash.simulation import CHANGES, Disk
 
@@ -65,6 +67,7 @@ def patched(monkeypatch) -> Processes:
         monkeypatch.setattr(module.secrets, "token_hex", lambda n: f"{next(tokens):016x}")
     for module in (flowckpt.stores.file.claim, flowckpt.stores.file.reading):
         monkeypatch.setattr(module, "is_alive", processes.is_alive)
+    monkeypatch.setattr(flowckpt.stores.file.writer, "monotonic", lambda: 0.0)  # the marks alone must do
     monkeypatch.setattr(flowckpt.stores.file.directory, "_LOOKS", 1)
     monkeypatch.setattr(flowckpt.stores.file.directory, "_LOOK_SECONDS", 0)
     return processes
@@ -235,7 +238,7 @@ class Workload:
                     raise BrokenPromise(f"{choice}: the sequence fell back to {lease.last_sequence}")
                 entry = Entry(lease.last_sequence + 1, "recovered", (*seen[1], "recovered"))
                 done(writer.store.save(RUN, entry.data(lease.attempt)))
-            self.no_temporaries(disk)
+            self.no_left_overs(disk)
             writer.mount.kill()
             expected = ((*seen[0], (entry.sequence, "recovered", len(entry.outputs))), entry.outputs)
             for again in (disk, disk.after_power_cut(None, "nothing")):
@@ -263,12 +266,16 @@ class Workload:
                 raise BrokenPromise(f"{choice}: descriptors were left open: {reader.mount.open_files}")
         return found
 
-    def no_temporaries(self, disk):
+    def no_left_overs(self, disk):
         places = [disk.root]
         while places:
-            for name, inode in places.pop().names.items():
+            names = places.pop().names
+            for name, inode in names.items():
                 if name.startswith(".new-"):
                     raise BrokenPromise(f"a temporary file of a dead process was left: {name}")
+                marked = marked_segment(name)
+                if marked is not None and segment_name(marked) not in names:
+                    raise BrokenPromise(f"the mark of a segment that has gone was left: {name}")
                 if hasattr(inode, "names"):
                     places.append(inode)
 
@@ -284,6 +291,8 @@ class Workload:
 
     def step(self):
         chance = self.random.random()
+        if self.random.random() < 0.1:
+            self.meddle()
         if self.random.random() < 0.15:
             self.fail_soon()
         self.may_nest = self.random.random() < self.nesting
@@ -312,6 +321,22 @@ class Workload:
             self.save(others[-1])
         elif self.acquire(steal=True) and self.random.random() < 0.7:
             self.save(self.writers[-1])
+
+    def segments(self, disk=None):
+        """The directory of the run and the files of its segments, by name; without a call of anybody."""
+        root = (disk or self.disk).root
+        runs = None if root is None else root.names.get("runs")
+        run = None if runs is None else runs.names.get(RUN)
+        names = {} if run is None else run.names
+        return run, {name: inode for name, inode in names.items() if name.endswith(".jsonl")}
+
+    def meddle(self):
+        """Somebody who knows nothing of the store changes modes, or makes a backup of hard links."""
+        _, segments = self.segments()
+        is_backup = self.random.random() < 0.3
+        for file in segments.values():
+            file.is_writable = True
+            file.links += is_backup
 
     def fail_soon(self):
         self.is_failing = True

@@ -390,13 +390,31 @@ def test_a_doubt_outlives_an_attempt_in_which(second: Callable[[Any], None], reo
     dies(reopen(), later, 4, is_after=True)
     assert latest(reopen()).in_flight == ("pay",)
     second(reopen())
-    assert latest(reopen()).in_flight == ("pay",)
+    assert "pay" in latest(reopen()).in_flight
     world.clear()
     for _ in range(2):
         assert is_in_doubt(reopen(), later).path == "pay"
+        assert "pay" in latest(reopen()).in_flight
     assert paid == []
     assert resume(reopen(), later, force=True).output == "receipt 5"
     assert (paid, latest(reopen()).in_flight) == ([5], ())
+
+
+def test_a_step_that_is_never_recorded_is_no_longer_told_as_unended_once_it_has_ended(
+    reopen: Callable[[], Any],
+) -> None:
+    @workflow("flow")
+    def flow() -> Generator[Any, Any, None]:
+        yield step("model").python(note, "model").ephemeral()
+        yield step("b").python(note, "b").checkpoint()
+
+    world["stops"] = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        WorkflowEngine(reopen()).run_sync(flow, workflow_id="run")
+    assert latest(reopen()).in_flight == ("model",)
+    world.clear()
+    assert resume(reopen(), flow).status == "completed"
+    assert asyncio.run(reopen().load("run", "b")).in_flight == ()
 
 
 def test_a_step_that_is_left_by_ctrl_c_or_by_a_cancel_is_in_doubt(reopen: Callable[[], Any]) -> None:
@@ -433,7 +451,8 @@ def test_a_step_that_is_left_by_ctrl_c_or_by_a_cancel_is_in_doubt(reopen: Callab
 def test_a_failed_step_may_have_been_done_and_its_failure_stays_if_it_was_handled(reopen: Callable[[], Any]) -> None:
     world["late"] = True
     flow = one(BLIND)
-    assert WorkflowEngine(reopen()).run_sync(flow, workflow_id="run").error.failed_with(OSError)
+    failed: Any = WorkflowEngine(reopen()).run_sync(flow, workflow_id="run").error
+    assert failed.failed_with(OSError)
     world.clear()
     for _ in range(3):
         assert is_in_doubt(reopen(), flow).detail.startswith("it failed; ")
@@ -485,6 +504,30 @@ def test_who_lost_the_run_does_not_do_what_must_not_be_done_twice(reopen: Callab
 
     asyncio.run(both())
     assert paid == [5]
+
+
+STOLEN: list[tuple[str, list[str], type[StepInDoubtError] | None]] = [
+    ("", [], None),
+    ("down", [], StepInDoubtError),
+    ("unpaid", [], StepInDoubtError),
+]
+
+
+@pytest.mark.parametrize(("state", "calls", "error"), STOLEN)
+def test_of_a_run_that_was_stolen_nothing_is_known_to_be_undone(
+    state: str, calls: list[str], error: type[StepInDoubtError] | None, reopen: Callable[[], Any]
+) -> None:
+    flow = one(SEEING)
+    dies_at_the_mark(reopen(), flow)
+    if state != "unpaid":
+        paid.append(5)
+    world[state] = True
+    if error is None:
+        assert resume(reopen(), flow, steal=True).status == "completed"
+    else:
+        with pytest.raises(error, match="may still be at it"):
+            resume(reopen(), flow, steal=True)
+    assert log == calls
 
 
 # --- done, and dropped with what came before it -----------------------------------------------------------------------
@@ -570,7 +613,9 @@ def test_without_evidence_there_is_one_try_and_to_force_a_resume_allows_one_more
     flow = one(BLIND.retry(3))
     for forced in (False, True, True):
         log.clear()
-        result = resume(reopen(), flow, force=True) if forced else WorkflowEngine(reopen()).run_sync(flow, workflow_id="run")
+        result: Any = (
+            resume(reopen(), flow, force=True) if forced else WorkflowEngine(reopen()).run_sync(flow, workflow_id="run")
+        )
         assert (log, result.error.tries) == (["pay 5"], 1)
         error = latest(reopen()).error
         assert "It was not tried again: step 'pay' is to be done at most once" in error.traceback
@@ -604,8 +649,8 @@ def test_a_function_that_ran_out_of_time_may_yet_do_it_and_is_not_called_again()
             left.set()
 
     store = MemoryCheckpointStore()
-    made = step("pay").python(slow, 5).evidence(predicate(is_paid, 5)).at_most_once().timeout(0.02).retry(3)
-    result = WorkflowEngine(store).run_sync(one(made), workflow_id="run")
+    made = step("pay").python(slow, 5).evidence(predicate(is_paid, 5)).at_most_once().timeout(0.25).retry(3)
+    result: Any = WorkflowEngine(store).run_sync(one(made), workflow_id="run")
     gate.set()
     assert left.wait(30)
     assert result.error.failed_with(StepTimeoutError)

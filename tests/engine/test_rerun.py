@@ -57,7 +57,7 @@ def is_booked(amount: int) -> bool:
 
 
 @workflow
-def flow(amount: int = 5) -> Generator[Any, Any, int]:
+def flow(amount: int = 5) -> Generator[Any, Any, Any]:
     yield step("a").python(write_a).evidence(file_sha256("a")).checkpoint()
     made = step("book").python(book, world.get("amount", amount)).on_rerun(world.get("undo", cancel)).checkpoint()
     for modifier in world.get("modifiers", ()):

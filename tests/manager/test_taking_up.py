@@ -4,7 +4,7 @@ import pytest
 
 from flowckpt import EvidencePack
 from flowckpt.errors import CheckpointNotFoundError, SettingError, StaleStepError, StepNotBegunError
-from flowckpt.evidence import artifact_exists, file_sha256
+from flowckpt.evidence import EvidenceVerifier, artifact_exists, file_sha256
 
 
 async def write(manager, world, name, text, state):
@@ -69,6 +69,88 @@ async def test_what_is_no_longer_true_is_not_restored(start, world):
             await each.restore_by_id(second)
         assert (await each.restore_by_id(first)).snapshot == 1
     assert (await start(auto_verify=False).restore("task")).snapshot == 2
+
+
+async def test_a_step_that_led_to_a_checkpoint_must_be_true_as_well(start, world):
+    manager = start()
+    found = [await write(manager, world, name, name, name) for name in "abcd"]
+    await steps(manager, "behind")
+    (world / "b").unlink()
+    (world / "d").write_text("half")
+    for each in (manager, start()):
+        with pytest.raises(StaleStepError, match=r"'write\[1\]'.*b does not exist.*'write\[3\]'.*d: ") as refused:
+            await each.restore("task")
+        assert (refused.value.workflow_id, refused.value.path) == ("task", "write[1]")
+        assert refused.value.reasons == ("evidence: b does not exist",)
+        assert [*refused.value.others] == ["write[3]"]
+        assert refused.value.others["write[3]"][0].startswith("evidence: d: ")
+        with pytest.raises(StaleStepError) as refused:  # what came later is not asked
+            await each.restore_by_id(found[2])
+        assert (refused.value.path, refused.value.others) == ("write[1]", {})
+        assert (await each.restore_by_id(found[0])).snapshot == "a"
+    restored = await start(auto_verify=False).restore("task")
+    assert (restored.snapshot, len(restored.completed)) == ("behind", 5)
+    (world / "b").write_text("b")
+    (world / "d").write_text("d")
+    assert (await start().restore("task")).snapshot == "behind"
+
+
+async def test_one_goes_back_to_before_the_oldest_step_that_is_no_longer_true(start, world, reopen):
+    manager = start()
+    found = [await write(manager, world, name, name, name) for name in "abcd"]
+    (world / "c").unlink()
+    good = await start().get_last_verified_checkpoint("task")
+    assert good.id == found[1]
+    before = await reopen().list_checkpoints("task")
+    for verify in (True, False):
+        with pytest.raises(StaleStepError, match="c does not exist"):  # restore would refuse it
+            await start(auto_verify=verify).rollback_to_checkpoint(found[3])
+    assert await reopen().list_checkpoints("task") == before
+    assert await start().rollback_to_checkpoint(good.id) == "b"
+    assert (await start().restore("task")).snapshot == "b"
+    (world / "a").unlink()
+    assert await start().get_last_verified_checkpoint("task") is None
+
+
+async def test_the_claims_of_all_steps_are_checked_in_one_go(start, world, monkeypatch):
+    manager = start()
+    for name in "abc":
+        await write(manager, world, name, name, name)
+    await steps(manager, "behind")
+    asked, verify = [], EvidenceVerifier.verify_packs
+
+    async def noted(verifier, packs, **settings):
+        asked.append(len(packs))
+        return await verify(verifier, packs, **settings)
+
+    monkeypatch.setattr(EvidenceVerifier, "verify_packs", noted)
+    await start().restore("task")
+    assert asked == [3]
+
+
+async def test_a_checkpoint_that_was_removed_vouches_for_nothing_any_more(start, world, able):
+    manager = start(max_per_task=2)
+    for name in "abcd":
+        await write(manager, world, name, name, name)
+    (world / "a").unlink()
+    (world / "b").unlink()
+    restored = await start().restore("task")
+    assert (restored.snapshot, len(restored.completed)) == ("d", 4)
+    (world / "c").unlink()
+    with pytest.raises(StaleStepError, match="c does not exist"):
+        await start().restore("task")
+    assert await start().delete_checkpoint("task@write[2]")
+    assert (await start().restore("task")).snapshot == "d"
+
+
+async def test_a_step_that_is_committed_again_under_the_same_id_answers_for_both(start, world):
+    manager = start()
+    for text in ("one", "two"):
+        begun = await manager.begin_step("task", "write", None)
+        (world / "model").write_text(text)
+        await manager.commit_step(begun, EvidencePack([file_sha256("model")]), "model", snapshot=text)
+    for each in (manager, start()):
+        assert (await each.restore("task")).snapshot == "two"
 
 
 async def test_the_last_verified_checkpoint_is_the_newest_whose_evidence_holds_now(start, world):
@@ -190,7 +272,7 @@ async def test_a_rollback_to_what_is_no_longer_true_is_refused_and_changes_nothi
         with pytest.raises(StaleStepError, match="a: "):
             await start(auto_verify=verify).rollback_to_checkpoint(first)
     assert await reopen().list_checkpoints("task") == before
-    assert (await start().restore("task")).snapshot == 2
+    assert (await start(auto_verify=False).restore("task")).snapshot == 2
     (world / "a").write_text("one")
     assert await start().rollback_to_checkpoint(first) == 1
 

@@ -55,7 +55,7 @@ def test_the_steps_that_led_to_a_checkpoint_are_those_that_a_model_remembers(act
                 del log.live[chosen.partition("@")[2]]
         assert [step.id for step in log.chain(log.head)] == way
         assert [step.id for step in log.live_steps()] == live[::-1]
-        assert [step.id for step in log.live_chain()] == [each for each in reversed(way) if each in live]
+        assert [step.id for step in log.live_chain(log.head)] == [each for each in reversed(way) if each in live]
         current = log.current()
         assert (log.committed[current].id if current >= 0 else None) == next(
             (each for each in reversed(way) if each in live), None

@@ -17,7 +17,7 @@ import pytest
 from flowckpt import step
 from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step
-from flowckpt.plan.identity import arguments_of, fingerprint_of, identity_reasons
+from flowckpt.plan.identity import arguments_of, fingerprint_of, identity_reasons, incomparable_reasons
 
 NUMBERS = count()
 
@@ -236,3 +236,13 @@ def test_everything_that_moved_is_said_at_once(edition: Callable[[str], Any]) ->
 def test_how_often_a_step_was_tried_is_no_part_of_what_it_is() -> None:
     now = step("x").python(named, 1).retry(5)
     assert reasons(now, recorded(now, tries=4, attempt=7, location="elsewhere.py:9")) == []
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "names"),
+    [(5, 5, []), (5, 6, []), (object(), object(), ["amount"]), (5, object(), ["amount"]), (object(), 5, ["amount"])],
+)
+def test_behind_a_rerun_what_cannot_be_compared_is_named(then: Any, now: Any, names: list[str]) -> None:
+    result = recorded(step("x").python(named, then))
+    found = [str(reason) for reason in incomparable_reasons(step("x").python(named, now), result)]
+    assert found == [f"arguments: {name}: cannot be compared, and a step before it runs again" for name in names]

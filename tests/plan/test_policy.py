@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from flowckpt import RunOptions
+from flowckpt import RunOptions, step
 from flowckpt.checkpoint import StepResult
 from flowckpt.errors import InputError
 from flowckpt.evidence import artifact_exists
 from flowckpt.evidence.model import EvidencePack
 from flowckpt.evidence.policy import decide
 from flowckpt.evidence.verdict import Verdict, VerdictStatus, VerificationReport
-from flowckpt.plan.in_doubt import Settlement, is_same_call, settle_done, settle_started
+from flowckpt.plan.in_doubt import Question, Settlement, is_same_call, open_question, settle_done, settle_started
 from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
 
@@ -127,7 +128,7 @@ def test_what_is_not_said_stops_at_code_and_runs_the_rest_of_the_prefix_again() 
 
 
 def test_what_is_said_in_words_reaches_the_policy() -> None:
-    said = RunOptions(on_stale="reuse", on_code_change="rerun", reuse="inputs", from_step="b", force=True)  # type: ignore[arg-type]
+    said = RunOptions(on_stale="reuse", on_code_change="rerun", reuse="inputs", from_step="b", force=True)
     assert said.policy == ResumePolicy(
         on_stale=REUSE, on_code_change=RERUN, reuse=ReuseMode.INPUTS, from_path="b", is_forced=True
     )
@@ -187,7 +188,7 @@ def report(policy_of_pack: dict[str, object], answers: tuple[VerdictStatus, ...]
     return VerificationReport(*_decided(pack, answers, verdicts))
 
 
-def _decided(pack: EvidencePack, answers: tuple[VerdictStatus, ...], verdicts: list[Verdict]) -> tuple:
+def _decided(pack: EvidencePack, answers: tuple[VerdictStatus, ...], verdicts: list[Verdict]) -> Any:
     outcome, reason = decide(pack, answers)
     return outcome, verdicts, reason
 
@@ -199,6 +200,14 @@ def test_only_a_proof_is_relied_on_only_a_denial_is_run_and_all_else_is_asked(
     found = report(pack, answers)
     assert settle_started(found) is (settlement or Settlement.ADOPT)
     assert settle_done(found) is (settlement or Settlement.REUSE)
+
+
+@pytest.mark.parametrize(("pack", "answers", "settlement"), SETTLEMENTS)
+def test_where_another_may_still_be_at_it_a_denial_proves_nothing(
+    pack: dict[str, object], answers: tuple[VerdictStatus, ...], settlement: Settlement | None
+) -> None:
+    expected = Settlement.ADOPT if settlement is None else Settlement.ASK
+    assert settle_started(report(pack, answers), may_be_running=True) is expected
 
 
 SAME_CALLS = [  # recorded arguments and version, those of now, whether it is the same effect
@@ -217,6 +226,35 @@ SAME_CALLS = [  # recorded arguments and version, those of now, whether it is th
 
 
 @pytest.mark.parametrize(("recorded", "now", "is_same"), SAME_CALLS)
-def test_the_same_effect_is_the_same_arguments_under_the_same_version(recorded, now, is_same: bool) -> None:
+def test_the_same_effect_is_the_same_arguments_under_the_same_version(recorded: Any, now: Any, is_same: bool) -> None:
     result = StepResult("pay", arguments=recorded[0], version=recorded[1], fingerprint="1:edited since")
     assert is_same_call(result, *now) is is_same
+
+
+DONE = StepResult("pay", arguments={"amount": 5})
+FAILED_ONCE = StepResult("pay", arguments={"amount": 5}, success=False)
+QUESTIONS = [  # its earlier result, its arguments, whether it is in doubt, whether it is asked for, what must be known
+    (None, 5, False, False, Question.NONE),
+    (None, 5, True, False, Question.STARTED),
+    (None, 5, True, True, Question.STARTED),
+    (None, 5, False, True, Question.NONE),
+    (DONE, 5, False, False, Question.DONE),
+    (DONE, 6, False, False, Question.NONE),
+    (DONE, 5, True, False, Question.STARTED),
+    (DONE, 6, True, False, Question.STARTED),
+    (DONE, 5, False, True, Question.NONE),
+    (DONE, 5, True, True, Question.STARTED),
+    (FAILED_ONCE, 5, False, False, Question.STARTED),
+    (FAILED_ONCE, 6, False, False, Question.STARTED),
+    (FAILED_ONCE, 5, False, True, Question.NONE),
+]
+
+
+@pytest.mark.parametrize(("old", "amount", "is_in_doubt", "is_asked_for", "question"), QUESTIONS)
+def test_what_must_be_known_before_a_step_is_run_that_must_not_be_done_twice(
+    old: StepResult | None, amount: int, is_in_doubt: bool, is_asked_for: bool, question: Question
+) -> None:
+    once, plain = step("pay").python(abs, 5).at_most_once(), step("pay").python(abs, 5)
+    asked = {"is_in_doubt": is_in_doubt, "is_asked_for": is_asked_for}
+    assert open_question(once.modifiers, old, {"amount": amount}, **asked) is question
+    assert open_question(plain.modifiers, old, {"amount": amount}, **asked) is Question.NONE

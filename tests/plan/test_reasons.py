@@ -222,7 +222,14 @@ def test_a_plan_is_written_down_whole() -> None:
 
 
 def test_stale_counts_results_that_are_no_longer_true_and_no_others() -> None:
-    assert [each.is_stale for each in (ASIDE, KEPT, FETCH, CLEAN, SEND, LOAD)] == [True, False, True, False, False, False]
+    assert [each.is_stale for each in (ASIDE, KEPT, FETCH, CLEAN, SEND, LOAD)] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
     assert plan(KEPT, FETCH, CLEAN, SEND, LOAD).stale == 1
 
 

@@ -12,7 +12,13 @@ import threading
 import pytest
 
 from flowckpt.blocking import blocking_allowed
-from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunLockedError
+from flowckpt.errors import (
+    CheckpointStorageError,
+    FencedError,
+    FlowckptError,
+    RunLockedError,
+    UnsupportedFilesystemError,
+)
 from flowckpt.filesystem import PosixFileSystem
 from flowckpt.process import ProcessIdentity, current_process, is_alive
 from flowckpt.stores import FileCheckpointStore
@@ -167,32 +173,193 @@ def test_the_run_of_a_killed_owner_is_taken_over_without_stealing(peers, store):
     assert shown(store) == [(2, "c2"), (1, "c1")]
 
 
+class Counting(PosixFileSystem):
+    """Counts how often a directory was read."""
+
+    reads = 0
+
+    def names(self, directory):
+        self.reads += 1
+        return super().names(directory)
+
+
+def first_segment(store):
+    return store.path / "runs" / RUN / "00000001.jsonl"
+
+
+def marks(store):
+    return sorted(path.name for path in first_segment(store).parent.iterdir() if path.name.startswith(".fenced-"))
+
+
+def marks_of(store, *numbers):
+    inodes = {number: first_segment(store).with_name(f"{number:08d}.jsonl").stat().st_ino for number in numbers}
+    return [f".fenced-{number:08d}-{inode}" for number, inode in inodes.items()]
+
+
+@pytest.fixture
+def time_stands_still(monkeypatch):
+    monkeypatch.setattr("flowckpt.stores.file.writer.monotonic", lambda: 0.0)
+
+
 def test_an_owner_goes_on_when_the_one_that_stole_from_it_gave_up_unwritten(store):
     store.runs.acquire(RUN, steal=False)
     store.runs.save(RUN, checkpoint(1, results("x")))
     thief = FileCheckpointStore(store.path)
     for sequence in (2, 3):
         assert thief.runs.acquire(RUN, steal=True).attempt == 2
-        assert (store.path / "runs" / RUN / "00000001.jsonl").stat().st_mode & 0o777 == 0o400
+        assert marks(store) == marks_of(store, 1)
+        assert first_segment(store).stat().st_mode & 0o777 == 0o400
         thief.runs.release(RUN)
         store.runs.save(RUN, checkpoint(sequence, results("x")))
-        assert (store.path / "runs" / RUN / "00000001.jsonl").stat().st_mode & 0o777 == 0o600
+        assert marks(store) == []
+        assert first_segment(store).stat().st_mode & 0o777 == 0o600
     thief.runs.acquire(RUN, steal=True)
     with pytest.raises(FencedError):
         store.runs.save(RUN, checkpoint(4, results("x")))
 
 
-def test_a_run_cannot_be_taken_where_files_have_no_modes(tmp_path):
+@pytest.mark.usefixtures("time_stands_still")
+def test_no_change_of_modes_undoes_a_fence(peers, store):
+    owner = peers()
+    owner.own_and_save()
+    os.kill(owner.process.pid, signal.SIGSTOP)
+    try:
+        store.runs.acquire(RUN, steal=True)
+        store.runs.save(RUN, checkpoint(2, results("x"), attempt=2, checkpoint_id="new"))
+        for path in store.path.rglob("*"):  # chmod -R u+w
+            path.chmod(path.stat().st_mode | 0o200)
+    finally:
+        os.kill(owner.process.pid, signal.SIGCONT)
+    kind = owner.save(2, name="old")
+    assert isinstance(kind, FencedError) or kind[0] is FencedError
+    assert shown(store) == [(2, "new"), (1, "c1")]
+
+
+@pytest.mark.usefixtures("time_stands_still")
+def test_a_run_is_fenced_also_where_files_have_no_modes(tmp_path):
     class Modeless(PosixFileSystem):
         def set_writable(self, file, is_writable):
             pass
 
     store = FileCheckpointStore(tmp_path / "store", filesystem=Modeless())
     store.runs.save(RUN, checkpoint(1, results("x")))
-    with pytest.raises(CheckpointStorageError, match="keeps no modes"):
-        FileCheckpointStore(tmp_path / "store", filesystem=Modeless()).runs.acquire(RUN, steal=True)
+    thief = FileCheckpointStore(store.path, filesystem=Modeless())
+    thief.runs.acquire(RUN, steal=True)
+    with pytest.raises(FencedError):
+        store.runs.save(RUN, checkpoint(2, results("x")))
+
+
+@pytest.mark.usefixtures("time_stands_still")
+def test_a_backup_of_hard_links_makes_an_owner_look_and_nothing_else(tmp_path):
+    filesystem = Counting()
+    store = FileCheckpointStore(tmp_path / "store", filesystem=filesystem)
+    store.runs.save(RUN, checkpoint(1, results("x")))
+    (tmp_path / "backup").hardlink_to(first_segment(store))
+    for sequence in (2, 3):
+        filesystem.reads = 0
+        store.runs.save(RUN, checkpoint(sequence, results("x")))
+        assert filesystem.reads == 1
+    FileCheckpointStore(store.path).runs.acquire(RUN, steal=True)
+    (tmp_path / "backup").unlink()
+    with pytest.raises(FencedError):
+        store.runs.save(RUN, checkpoint(4, results("x")))
+
+
+def test_a_fence_whose_marks_somebody_removed_holds_again_after_a_second(tmp_path, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("flowckpt.stores.file.writer.monotonic", lambda: now)
+    filesystem = Counting()
+    store = FileCheckpointStore(tmp_path / "store", filesystem=filesystem)
+    for sequence in range(1, 10):
+        store.runs.save(RUN, checkpoint(sequence, results("x")))
+        filesystem.reads *= sequence > 1
+        now += 0.3
+    assert filesystem.reads == 2  # at the fifth save, and at the ninth
+    FileCheckpointStore(store.path).runs.acquire(RUN, steal=True)
+    for name in marks(store):
+        first_segment(store).with_name(name).unlink()
+    first_segment(store).chmod(0o600)
+    now += 1
+    with pytest.raises(FencedError):
+        store.runs.save(RUN, checkpoint(10, results("x")))
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "link"])
+def test_a_run_is_not_taken_where_something_else_has_the_name_of_a_mark(store, kind):
+    store.runs.save(RUN, checkpoint(1, results("x")))
+    mark = first_segment(store).with_name(marks_of(store, 1)[0])
+    if kind == "file":
+        mark.touch()
+    elif kind == "directory":
+        mark.mkdir()
+    else:
+        mark.symlink_to(first_segment(store))
+    with pytest.raises(CheckpointStorageError, match="fenced"):
+        FileCheckpointStore(store.path).runs.acquire(RUN, steal=True)
     store.runs.save(RUN, checkpoint(2, results("x")))
     assert len(shown(store)) == 2
+
+
+def test_a_claim_that_another_one_marked_leaves_nothing_when_it_is_given_up(store):
+    store.runs.save(RUN, checkpoint(1, results("x")))
+    first, second = FileCheckpointStore(store.path), FileCheckpointStore(store.path)
+    first.runs.acquire(RUN, steal=True)
+    second.runs.acquire(RUN, steal=True)
+    assert marks(store) == marks_of(store, 1, 2)
+    second.runs.release(RUN)
+    first.runs.release(RUN)
+    store.runs.save(RUN, checkpoint(2, results("x")))
+    assert {path.name for path in first_segment(store).parent.iterdir()} == {"00000001.jsonl", "lock"}
+
+
+def test_the_mark_of_a_segment_that_has_gone_is_swept_by_the_next_owner(store):
+    store.runs.save(RUN, checkpoint(1, results("x")))
+    store.close()
+    directory = first_segment(store).parent
+    (directory / ".fenced-00000007-1").touch()
+    store.runs.acquire(RUN, steal=False)
+    assert marks(store) == marks_of(store, 1)
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_one_that_slept_while_a_run_was_begun_anew_removes_nothing_of_it(store, is_refused, monkeypatch):
+    """A claim that is given up, at its end or on its way, unlinks its own segment, and no other of that number."""
+    path = first_segment(store)
+    store.runs.save(RUN, checkpoint(1, results("x")))
+    thief = FileCheckpointStore(store.path)
+
+    def clear_and_begin_anew():
+        for each in path.parent.iterdir():
+            each.unlink()
+        for segment in (path, path.with_name("00000002.jsonl")):
+            segment.write_text("of another owner")
+
+    def read_image(*given):
+        clear_and_begin_anew()
+        raise OSError(5, "the medium failed")
+
+    if is_refused:
+        monkeypatch.setattr("flowckpt.stores.file.claim.read_image", read_image)
+        with pytest.raises(CheckpointStorageError):
+            thief.runs.acquire(RUN, steal=True)
+    else:
+        assert thief.runs.acquire(RUN, steal=True).attempt == 2
+        clear_and_begin_anew()
+        thief.runs.release(RUN)
+    assert {each.name for each in path.parent.iterdir()} == {"00000001.jsonl", "00000002.jsonl"}
+    with pytest.raises(FencedError, match="cleared"):  # though the names and their numbers are there
+        store.runs.save(RUN, checkpoint(2, results("x")))
+
+
+@pytest.mark.parametrize("kind", ["virtiofs", "vboxsf", "vmhgfs", "lustre", "gpfs", "ocfs2", "gfs2", "beegfs"])
+def test_a_file_system_whose_count_of_names_may_be_old_is_refused(tmp_path, kind):
+    class Elsewhere(PosixFileSystem):
+        def type_of(self, path):
+            return kind
+
+    store = FileCheckpointStore(tmp_path / "store", filesystem=Elsewhere())
+    with pytest.raises(UnsupportedFilesystemError, match=kind):
+        store.runs.save(RUN, checkpoint())
 
 
 def in_fork(work):

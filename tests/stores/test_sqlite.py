@@ -21,6 +21,7 @@ from flowckpt.clock import SystemClock
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointStorageError,
+    EncodingError,
     FencedError,
     FlowckptError,
     ForeignRecordError,
@@ -661,6 +662,23 @@ def test_no_error_of_the_driver_comes_out(path):
             assert "nonsense" in str(error)
 
 
+@pytest.mark.parametrize("broken", [{"tries": 2**70}, {"duration_ms": 10**400}])
+def test_a_number_that_no_column_holds_is_refused_before_anything_is_written(store, broken):
+    store.runs.save(RUN, checkpoint(1))
+    with pytest.raises(EncodingError):
+        store.runs.save(RUN, checkpoint(2, [StepResult("step-1", **broken)]))
+    store.runs.save(RUN, checkpoint(2, results(1)))
+
+
+def test_evidence_of_any_form_is_kept(store):
+    for sequence, evidence in enumerate(
+        [{}, {"pack": 1}, {"pack": {"evidence": [1, {}]}, "verdicts": [{"verified_at": "soon"}, 7]}], 1
+    ):
+        steps = [StepResult("step-1", evidence=evidence)]
+        store.runs.save(f"run-{sequence}", checkpoint(1, steps))
+        assert list(store.runs.latest(f"run-{sequence}").step_results) == steps
+
+
 def test_a_fenced_writer_says_so_for_good(store, path):
     store.runs.save(RUN, checkpoint(1))
     thief = SqliteCheckpointStore(path)
@@ -669,3 +687,34 @@ def test_a_fenced_writer_says_so_for_good(store, path):
         with pytest.raises(FencedError):
             store.runs.save(RUN, checkpoint(sequence))
     thief.close()
+
+
+def test_two_that_bring_an_older_database_forward_at_once_do_it_once(store, path, query, monkeypatch):
+    store.runs.save(RUN, checkpoint())
+    store.close()
+    versions = (migrations.VERSION_1, VERSION_2)
+    for module in (database_module, migrations):
+        monkeypatch.setattr(module, "MIGRATIONS", versions)
+    monkeypatch.setattr(
+        database_module, "migrate", lambda session, dialect: migrations.migrate(session, dialect, versions)
+    )
+    barrier, failures = threading.Barrier(6), []
+
+    def come():
+        door = SqliteCheckpointStore(path)
+        try:
+            barrier.wait()
+            with blocking_allowed(True):
+                assert door.runs.latest(RUN).sequence == 1
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            door.close()
+
+    threads = [threading.Thread(target=come) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert query("SELECT version FROM flowckpt_schema ORDER BY version") == [(1,), (2,)]

@@ -6,8 +6,8 @@ The order of a claim is the whole safety of it:
 2. the lock is taken, which tells a live owner from a dead one (but does not stop one that is merely asleep);
 3. the header of segment N + 1 is written under a random name, synced, and *linked* to its true name: `link` never
    replaces, so of two claimers one gets EEXIST; then the directory is synced;
-4. the segments below it are marked, so that a writer of one of them, should it wake up, looks and finds itself fenced
-   (`writer` says why that is enough);
+4. the segments below it are marked: each gets a second name. A writer of one of them, should it wake up, sees that
+   its file has two, looks, and finds itself fenced (`writer` says why that is enough);
 5. only then the older segments are read: whatever a former owner acknowledged, it did before it could see the mark;
 6. the first line says what is continued, with a copy of the last line adopted, and is synced before anything else.
 """
@@ -28,12 +28,14 @@ from flowckpt.errors import RunLockedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.process import ProcessIdentity, current_process, is_alive
 from flowckpt.stores.file.blobs import NOT_OURS
-from flowckpt.stores.file.directory import newest_owner, read_image, take_lock
+from flowckpt.stores.file.directory import give_up_segment, newest_owner, read_image, take_lock
 from flowckpt.stores.file.line import START, seal
 from flowckpt.stores.file.names import (
     BLOBS,
     LOCK,
     maker_of_temporary,
+    mark_name,
+    marked_segment,
     segment_name,
     segment_numbers,
     temporary_name,
@@ -90,9 +92,8 @@ def claim(
             mark_segments(filesystem, directory, number)
             image = read_image(filesystem, directory, workflow_id, fetch, number)
         except BaseException:
+            give_up_segment(filesystem, directory, file, number)
             filesystem.close(file)
-            with contextlib.suppress(OSError):
-                filesystem.unlink(directory, segment_name(number))
             raise
     except BaseException:
         filesystem.close(lock)
@@ -158,7 +159,9 @@ def claim_segment(filesystem: FileSystem, directory: int, number: int, header: d
 
 
 def mark_segments(filesystem: FileSystem, directory: int, below: int) -> None:
-    """Take the writing mode from all segments below a claimed one: whoever writes to one of them looks around then.
+    """Mark all segments below a claimed one: whoever writes to one of them looks for later ones then.
+
+    Nothing here is synced: a power cut that loses a mark has ended whoever it was for.
 
     Args:
         filesystem: the calls.
@@ -173,19 +176,39 @@ def mark_segments(filesystem: FileSystem, directory: int, below: int) -> None:
             try:
                 file = filesystem.open_read(directory, segment_name(number))
             except OSError as error:
-                if error.errno in NOT_OURS:  # gone, or planted: a writer's file has no name then, which it sees
+                if error.errno in NOT_OURS:  # gone, or planted: who writes to it finds that the name is not its file's
                     continue
                 raise
             try:
-                filesystem.set_writable(file, False)
-                if filesystem.status(file).is_writable:
-                    raise OSError(errno.ENOTSUP, "the file system keeps no modes of files", segment_name(number))
+                _mark(filesystem, directory, file, number)
             finally:
                 filesystem.close(file)
 
 
+def _mark(filesystem: FileSystem, directory: int, file: int, number: int) -> None:
+    """Give a segment's file a second name, and take its writing mode, which says the same while a clear removes both.
+
+    A mark that is there already may be taken away at any moment by the segment's writer, which then reads the
+    directory, and finds the name of our segment.
+    """
+    filesystem.set_writable(file, False)
+    name = mark_name(number, filesystem.status(file).inode)
+    try:
+        filesystem.link(directory, segment_name(number), name)
+    except FileNotFoundError:  # given up, or cleared, meanwhile
+        return
+    except FileExistsError:
+        if not filesystem.is_named(file, directory, name) and filesystem.exists(directory, name):
+            what = "something else has the name by which a segment is marked"
+            raise FileExistsError(errno.EEXIST, what, name) from None
+
+
 def _sweep(filesystem: FileSystem, directory: int) -> None:
-    """Remove the temporary files of processes that are dead; those of live ones are theirs."""
+    """Remove what the dead left: temporary files, and marks of segments that have gone.
+
+    Temporary files of live processes are theirs. The mark of a segment that is there stays until its writer takes it
+    away, or a clear does: it cannot be known that the writer is dead, and its next claimer would set it again.
+    """
     here = current_process()
     places = [directory]
     names = filesystem.names(directory)
@@ -194,13 +217,20 @@ def _sweep(filesystem: FileSystem, directory: int) -> None:
     try:
         for place in places:
             for name in names if place == directory else filesystem.names(place):
-                maker = maker_of_temporary(name, here)
-                if maker is not None and maker != here and is_alive(maker) is False:
+                if _is_left_over(filesystem, place, name, here):
                     with contextlib.suppress(FileNotFoundError):
                         filesystem.unlink(place, name)
     finally:
         for place in places[1:]:
             filesystem.close(place)
+
+
+def _is_left_over(filesystem: FileSystem, place: int, name: str, here: ProcessIdentity) -> bool:
+    number = marked_segment(name)
+    if number is not None:  # asked for one by one: the list may be older in one part than in another
+        return not filesystem.exists(place, segment_name(number))
+    maker = maker_of_temporary(name, here)
+    return maker is not None and maker != here and is_alive(maker) is False
 
 
 def _is_dead(owner: Owner | None) -> bool:

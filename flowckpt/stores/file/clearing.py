@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
 
 from flowckpt.filesystem import FileSystem
@@ -20,7 +21,11 @@ def write_tombstone(filesystem: FileSystem, directory: int, workflow_id: str, no
 
 
 def sweep_cleared(filesystem: FileSystem, directory: int, tombstone: int) -> None:
-    """Remove everything in a cleared run's directory, the tombstone last: a crash leaves it cleared."""
+    """Remove everything in a cleared run's directory, the tombstone last: a crash leaves it cleared.
+
+    In between, a marked segment has one name, as an unmarked one has. The mode of its file, which was marked, too,
+    keeps a writer of it from taking the one for the other.
+    """
     names = filesystem.names(directory)
     if BLOBS in names:
         blobs = filesystem.open_directory(directory, BLOBS)
@@ -32,7 +37,8 @@ def sweep_cleared(filesystem: FileSystem, directory: int, tombstone: int) -> Non
         filesystem.remove_directory(directory, BLOBS)
     for name in names:
         if name not in (BLOBS, LOCK, segment_name(tombstone)):
-            filesystem.unlink(directory, name)
+            with contextlib.suppress(FileNotFoundError):  # a mark, which the writer of the segment takes away itself
+                filesystem.unlink(directory, name)
     filesystem.sync(directory)
     filesystem.unlink(directory, segment_name(tombstone))
     filesystem.sync(directory)

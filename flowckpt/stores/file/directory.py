@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from flowckpt.codec.blob import Fetch
 from flowckpt.filesystem import FileSystem
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.file.image import RunImage, read_run
-from flowckpt.stores.file.names import segment_name, segment_numbers
+from flowckpt.stores.file.names import mark_name, segment_name, segment_numbers
 from flowckpt.stores.file.segment import SegmentDamagedError, read_header
 
 if TYPE_CHECKING:
@@ -50,6 +51,25 @@ def read_image(
     """Read the run in a directory, from all its segments or those below a number."""
     numbers = [number for number in segment_numbers(filesystem.names(directory)) if below is None or number < below]
     return read_run(workflow_id, numbers, lambda number: read_file(filesystem, directory, segment_name(number)), fetch)
+
+
+def give_up_segment(filesystem: FileSystem, directory: int, file: int, number: int) -> None:
+    """Remove a claimed segment that nothing was written to, and the mark that another claimer may have set on it.
+
+    The run may have been cleared and begun anew in this directory while the claimer slept; then the segment of this
+    number is another owner's, and stays.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory.
+        file: the segment's file, open.
+        number: the segment.
+    """
+    with contextlib.suppress(OSError):
+        if filesystem.is_named(file, directory, segment_name(number)):
+            filesystem.unlink(directory, segment_name(number))
+        if (status := filesystem.status(file)).links:
+            filesystem.unlink(directory, mark_name(number, status.inode))
 
 
 def newest_owner(filesystem: FileSystem, directory: int) -> Owner | None:

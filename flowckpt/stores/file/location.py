@@ -22,7 +22,12 @@ T = TypeVar("T")
 PATIENCE = 100
 """How often something is tried again that a clear or a claim of another process disturbed."""
 
-_REFUSED_FILESYSTEMS = ("nfs", "cifs", "smb", "fuse", "9p", "afs", "ceph")
+_REFUSED_FILESYSTEMS = (
+    *("nfs", "cifs", "smb", "ncp", "afs", "coda", "ceph", "9p"),  # of another machine
+    *("lustre", "gpfs", "gfs", "ocfs2", "beegfs", "orangefs", "pvfs2", "panfs", "acfs"),  # of many machines
+    *("fuse", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "drvfs"),  # of another program, or of a guest's host
+)
+"""How the names of types begin whose locks hold for one machine, or whose count of a file's names may be an old one."""
 
 
 class Location:

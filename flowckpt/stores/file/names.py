@@ -13,6 +13,7 @@ BLOBS = "blobs"
 
 _PLAIN_ID = re.compile(r"[a-z0-9_-]{1,64}")
 _SEGMENT = re.compile(r"([0-9]{8}|[1-9][0-9]{8,})\.jsonl")
+_MARK = re.compile(r"\.fenced-([0-9]{8}|[1-9][0-9]{8,})-([0-9]+)")
 _TEMPORARY = re.compile(r"\.new-([0-9a-f]{8})-([0-9]+)-([0-9]+)-[0-9a-f]+")
 
 
@@ -39,6 +40,29 @@ def segment_name(number: int) -> str:
 def segment_numbers(names: list[str]) -> list[int]:
     """Return the numbers of the segments among names, ascending."""
     return sorted(int(match[1]) for name in names if (match := _SEGMENT.fullmatch(name)))
+
+
+def mark_name(number: int, inode: int) -> str:
+    """Return the second name of a segment below one that was claimed; `writer` says what it is for.
+
+    It is of one file for good: while a file is open or has this name, no other one has its inode. So a writer that
+    slept while its run was cleared and begun anew cannot take away what a claimer of the new run set.
+
+    Args:
+        number: the segment.
+        inode: the number of its file.
+    """
+    return f".fenced-{number:08d}-{inode}"
+
+
+def marked_segment(name: str) -> int | None:
+    """Return which segment a mark is of, or None where the name is not a mark.
+
+    Args:
+        name: a name in the directory.
+    """
+    match = _MARK.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def temporary_name(process: ProcessIdentity, token: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
+from collections.abc import Mapping
 from json.encoder import encode_basestring as quote
 
 from flowckpt.checkpoint import CheckpointData, History, HistoryView, Reason
@@ -17,7 +17,7 @@ from flowckpt.stores.base import refusal_of_field
 from flowckpt.stores.file.begun import BegunSteps
 from flowckpt.stores.file.blobs import write_blobs
 from flowckpt.stores.file.image import RunImage
-from flowckpt.stores.file.names import segment_name
+from flowckpt.stores.file.sharing import share_blobs
 from flowckpt.stores.file.writer import SegmentWriter
 
 
@@ -137,9 +137,8 @@ class OwnedRun:
     def release(self) -> None:
         """Give the lock back; a claim that saved nothing leaves no segment."""
         with self._one_at_a_time:
-            if self.writer.is_mine and not self.writer.has_written and not self.writer.is_poisoned:
-                with contextlib.suppress(OSError):
-                    self._filesystem.unlink(self._directory, segment_name(self.writer.number))
+            if not self._is_closed:
+                self.writer.give_up()
             self._close()
 
     def close(self) -> None:
@@ -170,6 +169,14 @@ class OwnedRun:
             self.writer.append(dumps(cut.document())[:-1].encode())
             self.saved = view.history.view(cut.results)
         self.is_adopted = True
+
+    def share_from(self, source: int, sizes: Mapping[str, int]) -> None:
+        """Take large values over from another run's open directory, as far as that is possible."""
+        with self._one_at_a_time:
+            self._check_usable()
+            missing = {digest: size for digest, size in sizes.items() if digest not in self._blobs}
+            self._blobs |= share_blobs(self._filesystem, source, self._directory, missing)
+            self._has_blob_directory = True
 
     def _save_blobs(self, view: HistoryView, blobs: list[Blob]) -> None:
         for index in range(len(self.saved), len(view)):

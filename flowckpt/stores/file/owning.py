@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,14 @@ class FileRuns(ReadableRuns):
         raise CheckpointStorageError(
             f"run {workflow_id!r} is being cleared over and over", workflow_id=workflow_id, operation="acquire"
         )
+
+    def share(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
+        """Let an owned run have large values of another without a copy, as far as that is possible."""
+        owned = self.owned.get(workflow_id)
+        with self._translated(workflow_id, "share"), self._run_directory(source_id) as source:
+            if owned is not None and source is not None:
+                with contextlib.suppress(FileNotFoundError):  # it has none: they are written
+                    owned.share_from(source, sizes)
 
     def release(self, workflow_id: str) -> None:
         """Give a run up."""

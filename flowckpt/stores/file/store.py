@@ -13,7 +13,7 @@ The protocol stands in `run` (claiming), `writer` (saving), `segment` and `image
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,6 +128,10 @@ class FileCheckpointStore:
     async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first; see `ListsAttempts`."""
         return await run_blocking(lambda: self.runs.references_of_attempt(workflow_id, attempt))
+
+    async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
+        """Give large values of one run a name in another; see `SharesValues`."""
+        await run_blocking(lambda: self.runs.share(source_id, workflow_id, sizes))
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Read all segments and large values and verify them; see `ChecksIntegrity`."""

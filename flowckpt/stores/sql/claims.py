@@ -62,12 +62,9 @@ class Claim:
             RunLockedError: the run has a living owner.
         """
         select = f"SELECT run, newest_attempt, writer FROM runs WHERE workflow_id = ?{lock}"  # noqa: S608
-        rows = session.execute(select, (self.key,))
-        if not rows:
-            session.execute(
-                "INSERT INTO runs (workflow_id) VALUES (?) ON CONFLICT (workflow_id) DO NOTHING", (self.key,)
-            )
-            rows = session.execute(select, (self.key,))
+        insert = "INSERT INTO runs (workflow_id) VALUES (?) ON CONFLICT (workflow_id) DO NOTHING"
+        while not (rows := session.execute(select, (self.key,))):  # others may give it up unwritten, again and again
+            session.change(insert, (self.key,))
         run, newest, writer = rows[0]
         if writer == self.writer:  # done before, and the answer was lost
             return run, newest

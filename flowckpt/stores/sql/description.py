@@ -13,16 +13,17 @@ from flowckpt.errors import CheckpointCorruptedError, DecodingError
 from flowckpt.stores.sql.database import Row, Session
 from flowckpt.stores.sql.leases import OWNER_COLUMNS, holder_of
 from flowckpt.stores.sql.lineage import checkpoint_rows, lineage
-from flowckpt.stores.sql.texts import moment_of, name_of
+from flowckpt.stores.sql.texts import id_text, moment_of, name_of
 
 _log = logging.getLogger("flowckpt")
 
-_LIST = (
-    "SELECT r.workflow_id, r.workflow_name, r.status, c.attempt, r.started_at, r.updated_at, r.steps, "
-    f"CAST(r.metadata AS TEXT), {OWNER_COLUMNS} "  # noqa: S608
-    "FROM runs r JOIN checkpoints c ON c.run = r.run AND c.sequence = r.latest_sequence "
-    "LEFT JOIN attempts a ON a.writer = r.writer "
-)
+_LIST = f"""
+SELECT r.workflow_id, r.workflow_name, r.status, c.attempt, r.started_at, r.updated_at, r.steps,
+  CAST(r.metadata AS TEXT), {OWNER_COLUMNS}
+FROM runs r
+JOIN checkpoints c ON c.run = r.run AND c.sequence = r.latest_sequence
+LEFT JOIN attempts a ON a.writer = r.writer
+"""  # noqa: S608 - constants
 
 
 def run_infos(session: Session, key: str | None = None) -> list[RunInfo]:
@@ -54,7 +55,7 @@ def _info(row: Row, now: datetime) -> RunInfo:
     try:
         return RunInfo(
             name_of(workflow_id),
-            workflow_name,
+            name_of(workflow_name),
             Status(status),
             attempt,
             moment_of(started_at),
@@ -87,5 +88,5 @@ def describe_again(session: Session, run: int, workflow_id: str) -> None:
     session.change(
         "UPDATE runs SET latest_sequence = ?, status = ?, steps = ?, updated_at = ?, workflow_name = ?, metadata = ? "
         "WHERE run = ?",
-        (sequence, status, steps, saved_at, said["workflow_name"], dumps(said["metadata"]), run),
+        (sequence, status, steps, saved_at, id_text(said["workflow_name"]), dumps(said["metadata"]), run),
     )

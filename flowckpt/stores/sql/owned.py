@@ -82,7 +82,6 @@ class OwnedRun:
             try:
                 view = as_view(data.step_results)
                 document, head, blobs = self._documents(data)
-                id_text(data.checkpoint_id).encode()
                 data.checkpoint_id.encode()
             except (TypeError, ValueError, RecursionError) as error:
                 raise refusal_of_field(error) from error
@@ -98,7 +97,11 @@ class OwnedRun:
                     workflow_id=self._workflow_id,
                     found=f"{len(saved)} results held, {len(view)} given",
                 )
-            self._add(data, view, len(saved), document, head, blobs, others)
+            try:
+                self._add(data, view, len(saved), document, head, blobs, others)
+            except OverflowError as error:  # a number that no column holds; nothing was written
+                self._is_poisoned = False
+                raise refusal_of_field(error) from error
             self._is_begun, self._image = True, None
             self._saved, self.last_sequence, self._described = view, data.sequence, data
             self._first = self._first or data
@@ -175,7 +178,7 @@ class OwnedRun:
             others.append((rows.SAY_HEAD, [(head, run, attempt)]))
         if self._is_to_be_described(data):
             metadata = dumps(encode(dict(data.metadata)))
-            others.append((rows.DESCRIBE, [(data.workflow_name, metadata, run)]))
+            others.append((rows.DESCRIBE, [(id_text(data.workflow_name), metadata, run)]))
         checkpoint = rows.checkpoint_row(data, run, count, max(size, 1), view.chain.hex(), document, self._head)
         _, sequence, _, _, _, status, steps, saved_at, *_ = checkpoint
         advance = (sequence, sequence, steps, status, saved_at, run, self.writer, sequence)

@@ -85,18 +85,22 @@ class ReadableRuns:
             raise CheckpointNotFoundError(workflow_id)
         raise CheckpointNotFoundError(workflow_id, checkpoint_id)
 
-    def references(self, workflow_id: str) -> list[CheckpointRef]:
-        """Return the checkpoints of a run, newest first."""
+    def references(self, workflow_id: str, attempt: int | None = None) -> list[CheckpointRef]:
+        """Return the checkpoints of a run, newest first; as an attempt left it where one is given."""
         columns = "checkpoint_id, sequence, attempt, reason, saved_at, steps, size"
         found = self._with_image(
-            workflow_id, lambda session, image: checkpoint_rows(session, image.run, image.links, columns)
+            workflow_id,
+            lambda session, image: checkpoint_rows(session, image.run, image.links, columns),
+            attempt=attempt,
         )
         return [
-            CheckpointRef(
-                workflow_id, name_of(name), sequence, attempt, Reason(reason), moment_of(saved_at), steps, size
-            )
-            for name, sequence, attempt, reason, saved_at, steps, size in found or ()
+            CheckpointRef(workflow_id, name_of(name), sequence, by, Reason(reason), moment_of(saved_at), steps, size)
+            for name, sequence, by, reason, saved_at, steps, size in found or ()
         ]
+
+    def references_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
+        """Return the checkpoints of an attempt, oldest first, as the attempt left them."""
+        return [each for each in self.references(workflow_id, attempt)[::-1] if each.attempt == attempt]
 
     def owner(self, workflow_id: str) -> Owner | None:
         """Return who owns a run and is alive."""

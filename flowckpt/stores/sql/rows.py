@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
@@ -117,7 +118,7 @@ def evidence_rows(result: StepResult, run: int, attempt: int, position: int) -> 
                 shown(str(kind)),
                 shown(description if isinstance(description, str) else dumps(description)),
                 _optional(verdict.get("status")),
-                _optional(verdict.get("verified_at")),
+                _moment(verdict.get("verified_at")),
                 _optional(verdict.get("error")),
                 dumps({"claim": claim, "verdict": dict(verdict)}),
             )
@@ -127,6 +128,13 @@ def evidence_rows(result: StepResult, run: int, attempt: int, position: int) -> 
 
 def _optional(value: Any) -> str | None:
     return None if value is None else shown(str(value))
+
+
+def _moment(value: Any) -> str | None:
+    try:
+        return sql_time(datetime.fromisoformat(value))
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def checkpoint_row(data: CheckpointData, run: int, steps: int, size: int, chain: str, document: str, head: Any) -> Row:

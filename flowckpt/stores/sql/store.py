@@ -82,6 +82,10 @@ class SqlCheckpointStore:
         """Return the last checkpoint of an attempt, as it left it; see `KeepsAttempts`."""
         return await run_blocking(lambda: self.runs.latest_of_attempt(workflow_id, attempt))
 
+    async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
+        """Return the checkpoints of an attempt, oldest first; see `ListsAttempts`."""
+        return await run_blocking(lambda: self.runs.references_of_attempt(workflow_id, attempt))
+
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Verify the database, all records and large values; see `ChecksIntegrity`."""
         return await run_blocking(lambda: self.runs.check(workflow_id))

@@ -79,6 +79,13 @@ class SqliteDatabase:
     def __str__(self) -> str:
         return repr(str(self.path))
 
+    def __del__(self) -> None:
+        connection = getattr(self, "_connection", None)
+        if connection is not None and self._pid == os.getpid():
+            connection.close()
+        elif connection is not None:
+            _abandoned.append(connection)
+
     @property
     def dialect(self) -> Dialect:
         """How statements are written."""

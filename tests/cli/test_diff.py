@@ -1,0 +1,114 @@
+"""`flowckpt diff`: what differs between two runs or checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+
+PROGRAM = """
+from pathlib import Path
+from flowckpt import step, workflow
+from flowckpt.evidence import file_sha256
+
+def fetch(limit, source):
+    Path("raw.csv").write_text("x" * limit)
+    return {"rows": [{"id": n, "tags": {"a", "b"}} for n in range(limit)], "pair": (limit, 1.0), "big": "y" * 100_000}
+
+def extra():
+    return 1
+
+def last(fails):
+    if fails:
+        raise ValueError("no")
+    return {1: "one"}
+
+@workflow
+def varies(limit: int = 2, source: Path = Path("a.csv"), is_extra: bool = False, fails: bool = False):
+    yield step("fetch").python(fetch, limit, source).evidence(file_sha256("raw.csv")).checkpoint()
+    if is_extra:
+        yield step("extra").python(extra).checkpoint()
+    return (yield step("last").python(last, fails).checkpoint())
+"""
+
+
+@pytest.fixture
+def varies(flowckpt, tmp_path):
+    (tmp_path / "varies.py").write_text(PROGRAM)
+    flowckpt("run", "varies.py", "--id", "one").expect(0)
+    return flowckpt
+
+
+def test_two_runs_of_the_same_are_the_same(varies):
+    varies("run", "varies.py", "--id", "two").expect(0)
+    ran = varies("diff", "one", "two", "--exit-code").expect(0)
+    assert ran.out.splitlines() == [
+        "- run one, checkpoint @completed (sequence 4)",
+        "+ run two, checkpoint @completed (sequence 4)",
+        "nothing differs: 2 steps are the same",
+    ]
+    document = varies("diff", "one", "two", "--json").expect(0).document
+    assert document["is_equal"] is True and document["steps"] == [] and document["changes"] == {}
+    assert document["old"]["workflow_id"] == "one" and document["new"]["checkpoint_id"] == "@completed"
+
+
+def test_inputs_outputs_evidence_and_steps(varies):
+    varies("run", "varies.py", "--id", "two", "-i", "limit=3", "-i", "source=b.csv", "-i", "is_extra=yes").expect(0)
+    ran = varies("diff", "one", "two", "--exit-code").expect(1)
+    lines = ran.out.splitlines()
+    for line in (
+        "inputs.limit: 2 → 3",
+        "inputs.source: 'a.csv' → 'b.csv'",
+        "inputs.is_extra: False → True",
+        "~ step fetch",
+        "    output.pair[0]: 2 → 3",
+        "    arguments.limit: 2 → 3",
+        "    arguments.source: changed",
+        "+ step extra",
+        "steps: 1 added, 1 changed, 1 the same",
+    ):
+        assert line in lines, ran.out
+    assert any(line.startswith("    output.rows[2]: added") for line in lines)
+    assert any(line.startswith("    evidence.claims['the content of raw.csv'].sha256: '") for line in lines)
+    assert varies("diff", "one", "two").expect(0).out == ran.out
+    back = varies("diff", "two", "one", "--json").expect(0).document
+    assert [(each["path"], each["kind"]) for each in back["steps"]] == [("fetch", "changed"), ("extra", "removed")]
+    assert back["changes"]["inputs"][0] == {"place": "limit", "kind": "changed", "old": 3, "new": 2}
+    assert back["same"] == 1
+
+
+def test_a_failure(varies):
+    varies("run", "varies.py", "--id", "two", "-i", "fails=yes").expect(1)
+    document = varies("diff", "one", "two", "--json").expect(0).document
+    assert document["changes"]["status"] == [{"place": "", "kind": "changed", "old": "completed", "new": "failed"}]
+    changed = document["steps"][0]["changes"]
+    assert changed["outcome"][0]["new"] == "failed" and changed["error"][0]["new"] == "ValueError: no"
+    assert changed["output"][0]["old"] == {"$dict": [[1, "one"]]}
+    assert "error: None → 'ValueError: no'" in varies("diff", "one", "two").out
+
+
+def test_an_edit_of_the_code(varies, tmp_path):
+    program = tmp_path / "varies.py"
+    program.write_text(program.read_text().replace('"one"', '"eins"'))
+    varies("run", "varies.py", "--id", "two").expect(0)
+    lines = varies("diff", "one", "two").expect(0).out.splitlines()
+    assert "    code.fingerprint: changed" in lines
+    assert "    output[1]: 'one' → 'eins'" in lines
+
+
+def test_checkpoints_by_id_and_by_sequence(varies):
+    document = varies("diff", "one@fetch", "one", "--json").expect(0).document
+    assert [(each["path"], each["kind"]) for each in document["steps"]] == [("last", "added")]
+    assert document["old"]["sequence"] == 2
+    assert varies("diff", "one@2", "one", "--json").expect(0).document["old"]["checkpoint_id"] == "fetch"
+    assert varies("diff", "one@@started", "one@1", "--exit-code").expect(0)
+    varies("run", "varies.py", "--id", "a@b@fetch").expect(0)
+    assert varies("diff", "a@b@fetch", "a@b@fetch@2", "--json").expect(0).document["new"]["sequence"] == 2
+    for wrong in ("two", "one@nothing", "one@", "@", "two@fetch"):
+        ran = varies("diff", "one", wrong).expect(12)
+        assert ran.out == "" and ran.err
+    varies("diff", "one").expect(2)
+
+
+def test_a_run_with_its_fork(varies):
+    varies("fork", "one", "--id", "two", "--from", "last").expect(0)
+    varies("resume", "two").expect(0)
+    varies("diff", "one", "two", "--exit-code").expect(0)

@@ -1,0 +1,137 @@
+"""`flowckpt fork`: a new run from another's history."""
+
+from __future__ import annotations
+
+import pytest
+
+TYPED = """
+import attrs
+from datetime import date
+from enum import Enum
+from pathlib import Path
+from flowckpt import step, workflow
+
+class Kind(Enum):
+    SMALL = "s"
+    LARGE = "l"
+
+@attrs.frozen
+class Order:
+    day: date
+    kinds: tuple[Kind, ...]
+    file: Path
+
+def order(limit: int) -> Order:
+    return Order(date(2026, 1, 2), (Kind.SMALL,) * limit, Path("a"))
+
+def plain(x):
+    return {"n": 1}
+
+def told(found: Order, other) -> str:
+    return f"{found.day:%d.%m.} {[each.name for each in found.kinds]} {found.file.name} {other}"
+
+@workflow
+def orders(limit: int = 1):
+    found = yield step("order").python(order, limit).checkpoint()
+    other = yield step("plain").python(plain, found).checkpoint()
+    return (yield step("told").python(told, found, other).checkpoint())
+"""
+
+
+@pytest.fixture
+def orders(flowckpt, tmp_path):
+    (tmp_path / "orders.py").write_text(TYPED)
+    flowckpt("run", "orders.py", "--id", "one").expect(0)
+    return flowckpt
+
+
+def test_a_fork_is_a_run_of_its_own(shop):
+    ran = shop("fork", "one", "--id", "two").expect(0)
+    assert ran.out.splitlines() == [
+        "run two is a fork of one at checkpoint @failed (sequence 5)",
+        "results: 3 taken over, 1 left out",
+    ]
+    assert "Resume with: flowckpt resume two" in ran.err
+    document = shop("show", "two", "--json").expect(0).document
+    assert document["forked_from"] == {"workflow_id": "one", "checkpoint_id": "@failed", "sequence": 5}
+    assert document["status"] == "cancelled" and [step["attempt"] for step in document["steps"]] == [0, 0, 0]
+    assert "forked from: one at checkpoint @failed (sequence 5)" in shop("show", "two").expect(0).out
+    assert shop("resume", "two", "--json").expect(0).document["output"] == 7
+    assert shop.log() == ["load"]
+    assert shop("show", "one", "--json").expect(0).document["status"] == "failed"
+
+
+def test_before_a_step(shop):
+    document = shop("fork", "one", "--from", "count", "--json").expect(0).document
+    assert document["forked_from"]["workflow_id"] == "one" and len(document["workflow_id"]) == 26
+    assert (document["steps"], document["dropped"], document["edited"]) == (2, ["count", "load"], [])
+    shop("resume", document["workflow_id"]).expect(0)
+    assert shop.log() == ["count", "load"]
+
+
+def test_outputs_get_the_types_of_their_steps(orders):
+    value = '{"day": "2030-12-24", "kinds": ["LARGE", "s"], "file": "x/y"}'
+    assert "edited: order" in orders("fork", "one", "--set", f"order={value}", "--id", "two").expect(0).out
+    assert orders("resume", "two", "--json").expect(0).document["output"] == "24.12. ['LARGE', 'SMALL'] y {'n': 1}"
+    orders("fork", "one", "--set", "plain=[1, null]", "--id", "three").expect(0)
+    assert orders("resume", "three", "--json").expect(0).document["output"] == "02.01. ['SMALL'] a [1, None]"
+    steps = orders("show", "three", "--json").expect(0).document["steps"]
+    assert [step["marks"] for step in steps] == [[], ["edited"], []]
+    assert "ok (edited)" in orders("show", "three", "--steps").expect(0).out
+    # What was written by hand is reused like any other result, and compared like any other.
+    assert orders("resume", "three", "--json").expect(0).document["steps"]["executed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--set", "order=3"], "the output of step 'order' must be"),
+        (["--set", 'order={"day": "x", "kinds": [], "file": ""}'], "at order.day"),
+        (["--set", "told=hello"], "is no JSON"),
+        (["--set", "told=hello"], "--set 'told=\"text\"'"),
+        (["--set", "told"], "is not of the form"),
+        (["--set", "told=1", "--set", "told=2"], "given twice"),
+        (["--set", 'plain="a"', "--set", "plain[1]=1"], "has no step 'plain[1]'"),
+        (["-i", "limit=many"], "input 'limit'"),
+        (["-i", "other=1"], "no input 'other'"),
+        (["--id", ""], "--id must be"),
+        (["--id", "one"], "exists already"),
+        (["--set", "plain=1", "-i", "limit=3"], "'order' stands before an edited one and would run again"),
+    ],
+)
+def test_what_cannot_be_is_said(orders, given, said):
+    ran = orders("fork", "one", *given)
+    assert ran.code in (2, 12) and said in ran.err and ran.out == ""
+    assert [run["workflow_id"] for run in orders("list", "--json").document] == ["one"]
+
+
+def test_other_inputs(orders):
+    ran = orders("fork", "one", "-i", "limit=2", "--id", "two").expect(0)
+    assert "input limit: 1 → 2" in ran.out
+    plan = orders("plan", "two", "--json").expect(10).document
+    assert plan["steps"][0]["reasons"] == [{"kind": "arguments", "detail": "limit: 1 → 2"}]
+    assert "['SMALL', 'SMALL']" in orders("resume", "two", "--json").expect(0).document["output"]
+    assert orders("fork", "one", "-i", "limit=2", "--id", "two").expect(2)
+
+
+def test_what_no_longer_holds_is_not_taken_over(shop, tmp_path):
+    (tmp_path / "clean.csv").unlink()
+    ran = shop("fork", "one", "--id", "two").expect(10)
+    assert "flowckpt fork one --from clean" in ran.err
+    shop("fork", "one", "--id", "two", "--from", "clean").expect(0)
+    shop("fork", "nobody").expect(12)
+    shop("fork", "one", "--from", "nothing").expect(12)
+
+
+def test_a_run_that_is_going_on_can_be_forked(flowckpt):
+    process = flowckpt.start("run", "pipeline.py:naps", "-i", "count=2", "-i", "seconds=3", "--id", "one")
+    try:
+        flowckpt.wait_for("start 1")
+        flowckpt("fork", "one", "--id", "two", "--set", "nap=5").expect(0)
+        assert process.poll() is None
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert flowckpt("resume", "two", "--json").expect(0).document["output"] == 6

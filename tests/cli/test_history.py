@@ -1,0 +1,71 @@
+"""`flowckpt show --history`: also what no longer counts."""
+
+from __future__ import annotations
+
+
+def test_reruns_rollbacks_and_reused_ids_stay_visible(shop):
+    shop("resume", "one").expect(0)
+    shop("resume", "one", "--from", "count").expect(0)
+    shop("rollback", "one", "fetch").expect(0)
+    shop("resume", "one").expect(0)
+    document = shop("show", "one", "--history", "--json").expect(0).document
+    history = document["history"]
+    assert [attempt["attempt"] for attempt in history] == [1, 2, 3, 4, 5]
+    assert [attempt["status"] for attempt in history] == ["failed", "completed", "completed", "cancelled", "completed"]
+    assert history[3]["rolled_back_to"] == {"checkpoint_id": "fetch", "sequence": 2} and history[3]["results"] == []
+    found = [(result["path"], result["standing"]) for attempt in history for result in attempt["results"]]
+    assert found == [
+        ("fetch", "counts"),
+        ("clean", "left_behind"),
+        ("count", "left_behind"),
+        ("load", "left_behind"),
+        ("load", "left_behind"),
+        ("count", "left_behind"),
+        ("load", "left_behind"),
+        ("clean", "counts"),
+        ("count", "counts"),
+        ("load", "counts"),
+    ]
+    sequences = [each["sequence"] for attempt in history for each in attempt["checkpoints"]]
+    assert sequences == [*range(1, len(sequences) + 1)]
+    assert {each["standing"] for each in history[1]["checkpoints"]} == {"left_behind"}
+    assert history[0]["checkpoints"][1] == {
+        **history[0]["checkpoints"][1],
+        "checkpoint_id": "fetch",
+        "steps": 1,
+        "standing": "counts",
+    }
+    text = shop("show", "one", "--history").expect(0).out
+    assert text.count("left behind") == 6 + sum(
+        each["standing"] == "left_behind" for attempt in history for each in attempt["checkpoints"]
+    )
+    assert "history" not in shop("show", "one", "--json").expect(0).document
+
+
+def test_an_id_that_was_used_again(flowckpt, tmp_path):
+    (tmp_path / "best.py").write_text(
+        "from flowckpt import step, workflow\n"
+        "@workflow\n"
+        "def best():\n"
+        "    for number in range(3):\n"
+        "        yield step('fit').python(abs, number).checkpoint('best')\n"
+    )
+    flowckpt("run", "best.py", "--id", "one").expect(0)
+    (attempt,) = flowckpt("show", "one", "--history", "--json").expect(0).document["history"]
+    assert [(each["checkpoint_id"], each["standing"]) for each in attempt["checkpoints"]] == [
+        ("@started", "counts"),
+        ("best", "overwritten"),
+        ("best", "overwritten"),
+        ("best", "counts"),
+        ("@completed", "counts"),
+    ]
+    flowckpt("rollback", "one", "2").expect(0)
+    assert len(flowckpt("show", "one", "--json").expect(0).document["steps"]) == 1
+
+
+def test_what_a_fork_took_over(shop):
+    shop("fork", "one", "--id", "two").expect(0)
+    shop("resume", "two").expect(0)
+    first, second = shop("show", "two", "--history", "--json").expect(0).document["history"]
+    assert [(each["path"], each["attempt"]) for each in first["results"]] == [("fetch", 0), ("clean", 0), ("count", 0)]
+    assert [each["path"] for each in second["results"]] == ["load"]

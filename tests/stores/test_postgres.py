@@ -1,0 +1,519 @@
+"""The PostgreSQL store beyond the contract: lost connections, a killed server, settings, secrets, versions."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import socket
+import threading
+import time
+import traceback
+
+import psycopg
+import pytest
+
+from flowckpt.blocking import blocking_allowed
+from flowckpt.errors import (
+    CheckpointStorageError,
+    FlowckptError,
+    ForeignRecordError,
+    RunLockedError,
+    StoreSpecError,
+    UnsupportedSchemaError,
+)
+from flowckpt.stores import PostgresCheckpointStore, open_store
+from flowckpt.stores.postgres import database as database_module
+from flowckpt.stores.postgres.address import parsed_address
+from flowckpt.stores.postgres.durability import check_server
+from flowckpt.stores.sql import migrations
+from flowckpt.testing.contract import checkpoint, results
+from tests.postgres import PostgresServer, free_port, postgres, postgres_database  # noqa: F401 - fixtures
+
+RUN = "run-1"
+SECRET = "h%unter 22"  # percent-encoded, it is another text
+spawned = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture(autouse=True)
+def in_place():
+    with blocking_allowed(True):
+        yield
+
+
+@pytest.fixture
+def url(postgres, postgres_database):  # noqa: F811
+    return f"{postgres.url(postgres_database)}?allow_unsafe=true"
+
+
+@pytest.fixture
+def store(url):
+    made = PostgresCheckpointStore(url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def query(postgres, postgres_database):  # noqa: F811
+    """Ask as a person would."""
+
+    def ask(statement):
+        with psycopg.connect(postgres.dsn(postgres_database), autocommit=True) as connection:
+            connection.execute("SET search_path = flowckpt")
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def durable():
+    """A server that syncs, and that may be killed."""
+    server = PostgresServer(is_durable=True)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+def shown(store):
+    return [(ref.sequence, ref.checkpoint_id) for ref in store.runs.references(RUN)]
+
+
+# --- opening ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_opens_from_its_url(url):
+    store = open_store(url)
+    assert isinstance(store, PostgresCheckpointStore)
+    store.runs.save(RUN, checkpoint())
+    store.close()
+    other = open_store(url.replace("postgresql:", "postgres:"))
+    assert other.runs.load(RUN, "c1").sequence == 1
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "postgresql:",
+        "postgresql:host/db",
+        f"postgresql://me:{SECRET}@host:port/db",
+        "postgresql://me:hunter22%zz@host/db",
+        "postgresql://me:hunter22@host/db?nonsense=1",
+        "postgresql://me:hunter22@[host/db",
+        "postgresql://me:hunter22@host/db?schema=no-name",
+        "postgresql://me:hunter22@host/db?schema=pg_catalog",
+    ],
+)
+def test_a_url_that_is_none_is_refused_without_showing_it(bad):
+    with pytest.raises(StoreSpecError) as refused:
+        open_store(bad)
+    said = "".join(traceback.format_exception(refused.value)) + repr(refused.value) + repr(vars(refused.value))
+    assert "hunter22" not in said and "unter 22" not in said
+    assert refused.value.remedy
+
+
+def test_a_scheme_that_nobody_knows_shows_no_password():
+    with pytest.raises(StoreSpecError, match=r"postgresql\+asyncpg") as refused:
+        open_store("postgresql+asyncpg://me:hunter22@host/db")
+    assert "hunter22" not in str(refused.value) + repr(vars(refused.value))
+
+
+def test_without_the_driver_it_says_what_to_install(monkeypatch):
+    import sys
+
+    for name in [name for name in sys.modules if name.startswith(("flowckpt.stores.postgres", "psycopg"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreSpecError) as refused:
+        open_store("postgresql://me:hunter22@host/db")
+    assert "flowckpt[postgres]" in refused.value.remedy
+    assert "hunter22" not in str(refused.value) + repr(vars(refused.value))
+
+
+@pytest.mark.parametrize(
+    "place", ["postgresql://me:{}@127.0.0.1:{}/db", "postgresql://me@127.0.0.1:{1}/db?password={0}"]
+)
+def test_a_password_is_in_no_error_log_or_repr(place, caplog):
+    caplog.set_level(logging.DEBUG)
+    url = place.format("hunter22", free_port())
+    store = PostgresCheckpointStore(url, patience_seconds=0.1)
+    with pytest.raises(CheckpointStorageError) as failed:
+        store.runs.list_runs()
+    said = "".join(traceback.format_exception(failed.value))
+    for text in (said, repr(store), str(store.runs.database), repr(store.runs.database.address), caplog.text):
+        assert "hunter22" not in text
+    assert "me@127.0.0.1" in repr(store)
+
+
+def test_a_secret_that_a_message_repeats_is_struck_out():
+    address = parsed_address("postgresql://me:hunter%2022@h/db")
+    assert address.scrubbed("FATAL: hunter 22, hunter%2022") == "FATAL: ***, ***"
+
+
+def test_a_server_that_does_not_keep_what_it_commits_is_refused(postgres, postgres_database, durable):  # noqa: F811
+    with pytest.raises(CheckpointStorageError, match="fsync is off") as refused:
+        PostgresCheckpointStore(postgres.url(postgres_database)).runs.list_runs()
+    assert "allow_unsafe" in refused.value.remedy
+    url = f"{durable.url()}?options=-csynchronous_commit%3Doff"
+    with pytest.raises(CheckpointStorageError, match="synchronous_commit is off"):
+        PostgresCheckpointStore(url).runs.list_runs()
+    store = PostgresCheckpointStore(durable.url(), schema="fine")
+    assert store.runs.list_runs() == []
+    store.close()
+
+
+class FakeServer:
+    """Answers the question for the settings."""
+
+    def __init__(self, version=160000, **settings):
+        given = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "server_encoding": "UTF8",
+                 "transaction_read_only": "off", "is_standby": False}  # fmt: skip
+        self.info = self
+        self.server_version = version
+        self.row = tuple({**given, **settings}.values())
+
+    def execute(self, *_):
+        return self
+
+    def fetchone(self):
+        return self.row
+
+
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        (FakeServer(full_page_writes="off"), "full_page_writes is off"),
+        (FakeServer(server_encoding="LATIN1"), "LATIN1"),
+        (FakeServer(transaction_read_only="on"), "only be read"),
+        (FakeServer(is_standby=True), "only be read"),
+        (FakeServer(version=110000), "PostgreSQL 11"),
+    ],
+)
+def test_a_server_that_will_not_do_is_refused_by_name(server, said):
+    address = parsed_address("postgresql://h/db")
+    with pytest.raises(CheckpointStorageError, match=said):
+        check_server(server, address)
+    check_server(FakeServer(), address)
+    check_server(FakeServer(synchronous_commit="local"), address)
+
+
+def test_a_schema_of_another_program_is_refused(query, url):
+    query("CREATE SCHEMA flowckpt; CREATE TABLE flowckpt.orders (id int)")
+    with pytest.raises(ForeignRecordError, match="orders"):
+        PostgresCheckpointStore(url).runs.list_runs()
+    store = PostgresCheckpointStore(f"{url}&schema=another")
+    store.runs.save(RUN, checkpoint())
+    store.close()
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_database_of_a_newer_version_is_refused(store, url, query):
+    store.runs.save(RUN, checkpoint())
+    query("INSERT INTO flowckpt_schema VALUES (2, '2027-01-01', '9.0')")
+    with pytest.raises(UnsupportedSchemaError) as refused:
+        PostgresCheckpointStore(url).runs.load(RUN, "c1")
+    assert (refused.value.found, refused.value.supported) == (2, 1)
+
+
+def test_an_older_database_is_brought_forward_once(store, url, query, monkeypatch):
+    store.runs.save(RUN, checkpoint())
+    steps = (migrations.VERSION_1, ("ALTER TABLE runs ADD COLUMN colour TEXT", "UPDATE runs SET colour = 'red'"))
+    monkeypatch.setattr(database_module, "MIGRATIONS", steps)
+    monkeypatch.setattr(migrations, "MIGRATIONS", steps)
+    monkeypatch.setattr(
+        database_module, "migrate", lambda session, dialect: migrations.migrate(session, dialect, steps)
+    )
+    for _ in range(2):
+        door = PostgresCheckpointStore(url)
+        assert door.runs.load(RUN, "c1").sequence == 1
+        door.close()
+    assert query("SELECT version FROM flowckpt_schema ORDER BY version") == [(1,), (2,)]
+    assert query("SELECT colour FROM runs") == [("red",)]
+
+
+def fill(url, number, barrier, answers):
+    store = open_store(url)
+    try:
+        with blocking_allowed(True):
+            barrier.wait(60)
+            steps = results(*range(20))
+            for sequence in range(1, 21):
+                store.runs.save(f"run-{number}", checkpoint(sequence, steps[:sequence]))
+                try:
+                    store.runs.acquire("shared", steal=False)
+                    store.runs.release("shared")
+                except RunLockedError:
+                    pass
+            answers.put((number, "done"))
+    except BaseException as error:
+        answers.put((number, repr(error)))
+
+
+def test_many_processes_begin_on_an_empty_database_at_once(url):
+    barrier, answers = spawned.Barrier(6), spawned.Queue()
+    processes = [spawned.Process(target=fill, args=(url, number, barrier, answers)) for number in range(6)]
+    for process in processes:
+        process.start()
+    said = dict(answers.get(timeout=120) for _ in processes)
+    for process in processes:
+        process.join(30)
+    assert said == dict.fromkeys(range(6), "done")
+    store = open_store(url)
+    assert [store.runs.latest(f"run-{number}").sequence for number in range(6)] == [20] * 6
+    assert {finding.severity for finding in store.runs.check(None)} == {"ok"}
+    store.close()
+
+
+# --- lost connections ------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_the_server_ended_is_replaced(store, query):
+    store.runs.save(RUN, checkpoint(1))
+    ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'flowckpt'"
+    for sequence in (2, 3):
+        assert query(ended)
+        store.runs.save(RUN, checkpoint(sequence))
+        assert query(ended)
+        assert store.runs.latest(RUN).sequence == sequence
+
+
+class Proxy:
+    """Passes bytes on between clients and a server, and cuts the line where it is told to."""
+
+    def __init__(self, port):
+        self._to = port
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self.cut_before = b""  # the client's message that holds this is not passed on
+        self.cut_after = b""  # it is passed on, and what the server answers is not
+        self.cuts = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._to))
+            line = {"is_mute": False}
+            threading.Thread(target=self._forth, args=(client, server, line), daemon=True).start()
+            threading.Thread(target=self._back, args=(client, server, line), daemon=True).start()
+
+    def _forth(self, client, server, line):
+        try:
+            while data := client.recv(1 << 16):
+                if self.cut_before and self.cut_before in data:
+                    self.cut_before = b""
+                    self.cuts += 1
+                    break
+                if self.cut_after and self.cut_after in data:
+                    self.cut_after = b""
+                    self.cuts += 1
+                    line["is_mute"] = True
+                server.sendall(data)
+        except OSError:
+            pass
+        hang_up(client)
+        hang_up(server)
+
+    @staticmethod
+    def _back(client, server, line):
+        try:
+            while data := server.recv(1 << 16):
+                if line["is_mute"]:
+                    break
+                client.sendall(data)
+        except OSError:
+            pass
+        hang_up(client)
+        hang_up(server)
+
+    def close(self):
+        self._server.close()
+
+
+def hang_up(connection):
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    connection.close()
+
+
+@pytest.fixture
+def proxy(postgres):  # noqa: F811
+    made = Proxy(postgres.port)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("where", ["cut_before", "cut_after"])
+@pytest.mark.parametrize("steps", [1, 3, 0])
+def test_a_save_whose_line_was_cut_is_there_once(proxy, postgres, postgres_database, query, where, steps):  # noqa: F811
+    url = postgres.url(postgres_database).replace(f":{postgres.port}/", f":{proxy.port}/")
+    store = PostgresCheckpointStore(f"{url}?allow_unsafe=true&sslmode=disable")
+    done = []
+    store.runs.save(RUN, checkpoint(1))
+    for sequence in range(2, 9):
+        done += results(*range(steps), first=len(done) + 1)
+        name = f"cut-here-{sequence}"
+        setattr(proxy, where, name.encode())
+        store.runs.save(RUN, checkpoint(sequence, list(done), checkpoint_id=name))
+    assert proxy.cuts == 7
+    assert shown(store)[0] == (8, "cut-here-8")
+    assert query("SELECT count(*) FROM checkpoints") == [(8,)]
+    assert query("SELECT count(*) FROM step_results") == [(7 * steps,)]
+    assert list(store.runs.latest(RUN).step_results) == done
+    store.close()
+
+
+@pytest.mark.parametrize("where", ["cut_before", "cut_after"])
+def test_other_work_whose_line_was_cut_is_done_once(proxy, postgres, postgres_database, query, where):  # noqa: F811
+    url = postgres.url(postgres_database).replace(f":{postgres.port}/", f":{proxy.port}/")
+    store = PostgresCheckpointStore(f"{url}?allow_unsafe=true&sslmode=disable")
+    store.runs.save("other", checkpoint())
+    setattr(proxy, where, b"COMMIT")
+    assert store.runs.acquire(RUN, steal=False).attempt == 1
+    for sequence in (1, 2):
+        store.runs.save(RUN, checkpoint(sequence, results(*range(sequence))))
+    setattr(proxy, where, b"COMMIT")
+    assert store.runs.delete(RUN, "c1")
+    setattr(proxy, where, b"COMMIT")
+    store.runs.release(RUN)
+    assert store.runs.owner(RUN) is None
+    assert query("SELECT count(*) FROM attempts") == [(2,)]
+    assert shown(store) == [(2, "c2")]
+    setattr(proxy, where, b"COMMIT")
+    store.runs.clear(RUN)
+    assert shown(store) == []
+    assert proxy.cuts == 4
+    store.close()
+
+
+def test_a_server_that_is_gone_is_waited_for_and_then_an_error(durable):
+    store = PostgresCheckpointStore(durable.url(), schema="gone", patience_seconds=0.5)
+    store.runs.save(RUN, checkpoint(1))
+    durable.kill()
+    try:
+        began = time.monotonic()
+        with pytest.raises(CheckpointStorageError) as failed:
+            store.runs.save(RUN, checkpoint(2))
+        assert 0.4 < time.monotonic() - began < 10
+        assert failed.value.is_outcome_unknown
+        with pytest.raises(CheckpointStorageError, match="an earlier save"):
+            store.runs.save(RUN, checkpoint(2))
+    finally:
+        durable.start()
+    lease = store.runs.acquire(RUN, steal=True)
+    assert lease.last_sequence in (1, 2)
+    store.runs.save(RUN, checkpoint(lease.last_sequence + 1, attempt=lease.attempt))
+    store.close()
+
+
+@pytest.mark.timeout(300)
+def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load(durable):
+    stop = threading.Event()
+    acknowledged, failures = {}, []
+
+    def work(number):
+        run = f"run-{number}"
+        store = PostgresCheckpointStore(durable.url(), schema="killed", patience_seconds=60)
+        steps = []
+        try:
+            with blocking_allowed(True):
+                sequence = 0
+                while not stop.is_set():
+                    sequence += 1
+                    steps += results("x" * 200, first=sequence)
+                    store.runs.save(run, checkpoint(sequence, list(steps)))
+                    acknowledged[run] = sequence
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            store.close()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(10):
+            time.sleep(0.15 + 0.03 * number)
+            durable.kill()
+            durable.start()
+    finally:
+        time.sleep(0.3)
+        stop.set()
+        for thread in threads:
+            thread.join(90)
+    assert not failures, failures
+    store = PostgresCheckpointStore(durable.url(), schema="killed")
+    for run, sequence in acknowledged.items():
+        latest = store.runs.latest(run)
+        assert latest.sequence == sequence  # nothing lost, and nothing there that nobody was told of
+        assert [result.name for result in latest.step_results] == [f"step-{n}" for n in range(1, sequence + 1)]
+        assert [ref.sequence for ref in store.runs.references(run)] == list(range(sequence, 0, -1))
+    assert len(acknowledged) == 4
+    assert {finding.severity for finding in store.runs.check(None)} == {"ok"}
+    store.close()
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_leases_go_by_the_clock_of_the_server(store, query):
+    store.runs.acquire(RUN, steal=False)
+    (row,) = query("SELECT abs(extract(epoch FROM clock_timestamp() - acquired_at)) < 5 FROM attempts")
+    assert row == (True,)
+    assert not hasattr(store.runs.database, "_clock")
+
+
+def test_nul_in_names_is_kept(store):
+    data = checkpoint(1, results("x"), checkpoint_id="a\0b", workflow_name="et\0l", metadata={"tags": {"a": "\0"}})
+    store.runs.save("run\0", data)
+    assert store.runs.load("run\0", "a\0b") == data
+    (info,) = store.runs.list_runs()
+    assert (info.workflow_id, info.workflow_name, info.tags) == ("run\0", "et\0l", {"a": "\0"})
+
+
+def test_threads_share_a_store(store):
+    failures = []
+
+    def work(number):
+        try:
+            with blocking_allowed(True):
+                steps = results(*range(20))
+                for sequence in range(1, 21):
+                    store.runs.save(f"run-{number}", checkpoint(sequence, steps[:sequence]))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(store.runs.list_runs()) == 6
+    assert len(store.runs.database._pool._idle) <= 4
+
+
+async def test_the_loop_stays_live_while_the_server_answers(store):
+    with blocking_allowed(False):
+        await store.save(RUN, checkpoint(1, results(1)))
+        assert (await store.load_latest(RUN)).sequence == 1
+
+
+def test_damage_is_noticed(store, query, url):
+    store.runs.save(RUN, checkpoint(1, results(1, 2)))
+    query('UPDATE step_results SET document = \'{"path": "step-1", "duration_ms": 0}\' WHERE position = 1')
+    with pytest.raises(FlowckptError, match="digest"):
+        store.runs.latest(RUN)
+    query("ALTER TABLE blobs SET UNLOGGED")
+    findings = store.runs.check(None)
+    assert [finding.severity for finding in findings] == ["corrupt", "corrupt"]
+    assert "blobs" in findings[0].detail
