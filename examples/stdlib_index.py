@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from flowckpt import run_sync, step, workflow
+from flowckpt.evidence import file_sha256
 
 NOT_OURS = {"site-packages", "dist-packages", "__pycache__"}
 TESTS = {"test", "tests", "idle_test"}
@@ -91,13 +92,16 @@ def stdlib_index(
     for start in range(0, len(sources.files), batch_size):
         files = [path for path, _ in sources.files[start : start + batch_size]]
         file = target / f"parsed/{len(batches):04}.jsonl"
-        batch = yield from step("parse").python(parse, sources.root, files, file).checkpoint()  # parse, parse[1], …
+        # parse, parse[1], …: each is reused by a resume only while its file is as the step left it.
+        parsing = step("parse").python(parse, sources.root, files, file).evidence(file_sha256(file))
+        batch = yield from parsing.checkpoint()
         batches.append(batch)
     metrics = yield from step("measure").python(measure, batches).checkpoint()
-    load_database = step("load").python(load, batches, target / "index.db")
+    load_database = step("load").python(load, batches, target / "index.db").evidence(file_sha256(target / "index.db"))
     symbols = yield from load_database.retry(3, backoff=0.5, on=sqlite3.OperationalError).checkpoint()
     broken = [path for batch in batches for path in batch.broken]
-    report = yield from step("report").python(report_on, sources, metrics, broken, target / "report.html").checkpoint()
+    reporting = step("report").python(report_on, sources, metrics, broken, target / "report.html")
+    report = yield from reporting.evidence(file_sha256(target / "report.html")).checkpoint()
     return Summary(sum(batch.modules for batch in batches), symbols, target / "index.db", report)
 
 

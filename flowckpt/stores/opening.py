@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ else:  # 12 ms, and only the stores of others need it; a database's driver, and 
     sqlite = LazyModule("flowckpt.stores.sqlite")
 
 ENTRY_POINTS = "flowckpt.stores"
+
+_PASSWORD = re.compile(r"^([A-Za-z][\w+.-]*://[^/?#@:]*:)[^/?#]*@")
+_PASSWORD_OPTION = re.compile(r"([?&](?:password|sslpassword|passfile|service)=)[^&#]*", re.IGNORECASE)
 
 _BUILT_IN: dict[str, Callable[[str], Any]] = {
     "file": lambda rest: FileCheckpointStore(rest or ".flowckpt"),
@@ -63,10 +67,19 @@ def open_store(spec: str) -> Any:
     found = metadata.entry_points(group=ENTRY_POINTS, name=scheme)
     for entry_point in found:
         return entry_point.load()(rest)
-    shown = f"{scheme}:…" if "@" in rest else spec  # it may hold a password
+    shown = shown_spec(spec)
     others = sorted({entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)})
     raise StoreSpecError(
         f"no store knows the scheme {scheme!r} of {shown!r}",
         spec=shown,
         remedy=f"Known here: {', '.join([*_BUILT_IN, *others])}.",
     )
+
+
+def shown_spec(spec: str) -> str:
+    """Return a description as it may be shown: a URL without its passwords.
+
+    Args:
+        spec: the description of a store.
+    """
+    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", spec))

@@ -22,6 +22,7 @@ from flowckpt.errors import (
     UnsupportedSchemaError,
 )
 from flowckpt.stores import PostgresCheckpointStore, open_store
+from flowckpt.stores.opening import shown_spec
 from flowckpt.stores.postgres import database as database_module
 from flowckpt.stores.postgres.address import parsed_address
 from flowckpt.stores.postgres.durability import check_server
@@ -118,6 +119,22 @@ def test_a_scheme_that_nobody_knows_shows_no_password():
     with pytest.raises(StoreSpecError, match=r"postgresql\+asyncpg") as refused:
         open_store("postgresql+asyncpg://me:hunter22@host/db")
     assert "hunter22" not in str(refused.value) + repr(vars(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("spec", "shown"),
+    [
+        ("postgresql://me:hunter22@host:1/db?x=1", "postgresql://me:***@host:1/db?x=1"),
+        ("postgresql://me:hun@ter22@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://:hunter22@host/db", "postgresql://:***@host/db"),
+        ("postgresql://me@host/db?password=hunter22&x=1", "postgresql://me@host/db?password=***&x=1"),
+        ("postgresql://me@host:1/db", "postgresql://me@host:1/db"),
+        ("sqlite:/home/a:b@c/runs.db", "sqlite:/home/a:b@c/runs.db"),
+        ("file:x", "file:x"),
+    ],
+)
+def test_a_description_is_shown_without_its_passwords(spec, shown):
+    assert shown_spec(spec) == shown
 
 
 def test_without_the_driver_it_says_what_to_install(monkeypatch):
