@@ -215,7 +215,9 @@ class Planning:
             return resumption.cut[path]
         old = resumption.superseded.get(path)
         if old is not None:
-            return old, Reason(ReasonKind.UPSTREAM, "its earlier result no longer counts: the run went on from before it")
+            return old, Reason(
+                ReasonKind.UPSTREAM, "its earlier result no longer counts: the run went on from before it"
+            )
         for dropped in replay.dropped:
             if dropped.path == path:  # another step under a recorded path
                 action = step.action

@@ -115,7 +115,9 @@ def test_an_edited_function_stops_the_resume_until_somebody_says(shop):
     assert "again: flowckpt resume --on-code-change rerun one" in text
     before = shop.stored()
     refused = shop("resume", "one").expect(10)
-    assert refused.out == "" and refused.err.startswith("flowckpt: the recorded result of step 'clean' of run 'one' is stale: code:")
+    assert refused.out == "" and refused.err.startswith(
+        "flowckpt: the recorded result of step 'clean' of run 'one' is stale: code:"
+    )
     assert refused.err.splitlines()[1:] == [
         "Run it and what follows again: flowckpt resume --on-code-change rerun one",
         "Take its recorded result all the same: flowckpt resume --on-code-change reuse one",

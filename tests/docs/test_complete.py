@@ -261,7 +261,17 @@ def test_no_page_names_something_that_does_not_exist(page):
 @pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_every_class_that_a_page_names_as_code_exists(page):
     known = {*errors.__all__, *events.__all__, *flowckpt.__all__}
-    for module in ("checkpoint", "evidence", "stores", "stores.base", "engine", "dsl", "lazy", "testing", "testing.contract"):
+    for module in (
+        "checkpoint",
+        "evidence",
+        "stores",
+        "stores.base",
+        "engine",
+        "dsl",
+        "lazy",
+        "testing",
+        "testing.contract",
+    ):
         known |= set(dir(import_module(f"flowckpt.{module}")))
     known |= {"RunInterrupted", "KeyboardInterrupt", "SystemExit", "CancelledError", "TimeoutError", "Exception"}
     unknown = []
