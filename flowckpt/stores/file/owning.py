@@ -148,9 +148,11 @@ class FileRuns(ReadableRuns):
             self.acquire(workflow_id, steal=False)
         try:
             owned = self.owned[workflow_id]
+            # Before its first save the owner goes on from what it read; others may see what a fenced writer adopted.
+            seen = self.image(workflow_id) if owned.is_adopted else owned.image
             doomed = [
                 reference.sequence
-                for reference in self.references(workflow_id)
+                for reference in map(seen.reference, seen.checkpoints())
                 # What a fenced writer appended after our claim is not ours, and its sequence will be used again.
                 if reference.checkpoint_id == checkpoint_id and reference.sequence <= owned.last_sequence
             ]
