@@ -231,7 +231,7 @@ def test_a_live_run_can_be_planned(flowckpt):
     process.kill()
     process.communicate()
     steps = flowckpt("plan", "one", "--json").expect(0).document["steps"]
-    assert [planned["decision"] for planned in steps][0] == "reuse" and steps[-1]["decision"] == "new"
+    assert [planned["decision"] for planned in steps][0] == "reuse" and steps[-1]["decision"] == "in_doubt"
     assert flowckpt.log().count("start 1") == 1
 
 
@@ -269,13 +269,13 @@ def test_why_of_steps_that_are_gone_new_or_unknown(shop):
     assert "does not yield it any more" in shop("why", "one", "count").expect(0).out
 
 
-def test_why_of_a_new_step(flowckpt):
+def test_why_of_a_step_that_a_killed_process_was_at(flowckpt):
     process = flowckpt.start("run", "pipeline.py:naps", "-i", "seconds=0.5", "--id", "one")
     flowckpt.wait_for("start 1")
     process.kill()
     process.communicate()
     text = flowckpt("why", "one", "nap[1]").expect(0).out
-    assert text.startswith("nap[1]: new: it is new: it was never recorded")
+    assert text.startswith("nap[1]: in doubt") and "its end was never recorded; it is run again" in text
     assert flowckpt("why", "one", "nap", "--json").expect(0).document["path"] == "nap"
 
 
