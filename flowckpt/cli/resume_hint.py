@@ -7,6 +7,7 @@ import shlex
 from flowckpt.cli.output import say
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.cli.terminal_text import escaped
+from flowckpt.stores.opening import shown_spec
 
 
 def show_resume_hint(workflow_id: str, store: StoreChoice) -> None:
@@ -31,7 +32,7 @@ def resume_command(workflow_id: str, store: StoreChoice) -> str:
     """
     words = ["flowckpt", "resume"]
     if store.given:
-        words += ["--store", store.given]
+        words += ["--store", shown_spec(store.given)]
     if workflow_id.startswith("-"):
         words.append("--")
     return escaped(shlex.join([*words, workflow_id]))

@@ -11,6 +11,8 @@ from typing import Any
 import attrs
 import click
 
+from flowckpt.stores.opening import shown_spec
+
 DEFAULT_DIRECTORY = ".flowckpt"
 STORE_VARIABLE = "FLOWCKPT_STORE"
 
@@ -30,6 +32,11 @@ class StoreChoice:
 
     spec: str
     given: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The description as it may be shown: without a password."""
+        return shown_spec(self.spec)
 
 
 def choose_store(

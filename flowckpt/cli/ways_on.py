@@ -12,6 +12,7 @@ from flowckpt.cli.failures import show_error
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.cli.terminal_text import escaped
 from flowckpt.errors import FlowckptError, StaleStepError, StepInDoubtError
+from flowckpt.stores.opening import shown_spec
 
 if TYPE_CHECKING:
     from flowckpt.engine import RunOptions
@@ -46,7 +47,7 @@ class ResumeLine:
         """
         words = ["flowckpt", name]
         if self.choice.given:
-            words += ["--store", self.choice.given]
+            words += ["--store", shown_spec(self.choice.given)]
         if self.target is not None:
             words += ["--target", self.target]
         for option, value in self._typed():

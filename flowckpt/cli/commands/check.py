@@ -36,9 +36,9 @@ def command(run: str | None, as_json: bool, store: str | None) -> int:
         write("".join(f"{_line(finding)}\n" for finding in findings))
     corrupt = sum(finding.severity == "corrupt" for finding in findings)
     if corrupt:
-        say(f"flowckpt: {corrupt} of {len(findings)} findings in {choose_store(store).spec} are corrupt")
+        say(f"flowckpt: {corrupt} of {len(findings)} findings in {choose_store(store).shown} are corrupt")
     elif not findings:
-        say(f"flowckpt: {choose_store(store).spec} holds no run")
+        say(f"flowckpt: {choose_store(store).shown} holds no run")
     return ExitCode.CORRUPT if corrupt else ExitCode.DONE
 
 

@@ -59,7 +59,7 @@ def command(
     elif runs:
         show_table(_HEADER, [_row(info) for info in runs], wrapped=("WORKFLOW", "TAGS"), no_color=no_color)
     else:
-        say(f"flowckpt: no such run in {choose_store(store).spec}")
+        say(f"flowckpt: no such run in {choose_store(store).shown}")
 
 
 def _has_tag(info: RunInfo, tag: str) -> bool:

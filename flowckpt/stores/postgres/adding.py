@@ -56,7 +56,7 @@ def _add_first(connection: Connection, addition: Addition) -> bool:
         statement, values = _WITH_RESULT, (*addition.advance, *addition.checkpoint, *addition.results[0])
     else:
         statement, values = _WITHOUT_RESULT, (*addition.advance, *addition.checkpoint)
-    row = connection.execute(statement, values).fetchone()
+    row = connection.saver.execute(statement, values).fetchone()
     return row is not None and row[0] == 1
 
 

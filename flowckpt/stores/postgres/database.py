@@ -168,7 +168,7 @@ class PostgresDatabase:
     # --- connections -----------------------------------------------------------------------------------------------
 
     def _connect(self) -> Connection:
-        connection = psycopg.connect(self.address.conninfo, autocommit=True)
+        connection = Connection.connect(self.address.conninfo, autocommit=True)
         try:
             for name, value in {**_SETTINGS, "search_path": self.address.schema}.items():
                 connection.execute(b"SELECT set_config(%s, %s, false)", (name, value))

@@ -7,6 +7,7 @@ does not need. This is a list.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -14,7 +15,15 @@ from typing import Any
 
 import psycopg
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection, with a cursor that is there for all its saves: making one takes 13 µs."""
+
+    @functools.cached_property
+    def saver(self) -> psycopg.Cursor[tuple[Any, ...]]:
+        """The cursor."""
+        return self.cursor()
+
 
 _inherited: list[Connection] = []
 """Connections of a parent process: a child must not close them, as that would be told to the server."""
