@@ -7,6 +7,7 @@ A test module imports the fixture (`from tests.postgres import postgres`); where
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import pwd
@@ -124,11 +125,13 @@ class PostgresServer:
     def pause(self) -> None:
         """Make it answer nothing, as a machine that hangs."""
         for process in self._everyone():
-            process.suspend()
+            with contextlib.suppress(psutil.NoSuchProcess):  # a worker that has just ended by itself
+                process.suspend()
 
     def resume(self) -> None:
         for process in self._everyone():
-            process.resume()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
     def _everyone(self) -> list[psutil.Process]:
         try:

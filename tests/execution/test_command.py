@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pickle
 import signal
@@ -81,6 +82,7 @@ def open_files():
 @pytest.fixture(autouse=True)
 def nothing_is_left():
     """Every test here leaves as many processes, files and threads as it found."""
+    gc.collect()  # files that an earlier test has forgotten are not closed under this one
     before = {pid for pid, _ in children()}, len(open_files()), threading.active_count()
     yield
     for thread in threading.enumerate():
