@@ -346,10 +346,10 @@ class Drive:
         self.superseded.add(replay.dropped)
         self.superseded.add(replay.spare.values())  # a resume that does not ask for them must not forget them
         if not self._is_begun:
-            gone = {result.path for result in replay.dropped} | replay.spare.keys()
-            checkpointer.history = kept_history(checkpointer.history.view(), gone)
+            dropped = {result.path for result in replay.dropped}
+            checkpointer.history = kept_history(checkpointer.history.view(), dropped | replay.spare.keys())
             if replay.spare and self.resumed_from is not None:
-                checkpointer.metadata = with_reusable(checkpointer.metadata, self.resumed_from.attempt)
+                checkpointer.metadata = with_reusable(checkpointer.metadata, self.resumed_from.attempt, dropped)
         replay.dropped.clear()
         self._write_down_superseded()
 

@@ -22,6 +22,8 @@ from flowckpt.stores.base import CheckpointStore, KeepsAttempts, NotesBeginnings
 
 REUSABLE = "reusable_from"
 """In the metadata: the attempts whose results may be reused although the history no longer holds them."""
+NOT_REUSABLE = "not_reusable"
+"""Beside it: the steps whose results of those attempts are to be run again."""
 
 
 @attrs.frozen
@@ -95,6 +97,7 @@ async def read_resumption(
     spare: Mapping[str, StepResult] = {}
     if policy.reuse is ReuseMode.INPUTS and REUSABLE in latest.metadata:
         taken = {*(result.path for result in history.results), *cut, *latest.in_flight}
+        taken.update(latest.metadata.get(NOT_REUSABLE, ()))
         spare = await _spare(store, workflow_id, latest, taken)
     reports = await verifying.reports_of([*history.results, *spare.values()])
     judge = Judge(policy, reports)
@@ -125,14 +128,19 @@ async def _spare(
     return found
 
 
-def with_reusable(metadata: Mapping[str, Any], attempt: int) -> dict[str, Any]:
-    """Return metadata that say that an attempt left results behind that may be reused.
+def with_reusable(metadata: Mapping[str, Any], attempt: int, dropped: Collection[str]) -> dict[str, Any]:
+    """Return metadata that say that an attempt left results behind that may be reused, and which may not.
 
     Args:
         metadata: the metadata of the run.
         attempt: the attempt.
+        dropped: the paths of the results that are run again, because they are stale or because somebody asked for it.
     """
-    return {**metadata, REUSABLE: sorted({*metadata.get(REUSABLE, ()), attempt})}
+    return {
+        **metadata,
+        REUSABLE: sorted({*metadata.get(REUSABLE, ()), attempt}),
+        NOT_REUSABLE: sorted({*metadata.get(NOT_REUSABLE, ()), *dropped}),
+    }
 
 
 def without_reusable(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -143,7 +151,7 @@ def without_reusable(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     if REUSABLE not in metadata:
         return metadata
-    return {name: value for name, value in metadata.items() if name != REUSABLE}
+    return {name: value for name, value in metadata.items() if name not in (REUSABLE, NOT_REUSABLE)}
 
 
 def kept_history(view: HistoryView, gone: Collection[str]) -> History:

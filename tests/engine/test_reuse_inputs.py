@@ -108,3 +108,27 @@ def test_a_resume_that_dies_on_its_way_loses_none_of_what_it_could_still_reuse(
     assert decisions == {"rows": "rerun", "doubled": "reuse", "slow": "reuse", "added": "new"}
     result = WorkflowEngine(reopen()).resume_sync(flow, workflow_id="run", options=INPUTS)
     assert (result.output, ran) == (113, ["rows", "added"])
+
+
+def test_a_step_that_was_asked_for_again_stays_asked_for_when_the_resume_dies_before_it_ends(
+    reopen: Callable[[], Any], tmp_path: Path
+) -> None:
+    world["fails"] = "error"
+    WorkflowEngine(reopen()).run_sync(flow, workflow_id="run", path=str(tmp_path / "rows"))
+    ran.clear()
+    world["fails"] = ""
+    store = reopen()
+    plain_save = store.save
+
+    async def save(workflow_id: str, data: Any) -> None:
+        await plain_save(workflow_id, data)
+        if data.reason == "started":
+            raise SystemExit("the process dies before the step that was asked for")
+
+    store.save = save
+    with pytest.raises(SystemExit):
+        options = RunOptions(reuse="inputs", from_step="doubled")
+        WorkflowEngine(store).resume_sync(flow, workflow_id="run", options=options)
+    del store.save
+    result = WorkflowEngine(reopen()).resume_sync(flow, workflow_id="run", options=INPUTS)
+    assert (result.output, ran) == (113, ["doubled", "added"])
