@@ -22,6 +22,14 @@ FILE_MODE = 0o600
 FENCED_MODE = 0o400
 
 
+UNSOUND_FILESYSTEMS = (
+    *("nfs", "cifs", "smb", "ncp", "afs", "coda", "ceph", "9p"),  # of another machine
+    *("lustre", "gpfs", "gfs", "ocfs2", "beegfs", "orangefs", "pvfs2", "panfs", "acfs"),  # of many machines
+    *("fuse", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "drvfs"),  # of another program, or of a guest's host
+)
+"""How the names of types begin whose locks hold for one machine, or whose count of a file's names may be an old one."""
+
+
 class FileStatus(NamedTuple):
     """What the stores ask about a file.
 

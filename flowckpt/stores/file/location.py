@@ -14,20 +14,13 @@ from typing import TypeVar
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.codec.blob import Fetch
 from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, UnsupportedFilesystemError
-from flowckpt.filesystem import FileSystem, PosixFileSystem
+from flowckpt.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem
 from flowckpt.stores.file.blobs import read_blob
 from flowckpt.stores.file.names import RUNS, run_directory
 
 T = TypeVar("T")
 PATIENCE = 100
 """How often something is tried again that a clear or a claim of another process disturbed."""
-
-_REFUSED_FILESYSTEMS = (
-    *("nfs", "cifs", "smb", "ncp", "afs", "coda", "ceph", "9p"),  # of another machine
-    *("lustre", "gpfs", "gfs", "ocfs2", "beegfs", "orangefs", "pvfs2", "panfs", "acfs"),  # of many machines
-    *("fuse", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "drvfs"),  # of another program, or of a guest's host
-)
-"""How the names of types begin whose locks hold for one machine, or whose count of a file's names may be an old one."""
 
 
 class Location:
@@ -78,7 +71,7 @@ class Location:
         if self._is_checked:
             return
         kind = self._filesystem.type_of(str(self.path))
-        if kind not in self._allowed and kind.startswith(_REFUSED_FILESYSTEMS):
+        if kind not in self._allowed and kind.startswith(UNSOUND_FILESYSTEMS):
             raise UnsupportedFilesystemError(str(self.path), filesystem=kind)
         self._is_checked = True
 

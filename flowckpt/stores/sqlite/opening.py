@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flowckpt.errors import ForeignRecordError, UnsupportedFilesystemError
-from flowckpt.filesystem import FileSystem, PosixFileSystem
+from flowckpt.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem
 from flowckpt.stores.sql.schema import Dialect
 
 APPLICATION_ID = 0x666C6F77
@@ -28,7 +28,6 @@ BUSY_SECONDS = 0.02
 _WAL_IS_SAFE = (3, 51, 3)
 _HAS_STRICT = (3, 37, 0)
 _OLDEST = (3, 24, 0)
-_REFUSED_FILESYSTEMS = ("nfs", "cifs", "smb", "fuse", "9p", "afs", "ceph")
 
 
 def sqlite_dialect(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Dialect:
@@ -83,7 +82,7 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     calls = filesystem or PosixFileSystem()
     calls.make_root(str(path.parent))
     kind = calls.type_of(str(path.parent))
-    if kind not in allowed and kind.startswith(_REFUSED_FILESYSTEMS):
+    if kind not in allowed and kind.startswith(UNSOUND_FILESYSTEMS):
         raise refused_filesystem(path, kind)
     # SQLite would make it readable for everybody, and its journal after it.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
