@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowckpt._version import __version__
+from flowckpt.lazy import front_door
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint import CheckpointData, CommandOutput, StepResult
@@ -75,15 +75,4 @@ __all__ = [
     "workflow",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    room = _ROOMS.get(name)
-    if room is None:
-        raise AttributeError(f"module 'flowckpt' has no attribute {name!r}")
-    found = getattr(importlib.import_module(room), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())

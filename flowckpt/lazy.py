@@ -12,6 +12,7 @@ once a run starts. A function that imports would hide that; a module says it her
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -23,3 +24,28 @@ class LazyModule:
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(importlib.import_module(self._name), attribute)
+
+
+def front_door(
+    package: str, rooms: Mapping[str, str], names: Sequence[str], scope: dict[str, Any]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and `__dir__` of a package whose names are imported when they are first used (PEP 562).
+
+    Args:
+        package: its name.
+        rooms: by name, the module that has it.
+        names: its `__all__`.
+        scope: its `globals()`, in which a name stays once it was asked for.
+    """
+
+    def get(name: str) -> Any:
+        room = rooms.get(name)
+        if room is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = scope[name] = getattr(importlib.import_module(room), name)
+        return found
+
+    def names_of() -> list[str]:
+        return sorted(names)
+
+    return get, names_of

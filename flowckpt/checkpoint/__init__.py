@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowckpt.checkpoint.data import CheckpointData, Reason, Status
 from flowckpt.checkpoint.history import History, HistoryView
 from flowckpt.checkpoint.result import LazyValue, StepError, StepResult
+from flowckpt.lazy import front_door
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint.command_output import CommandOutput
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+
+# The rarer records: a run needs none of them to start.
+_ROOMS = {
+    "CheckpointRef": "flowckpt.checkpoint.reference",
+    "CommandOutput": "flowckpt.checkpoint.command_output",
+    "Owner": "flowckpt.checkpoint.reference",
+    "RunInfo": "flowckpt.checkpoint.reference",
+}
 
 __all__ = [
     "CheckpointData",
@@ -28,15 +36,4 @@ __all__ = [
     "StepResult",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Load the rarer records when one is asked for (PEP 562): a run needs none to start."""
-    if name == "CommandOutput":
-        return importlib.import_module("flowckpt.checkpoint.command_output").CommandOutput
-    if name not in ("CheckpointRef", "Owner", "RunInfo"):
-        raise AttributeError(f"module 'flowckpt.checkpoint' has no attribute {name!r}")
-    return getattr(importlib.import_module("flowckpt.checkpoint.reference"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())

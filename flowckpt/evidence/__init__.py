@@ -5,8 +5,9 @@ The names are imported when they are first used (PEP 562): to write claims, noth
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from flowckpt.lazy import front_door
 
 if TYPE_CHECKING:
     from flowckpt.errors import EvidenceCaptureError, EvidenceError
@@ -114,15 +115,4 @@ __all__ = [
     "register_predicate",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    room = _ROOMS.get(name)
-    if room is None:
-        raise AttributeError(f"module 'flowckpt.evidence' has no attribute {name!r}")
-    found = getattr(importlib.import_module(room), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())

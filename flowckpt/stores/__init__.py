@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from flowckpt.lazy import front_door
 from flowckpt.stores.base import (
     CheckpointStore,
     ChecksIntegrity,
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from flowckpt.stores.sqlite import SqliteCheckpointStore
 
 _ROOMS = {
-    "FileCheckpointStore": "file",
-    "MemoryCheckpointStore": "memory",
-    "PostgresCheckpointStore": "postgres",
-    "SqliteCheckpointStore": "sqlite",
-    "open_store": "opening",
+    "FileCheckpointStore": "flowckpt.stores.file",
+    "MemoryCheckpointStore": "flowckpt.stores.memory",
+    "PostgresCheckpointStore": "flowckpt.stores.postgres",
+    "SqliteCheckpointStore": "flowckpt.stores.sqlite",
+    "open_store": "flowckpt.stores.opening",
 }
 
 __all__ = [
@@ -53,13 +53,4 @@ __all__ = [
     "open_store",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Load a store when it is asked for (PEP 562): a run uses one of them."""
-    if name not in _ROOMS:
-        raise AttributeError(f"module 'flowckpt.stores' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"flowckpt.stores.{_ROOMS[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())
