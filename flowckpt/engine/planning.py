@@ -158,7 +158,7 @@ class Planning:
         if answer is OnStale.REUSE:
             return Decision.REUSE, reasons
         modifiers, is_forced = command.step.modifiers, result.path == judge.policy.from_path
-        is_settled = modifiers.is_at_most_once and result.success and answer is not OnStale.FAIL and not is_forced
+        is_settled = modifiers.is_at_most_once and result.success and not is_forced
         if is_settled and is_same_call(result, arguments_of(command.step.action), modifiers.version):
             return await self._settled(command.step, result, reasons)
         return Decision.RERUN, reasons

@@ -220,3 +220,15 @@ async def test_a_cancel_that_comes_while_the_claims_of_a_step_are_checked_does_n
     latest = await store.load_latest("run")
     assert [result.path for result in latest.step_results] == ["work"]
     assert log == ["read"]
+
+
+def test_a_plan_that_stops_at_an_edited_step_that_was_done_says_that_it_would_not_be_done_again(
+    reopen: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
+    monkeypatch.setattr("flowckpt.plan.identity.step_fingerprint", lambda function: f"1:{function.__name__}, edited")
+    plan = WorkflowEngine(reopen()).plan_sync(shop, workflow_id="run", options=RunOptions(on_code_change="fail"))
+    paid = plan.step("pay")
+    again = WorkflowEngine(reopen()).plan_sync(shop, workflow_id="run", options=RunOptions(on_code_change="rerun"))
+    assert plan.stops
+    assert (str(paid.decision), paid.is_stale) == ("reuse", True) == (str(again.step("pay").decision), True)

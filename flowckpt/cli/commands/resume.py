@@ -93,7 +93,7 @@ def command(
     if run is None:
         found = last_unfinished(open_store(choice.spec))
         if found is None:
-            say(f"flowckpt: no run in {choice.shown} is left to resume: each is completed, or there is none")
+            say(f"flowckpt: no run in {choice.shown} is left to resume: each is completed or running, or there is none")
             return ExitCode.NOT_FOUND
         run = found.workflow_id
     recorded = recorded_run(choice, run, target=target, inputs=texts)
