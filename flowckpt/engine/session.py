@@ -15,9 +15,11 @@ from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
 from flowckpt.codec.results import plain_tree
 from flowckpt.dsl import Workflow
+from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.binding import BoundInputs
 from flowckpt.engine.drive import Drive
 from flowckpt.engine.failures import stale_step
+from flowckpt.engine.listening import Tell, told_by
 from flowckpt.engine.options import RunOptions, Saving
 from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.resumption import read_resumption
@@ -88,30 +90,36 @@ class Session:
 
     async def result(self, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
         """Drive the run to its end and return how it ended."""
-        async with self._taken(is_observed=on_event is not None) as drive, aclosing(drive.events()) as events:
-            async for event in events:
-                if on_event is not None:
-                    on_event(event)
+        tell: Tell | None = None
+        if on_event is not None:
+
+            async def tell(event: Event) -> None:
+                on_event(event)
+
+        async with self._taken() as drive:
+            await drive.run(tell)
         assert drive.result is not None
         return drive.result
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Drive the run to its end, yielding what happens."""
-        async with self._taken() as drive, aclosing(drive.events()) as events:
+        async with aclosing(told_by(self._run)) as events:
             async for event in events:
                 yield event
 
+    async def _run(self, tell: Tell) -> None:
+        async with self._taken() as drive:
+            await drive.run(tell)
+
     @asynccontextmanager
-    async def _taken(self, *, is_observed: bool = True) -> AsyncGenerator[Drive | CompletedRun, None]:
+    async def _taken(self) -> AsyncGenerator[Drive | CompletedRun, None]:
         """Own the run for the block, and give it back however the block ends."""
         store, workflow_id = self._store, self._workflow_id
         lease = await finish_despite_cancel(_acquired(store, workflow_id, steal=self._options.steal))
         try:
             for notice in lease.notices:
                 _log.warning("run %s: %s", workflow_id, notice)
-            drive = self._started(lease, self._bound) if self._bound is not None else await self._resumed(lease)
-            drive.is_observed = is_observed
-            yield drive
+            yield self._started(lease, self._bound) if self._bound is not None else await self._resumed(lease)
         finally:
             if isinstance(store, OwnsRuns):
                 await finish_despite_cancel(store.release(workflow_id))
@@ -168,11 +176,12 @@ class Session:
             drops_what_changed=resumption.judge.policy.is_forced,
             spare=resumption.spare,
         )
-        drive.resumed_from = latest
-        drive.judge = resumption.judge
-        drive.superseded = resumption.superseded
-        drive.in_doubt = {*resumption.in_doubt}
-        drive.is_stolen = self._options.steal
+        attempt = drive.attempt
+        attempt.resumed_from = latest
+        attempt.judge = resumption.judge
+        attempt.superseded = resumption.superseded
+        attempt.in_doubt = {*resumption.in_doubt}
+        attempt.is_stolen = self._options.steal
         return drive
 
     def _drive(
@@ -205,7 +214,8 @@ class Session:
         step_fingerprint(workflow.function)  # reads the source of its module now, before anybody edits it
         generator = workflow(**bound.values(workflow))
         replay = Replay(generator, history.results, workflow.name, drops_what_changed=drops_what_changed, spare=spare)
-        return Drive(workflow, replay, checkpointer, self._clock, self._random, self.interrupts, verifying)
+        attempt = Attempt(checkpointer, self._clock, self._random, self.interrupts, verifying)
+        return Drive(workflow, replay, attempt)
 
 
 class CompletedRun:
@@ -213,10 +223,7 @@ class CompletedRun:
 
     Attributes:
         result: how the run ended.
-        is_observed: whether anybody hears its events; there are only two.
     """
-
-    is_observed = True
 
     def __init__(self, workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData) -> None:
         tree = plain_tree(latest.held_output, "output")
@@ -231,12 +238,17 @@ class CompletedRun:
         )
         self._checkpoint_id = latest.checkpoint_id
 
-    async def events(self) -> AsyncGenerator[Event, None]:
-        """Tell that it was resumed, and that it was complete."""
-        result = self.result
-        run, restored = result.workflow_id, result.steps.restored
-        yield WorkflowResumed(run, result.workflow_name, result.attempt, restored, self._checkpoint_id)
-        yield WorkflowCompleted(run, result.output, 0, restored, 0.0)
+    async def run(self, tell: Tell | None = None) -> None:
+        """Tell that it was resumed, and that it was complete.
+
+        Args:
+            tell: told so.
+        """
+        if tell is not None:
+            result = self.result
+            run, restored = result.workflow_id, result.steps.restored
+            await tell(WorkflowResumed(run, result.workflow_name, result.attempt, restored, self._checkpoint_id))
+            await tell(WorkflowCompleted(run, result.output, 0, restored, 0.0))
 
 
 async def _acquired(store: CheckpointStore, workflow_id: str, *, steal: bool) -> Lease:

@@ -49,8 +49,7 @@ class StreamedTry:
             else:
                 left_out += 1
 
-        self._runner.on_line = keep
-        trying = asyncio.ensure_future(self._runner.attempt(self._step, self._told))
+        trying = asyncio.ensure_future(self._runner.attempt(self._step, self._told, on_line=keep))
         trying.add_done_callback(lambda _: lines.put_nowait(None))
         try:
             while (line := await lines.get()) is not None:
@@ -60,7 +59,6 @@ class StreamedTry:
                     left_out = 0
             self._outcome = await trying
         finally:
-            self._runner.on_line = None
             if not trying.done():
                 trying.cancel()
                 await asyncio.wait({trying})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -11,11 +11,12 @@ import attrs
 from flowckpt.clock import Clock
 from flowckpt.dsl import Step
 from flowckpt.engine.failures import text_of
+from flowckpt.engine.listening import Tell
 from flowckpt.engine.settling import Settled, Settling
 from flowckpt.engine.streaming import StreamedTry
 from flowckpt.engine.telling import evidence_event
 from flowckpt.errors import EncodingError, StepInDoubtError, StepTimeoutError, type_name
-from flowckpt.events import Event, StepRetrying
+from flowckpt.events import StepRetrying
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import is_left_behind, waited
 from flowckpt.execution.runner import Outcome, StepRunner
@@ -28,7 +29,7 @@ class Trying:
     Attributes:
         step: the step.
         path: its path.
-        run: the run.
+        workflow_id: the run.
         attempt: the attempt of the run.
         arguments: what the record keeps of its arguments.
         settled: what was found out about it before.
@@ -37,7 +38,7 @@ class Trying:
         clock: waits.
         random: returns numbers in [0, 1), for the jitter.
         interrupts: the signals.
-        is_observed: whether anybody hears the lines of a command.
+        tell: told what happens on the way, or None.
         mark: saves that a step begins that must not be done twice.
         tries: how often it was tried.
         is_undone: whether what an earlier execution left behind is undone; True where there is nothing to undo.
@@ -45,7 +46,7 @@ class Trying:
 
     step: Step[Any]
     path: str
-    run: str
+    workflow_id: str
     attempt: int
     arguments: Mapping[str, Any]
     settled: Settled
@@ -54,8 +55,8 @@ class Trying:
     clock: Clock
     random: Callable[[], float]
     interrupts: Interrupts
-    is_observed: bool
-    mark: Callable[[str], Awaitable[Event]]
+    tell: Tell | None
+    mark: Callable[[str], Awaitable[None]]
     tries: int = 0
     is_undone: bool = attrs.field(default=attrs.Factory(lambda self: self.settled.undo is None, takes_self=True))
     _outcome: Outcome | None = None
@@ -71,8 +72,8 @@ class Trying:
         """Whether it was not run in the end, but proved done."""
         return self.settled.outcome is not None and self.outcome.error is None
 
-    async def events(self) -> AsyncGenerator[Event, None]:
-        """Try it, yielding what happens on the way."""
+    async def run(self) -> None:
+        """Try it, telling what happens on the way."""
         step, path = self.step, self.path
         # An effect is undone before the next one is marked: a mark says that the new call may have had its effect.
         is_mark_due = step.modifiers.is_at_most_once and not self.is_undone
@@ -81,13 +82,13 @@ class Trying:
             self._outcome = await self._instead()
             if self._outcome is None:
                 if is_mark_due:
-                    yield await self.mark(path)
+                    await self.mark(path)
                     is_mark_due = False
-                if self.is_observed and step.action.step_type == "command":
+                if self.tell is not None and step.action.step_type == "command":
                     streamed = StreamedTry(self.runner, step, self._told)
                     async with aclosing(streamed.lines()) as lines:
                         async for line in lines:
-                            yield line
+                            await self.tell(line)
                     self._outcome = streamed.outcome
                 else:
                     self._outcome = await self.runner.attempt(step, self._told)
@@ -101,15 +102,17 @@ class Trying:
                 if self.settled.outcome is not None:
                     continue
                 is_mark_due = was_adopted  # adopting failed, and by now the world says that it was not done
-            if self._outcome.committed is not None:
-                yield evidence_event(self.run, path, self._outcome.committed.report, "now")
             delay = self._delay()
-            yield StepRetrying(self.run, path, self.tries, delay, type_name(type(error)), text_of(error))
+            if self.tell is not None:
+                if self._outcome.committed is not None:
+                    await self.tell(evidence_event(self.workflow_id, path, self._outcome.committed.report, "now"))
+                kind = type_name(type(error))
+                await self.tell(StepRetrying(self.workflow_id, path, self.tries, delay, kind, text_of(error)))
             await waited(self.clock.sleep(delay), self.interrupts)
 
     @property
     def _told(self) -> tuple[str, str, int, int, Mapping[str, Any]]:
-        return self.run, self.path, self.attempt, self.tries, self.arguments
+        return self.workflow_id, self.path, self.attempt, self.tries, self.arguments
 
     async def _instead(self) -> Outcome | None:
         """Return what the try comes to without running the step: it is adopted, or what was there cannot be undone."""

@@ -46,8 +46,8 @@ class Interrupts:
         self._task: asyncio.Task[Any] | None = None
         self.result: Any = None
         """How the run ended, once it has; for a signal that comes too late to stop it."""
-        self.is_waiting = False
-        """Whether the engine waits in the loop for something that a cancel may end."""
+        self.waits = 0
+        """For how many things the engine waits in the loop that a cancel may end."""
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -110,12 +110,12 @@ class Interrupts:
         # Between the last bytecode of the step and our own `finally`, the step has ended: only note it.
         if self._is_user_code and not (frame is not None and frame.f_code is _CALL):
             raise RunInterrupted(name)
-        if self.is_waiting and self._loop is not None and self._task is not None:
+        if self.waits and self._loop is not None and self._task is not None:
             self._loop.call_soon_threadsafe(self._cancel_wait)
 
     def _cancel_wait(self) -> None:
         """Cancel what the engine waits for; where the wait has ended meanwhile, a save may have begun: leave it."""
-        if self.is_waiting and self._task is not None:
+        if self.waits and self._task is not None:
             self._task.cancel()
 
 

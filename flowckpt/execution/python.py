@@ -3,8 +3,8 @@
 | the step is | and the engine | it runs |
 |---|---|---|
 | sync, no timeout | owns the loop | in the caller's thread: Ctrl-C reaches it, and there is no hop to pay |
-| sync, no timeout | is a guest in an application's loop | on the run's own thread, so the loop stays live |
-| sync, with a timeout | either | on the run's own thread, which is left behind when the time is over |
+| sync, no timeout | is a guest in an application's loop | on a thread of the run, so the loop stays live |
+| sync, with a timeout | either | on a thread of the run, which is left behind when the time is over |
 | async | either | in the loop |
 """
 
@@ -20,11 +20,11 @@ from flowckpt.dsl import PythonAction
 from flowckpt.dsl.actions import Action
 from flowckpt.errors import StepTimeoutError
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.thread import StepThread
+from flowckpt.execution.thread import StepThreads
 
 
 async def run_python(
-    action: PythonAction, *, path: str, timeout_seconds: float | None, interrupts: Interrupts, thread: StepThread
+    action: PythonAction, *, path: str, timeout_seconds: float | None, interrupts: Interrupts, threads: StepThreads
 ) -> Any:
     """Call the function of a step where it cannot be called in place, and return what it returns.
 
@@ -33,17 +33,17 @@ async def run_python(
         path: the step's path, for errors.
         timeout_seconds: the limit, or None.
         interrupts: delivers signals to the step.
-        thread: the run's own thread.
+        threads: the run's own threads.
 
     Raises:
         StepTimeoutError: it did not end in time.
     """
     if timeout_seconds is None:
-        return await _called(action, interrupts, thread)
+        return await _called(action, interrupts, threads)
     limit = asyncio.timeout(timeout_seconds)
     try:
         async with limit:
-            return await _called(action, interrupts, thread)
+            return await _called(action, interrupts, threads)
     except TimeoutError as error:
         if limit.expired():
             raise StepTimeoutError(path, timeout_seconds=timeout_seconds) from error
@@ -52,19 +52,19 @@ async def run_python(
 
 async def waited(value: Any, interrupts: Interrupts) -> Any:
     """Await something that a signal may cancel."""
-    interrupts.is_waiting = True
+    interrupts.waits += 1
     try:
         with blocking_allowed(False):  # what is awaited may make tasks, which then share the loop
             return await value
     finally:
-        interrupts.is_waiting = False
+        interrupts.waits -= 1
 
 
-async def _called(action: PythonAction, interrupts: Interrupts, thread: StepThread) -> Any:
+async def _called(action: PythonAction, interrupts: Interrupts, threads: StepThreads) -> Any:
     call = partial(action.function, *action.args, **action.kwargs)
     if _is_async(action.function):
         return await waited(call(), interrupts)
-    value = await waited(thread.run(call), interrupts)
+    value = await waited(threads.run(call), interrupts)
     return await waited(value, interrupts) if inspect.isawaitable(value) else value
 
 

@@ -19,7 +19,7 @@ from flowckpt.execution.annotation import return_annotation
 from flowckpt.execution.current_step import Told, tell_current
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import run_python, waited
-from flowckpt.execution.thread import StepThread
+from flowckpt.execution.thread import StepThreads
 from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -58,26 +58,22 @@ class StepRunner:
     Args:
         interrupts: delivers signals to the step that runs.
         verifier: checks what the steps claim.
-        on_line: told the lines of commands while they run, as stream and text.
     """
 
-    def __init__(
-        self,
-        interrupts: Interrupts,
-        verifier: Callable[[], EvidenceVerifier],
-        on_line: Callable[[str, str], None] | None = None,
-    ) -> None:
+    def __init__(self, interrupts: Interrupts, verifier: Callable[[], EvidenceVerifier]) -> None:
         self._interrupts = interrupts
         self._verifier = verifier
-        self._thread = StepThread()
-        self.on_line = on_line
+        self._threads = StepThreads()
 
-    async def attempt(self, step: Step[Any], told: Told) -> Outcome:
+    async def attempt(
+        self, step: Step[Any], told: Told, *, on_line: Callable[[str, str], None] | None = None
+    ) -> Outcome:
         """Try a step once.
 
         Args:
             step: the step.
             told: what it may know of itself; its path is in it.
+            on_line: told the lines of a command while it runs, as stream and text.
 
         Raises:
             KeyboardInterrupt: a signal came while it ran.
@@ -92,7 +88,7 @@ class StepRunner:
                 if hasattr(type(value), "__await__"):  # inspect.isawaitable takes 0.5 µs
                     value = await waited(value, self._interrupts)
             else:
-                value = await self._done(action, path, modifiers.timeout_seconds)
+                value = await self._done(action, path, modifiers.timeout_seconds, on_line)
             if modifiers.is_ephemeral:
                 tree = None
             else:
@@ -127,7 +123,7 @@ class StepRunner:
             if not may_block():
                 action = PythonAction(function, args, kwargs)
                 return await run_python(
-                    action, path=told[1], timeout_seconds=None, interrupts=self._interrupts, thread=self._thread
+                    action, path=told[1], timeout_seconds=None, interrupts=self._interrupts, threads=self._threads
                 )
             value = self._interrupts.call(function, args, kwargs)
             return await waited(value, self._interrupts) if hasattr(type(value), "__await__") else value
@@ -157,17 +153,19 @@ class StepRunner:
             return Outcome(error=error)
 
     def close(self) -> None:
-        """Let go of the run's thread."""
-        self._thread.close()
+        """Let go of the run's threads."""
+        self._threads.close()
 
-    async def _done(self, action: Action, path: str, timeout_seconds: float | None) -> Any:
+    async def _done(
+        self, action: Action, path: str, timeout_seconds: float | None, on_line: Callable[[str, str], None] | None
+    ) -> Any:
         if isinstance(action, PythonAction):
             return await run_python(
-                action, path=path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, thread=self._thread
+                action, path=path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, threads=self._threads
             )
         assert isinstance(action, CommandAction)
         return await command.run_command(
-            action, path=path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=self.on_line
+            action, path=path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line
         )
 
     async def _committed(

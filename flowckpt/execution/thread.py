@@ -1,7 +1,8 @@
-"""A thread that runs the sync steps of one run, in an application whose loop must stay live.
+"""Threads that run the sync steps of one run, where the loop must stay live.
 
-It is one thread for all steps, so what belongs to a thread (a SQLite connection) works from step to step. It is a
-daemon, unlike those of `concurrent.futures`, so a step that never ends does not keep the process from ending.
+While steps run one after another it is one thread for all, so what belongs to a thread (a SQLite connection) works from
+step to step; steps that run beside each other have one each. They are daemons, unlike those of `concurrent.futures`, so a
+step that never ends does not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -70,6 +71,32 @@ class StepThread:
         if self._queue is not None:
             self._queue.put(None)
             self._thread = self._queue = None
+
+
+class StepThreads:
+    """The threads of one run: as many as ever ran beside each other; the one used last is used next."""
+
+    def __init__(self) -> None:
+        self._idle: list[StepThread] = []
+        self._is_closed = False
+
+    async def run(self, work: Work) -> Any:
+        """Run `work` on an idle thread, as `StepThread.run` does."""
+        thread = self._idle.pop() if self._idle else StepThread()
+        try:
+            return await thread.run(work)
+        finally:
+            if self._is_closed:
+                thread.close()
+            else:
+                self._idle.append(thread)
+
+    def close(self) -> None:
+        """Let the threads end after what they do now."""
+        self._is_closed = True
+        for thread in self._idle:
+            thread.close()
+        self._idle.clear()
 
 
 def _serve(work_queue: queue.SimpleQueue[tuple[Work, asyncio.Future[Any]] | None]) -> None:

@@ -592,7 +592,7 @@ def test_a_signal_ends_the_program():
         cause = asyncio.run(main(interrupts))
         assert isinstance(cause, RunInterrupted)
         assert cause.signal_name == "SIGTERM"
-    assert not interrupts.is_waiting
+    assert not interrupts.waits
     assert len(pids) == 4
     assert not any(map(lives, pids))
 

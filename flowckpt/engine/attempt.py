@@ -1,0 +1,226 @@
+"""What the generators and the steps of one attempt share: its record, what is open in it, and whom it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+from flowckpt.checkpoint import CheckpointData, Reason, StepError, StepResult
+from flowckpt.checkpoint.result import result_of
+from flowckpt.checkpointer import Checkpointer
+from flowckpt.clock import Clock
+from flowckpt.codec.blob import Recorded
+from flowckpt.codec.results import append_result
+from flowckpt.dsl import Step
+from flowckpt.engine.group_commit import GroupCommit
+from flowckpt.engine.listening import Tell
+from flowckpt.engine.result import StepCounts
+from flowckpt.engine.resumption import kept_history, with_reusable
+from flowckpt.engine.settling import Settling
+from flowckpt.engine.superseded import NOT_UNDONE, Superseded
+from flowckpt.engine.telling import answer_documents, failed_event, saved_event
+from flowckpt.engine.verifying import Verifying
+from flowckpt.errors import FlowckptError
+from flowckpt.execution.interrupts import Interrupts
+from flowckpt.execution.runner import Outcome, StepRunner
+from flowckpt.plan.judge import Judge
+from flowckpt.plan.policy import ResumePolicy
+from flowckpt.replay import Execute, Replay
+
+
+@attrs.define(eq=False, repr=False)
+class Attempt:
+    """One attempt of a run, as all its generators and steps know it.
+
+    Attributes:
+        checkpointer: saves its checkpoints.
+        clock: the time.
+        random: returns numbers in [0, 1), for the jitter of retries.
+        interrupts: the signals.
+        verifying: checks what the steps claim.
+        resumed_from: the checkpoint that the attempt goes on from; None for a new run.
+        judge: says which recorded results are still true.
+        superseded: results that no longer count, of steps that must look at them before they run again.
+        in_doubt: the paths of steps whose start was recorded and whose end was not; each checkpoint repeats them until
+            their step has a result.
+        in_flight: the paths of the steps that are running.
+        is_stolen: whether the run was taken although its owner may be alive.
+        tell: told what happens, or None where nobody hears it; an event that nobody hears is not made (0.8 µs).
+        is_begun: whether it is saved that the attempt has begun: on a resume not before it has something to do.
+        executed: how many steps were run.
+        restored: how many results came from the store.
+        failed: how many steps failed.
+    """
+
+    checkpointer: Checkpointer
+    clock: Clock
+    random: Callable[[], float]
+    interrupts: Interrupts
+    verifying: Verifying
+    resumed_from: CheckpointData | None = None
+    judge: Judge = attrs.field(factory=lambda: Judge(ResumePolicy()))
+    superseded: Superseded = attrs.field(factory=Superseded)
+    in_doubt: set[str] = attrs.field(factory=set)
+    in_flight: set[str] = attrs.field(factory=set)
+    is_stolen: bool = False
+    tell: Tell | None = None
+    is_begun: bool = False
+    executed: int = 0
+    restored: int = 0
+    failed: int = 0
+    runner: StepRunner = attrs.field(
+        init=False, default=attrs.Factory(lambda self: StepRunner(self.interrupts, self.verifying), takes_self=True)
+    )
+    _group: GroupCommit = attrs.field(init=False, factory=GroupCommit)
+    _told_reports: dict[str, Any] = attrs.field(init=False, factory=dict)
+
+    @property
+    def workflow_id(self) -> str:
+        """The run."""
+        return self.checkpointer.workflow_id
+
+    @property
+    def number(self) -> int:
+        """The attempt's number."""
+        return self.checkpointer.attempt
+
+    @property
+    def counts(self) -> StepCounts:
+        """Its steps, counted."""
+        return StepCounts(self.executed, self.restored, self.failed)
+
+    def settling(self) -> Settling:
+        """Return what settles a step that was started or done before."""
+        return Settling(
+            self.workflow_id,
+            self.number,
+            self.judge.policy,
+            self.superseded,
+            self.in_doubt,
+            self.runner,
+            self.verifying,
+            self.is_stolen,
+        )
+
+    # --- results ---------------------------------------------------------------------------------------------------
+
+    def record(
+        self,
+        command: Execute,
+        outcome: Outcome,
+        failure: StepError | None,
+        *,
+        duration_ms: float,
+        started_at: datetime,
+        tries: int,
+        code: str,
+        arguments: Mapping[str, Any],
+        marks: tuple[str, ...],
+    ) -> None:
+        """Append what a step left behind to the history; nothing is durable yet."""
+        step: Step[Any] = command.step
+        action = step.action
+        fields = {
+            "name": step.name,
+            "step_type": action.step_type,
+            "success": failure is None,
+            "_output": Recorded(outcome.tree) if failure is None else None,
+            "duration_ms": duration_ms,
+            "error": failure,
+            "path": command.path,
+            "started_at": started_at,
+            "attempt": self.checkpointer.attempt,
+            "tries": tries,
+            "function": action.function_name,
+            "version": step.modifiers.version,
+            "location": command.location,
+            "fingerprint": code,
+            "arguments": arguments,
+            "evidence": None if outcome.committed is None else outcome.committed.document,
+            "marks": marks,
+        }
+        append_result(self.checkpointer.history, result_of(fields))
+        self.in_doubt.discard(command.path)
+        if NOT_UNDONE not in marks:
+            self.settle(command.path)
+
+    def keep(self, result: StepResult) -> None:
+        """Take a result back that was let go and still holds."""
+        append_result(self.checkpointer.history, result)
+        self.settle(result.path)
+
+    def settle(self, path: str) -> None:
+        """Forget the earlier result of a step that has one again."""
+        if path in self.superseded:
+            self.superseded.settle(path)
+            self._write_down_superseded()
+
+    def let_go(self, replay: Replay) -> None:
+        """Take what a replay has dropped, and what it still keeps back, out of the history."""
+        checkpointer = self.checkpointer
+        spare = replay.spare
+        self.superseded.add(replay.dropped)
+        self.superseded.add(spare.values())  # a resume that does not ask for them must not forget them
+        if not self.is_begun:
+            dropped = {result.path for result in replay.dropped}
+            checkpointer.history = kept_history(checkpointer.history.view(), dropped | spare.keys())
+            if spare and self.resumed_from is not None:
+                checkpointer.metadata = with_reusable(checkpointer.metadata, self.resumed_from.attempt, dropped)
+        replay.dropped.clear()
+        self._write_down_superseded()
+
+    def _write_down_superseded(self) -> None:
+        self.checkpointer.metadata = self.superseded.written_to(self.checkpointer.metadata)
+
+    # --- saving ----------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Save that the attempt has begun, if that is not saved yet."""
+        if not self.is_begun:
+            data = await self.checkpointer.save(Reason.STARTED, in_flight=self.unended(), evidence=self.answers())
+            self.is_begun = True
+            if self.tell is not None:
+                await self.tell(saved_event(self.workflow_id, data))
+
+    async def mark(self, path: str) -> None:
+        """Save that a step begins that must not be done twice; what an earlier call left behind is no question now."""
+        self.in_doubt.add(path)
+        self.settle(path)
+        data = await self._group.saved(lambda: self.checkpointer.save(Reason.IN_DOUBT, in_flight=self.unended()))
+        if data is not None and self.tell is not None:
+            await self.tell(saved_event(self.workflow_id, data))
+
+    async def save(self, reason: Reason, name: str | None = None) -> CheckpointData | FlowckptError | None:
+        """Make durable what is recorded; return the checkpoint, or why it could not be where the run goes on then.
+
+        Args:
+            reason: why.
+            name: what to call the checkpoint.
+
+        Returns:
+            None where what was to be saved went into a checkpoint that somebody else asked for at the same time.
+        """
+        return await self._group.saved(lambda: self.checkpointer.save_or_go_on(reason, name, in_flight=self.unended()))
+
+    async def tell_saved(self, saved: CheckpointData | FlowckptError | None) -> None:
+        """Tell of a save what `save` returned of it."""
+        if saved is None or self.tell is None:
+            return
+        if isinstance(saved, FlowckptError):
+            await self.tell(failed_event(self.workflow_id, self.checkpointer.attempted, saved))
+        else:
+            await self.tell(saved_event(self.workflow_id, saved))
+
+    def unended(self) -> tuple[str, ...]:
+        """Return the steps whose start is known and whose end is not: of this attempt, and of those before it."""
+        return tuple(sorted(self.in_doubt | self.in_flight)) if self.in_doubt or self.in_flight else ()
+
+    def answers(self) -> tuple[Any, ...]:
+        """Return the answers to recorded claims that no checkpoint holds yet."""
+        reports, told = self.judge.reports, self._told_reports
+        fresh = {path: report for path, report in reports.items() if told.get(path) is not report}
+        told.update(fresh)
+        return answer_documents(fresh)

@@ -1,0 +1,77 @@
+"""Steps that end at the same time share one checkpoint.
+
+A step that has ended and is to be durable asks for a save. While a save is going on, those who ask form a group: the
+first of them saves for all, as soon as its turn comes, and the others wait for what becomes of it. So a fan-out of a
+thousand durable children takes as many syncs as the disk has time for, and not a thousand.
+
+A group is closed before its checkpoint is made, and whoever joined it had its result in the history by then. So what is
+acknowledged to all of them holds the results of all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class GroupCommit:
+    """Makes one save of those that are asked for while another goes on."""
+
+    def __init__(self) -> None:
+        self._is_saving = False
+        self._turn: asyncio.Future[None] | None = None
+        self._group: asyncio.Future[bool] | None = None
+
+    async def saved(self, save: Callable[[], Awaitable[T]]) -> T | None:
+        """Save, or have it done by another; return what came of it, or None where another did it.
+
+        Args:
+            save: makes a checkpoint of everything that is recorded.
+
+        Raises:
+            FlowckptError: the save failed, whoever did it.
+        """
+        while self._is_saving:
+            group = self._group
+            if group is None:
+                return await self._lead(save)
+            if await asyncio.shield(group):
+                return None
+            # else the one that was to save for us was cancelled before it could
+        return await self._save(save)
+
+    async def _lead(self, save: Callable[[], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        group = self._group = loop.create_future()
+        is_done = False
+        try:
+            while self._is_saving:
+                if self._turn is None:
+                    self._turn = loop.create_future()
+                await asyncio.shield(self._turn)
+            self._group = None
+            made = await self._save(save)
+            is_done = True
+        except Exception as error:
+            group.set_exception(error)
+            group.exception()  # there may be nobody else in the group
+            raise
+        finally:
+            if self._group is group:
+                self._group = None
+            if not group.done():
+                group.set_result(is_done)
+        return made
+
+    async def _save(self, save: Callable[[], Awaitable[T]]) -> T:
+        self._is_saving = True
+        try:
+            return await save()
+        finally:
+            self._is_saving = False
+            turn, self._turn = self._turn, None
+            if turn is not None:
+                turn.set_result(None)

@@ -1,0 +1,142 @@
+"""One step, from the doubt about an earlier try of it to the event that it is done.
+
+    settle ──► mark ──► try, and try again ──► record ──► save where asked ──► tell
+
+A step is never told as done before it is durable where it was meant to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from flowckpt.checkpoint import Reason
+from flowckpt.engine.attempt import Attempt
+from flowckpt.engine.failures import recorded_error, step_failure
+from flowckpt.engine.settling import RUN, Settled
+from flowckpt.engine.superseded import marks_of
+from flowckpt.engine.telling import evidence_event
+from flowckpt.engine.trying import Trying
+from flowckpt.errors import StepFailedError
+from flowckpt.events import StepAdopted, StepCompleted, StepFailed, StepRestored, StepStarted
+from flowckpt.execution.runner import restored_value
+from flowckpt.plan.identity import arguments_of, fingerprint_of
+from flowckpt.replay import Execute
+from flowckpt.stores.base import NotesBeginnings
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedError | None]:
+    """Run a step and record it; return what the generator gets: its output, or its failure.
+
+    Args:
+        attempt: the attempt.
+        command: the step, its path and its place in the code.
+
+    Raises:
+        StepInDoubtError: nobody knows whether it was done, and it must not be done twice.
+        FencedError: the run was taken over by another owner.
+        FlowckptError: what it left behind cannot be saved.
+        KeyboardInterrupt: a signal came while it ran.
+        asyncio.CancelledError: the run was cancelled while it ran.
+    """
+    step, path = command.step, command.path
+    modifiers, action, tell = step.modifiers, step.action, attempt.tell
+    is_recorded = not modifiers.is_ephemeral
+    code, arguments, settled = "", _NOTHING, RUN
+    if is_recorded:
+        code, arguments = fingerprint_of(action), arguments_of(action)
+        if modifiers.is_at_most_once or path in attempt.superseded:
+            settled = await attempt.settling().before(step, path, arguments)
+            if tell is not None and settled.report is not None and settled.report.verdicts:
+                await tell(evidence_event(attempt.workflow_id, path, settled.report, "in_doubt"))
+            if settled.reused is not None:
+                attempt.restored += 1
+                attempt.keep(attrs.evolve(settled.reused, fingerprint=code))
+                if tell is not None:
+                    await tell(StepRestored(attempt.workflow_id, path, True, settled.reused.duration_ms))
+                return restored_value(step, settled.reused), None
+        if not attempt.is_begun:
+            await attempt.begin()
+        if modifiers.is_at_most_once and settled.outcome is None and settled.undo is None:
+            await attempt.mark(path)
+    attempt.in_flight.add(path)
+    if tell is not None and settled.outcome is None:
+        await tell(StepStarted(attempt.workflow_id, path, action.step_type))
+    if is_recorded and isinstance(attempt.checkpointer.store, NotesBeginnings):
+        attempt.checkpointer.store.note_begun(attempt.workflow_id, path)
+    clock = attempt.clock
+    started_at, started_ns, trying = clock.now(), clock.elapsed_ns(), None
+    if settled is RUN and modifiers.retry is None and (tell is None or action.step_type == "python"):
+        tries = 1
+        outcome = await attempt.runner.attempt(step, (attempt.workflow_id, path, attempt.number, 1, arguments))
+    else:
+        trying = _trying(attempt, command, arguments, settled)
+        await trying.run()
+        outcome, tries = trying.outcome, trying.tries
+    error = outcome.error
+    duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
+    failure = None if error is None else recorded_error(error, path=path, tries=tries)
+    if is_adopted := trying is not None and trying.is_adopted:
+        attempt.restored += 1
+    else:
+        attempt.executed += 1
+    if is_recorded:
+        marks: tuple[str, ...] = ()
+        if modifiers.looks_back:
+            is_undone = trying is None or trying.is_undone
+            marks = marks_of(modifiers, is_adopted=is_adopted, is_not_undone=not is_undone)
+        attempt.record(
+            command,
+            outcome,
+            failure,
+            duration_ms=duration_ms,
+            started_at=started_at,
+            tries=tries,
+            code=code,
+            arguments=arguments,
+            marks=marks,
+        )
+    else:
+        attempt.in_doubt.discard(path)
+    attempt.in_flight.discard(path)
+    saved = None
+    if failure is None and (modifiers.has_checkpoint or modifiers.is_at_most_once):
+        saved = await attempt.save(Reason.STEP, modifiers.checkpoint_id or path)
+    elif is_recorded and attempt.checkpointer.trigger is not None and attempt.checkpointer.is_due():
+        saved = await attempt.save(Reason.TRIGGER)
+    if tell is not None and outcome.committed is not None:
+        await tell(evidence_event(attempt.workflow_id, path, outcome.committed.report, "now"))
+    if failure is not None:
+        attempt.failed += 1
+        if tell is not None:
+            await tell(StepFailed(attempt.workflow_id, path, duration_ms, tries, failure.type, failure.message))
+    elif tell is not None:
+        if is_adopted:
+            await tell(StepAdopted(attempt.workflow_id, path))
+        else:
+            await tell(StepCompleted(attempt.workflow_id, path, duration_ms, not is_recorded))
+    if tell is not None and saved is not None:
+        await attempt.tell_saved(saved)
+    return (outcome.value, None) if failure is None else (None, step_failure(path, failure))
+
+
+def _trying(attempt: Attempt, command: Execute, arguments: Mapping[str, Any], settled: Settled) -> Trying:
+    return Trying(
+        command.step,
+        command.path,
+        attempt.workflow_id,
+        attempt.number,
+        arguments,
+        settled,
+        attempt.settling(),
+        attempt.runner,
+        attempt.clock,
+        attempt.random,
+        attempt.interrupts,
+        attempt.tell,
+        attempt.mark,
+    )
