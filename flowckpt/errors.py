@@ -272,6 +272,26 @@ class StepFailedError(FlowckptError):
         return self.error_type in names or any(base in names for base in self.error_bases)
 
 
+class FanOutFailedError(StepFailedError):
+    """Members of a map or of a group failed, more than may fail; raised inside the generator, at its `yield`.
+
+    Attributes:
+        causes: the failures of the members, in the order of the members.
+    """
+
+    def __init__(self, path: str, *, causes: Sequence[StepFailedError] = (), **recorded: Any) -> None:
+        super().__init__(path, **recorded)
+        self.causes = tuple(causes)
+
+    def failed_with(self, *types: type[BaseException]) -> bool:
+        """Tell whether one of the members failed with an instance of one of these types.
+
+        Args:
+            *types: exception classes, compared by module and qualified name with what was recorded.
+        """
+        return super().failed_with(*types) or any(cause.failed_with(*types) for cause in self.causes)
+
+
 class StepTimeoutError(FlowckptError, TimeoutError):
     """A step did not end within its timeout.
 

@@ -35,6 +35,7 @@ class StepError:
         traceback: the formatted traceback.
         path: the step that failed, where a run's error comes from one.
         tries: how often that step was tried.
+        causes: the paths of the members of a fan-out whose failures made it fail.
     """
 
     type: str
@@ -43,6 +44,7 @@ class StepError:
     traceback: str = ""
     path: str = ""
     tries: int = 1
+    causes: tuple[str, ...] = ()
 
 
 @attrs.frozen(slots=False)  # filling a frozen class with slots takes twice as long: 1.1 µs against 0.5

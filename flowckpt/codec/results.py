@@ -99,7 +99,11 @@ def checked_extra(extra: Mapping[str, Any]) -> dict[str, Json]:
 
 def _name_in(path: str) -> str:
     """Return the name that a path shows by itself; a record leaves it out where that is the step's name."""
-    return path[: path.rindex("[")] if path[-1:] == "]" and "[" in path else path
+    if path[-1:] == "]" and "[" in path:
+        path = path[: path.rindex("[")]
+        if path[-1:] == "/":  # a member of a map has the map's name
+            return _name_in(path[:-1])
+    return path[path.rindex("/") + 1 :] if "/" in path else path
 
 
 @functools.lru_cache(maxsize=1024)
@@ -223,6 +227,8 @@ def encode_error(error: StepError) -> Json:
         document["path"] = error.path
     if error.tries != 1:
         document["tries"] = error.tries
+    if error.causes:
+        document["causes"] = list(error.causes)
     return document
 
 
@@ -235,6 +241,7 @@ def decode_error(document: Json) -> StepError:
         document.get("traceback", ""),
         document.get("path", ""),
         document.get("tries", 1),
+        tuple(document.get("causes", ())),
     )
 
 

@@ -20,10 +20,21 @@ class Action:
 
     __slots__ = ()
     step_type: ClassVar[str] = ""
+    is_composite: ClassVar[bool] = False
+    """Whether it is made of steps, which have results of their own."""
 
     @property
     def function_name(self) -> str:
         """`module:qualname` of the action's function; empty where it has none."""
+        return ""
+
+    def refused_modifier(self, modifiers: Any) -> str:
+        """Return a modifier that makes no sense with this action, or an empty text.
+
+        Args:
+            modifiers: of the step.
+        """
+        del modifiers
         return ""
 
 

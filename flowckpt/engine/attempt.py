@@ -28,7 +28,7 @@ from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import Outcome, StepRunner
 from flowckpt.plan.judge import Judge
 from flowckpt.plan.policy import ResumePolicy
-from flowckpt.replay import Execute, Replay
+from flowckpt.replay import Execute, Replay, SetAside
 
 
 @attrs.define(eq=False, repr=False)
@@ -41,6 +41,7 @@ class Attempt:
         random: returns numbers in [0, 1), for the jitter of retries.
         interrupts: the signals.
         verifying: checks what the steps claim.
+        aside: recorded results that are no longer, or not yet again, part of the run.
         resumed_from: the checkpoint that the attempt goes on from; None for a new run.
         judge: says which recorded results are still true.
         superseded: results that no longer count, of steps that must look at them before they run again.
@@ -53,6 +54,7 @@ class Attempt:
         executed: how many steps were run.
         restored: how many results came from the store.
         failed: how many steps failed.
+        replays: the generators that were begun, to be closed at the end.
     """
 
     checkpointer: Checkpointer
@@ -60,6 +62,7 @@ class Attempt:
     random: Callable[[], float]
     interrupts: Interrupts
     verifying: Verifying
+    aside: SetAside
     resumed_from: CheckpointData | None = None
     judge: Judge = attrs.field(factory=lambda: Judge(ResumePolicy()))
     superseded: Superseded = attrs.field(factory=Superseded)
@@ -71,6 +74,7 @@ class Attempt:
     executed: int = 0
     restored: int = 0
     failed: int = 0
+    replays: list[Replay] = attrs.field(factory=list)
     runner: StepRunner = attrs.field(
         init=False, default=attrs.Factory(lambda self: StepRunner(self.interrupts, self.verifying), takes_self=True)
     )
@@ -158,18 +162,19 @@ class Attempt:
             self.superseded.settle(path)
             self._write_down_superseded()
 
-    def let_go(self, replay: Replay) -> None:
-        """Take what a replay has dropped, and what it still keeps back, out of the history."""
-        checkpointer = self.checkpointer
-        spare = replay.spare
-        self.superseded.add(replay.dropped)
+    def let_go(self) -> None:
+        """Take the results that were dropped, and those that are still kept back, out of the history."""
+        if not self.aside.dropped:
+            return
+        checkpointer, spare = self.checkpointer, self.aside.spare
+        self.superseded.add(self.aside.dropped)
         self.superseded.add(spare.values())  # a resume that does not ask for them must not forget them
         if not self.is_begun:
-            dropped = {result.path for result in replay.dropped}
+            dropped = {result.path for result in self.aside.dropped}
             checkpointer.history = kept_history(checkpointer.history.view(), dropped | spare.keys())
             if spare and self.resumed_from is not None:
                 checkpointer.metadata = with_reusable(checkpointer.metadata, self.resumed_from.attempt, dropped)
-        replay.dropped.clear()
+        self.aside.dropped.clear()
         self._write_down_superseded()
 
     def _write_down_superseded(self) -> None:

@@ -19,10 +19,10 @@ from flowckpt.engine.failures import REFUSALS
 from flowckpt.engine.listening import Tell
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.engine.resumption import without_reusable
-from flowckpt.engine.scope import Scope
+from flowckpt.engine.scope import new_scope
 from flowckpt.errors import FencedError
 from flowckpt.events import WorkflowResumed, WorkflowStarted
-from flowckpt.replay import Replay
+from flowckpt.replay import Crash, Replay
 
 
 @attrs.define(eq=False, repr=False)
@@ -66,9 +66,12 @@ class Drive:
             await self._tell_of_beginning()
             if attempt.resumed_from is None:
                 await attempt.begin()
-            returned = await Scope(attempt, self.replay).run()
+            end = await new_scope(attempt, self.replay).run()
+            attempt.let_go()
+            if isinstance(end, Crash):
+                raise end.error
             attempt.checkpointer.metadata = without_reusable(attempt.checkpointer.metadata)
-            output = codec.encode(returned, self.workflow.output_type, place="the workflow's output")
+            output = codec.encode(end.output, self.workflow.output_type, place="the workflow's output")
         except BaseException as error:
             ending = attempt.interrupts.cause_of(error)
         await self._end(output, ending, began_ns)
@@ -89,11 +92,12 @@ class Drive:
             await attempt.tell(told)
 
     async def _end(self, output: Any, ending: BaseException | None, began_ns: int) -> None:
-        """End the attempt: close the generator, save where it stands, make the result, and tell it."""
+        """End the attempt: close the generators, save where it stands, make the result, and tell it."""
         attempt = self.attempt
-        in_close = self.replay.close()
-        if in_close is not None and ending is not None:
-            ending.add_note(f"While the generator was closed, it raised {in_close!r}.")
+        for replay in reversed(attempt.replays):
+            in_close = replay.close()
+            if in_close is not None and ending is not None:
+                ending.add_note(f"While the generator was closed, it raised {in_close!r}.")
         attempt.runner.close()
         attempt.interrupts.watch(None)
         if isinstance(ending, FencedError) or (not attempt.is_begun and isinstance(ending, REFUSALS)):

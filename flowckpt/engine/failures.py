@@ -9,6 +9,7 @@ from flowckpt.checkpoint import StepError
 from flowckpt.errors import (
     CheckpointCorruptedError,
     DecodingError,
+    FanOutFailedError,
     FlowckptError,
     ForeignRecordError,
     StaleStepError,
@@ -43,8 +44,9 @@ def recorded_error(error: BaseException, *, path: str = "", tries: int = 1) -> S
         tries: how often the step was tried.
     """
     if isinstance(error, StepFailedError):
+        causes = tuple(each.path for each in error.causes) if isinstance(error, FanOutFailedError) else ()
         return StepError(
-            error.error_type, error.error_message, error.error_bases, error.traceback, error.path, error.tries
+            error.error_type, error.error_message, error.error_bases, error.traceback, error.path, error.tries, causes
         )
     bases = tuple(
         type_name(base) for base in type(error).__mro__ if f"{base.__module__}.{base.__qualname__}" not in _NO_NEWS
@@ -57,6 +59,27 @@ def step_failure(path: str, error: StepError) -> StepFailedError:
     """Return the error that is raised at the `yield` of a failed step, from its record: now and at every replay."""
     return StepFailedError(
         path,
+        error_type=error.type,
+        error_message=error.message,
+        error_bases=error.bases,
+        traceback=error.traceback,
+        tries=error.tries,
+    )
+
+
+def fan_out_failure(path: str, error: StepError, causes: Sequence[StepFailedError]) -> StepFailedError:
+    """Return the error that is raised at the `yield` of a failed fan-out, from its record and those of its members.
+
+    Args:
+        path: the fan-out.
+        error: its recorded failure.
+        causes: the failures of its members.
+    """
+    if not error.causes:  # not the members failed, but what makes the items
+        return step_failure(path, error)
+    return FanOutFailedError(
+        path,
+        causes=causes,
         error_type=error.type,
         error_message=error.message,
         error_bases=error.bases,

@@ -218,7 +218,7 @@ class Planning:
             return old, Reason(
                 ReasonKind.UPSTREAM, "its earlier result no longer counts: the run went on from before it"
             )
-        for dropped in replay.dropped:
+        for dropped in replay.aside.dropped:
             if dropped.path == path:  # another step under a recorded path
                 action = step.action
                 now = f"{action.step_type} {action.function_name}".rstrip()
@@ -260,7 +260,7 @@ class Planning:
         recorded += () if is_finished else resumption.spare.values()
         is_changed = bool(self._stops) and self._stopped_by not in self._seen
         is_completed = resumption.latest.status is Status.COMPLETED
-        dropped = {result.path for result in replay.dropped}
+        dropped = {result.path for result in replay.aside.dropped}
         if not (is_finished or is_changed or is_completed):  # those that wait for their step since an earlier resume
             known = {result.path for result in recorded}
             earlier = [result for result in resumption.superseded.results if AT_MOST_ONCE in result.marks]

@@ -1,27 +1,26 @@
 """One generator, driven against its record: the workflow's own, or a child's.
 
-replay ──command──► is the recorded result still true? ── no ──► run the step ──► record, save, tell
-   ▲                          │ yes                                                   │
-   └──────────────────────────┴───── the outcome, sent or thrown ◄────────────────────┘
+    replay ──command──► is the recorded result still true? ── no ──► run the step ──► record, save, tell
+       ▲                          │ yes                                                   │
+       └──────────────────────────┴───── the outcome, sent or thrown ◄────────────────────┘
+
+It first looks back, as far as the record goes, and does nothing that anybody could notice; only then it runs. Where
+several generators stand beside each other, all of them have looked back before one begins: a resume that is refused
+changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import attrs
 
-from flowckpt.checkpoint import StepError
 from flowckpt.engine.attempt import Attempt
-from flowckpt.engine.failures import stale_step, step_failure
+from flowckpt.engine.looking_back import Answer, is_still_true, restored
+from flowckpt.engine.members import Member, member_of
 from flowckpt.engine.step_run import run_step
-from flowckpt.engine.telling import evidence_event
-from flowckpt.engine.verifying import is_open
-from flowckpt.events import StepRestored
-from flowckpt.execution.runner import restored_value
-from flowckpt.plan.policy import OnStale, ReuseMode
-from flowckpt.replay import Command, Execute, Finish, Replay, Restore
+from flowckpt.plan.policy import ReuseMode
+from flowckpt.replay import Command, Crash, Enter, Execute, Finish, Replay, Restore
 
 
 @attrs.define(eq=False, repr=False)
@@ -31,60 +30,106 @@ class Scope:
     Attributes:
         attempt: the attempt that it belongs to.
         replay: the generator and its record.
+        is_stale: whether something in its record was found to be no longer true.
     """
 
     attempt: Attempt
     replay: Replay
+    is_stale: bool = False
+    _command: Command | None = None
+    _entered: Member | None = None
 
-    async def run(self) -> Any:
-        """Drive the generator to its end and return what it returns.
+    async def look_back(self) -> bool:
+        """Answer the generator from its record; tell whether that brought it to its end.
 
         Raises:
-            BaseException: whatever ends it.
+            StaleStepError: a recorded result is no longer true, and the policy is to stop.
+            WorkflowChangedError: the generator yields something else than the record says.
         """
+        return await self._advance(has_effects=False)
+
+    async def run(self) -> Finish | Crash:
+        """Drive the generator to its end and return how it ended.
+
+        Raises:
+            BaseException: what ends the run, and not the generator alone.
+        """
+        await self._advance(has_effects=True)
+        assert isinstance(self._command, Finish | Crash)
+        return self._command
+
+    async def _advance(self, *, has_effects: bool) -> bool:
         attempt, replay = self.attempt, self.replay
         task = asyncio.current_task()
-        command = replay.start()
+        command = replay.start() if self._command is None else self._command
         while True:
             if isinstance(command, Restore):
                 command = await self._restored(command)
             elif isinstance(command, Execute):
-                attempt.interrupts.raise_noted()  # here what has ended is safe, and nothing has begun
+                is_ephemeral = command.step.modifiers.is_ephemeral
+                if not has_effects and not is_ephemeral:
+                    self._command = command
+                    return False
+                attempt.interrupts.raise_noted(task)  # here what has ended is safe, and nothing has begun
                 if task is not None and task.cancelling():
                     await asyncio.sleep(0)  # a cancel that waited for the end of the last step comes in here
-                if replay.dropped and not command.step.modifiers.is_ephemeral:
-                    attempt.let_go(replay)
+                if attempt.aside.dropped and not is_ephemeral:
+                    attempt.let_go()
                 value, failure = await run_step(attempt, command)
                 command = replay.send(value) if failure is None else replay.throw(failure)
+            elif isinstance(command, Enter):
+                answer = await self._enter(command, has_effects=has_effects)
+                if answer is None:
+                    self._command = command
+                    return False
+                value, failure = answer
+                command = replay.send(value) if failure is None else replay.throw(failure)
             else:
-                if replay.dropped:
-                    attempt.let_go(replay)
-                if isinstance(command, Finish):
-                    return command.output
-                raise command.error
+                self._command = command
+                return True
 
     async def _restored(self, command: Restore) -> Command:
         """Answer the generator with a recorded result, or say that it is to be run again."""
-        attempt, judge = self.attempt, self.attempt.judge
         step, result = command.step, command.result
-        if result.evidence is not None and result.success:
-            report = judge.reports.get(result.path)
-            if attempt.executed or is_open(report):  # the world has moved on, or could not be asked before
-                report = judge.reports[result.path] = await attempt.verifying.look_again(step, result)
-            if report is not None and report.outcome != "no_evidence" and attempt.tell is not None:
-                await attempt.tell(evidence_event(attempt.workflow_id, result.path, report, "resume"))
-        reasons = judge.reasons(step, result, is_behind_rerun=command.is_spare)
-        if reasons and (answer := judge.decide(reasons)) is not OnStale.REUSE:
-            if answer is OnStale.FAIL:
-                once = step.modifiers.is_at_most_once
-                raise stale_step(attempt.workflow_id, result.path, reasons, is_at_most_once=once)
-            if not judge.proves_done(step, result):
-                return self.replay.rerun(command, keeps_rest=judge.policy.reuse is ReuseMode.INPUTS)
-        if command.is_spare:
-            attempt.keep(result)
-        attempt.restored += 1
-        if attempt.tell is not None:
-            await attempt.tell(StepRestored(attempt.workflow_id, command.path, result.success, result.duration_ms))
-        if result.success:
-            return self.replay.send(restored_value(step, result))
-        return self.replay.throw(step_failure(command.path, result.error or StepError("", "")))
+        if not await is_still_true(self.attempt, step, result, is_spare=command.is_spare):
+            self.is_stale = True
+            return self.replay.rerun(command, keeps_rest=self._keeps_rest)
+        value, failure = await restored(self.attempt, step, result, is_spare=command.is_spare)
+        return self.replay.send(value) if failure is None else self.replay.throw(failure)
+
+    async def _enter(self, command: Enter, *, has_effects: bool) -> Answer | None:
+        """Go into a step that is made of steps; return None where some must run and nothing may run yet."""
+        member = self._entered
+        if member is None:
+            member = self._entered = member_of(self.attempt, command, new_scope)
+            if await member.look_back():
+                self._entered = None
+                return member.answer
+            if member.is_stale:
+                self.is_stale = True
+                self.replay.begin_anew(keeps_rest=self._keeps_rest)
+            else:
+                self.replay.begin(command)
+        if not has_effects:
+            return None
+        task = asyncio.current_task()
+        self.attempt.interrupts.raise_noted(task)
+        if task is not None and task.cancelling():
+            await asyncio.sleep(0)
+        self._entered = None
+        return await member.run()
+
+    @property
+    def _keeps_rest(self) -> bool:
+        return self.attempt.judge.policy.reuse is ReuseMode.INPUTS
+
+
+def new_scope(attempt: Attempt, replay: Replay) -> Scope:
+    """Return what drives a generator, which the attempt closes at its end.
+
+    Args:
+        attempt: the attempt.
+        replay: the generator and its record.
+    """
+    attempt.replays.append(replay)
+    return Scope(attempt, replay)

@@ -214,7 +214,7 @@ class Session:
         step_fingerprint(workflow.function)  # reads the source of its module now, before anybody edits it
         generator = workflow(**bound.values(workflow))
         replay = Replay(generator, history.results, workflow.name, drops_what_changed=drops_what_changed, spare=spare)
-        attempt = Attempt(checkpointer, self._clock, self._random, self.interrupts, verifying)
+        attempt = Attempt(checkpointer, self._clock, self._random, self.interrupts, verifying, replay.aside)
         return Drive(workflow, replay, attempt)
 
 

@@ -51,7 +51,7 @@ async def run_command(
         CommandFailedError: it cannot be started.
         StepTimeoutError: it did not end in time, and was ended with all that it started.
     """
-    interrupts.raise_noted()
+    interrupts.raise_noted(asyncio.current_task())
     output: CommandOutput = await waited(_run(action, path, timeout_seconds, interrupts, on_line), interrupts)
     return output
 

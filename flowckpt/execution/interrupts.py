@@ -84,13 +84,20 @@ class Interrupts:
             stop.result = self.result
             raise stop
 
-    def raise_noted(self) -> None:
+    def raise_noted(self, task: asyncio.Task[Any] | None) -> None:
         """Raise what was noted, if anything.
+
+        Args:
+            task: who asks.
 
         Raises:
             RunInterrupted: a signal came.
+            asyncio.CancelledError: a signal came, and it is not the run's own task that asks: from another one, what is
+                no `Exception` would end the loop at once.
         """
         if self.noted:
+            if task is not self._task and self._task is not None:
+                raise asyncio.CancelledError
             raise RunInterrupted(self.noted)
 
     def cause_of(self, error: BaseException) -> BaseException:

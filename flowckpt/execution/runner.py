@@ -14,6 +14,7 @@ from flowckpt.checkpoint import StepResult
 from flowckpt.codec.blob import Recorded
 from flowckpt.codec.results import plain_tree
 from flowckpt.dsl.actions import Action, CommandAction, PythonAction
+from flowckpt.dsl.composites import WorkflowAction
 from flowckpt.dsl.step import Step
 from flowckpt.execution.annotation import return_annotation
 from flowckpt.execution.current_step import Told, tell_current
@@ -222,6 +223,8 @@ def output_annotation(action: Action) -> Any:
         return return_annotation(action.function)
     if isinstance(action, CommandAction):
         return command_output.CommandOutput
+    if isinstance(action, WorkflowAction):
+        return action.workflow.output_type
     return Any
 
 

@@ -11,6 +11,7 @@ from flowckpt.arguments import UNKNOWN, argument_differences, recorded_arguments
 from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step
 from flowckpt.dsl.actions import Action, CommandAction, PythonAction
+from flowckpt.dsl.composites import WorkflowAction
 from flowckpt.fingerprint import step_fingerprint
 from flowckpt.plan.reason import Reason, ReasonKind
 
@@ -34,6 +35,8 @@ def arguments_of(action: Action) -> dict[str, Any]:
         return recorded_arguments(action.function, action.args, action.kwargs)
     if isinstance(action, CommandAction):
         return recorded_arguments(_command, (), action.identity)
+    if isinstance(action, WorkflowAction):
+        return recorded_arguments(action.workflow.function, (), action.inputs)
     return {}
 
 

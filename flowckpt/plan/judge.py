@@ -42,7 +42,7 @@ class Judge:
             reasons += incomparable_reasons(step, result)
         if self.reports:
             reasons += self.evidence_reasons(result)
-        if result.path == self.policy.from_path:
+        if self.is_forced(result.path):
             reasons += (Reason(ReasonKind.FORCED, "everything is run again from this step on"),)
         return reasons
 
@@ -73,9 +73,16 @@ class Judge:
         modifiers, report = step.modifiers, self.reports.get(result.path)
         if not modifiers.is_at_most_once or report is None or not report.verified:
             return False
-        return result.path != self.policy.from_path and is_same_call(
-            result, arguments_of(step.action), modifiers.version
-        )
+        return not self.is_forced(result.path) and is_same_call(result, arguments_of(step.action), modifiers.version)
+
+    def is_forced(self, path: str) -> bool:
+        """Tell whether somebody asked for a step to be run again, or for one that it is nested in.
+
+        Args:
+            path: the step.
+        """
+        wanted = self.policy.from_path
+        return bool(wanted) and (path == wanted or path.startswith(f"{wanted}/"))
 
 
 def evidence_reasons(report: VerificationReport) -> tuple[Reason, ...]:

@@ -25,50 +25,13 @@ import functools
 from collections.abc import Generator, Iterable, Mapping
 from pathlib import PurePath
 from types import CodeType, FrameType, GeneratorType
-from typing import Any, TypeAlias
-
-import attrs
+from typing import Any
 
 from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step, StepWithoutAction, path_of
 from flowckpt.errors import StepDefinitionError, StepFailedError, WorkflowChangedError, WorkflowDefinitionError
-
-
-@attrs.define
-class Execute:
-    """Run this step now."""
-
-    path: str
-    step: Step[Any]
-    location: str
-
-
-@attrs.define
-class Restore:
-    """Answer the generator with this recorded result."""
-
-    path: str
-    step: Step[Any]
-    result: StepResult
-    is_spare: bool = False
-    """Whether the result is no longer, or not yet again, part of the run."""
-
-
-@attrs.define
-class Finish:
-    """The generator returned."""
-
-    output: Any
-
-
-@attrs.define
-class Crash:
-    """The generator raised."""
-
-    error: BaseException
-
-
-Command: TypeAlias = Execute | Restore | Finish | Crash
+from flowckpt.replay.commands import Command, Crash, Enter, Execute, Finish, Restore
+from flowckpt.replay.record import SetAside, all_of, split_record
 
 _STEP_ITER: CodeType = Step.__iter__.__code__
 
@@ -80,8 +43,10 @@ class Replay:
         generator: the generator, not yet started.
         recorded: the results of its run.
         workflow_name: its workflow, for errors.
+        prefix: what the paths of its steps begin with: those of a child have their place under it.
         drops_what_changed: whether the record gives way where the generator yields something else.
         spare: results that are not part of the run, and that its steps may get back when they are yielded.
+        aside: where results go that no longer count, and spare ones come from: that of the run, for a child.
     """
 
     def __init__(
@@ -90,28 +55,20 @@ class Replay:
         recorded: Iterable[StepResult],
         workflow_name: str,
         *,
+        prefix: str = "",
         drops_what_changed: bool = False,
         spare: Mapping[str, StepResult] | None = None,
+        aside: SetAside | None = None,
     ) -> None:
         self._generator = generator
         self._workflow_name = workflow_name
+        self._prefix = prefix
         self._is_bound = not drops_what_changed
-        self._waiting = {result.path: result for result in recorded}
-        self._spare = dict(spare or {})
+        self._waiting, self._nested = split_record(recorded, prefix)
+        self.aside = SetAside(spare=dict(spare or {})) if aside is None else aside
+        """Results that are no longer, or not yet again, part of the run."""
         self._uses: dict[str, int] = {}
         self._ephemeral: set[str] = set()
-        self.dropped: list[StepResult] = []
-        """Recorded results that are no longer part of the run."""
-
-    @property
-    def waiting(self) -> Mapping[str, StepResult]:
-        """The recorded results that have not found their step, by path."""
-        return self._waiting
-
-    @property
-    def spare(self) -> Mapping[str, StepResult]:
-        """The results that steps may still get back, by path."""
-        return self._spare
 
     def start(self) -> Command:
         """Run the generator up to its first step.
@@ -167,13 +124,36 @@ class Replay:
         Returns:
             What to do instead.
         """
-        self._is_bound = False
-        self.dropped.append(command.result)
-        if keeps_rest:
-            self._spare.update(self._waiting)
-            self._waiting = {}
-        self._drop_rest()
+        self.aside.dropped.append(command.result)
+        self.begin_anew(keeps_rest=keeps_rest)
         return Execute(command.path, command.step, self._where())
+
+    def begin_anew(self, *, keeps_rest: bool) -> None:
+        """Free the generator from its record: a step of it, or one nested in that, is no longer true.
+
+        Args:
+            keeps_rest: as for `rerun`.
+        """
+        self._is_bound = False
+        if keeps_rest:
+            self.aside.spare.update({each.path: each for each in all_of(self._waiting, self._nested)})
+            self._waiting, self._nested = {}, {}
+        self._drop_rest()
+
+    def begin(self, command: Enter) -> None:
+        """Say that a step that is made of steps is begun, or gone on with: some of them have to run.
+
+        Args:
+            command: the command.
+
+        Raises:
+            WorkflowChangedError: other recorded results still wait for their step.
+        """
+        if self._waiting:
+            if self._is_bound:
+                what = f"goes on with the step {command.path!r}, which the record has finished with"
+                raise self._changed(what, self._describe(command.path, command.step))
+            self._drop_rest()
 
     def close(self) -> BaseException | None:
         """Close the generator, so that its `finally` blocks run; return what they raised, if anything."""
@@ -189,42 +169,65 @@ class Replay:
         step: Step[Any] = yielded
         if step.modifiers.adopt is not None and not step.modifiers.is_at_most_once:
             raise self._closed(_needless_adopt(step.name, self._where(full=True)))
+        if step.action.is_composite and (refused := step.action.refused_modifier(step.modifiers)):
+            raise self._closed(_no_such_modifier(step.name, step.action.step_type, refused, self._where(full=True)))
         name = step.name
         occurrence = self._uses.get(name, 0)
         self._uses[name] = occurrence + 1
-        path = path_of(name, occurrence)
+        path = self._prefix + path_of(name, occurrence) if self._prefix else path_of(name, occurrence)
         if step.modifiers.is_ephemeral:
             self._ephemeral.add(path)
             return Execute(path, step, self._where())
-        if not self._waiting and not self._spare:
+        if step.action.is_composite:
+            return self._entered(path, step)
+        if not self._waiting and not self.aside.spare:
             return Execute(path, step, self._where())
-        result = self._waiting.pop(path, None)
-        is_spare = result is None
-        if result is None:
-            if self._waiting:
-                if self._is_bound:
-                    now = self._describe(path, step)
-                    raise self._changed(f"yields the step {path!r}, which the record does not have", now)
-                self._drop_rest()
-            result = self._spare.pop(path, None)
+        is_spare = path not in self._waiting
+        if is_spare:
+            self._refuse_unknown(path, step)
+            result = self.aside.take(path)
             if result is None:
                 return Execute(path, step, self._where())
-        action = step.action
-        named = action.function_name
-        if result.step_type != action.step_type or (
-            result.function != named and _qualname(result.function) != _qualname(named)
-        ):
-            if self._is_bound and not is_spare:
-                self._waiting = {path: result, **self._waiting}
-                raise self._changed(f"yields another step under the path {path!r}", self._describe(path, step))
-            self.dropped.append(result)
-            self._drop_rest()
+        else:
+            result = self._waiting.pop(path)
+        if result is None or _is_another(step, result):
+            self._drop_mismatch(path, step, result, is_spare=is_spare)
             return Execute(path, step, self._where())
         return Restore(path, step, result, is_spare)
 
+    def _entered(self, path: str, step: Step[Any]) -> Enter:
+        """Return the command for a step that is made of steps."""
+        is_spare = path not in self._waiting
+        if is_spare:
+            self._refuse_unknown(path, step)
+            result, nested = self.aside.take(path), self.aside.take_nested(path)
+        else:
+            result, nested = self._waiting.pop(path), self._nested.pop(path, [])
+        if result is not None and _is_another(step, result):
+            self._nested[path] = nested
+            self._drop_mismatch(path, step, result, is_spare=is_spare)
+            result, nested = None, []
+        return Enter(path, step, self._where(), result, nested, is_spare, self._is_bound)
+
+    def _refuse_unknown(self, path: str, step: Step[Any]) -> None:
+        """Refuse a step that the record does not have while recorded results wait; or drop these."""
+        if self._waiting:
+            if self._is_bound:
+                what = f"yields the step {path!r}, which the record does not have"
+                raise self._changed(what, self._describe(path, step))
+            self._drop_rest()
+
+    def _drop_mismatch(self, path: str, step: Step[Any], result: StepResult | None, *, is_spare: bool) -> None:
+        """Drop the result of another step under the same path, or refuse the change."""
+        if self._is_bound and not is_spare:
+            self._waiting = {path: result, **self._waiting}
+            raise self._changed(f"yields another step under the path {path!r}", self._describe(path, step))
+        self.aside.dropped += all_of({path: result}, {path: self._nested.pop(path, [])})
+        self._drop_rest()
+
     def _drop_rest(self) -> None:
-        self.dropped += self._waiting.values()
-        self._waiting = {}
+        self.aside.dropped += all_of(self._waiting, self._nested)
+        self._waiting, self._nested = {}, {}
 
     def _finished(self, output: Any) -> Command:
         if self._waiting:
@@ -243,10 +246,13 @@ class Replay:
         return Crash(error)
 
     def _changed(self, what: str, yielded: str) -> BaseException:
-        first = next(iter(self._waiting.values()))
-        recorded = f"step {first.path!r} ({first.step_type} {first.function}".rstrip() + ")"
-        if first.location:
-            recorded += f" at {first.location}"
+        path, first = next(iter(self._waiting.items()))
+        if first is None:  # a step that is made of steps, and was not finished
+            recorded = f"step {path!r}, with {len(self._nested.get(path, ()))} steps of its own"
+        else:
+            recorded = f"step {path!r} ({first.step_type} {first.function}".rstrip() + ")"
+            if first.location:
+                recorded += f" at {first.location}"
         return self._closed(
             WorkflowChangedError(
                 f"workflow {self._workflow_name!r} {what}: recorded {recorded}; now {yielded}",
@@ -305,6 +311,23 @@ def _raised_text(error: BaseException) -> str:
 def _qualname(function: str) -> str:
     """Return the name of a function without its module: code that moves to another file is the same code."""
     return function[function.find(":") + 1 :]
+
+
+def _is_another(step: Step[Any], result: StepResult) -> bool:
+    """Tell whether a recorded result is that of another step: of another kind, or of another function."""
+    named = step.action.function_name
+    return result.step_type != step.action.step_type or (
+        result.function != named and _qualname(result.function) != _qualname(named)
+    )
+
+
+def _no_such_modifier(name: str, action: str, modifier: str, where: str) -> StepDefinitionError:
+    return StepDefinitionError(
+        f"step {name!r}: .{modifier}() makes no sense with .{action}()",
+        step=name,
+        where=where,
+        remedy="Give it to the steps that it is made of.",
+    )
 
 
 def _needless_adopt(name: str, where: str) -> StepDefinitionError:

@@ -1,0 +1,302 @@
+"""Steps beside each other: those of a map, or of a group.
+
+Each member is a step for itself, with its own path and record. The fan-out has a record, too, once it has ended: how many
+members there were, which failed, and so whether it succeeded; what the generator gets is put together from the members'
+results, in their order, so no output is stored twice.
+
+    look back at the members that have results ──► run the others, so many at a time ──► record how it ended
+
+As many workers as may run beside each other take the members one by one, so a hundred thousand of them need no hundred
+thousand tasks, and items are asked for when there is room for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from flowckpt.blocking import blocking_allowed
+from flowckpt.checkpoint import Reason, StepError, StepResult
+from flowckpt.dsl.composites import FanOutAction, ParallelAction, place_under
+from flowckpt.dsl.composites import Member as Placed
+from flowckpt.engine.attempt import Attempt
+from flowckpt.engine.failures import fan_out_failure, recorded_error
+from flowckpt.engine.looking_back import Answer, is_still_true
+from flowckpt.engine.members import Member, NewScope, member_of
+from flowckpt.errors import FanOutFailedError, FlowckptError, StepFailedError, type_name
+from flowckpt.events import StepCompleted, StepFailed, StepRestored, StepStarted
+from flowckpt.execution.python import waited
+from flowckpt.execution.runner import Outcome
+from flowckpt.plan.reason import Reason as Why
+from flowckpt.plan.reason import ReasonKind
+from flowckpt.replay import Enter, Execute
+from flowckpt.replay.record import Nested, Own, all_of, split_record
+
+DEFAULT_CONCURRENCY = 32
+_BREATHER = 64
+"""After so many members a worker lets others have the loop, even if nothing it did had to wait."""
+
+
+class _LostError(Exception):
+    """Too many members have failed: the others need not go on."""
+
+
+@attrs.define(eq=False, repr=False)
+class FanOut:
+    """A fan-out of one run.
+
+    Attributes:
+        attempt: the attempt.
+        enter: the step, its path, and the record of its members.
+        new_scope: makes what drives the generators of its members.
+        answer: what it came to.
+        is_stale: whether its record was found to be no longer true.
+    """
+
+    attempt: Attempt
+    enter: Enter
+    new_scope: NewScope
+    answer: Answer = (None, None)
+    is_stale: bool = False
+    _answers: list[Answer | None] = attrs.field(init=False, factory=list)
+    _unended: deque[tuple[int, Member]] = attrs.field(init=False, factory=deque)
+    _placed: Iterator[Placed] | None = None
+    _failed: int = 0
+    _error: BaseException | None = None
+
+    @property
+    def _action(self) -> FanOutAction:
+        action = self.enter.step.action
+        assert isinstance(action, FanOutAction)
+        return action
+
+    # --- looking back ----------------------------------------------------------------------------------------------
+
+    async def look_back(self) -> bool:
+        """Look at the members that have results; tell whether the fan-out has ended, and nothing in it has moved."""
+        attempt, enter = self.attempt, self.enter
+        result = enter.result
+        own, nested = split_record(enter.nested, f"{enter.path}/")
+        if result is not None and not await is_still_true(attempt, enter.step, result, is_spare=enter.is_spare):
+            self.is_stale = True  # its version tag, or somebody wants all of it again
+            attempt.aside.dropped += all_of(own, nested)
+            own, nested = {}, {}
+        self._placed = self._action.members(enter.step)
+        if own or result is not None:
+            await self._look_at_members(own, nested, is_ended=result is not None)
+        gone = list(all_of(own, nested))
+        attempt.aside.dropped += gone
+        if result is None:
+            return False
+        if not self.is_stale and (not self._unended or not result.success) and not gone:
+            await self._restored(result)
+            return True
+        if not self.is_stale:
+            detail = f"the members are others: {len(self._unended)} are new, {len(gone)} are gone"
+            why = (Why(ReasonKind.ARGUMENTS, detail),)
+            await is_still_true(attempt, enter.step, result, is_spare=enter.is_spare, more=why)
+        self.is_stale = True
+        attempt.aside.dropped.append(result)
+        return False
+
+    async def _look_at_members(self, own: Own, nested: Nested, *, is_ended: bool) -> None:
+        """Look at each member that has a result, taking it out of the record; the others are to be run."""
+        assert self._placed is not None
+        for place, step in self._placed:
+            path = place_under(self.enter.path, place)
+            is_known = path in own
+            member = self._member(path, step, own.pop(path, None), nested.pop(path, []))
+            index = len(self._answers)
+            self._answers.append(None)
+            if is_known and await member.look_back():
+                self._note(index, member.answer)
+            else:
+                self.is_stale = self.is_stale or member.is_stale
+                self._unended.append((index, member))
+            if not own and not is_ended:
+                return  # the others are made when there is room for them
+
+    def _member(
+        self, path: str, step: Any, result: StepResult | None = None, nested: list[StepResult] | None = None
+    ) -> Member:
+        enter = self.enter
+        is_bound = enter.is_bound and not self.is_stale
+        made = Enter(path, step, enter.location, result, nested or (), enter.is_spare, is_bound)
+        return member_of(self.attempt, made, self.new_scope)
+
+    async def _restored(self, result: StepResult) -> None:
+        """Take the recorded end for the fan-out's."""
+        attempt, path = self.attempt, self.enter.path
+        if self.enter.is_spare:
+            attempt.keep(result)
+        if attempt.tell is not None:
+            await attempt.tell(StepRestored(attempt.workflow_id, path, result.success, result.duration_ms))
+        if result.success:
+            self.answer = self._gathered(), None
+        else:
+            error = result.error or StepError("", "")
+            self.answer = None, fan_out_failure(path, error, self._causes(error.causes))
+
+    # --- running ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> Answer:
+        """Run the members that have no results, and record how it ended."""
+        attempt, enter, clock = self.attempt, self.enter, self.attempt.clock
+        run, path, step = attempt.workflow_id, enter.path, enter.step
+        if self._placed is None:
+            await self.look_back()
+        attempt.let_go()
+        await attempt.begin()
+        if attempt.tell is not None:
+            await attempt.tell(StepStarted(run, path, step.action.step_type))
+        started_at, started_ns = clock.now(), clock.elapsed_ns()
+        if not self._is_lost:
+            await self._run_members()
+        failure = self._failure()
+        duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
+        summary = {"members": len(self._answers), "failed": self._failed}
+        attempt.record(
+            Execute(path, step, enter.location),
+            Outcome(tree=summary),
+            failure,
+            duration_ms=duration_ms,
+            started_at=started_at,
+            tries=1,
+            code="",
+            arguments={},
+            marks=(),
+        )
+        saved = None
+        if failure is None and step.modifiers.has_checkpoint:
+            saved = await attempt.save(Reason.STEP, step.modifiers.checkpoint_id or path)
+        if attempt.tell is not None:
+            if failure is None:
+                await attempt.tell(StepCompleted(run, path, duration_ms, False))
+            else:
+                await attempt.tell(StepFailed(run, path, duration_ms, 1, failure.type, failure.message))
+            await attempt.tell_saved(saved)
+        if failure is None:
+            self.answer = self._gathered(), None
+        else:
+            self.answer = None, fan_out_failure(path, failure, self._causes(failure.causes))
+        return self.answer
+
+    async def _run_members(self) -> None:
+        width = self._width()
+        feed = self._feed()
+        if width == 1:  # nothing runs beside it, so it runs as any other step does
+            with contextlib.suppress(_LostError):
+                await self._work(feed)
+            return
+        with blocking_allowed(False):
+            workers = [asyncio.ensure_future(self._work(feed)) for _ in range(width)]
+        try:
+            await waited(asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION), self.attempt.interrupts)
+        finally:
+            await _ended(workers)
+        errors = [error for each in workers if not each.cancelled() and (error := each.exception()) is not None]
+        for error in errors:
+            if not isinstance(error, _LostError):
+                raise error
+        if not errors and any(each.cancelled() for each in workers):  # by a signal that came before we waited
+            raise asyncio.CancelledError
+        if errors:  # those that were stopped are not in doubt: they ended, without a result
+            self.attempt.in_flight -= {
+                each for each in self.attempt.in_flight if each.startswith(f"{self.enter.path}/")
+            }
+
+    def _width(self) -> int:
+        action, size = self._action, self._action.size
+        width = action.concurrency
+        if width is None:
+            width = len(action.steps) if isinstance(action, ParallelAction) else DEFAULT_CONCURRENCY
+        return max(1, width if size is None else min(width, size))
+
+    def _feed(self) -> Iterator[tuple[int, Member]]:
+        """Yield the members that are to be run: first those that were looked at, then the others as they are made."""
+        assert self._placed is not None
+        while self._unended:
+            yield self._unended.popleft()
+        try:
+            for place, step in self._placed:
+                index = len(self._answers)
+                self._answers.append(None)
+                yield index, self._member(place_under(self.enter.path, place), step)
+        except FlowckptError:
+            raise
+        except Exception as error:  # whatever makes the items has failed: that is a failure of this step
+            self._error = error
+
+    async def _work(self, feed: Iterator[tuple[int, Member]]) -> None:
+        """Run members until there are no more."""
+        task, interrupts = asyncio.current_task(), self.attempt.interrupts
+        for done, (index, member) in enumerate(feed):
+            interrupts.raise_noted(task)
+            self._note(index, await member.run())
+            if self._is_lost:
+                raise _LostError
+            if done % _BREATHER == _BREATHER - 1:
+                await asyncio.sleep(0)
+
+    # --- how it ends -----------------------------------------------------------------------------------------------
+
+    def _note(self, index: int, answer: Answer) -> None:
+        self._answers[index] = answer
+        if answer[1] is not None:
+            self._failed += 1
+
+    @property
+    def _is_lost(self) -> bool:
+        return self._action.completion.is_lost(self._failed, self._action.size)
+
+    def _failure(self) -> StepError | None:
+        """Return how it failed, or None where it did not."""
+        path, total = self.enter.path, len(self._answers)
+        if self._error is not None:
+            return recorded_error(self._error, path=path)
+        if not self._is_lost and self._action.completion.is_met(self._failed, total):
+            return None
+        causes = [failure for _, failure in self._known() if failure is not None]
+        return StepError(
+            type_name(FanOutFailedError),
+            _said(total if self._action.size is None else self._action.size, causes),
+            path=path,
+            causes=tuple(each.path for each in causes),
+        )
+
+    def _known(self) -> list[Answer]:
+        return [answer for answer in self._answers if answer is not None]
+
+    def _causes(self, paths: tuple[str, ...]) -> list[StepFailedError]:
+        failures = {failure.path: failure for _, failure in self._known() if failure is not None}
+        return [failures[path] for path in paths if path in failures]
+
+    def _gathered(self) -> Any:
+        answers = self._known()
+        return self._action.gathered([value if failure is None else failure for value, failure in answers])
+
+
+def _said(total: int, causes: list[StepFailedError]) -> str:
+    """Return what is said of a fan-out that failed: its failures, the first three of them by name."""
+    shown = [f"{each.path}: {each.error_type}: {each.error_message}"[:200] for each in causes[:3]]
+    more = f"; and {len(causes) - 3} more" if len(causes) > 3 else ""
+    return f"{len(causes)} of {total} failed: {'; '.join(shown)}{more}"
+
+
+async def _ended(workers: Sequence[asyncio.Future[None]]) -> None:
+    """Stop what still runs, and wait until it has ended: a save that was begun is finished first."""
+    is_cancelled = False
+    while unended := {each for each in workers if not each.done()}:
+        for each in unended:
+            each.cancel()
+        try:
+            await asyncio.wait(unended)
+        except asyncio.CancelledError:
+            is_cancelled = True
+    if is_cancelled:
+        raise asyncio.CancelledError

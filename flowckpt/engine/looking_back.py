@@ -1,0 +1,72 @@
+"""Is a recorded result still true? The question that a resume asks of each of them before it reuses it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from flowckpt.checkpoint import StepError, StepResult
+from flowckpt.dsl import Step
+from flowckpt.engine.attempt import Attempt
+from flowckpt.engine.failures import stale_step, step_failure
+from flowckpt.engine.telling import evidence_event
+from flowckpt.engine.verifying import is_open
+from flowckpt.errors import StepFailedError
+from flowckpt.events import StepRestored
+from flowckpt.execution.runner import restored_value
+from flowckpt.plan.policy import OnStale
+from flowckpt.plan.reason import Reason
+
+Answer: TypeAlias = tuple[Any, StepFailedError | None]
+"""What a generator gets for a step: its output, or its failure."""
+
+
+async def is_still_true(
+    attempt: Attempt, step: Step[Any], result: StepResult, *, is_spare: bool, more: tuple[Reason, ...] = ()
+) -> bool:
+    """Tell whether a recorded result is reused; one that is not is to be run again.
+
+    Args:
+        attempt: the attempt.
+        step: the step as it is yielded now.
+        result: its recorded result.
+        is_spare: whether a step before it runs again.
+        more: what else speaks against it.
+
+    Raises:
+        StaleStepError: it is no longer true, and the policy is to stop.
+    """
+    judge = attempt.judge
+    if result.evidence is not None and result.success:
+        report = judge.reports.get(result.path)
+        if attempt.executed or is_open(report):  # the world has moved on, or could not be asked before
+            report = judge.reports[result.path] = await attempt.verifying.look_again(step, result)
+        if report is not None and report.outcome != "no_evidence" and attempt.tell is not None:
+            await attempt.tell(evidence_event(attempt.workflow_id, result.path, report, "resume"))
+    reasons = judge.reasons(step, result, is_behind_rerun=is_spare) + more
+    if not reasons or (answer := judge.decide(reasons)) is OnStale.REUSE:
+        return True
+    if answer is OnStale.FAIL:
+        raise stale_step(attempt.workflow_id, result.path, reasons, is_at_most_once=step.modifiers.is_at_most_once)
+    return judge.proves_done(step, result)
+
+
+async def restored(attempt: Attempt, step: Step[Any], result: StepResult, *, is_spare: bool) -> Answer:
+    """Take a recorded result for the step's, tell so, and return what the generator gets.
+
+    Args:
+        attempt: the attempt.
+        step: the step as it is yielded now.
+        result: its recorded result.
+        is_spare: whether the result is not, or not yet again, in the history.
+
+    Raises:
+        DecodingError: the record does not fit the step's annotation.
+    """
+    if is_spare:
+        attempt.keep(result)
+    attempt.restored += 1
+    if attempt.tell is not None:
+        await attempt.tell(StepRestored(attempt.workflow_id, result.path, result.success, result.duration_ms))
+    if result.success:
+        return restored_value(step, result), None
+    return None, step_failure(result.path, result.error or StepError("", ""))
