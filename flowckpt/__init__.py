@@ -9,7 +9,9 @@ from flowckpt.lazy import front_door
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint import CheckpointData, CommandOutput, StepResult
+    from flowckpt.checkpointer import Checkpointer
     from flowckpt.dsl import step, workflow
+    from flowckpt.dsl.parallel import parallel
     from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult, run_sync
     from flowckpt.errors import FlowckptError
     from flowckpt.evidence import Evidence, EvidencePack, EvidenceType, EvidenceVerifier
@@ -24,6 +26,7 @@ _ROOMS = {
     "CheckpointData": "flowckpt.checkpoint",
     "CheckpointManager": "flowckpt.manager",
     "CheckpointStore": "flowckpt.stores.base",
+    "Checkpointer": "flowckpt.checkpointer",
     "CommandOutput": "flowckpt.checkpoint.command_output",
     "CompositeTrigger": "flowckpt.triggers",
     "Evidence": "flowckpt.evidence",
@@ -42,6 +45,7 @@ _ROOMS = {
     "current_step": "flowckpt.execution.current_step",
     "in_sync": "flowckpt.sync_door",
     "open_store": "flowckpt.stores",
+    "parallel": "flowckpt.dsl.parallel",
     "run_sync": "flowckpt.engine",
     "step": "flowckpt.dsl",
     "workflow": "flowckpt.dsl",
@@ -51,6 +55,7 @@ __all__ = [
     "CheckpointData",
     "CheckpointManager",
     "CheckpointStore",
+    "Checkpointer",
     "CommandOutput",
     "CompositeTrigger",
     "Evidence",
@@ -70,6 +75,7 @@ __all__ = [
     "current_step",
     "in_sync",
     "open_store",
+    "parallel",
     "run_sync",
     "step",
     "workflow",

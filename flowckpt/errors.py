@@ -22,6 +22,7 @@ __all__ = [
     "EncodingError",
     "EvidenceCaptureError",
     "EvidenceError",
+    "FanOutFailedError",
     "EvidenceNotVerifiedError",
     "FencedError",
     "FlowckptError",
@@ -276,11 +277,34 @@ class FanOutFailedError(StepFailedError):
     """Members of a map or of a group failed, more than may fail; raised inside the generator, at its `yield`.
 
     Attributes:
+        path: the fan-out's path in the run.
+        error_type: the qualified name of this class.
+        error_bases: the qualified names of its bases.
+        error_message: how many members failed, and the first of their failures.
+        traceback: an empty string; the members have theirs.
+        tries: 1.
         causes: the failures of the members, in the order of the members.
     """
 
-    def __init__(self, path: str, *, causes: Sequence[StepFailedError] = (), **recorded: Any) -> None:
-        super().__init__(path, **recorded)
+    def __init__(
+        self,
+        path: str,
+        *,
+        error_type: str,
+        error_message: str,
+        error_bases: Sequence[str] = (),
+        traceback: str = "",
+        tries: int = 1,
+        causes: Sequence[StepFailedError] = (),
+    ) -> None:
+        super().__init__(
+            path,
+            error_type=error_type,
+            error_message=error_message,
+            error_bases=error_bases,
+            traceback=traceback,
+            tries=tries,
+        )
         self.causes = tuple(causes)
 
     def failed_with(self, *types: type[BaseException]) -> bool:

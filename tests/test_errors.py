@@ -14,7 +14,7 @@ from flowckpt import errors
 from flowckpt.errors import FlowckptError, StepFailedError, type_name
 
 CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, BaseException)]
-NOT_IN_THE_MESSAGE = {"remedy", "error_bases", "traceback", "is_outcome_unknown", "supported"}
+NOT_IN_THE_MESSAGE = {"remedy", "error_bases", "traceback", "is_outcome_unknown", "supported", "causes"}
 
 
 def argument(name, annotation, number):

@@ -95,13 +95,6 @@ def test_a_restore_hands_over_the_recorded_result_and_the_step_as_it_is_yielded_
     assert first.step == step("fetch").python(work, 1)
 
 
-def test_whether_results_still_wait_for_their_step_can_be_asked():
-    replay = Replay(etl(), record_of(etl())[:1], "w")
-    assert list(replay.waiting) == ["fetch"]
-    replay.start()
-    assert not replay.waiting
-
-
 def test_uses_of_a_name_are_counted_in_loops_and_each_name_by_itself():
     def loop():
         found = []
@@ -486,4 +479,3 @@ def test_an_ephemeral_step_that_fails_during_a_replay_is_a_failure_and_no_change
     assert isinstance(command, Execute)
     crash = replay.throw(failure("model"))
     assert isinstance(crash, Crash) and crash.error.path == "model"
-    assert list(replay.waiting) == ["fetch"]

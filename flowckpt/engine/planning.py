@@ -15,21 +15,26 @@ import attrs
 from flowckpt.checkpoint import Status, StepError, StepResult
 from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.failures import step_failure
+from flowckpt.engine.looking_back import Answer
 from flowckpt.engine.resumption import Resumption
 from flowckpt.engine.superseded import AT_MOST_ONCE
 from flowckpt.engine.verifying import Verifying, is_open
 from flowckpt.errors import WorkflowChangedError
 from flowckpt.execution.runner import restored_value
+from flowckpt.lazy import LazyModule
 from flowckpt.plan.identity import arguments_of
 from flowckpt.plan.in_doubt import Question, Settlement, is_same_call, open_question, settle_done, settle_started
 from flowckpt.plan.judge import evidence_reasons
 from flowckpt.plan.model import Decision, PlannedStep, ResumePlan
 from flowckpt.plan.policy import OnStale, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
-from flowckpt.replay import Crash, Execute, Finish, Replay, Restore
+from flowckpt.replay import Crash, Enter, Execute, Finish, Replay, Restore, SetAside
 
 if TYPE_CHECKING:
+    from flowckpt.engine import planning_composites as composites
     from flowckpt.evidence.verdict import VerificationReport
+else:  # only plans of workflows that use them need them
+    composites = LazyModule("flowckpt.engine.planning_composites")
 
 MOST_ASSUMED = 8
 """How many steps are named that a step's plan assumes to return the same again; a long loop has thousands."""
@@ -68,6 +73,12 @@ class Planning:
         resumption: what the resume starts from.
         verifying: checks the recorded claims.
         doubts: the answers to the claims of results that are marked `at_most_once` and would be dropped, by path.
+        aside: recorded results that would be dropped, and those that their steps may get back.
+        steps: what was decided so far, in the order in which the generator yields them.
+        reruns: the steps among them that run again, as far as what comes next depends on them.
+        seen: the paths that the generator came to.
+        stops: why the resume would stop, once that is known.
+        stopped_by: the step that it would stop at.
     """
 
     workflow: Workflow[Any, Any]
@@ -75,86 +86,115 @@ class Planning:
     resumption: Resumption
     verifying: Verifying
     doubts: Mapping[str, VerificationReport] = attrs.field(factory=dict)
-    _steps: list[PlannedStep] = attrs.field(init=False, factory=list)
-    _reruns: list[str] = attrs.field(init=False, factory=list)
-    _seen: set[str] = attrs.field(init=False, factory=set)
-    _stops: str = ""
-    _stopped_by: str = ""
+    aside: SetAside = attrs.field(init=False, factory=SetAside)
+    steps: list[PlannedStep] = attrs.field(init=False, factory=list)
+    reruns: list[str] = attrs.field(init=False, factory=list)
+    seen: set[str] = attrs.field(init=False, factory=set)
+    stops: str = ""
+    stopped_by: str = ""
 
     async def plan(self) -> ResumePlan:
         """Drive the generator and return what a resume would do."""
         resumption = self.resumption
         policy = resumption.judge.policy
         history = resumption.history
+        self.aside.spare.update(resumption.spare)
         replay = Replay(
             self.workflow(**resumption.bound.values(self.workflow)),
             history.results,
             self.workflow.name,
             drops_what_changed=policy.is_forced,
-            spare=resumption.spare,
+            aside=self.aside,
         )
         ends_at = ""
         try:
-            ends_at = await self._driven(replay)
+            end = await self.driven(replay)
+            ends_at = end if isinstance(end, str) else _crash_text(end)
         except PlanStopped as stop:
             ends_at = f"the workflow uses the output of {stop.args[0]!r}, which is run at each resume and not by a plan"
         except WorkflowChangedError as error:
-            self._stops, self._stopped_by = error.message, error.yielded
+            self.stops, self.stopped_by = error.message, error.yielded
             ends_at = "the workflow yields something else than the record says"
         finally:
             replay.close()
         self._add_the_unseen(replay, is_finished=not ends_at)
-        steps = self._steps
+        steps = self.steps
         if resumption.latest.status is Status.COMPLETED and not any(_is_work(each) for each in steps):
             steps = [each for each in steps if each.decision is Decision.REUSE]  # nothing is run in a complete run
-            self._stops = self._stopped_by = ends_at = ""
-        return ResumePlan(self.workflow_id, self.workflow.name, tuple(steps), ends_at, self._stops, self._stopped_by)
+            self.stops = self.stopped_by = ends_at = ""
+        return ResumePlan(self.workflow_id, self.workflow.name, tuple(steps), ends_at, self.stops, self.stopped_by)
 
-    async def _driven(self, replay: Replay) -> str:
+    async def driven(self, replay: Replay) -> Finish | Crash | str:
+        """Drive a generator as far as its outputs are known; return its end, or why the plan cannot see further.
+
+        Args:
+            replay: the generator and its record.
+        """
         command = replay.start()
         while True:
             if isinstance(command, Finish):
-                return ""
+                return command
             if isinstance(command, Crash):
                 if isinstance(command.error, PlanStopped):
                     raise command.error
-                return f"the workflow raises {type(command.error).__name__}: {command.error}"[:300]
-            self._seen.add(command.path)
-            if isinstance(command, Restore):
-                reports = self.resumption.judge.reports
-                if is_open(reports.get(command.path)):
-                    reports[command.path] = await self.verifying.look_again(command.step, command.result)
-                decision, reasons = await self._judged(command)
-                self._add(command.result, decision, reasons)
-                if decision is not Decision.REUSE:
-                    replay.rerun(command, keeps_rest=True)
-                result: StepResult | None = command.result
-            elif command.step.modifiers.is_ephemeral:
+                return command
+            if isinstance(command, Execute) and command.step.modifiers.is_ephemeral:
+                self.seen.add(command.path)
                 command = replay.send(NotRun(command.path))
                 continue
+            if isinstance(command, Enter):
+                answer = await composites.entered(self, command, replay)
+            elif isinstance(command, Restore):
+                answer = await self.restored(command, replay)
             else:
-                result = await self._executed(command, replay)
-            if result is None:
+                answer = await self.executed(command, replay)
+            if answer is None:
                 return f"the output of {command.path!r} is not known yet"
-            if result.success:
-                command = replay.send(restored_value(command.step, result))
-            else:
-                command = replay.throw(step_failure(result.path, result.error or StepError("", "")))
+            value, failure = answer
+            command = replay.send(value) if failure is None else replay.throw(failure)
 
-    async def _judged(self, command: Restore) -> tuple[Decision, tuple[Reason, ...]]:
+    async def restored(self, command: Restore, replay: Replay | None) -> Answer:
+        """Add a step that has a recorded result, and return what to go on with.
+
+        Args:
+            command: the step and its result.
+            replay: what yielded it, to be freed from its record where the step runs again; None for a member.
+        """
+        self.seen.add(command.path)
+        reports = self.resumption.judge.reports
+        if is_open(reports.get(command.path)):
+            reports[command.path] = await self.verifying.look_again(command.step, command.result)
+        decision, reasons = await self.judged(command)
+        self.add(command.result, decision, reasons)
+        if decision is not Decision.REUSE and replay is not None:
+            replay.rerun(command, keeps_rest=True)
+        return _answer_of(command.step, command.result)
+
+    async def executed(self, command: Execute, replay: Replay) -> Answer | None:
+        """Add a step that has no recorded result; return what to go on with, if that can be told.
+
+        Args:
+            command: the step.
+            replay: what yielded it.
+        """
+        self.seen.add(command.path)
+        result = await self._executed(command, replay)
+        return None if result is None else _answer_of(command.step, result)
+
+    async def judged(self, command: Restore) -> tuple[Decision, tuple[Reason, ...]]:
         """Decide about a recorded result as the resume would."""
         result, judge = command.result, self.resumption.judge
         reasons = judge.reasons(
             command.step, result, is_behind_rerun=command.is_spare and judge.policy.reuse is ReuseMode.INPUTS
         )
-        if self._reruns and judge.policy.reuse is ReuseMode.PREFIX:
-            reasons += (Reason(ReasonKind.UPSTREAM, f"{self._reruns[0]} runs again before it"),)
+        if self.reruns and judge.policy.reuse is ReuseMode.PREFIX:
+            reasons += (Reason(ReasonKind.UPSTREAM, f"{self.reruns[0]} runs again before it"),)
             answer = OnStale.RERUN
         else:
             answer = judge.decide(reasons)
-        if answer is OnStale.FAIL and not self._stops:
-            self._stops = f"{result.path}: " + "; ".join(map(str, reasons))
-            self._stopped_by = result.path
+        if answer is OnStale.FAIL and not self.stops:
+            self.stops = f"{result.path}: " + "; ".join(map(str, reasons))
+            self.stopped_by = result.path
         if answer is OnStale.REUSE:
             return Decision.REUSE, reasons
         modifiers, is_forced = command.step.modifiers, result.path == judge.policy.from_path
@@ -175,8 +215,8 @@ class Planning:
             return Decision.REUSE, (*reasons, Reason(ReasonKind.STARTED, "it was done, as its evidence shows"))
         if settlement is Settlement.RUN or self.resumption.judge.policy.is_forced:
             return Decision.RERUN, reasons
-        self._stops = self._stops or f"{result.path}: it was done, and its evidence cannot tell whether it still is"
-        self._stopped_by = self._stopped_by or result.path
+        self.stops = self.stops or f"{result.path}: it was done, and its evidence cannot tell whether it still is"
+        self.stopped_by = self.stopped_by or result.path
         return Decision.IN_DOUBT, (*reasons, Reason(ReasonKind.STARTED, "it is to be done at most once, and was done"))
 
     async def _executed(self, command: Execute, replay: Replay) -> StepResult | None:
@@ -194,18 +234,18 @@ class Planning:
             await self._started(command, has_failed=path not in resumption.in_doubt)
             return None
         if question is Question.DONE and old is not None:
-            self._add(old, *await self._settled(step, old, () if reason is None else (reason,)))
+            self.add(old, *await self._settled(step, old, () if reason is None else (reason,)))
             return old
         if old is not None:
-            self._add(old, Decision.RERUN, () if reason is None else (reason,))
+            self.add(old, Decision.RERUN, () if reason is None else (reason,))
             ended_it = reason is not None and reason.kind is ReasonKind.FAILED
             return old if path in resumption.cut and not ended_it else None
         if path in resumption.in_doubt or path in resumption.begun:
             reason = Reason(ReasonKind.STARTED, "it was started, and its end was never recorded; it is run again")
-            self._steps.append(PlannedStep(path, Decision.IN_DOUBT, (reason,), location=command.location))
+            self.steps.append(PlannedStep(path, Decision.IN_DOUBT, (reason,), location=command.location))
         else:
-            self._steps.append(PlannedStep(path, Decision.NEW, assumes=self._assumed(), location=command.location))
-            self._reruns.append(path)
+            self.steps.append(PlannedStep(path, Decision.NEW, assumes=self.assumed(), location=command.location))
+            self.reruns.append(path)
         return None
 
     def _earlier(self, path: str, replay: Replay, step: Step[Any]) -> tuple[StepResult | None, Reason | None]:
@@ -219,8 +259,10 @@ class Planning:
                 ReasonKind.UPSTREAM, "its earlier result no longer counts: the run went on from before it"
             )
         for dropped in replay.aside.dropped:
-            if dropped.path == path:  # another step under a recorded path
+            if dropped.path == path:
                 action = step.action
+                if dropped.step_type == action.step_type and dropped.function == action.function_name:
+                    return dropped, Reason(ReasonKind.UPSTREAM, "what it is nested in runs again")
                 now = f"{action.step_type} {action.function_name}".rstrip()
                 return dropped, Reason(ReasonKind.CODE, f"was {dropped.step_type} {dropped.function}, is {now}")
         return None, None
@@ -232,33 +274,40 @@ class Planning:
         ended = "it failed" if has_failed else "it was started, and its end was never recorded"
         if settlement is Settlement.ASK and not self.resumption.judge.policy.is_forced:
             said = "its evidence cannot tell whether it was done, and the resume stops"
-            self._stops = self._stops or f"{command.path}: {ended}, and its evidence cannot tell whether it was done"
-            self._stopped_by = self._stopped_by or command.path
+            self.stops = self.stops or f"{command.path}: {ended}, and its evidence cannot tell whether it was done"
+            self.stopped_by = self.stopped_by or command.path
         elif settlement is Settlement.ADOPT:
             said = "its evidence proves that it was done: it is adopted"
         else:
             denied = settlement is Settlement.RUN
             said = "its evidence shows that it was not done: it is run" if denied else "it is forced to run again"
         reasons = (Reason(ReasonKind.STARTED, f"{ended}; {said}"), *evidence_reasons(report))
-        self._steps.append(PlannedStep(command.path, Decision.IN_DOUBT, reasons, location=command.location))
+        self.steps.append(PlannedStep(command.path, Decision.IN_DOUBT, reasons, location=command.location))
 
-    def _assumed(self) -> tuple[str, ...]:
+    def assumed(self) -> tuple[str, ...]:
         """Return the steps that run again before the next one: one where the first drags all others along, else a few."""
         is_prefix = self.resumption.judge.policy.reuse is ReuseMode.PREFIX
-        return tuple(self._reruns[: 1 if is_prefix else MOST_ASSUMED])
+        return tuple(self.reruns[: 1 if is_prefix else MOST_ASSUMED])
 
-    def _add(self, result: StepResult, decision: Decision, reasons: tuple[Reason, ...]) -> None:
-        assumes = self._assumed()
-        self._steps.append(PlannedStep(result.path, decision, reasons, assumes, result.duration_ms, result.location))
+    def add(self, result: StepResult, decision: Decision, reasons: tuple[Reason, ...]) -> None:
+        """Add a step that has a recorded result.
+
+        Args:
+            result: the result.
+            decision: what would be done with the step.
+            reasons: why.
+        """
+        assumes = self.assumed()
+        self.steps.append(PlannedStep(result.path, decision, reasons, assumes, result.duration_ms, result.location))
         if decision is not Decision.REUSE:
-            self._reruns.append(result.path)
+            self.reruns.append(result.path)
 
     def _add_the_unseen(self, replay: Replay, *, is_finished: bool) -> None:
         """Add the recorded results that the generator has not come to."""
         resumption, judge = self.resumption, self.resumption.judge
         recorded = [*resumption.history.results, *(result for result, _ in resumption.cut.values())]
         recorded += () if is_finished else resumption.spare.values()
-        is_changed = bool(self._stops) and self._stopped_by not in self._seen
+        is_changed = bool(self.stops) and self.stopped_by not in self.seen
         is_completed = resumption.latest.status is Status.COMPLETED
         dropped = {result.path for result in replay.aside.dropped}
         if not (is_finished or is_changed or is_completed):  # those that wait for their step since an earlier resume
@@ -266,27 +315,27 @@ class Planning:
             earlier = [result for result in resumption.superseded.results if AT_MOST_ONCE in result.marks]
             recorded += (result for result in earlier if result.path not in known)
         for result in recorded:
-            if result.path in self._seen:
+            if result.path in self.seen:
                 continue
             is_dropped = result.path in dropped or result.path in resumption.cut or result.path in resumption.superseded
-            is_dropped |= bool(self._reruns) and judge.policy.reuse is ReuseMode.PREFIX
+            is_dropped |= bool(self.reruns) and judge.policy.reuse is ReuseMode.PREFIX
             if is_finished or is_changed or (is_completed and result.path in dropped):
-                self._steps.append(PlannedStep(result.path, Decision.ORPHANED, duration_ms=result.duration_ms))
+                self.steps.append(PlannedStep(result.path, Decision.ORPHANED, duration_ms=result.duration_ms))
             elif is_dropped and AT_MOST_ONCE in result.marks:
                 detail = "it is to be done at most once, and was begun; what comes of it is seen when it is come to"
-                self._add(result, Decision.IN_DOUBT, (Reason(ReasonKind.STARTED, detail),))
+                self.add(result, Decision.IN_DOUBT, (Reason(ReasonKind.STARTED, detail),))
             elif result.path in dropped:
                 reason = Reason(ReasonKind.UPSTREAM, "the workflow yields another step before it")
-                self._add(result, Decision.RERUN, (reason,))
+                self.add(result, Decision.RERUN, (reason,))
             elif result.path in resumption.cut:
-                self._add(result, Decision.RERUN, (resumption.cut[result.path][1],))
-            elif self._reruns and judge.policy.reuse is ReuseMode.PREFIX:
-                reason = Reason(ReasonKind.UPSTREAM, f"{self._reruns[0]} runs again before it")
-                self._add(result, Decision.RERUN, (reason,))
+                self.add(result, Decision.RERUN, (resumption.cut[result.path][1],))
+            elif self.reruns and judge.policy.reuse is ReuseMode.PREFIX:
+                reason = Reason(ReasonKind.UPSTREAM, f"{self.reruns[0]} runs again before it")
+                self.add(result, Decision.RERUN, (reason,))
             else:
                 reasons = judge.evidence_reasons(result)
                 answer = judge.decide(reasons)
-                self._add(result, Decision.REUSE if answer is OnStale.REUSE else Decision.RERUN, reasons)
+                self.add(result, Decision.REUSE if answer is OnStale.REUSE else Decision.RERUN, reasons)
 
 
 async def make_plan(
@@ -312,6 +361,18 @@ def _doubtful(resumption: Resumption) -> list[StepResult]:
     """
     results = [*resumption.history.results, *resumption.superseded.results]
     return [result for result in results if AT_MOST_ONCE in result.marks and result.success]
+
+
+def _answer_of(step: Step[Any], result: StepResult) -> Answer:
+    if result.success:
+        return restored_value(step, result), None
+    return None, step_failure(result.path, result.error or StepError("", ""))
+
+
+def _crash_text(end: Finish | Crash) -> str:
+    if isinstance(end, Finish):
+        return ""
+    return f"the workflow raises {type(end.error).__name__}: {end.error}"[:300]
 
 
 def _is_work(step: PlannedStep) -> bool:

@@ -15,6 +15,7 @@ from flowckpt.engine.options import RunOptions
 from flowckpt.engine.superseded import Superseded
 from flowckpt.engine.verifying import Verifying
 from flowckpt.errors import StepNotFoundError, WorkflowChangedError
+from flowckpt.plan.behind import failures_behind, is_within, results_behind
 from flowckpt.plan.judge import Judge
 from flowckpt.plan.policy import ResumePolicy, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
@@ -181,19 +182,28 @@ def _cut(latest: CheckpointData, view: HistoryView, policy: ResumePolicy) -> dic
     the generator handled stays: it is part of what the run did.
     """
     cut: dict[str, tuple[StepResult, Reason]] = {}
-    failed = latest.error.path if latest.status is Status.FAILED and latest.error is not None else ""
-    forced = policy.from_path if policy.reuse is ReuseMode.PREFIX else ""
-    reason: Reason | None = None
-    for result in view:
-        if reason is None and result.path == failed and not result.success:
-            reason = Reason(ReasonKind.FAILED, "it failed, and that ended the run")
-        elif reason is None and result.path == forced:
-            reason = Reason(ReasonKind.FORCED, "everything is run again from this step on")
-        elif reason is not None and reason.kind is not ReasonKind.UPSTREAM:
-            reason = Reason(ReasonKind.UPSTREAM, f"{next(iter(cut))} runs again before it")
-        if reason is not None:
-            cut[result.path] = result, reason
+    if latest.status is Status.FAILED and latest.error is not None and latest.error.path:
+        reason = Reason(ReasonKind.FAILED, "it failed, and that ended the run")
+        for path in failures_behind(view, latest.error.path):
+            _cut_from(cut, view, path, reason, takes_nested=False)
+    if policy.reuse is ReuseMode.PREFIX and policy.from_path:
+        reason = Reason(ReasonKind.FORCED, "everything is run again from this step on")
+        _cut_from(cut, view, policy.from_path, reason, takes_nested=True)
     return cut
+
+
+def _cut_from(
+    cut: dict[str, tuple[StepResult, Reason]], view: HistoryView, path: str, reason: Reason, *, takes_nested: bool
+) -> None:
+    """Cut a step, and what is behind it."""
+    within = [each for each in view if (is_within(each.path, path) if takes_nested else each.path == path)]
+    if not within:
+        return
+    for result in within:
+        cut.setdefault(result.path, (result, reason))
+    upstream = Reason(ReasonKind.UPSTREAM, f"{within[0].path} runs again before it")
+    for result in results_behind(view, path):
+        cut.setdefault(result.path, (result, upstream))
 
 
 def _located(policy: ResumePolicy, workflow_id: str, latest: CheckpointData, view: HistoryView) -> ResumePolicy:

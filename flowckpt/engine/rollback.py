@@ -21,6 +21,7 @@ from flowckpt.engine.superseded import Superseded
 from flowckpt.engine.taking import taken
 from flowckpt.errors import CheckpointNotFoundError, InputError, StaleCheckpointError
 from flowckpt.manager.record import is_task
+from flowckpt.plan.behind import failures_behind
 from flowckpt.stores.base import CheckpointStore
 
 KEY = "rolled_back_to"
@@ -123,9 +124,8 @@ def length_to_go_on_from(data: CheckpointData) -> int:
     """
     results = data.step_results
     if data.status is Status.FAILED and data.error is not None and data.error.path:
-        for index, result in enumerate(results):
-            if result.path == data.error.path and not result.success:
-                return index
+        failed = set(failures_behind(results, data.error.path))
+        return next((index for index, result in enumerate(results) if result.path in failed), len(results))
     return len(results)
 
 

@@ -1,0 +1,161 @@
+"""The plan of steps that are made of steps: what a resume would do with each of them, and so with the whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flowckpt import codec
+from flowckpt.checkpoint import StepError, StepResult
+from flowckpt.dsl.composites import FanOutAction, WorkflowAction, place_under
+from flowckpt.engine.failures import fan_out_failure, step_failure
+from flowckpt.engine.looking_back import Answer
+from flowckpt.errors import StepFailedError
+from flowckpt.plan.model import Decision, PlannedStep
+from flowckpt.plan.policy import ReuseMode
+from flowckpt.plan.reason import Reason, ReasonKind
+from flowckpt.replay import Enter, Execute, Finish, Replay, Restore
+from flowckpt.replay.record import all_of, split_record
+
+if TYPE_CHECKING:
+    from flowckpt.engine.planning import Planning
+
+
+async def entered(planning: Planning, enter: Enter, replay: Replay) -> Answer | None:
+    """Add a composite and its members to a plan; return what to go on with, if that can be told.
+
+    Args:
+        planning: the plan.
+        enter: the composite and its record.
+        replay: what yielded it.
+    """
+    answer, is_reused = await _member(planning, enter, replay)
+    if not is_reused and enter.result is not None:
+        replay.begin_anew(keeps_rest=True)
+    elif answer is None:
+        replay.begin(enter)
+    return answer
+
+
+async def _member(planning: Planning, enter: Enter, replay: Replay) -> tuple[Answer | None, bool]:
+    """Add a step and what is nested in it; return its answer, and whether its recorded result is reused."""
+    step, path, result = enter.step, enter.path, enter.result
+    if step.action.is_composite:
+        planning.seen.add(path)
+        if result is None and not enter.nested:
+            planning.steps.append(PlannedStep(path, Decision.NEW, assumes=planning.assumed(), location=enter.location))
+            planning.reruns.append(path)
+            return None, False
+        if isinstance(step.action, FanOutAction):
+            return await _fan_out(planning, enter, replay)
+        assert isinstance(step.action, WorkflowAction)
+        return await _child(planning, enter, step.action)
+    if result is None:
+        return await planning.executed(Execute(path, step, enter.location), replay), False
+    before = len(planning.reruns)
+    answer = await planning.restored(Restore(path, step, result, enter.is_spare), None)
+    return answer, len(planning.reruns) == before
+
+
+async def _fan_out(planning: Planning, enter: Enter, replay: Replay) -> tuple[Answer | None, bool]:
+    path, result, action = enter.path, enter.result, enter.step.action
+    assert isinstance(action, FanOutAction)
+    own, nested = split_record(enter.nested, f"{path}/")
+    decision, reasons = await _judged(planning, enter)
+    is_all_again = decision is Decision.RERUN
+    before = list(planning.reruns)
+    reruns: list[str] = []
+    answers: list[Answer | None] = []
+    is_moved = is_all_again
+    for place, step in action.members(enter.step):
+        at = place_under(path, place)
+        known = own.pop(at, None), nested.pop(at, [])
+        made = Enter(at, step, enter.location, *known, enter.is_spare, enter.is_bound)
+        planning.reruns = [*before, path] if is_all_again else [*before]  # its siblings are nothing to it
+        had = len(planning.reruns)
+        answer, is_reused = await _member(planning, made, replay)
+        reruns += planning.reruns[had:]
+        answers.append(answer)
+        is_moved |= not is_reused
+        if not own and result is None and action.size is None:
+            answers.append(None)  # how many more there are is seen when they are made
+            break
+    planning.reruns = before + reruns
+    gone = [each.path for each in all_of(own, nested)]
+    planning.seen.update(gone)
+    planning.steps += [PlannedStep(each, Decision.ORPHANED) for each in gone]
+    if result is None:
+        planning.steps.append(PlannedStep(path, Decision.NEW, assumes=tuple(reruns[:1]), location=enter.location))
+        planning.reruns.append(path)
+        return None, False
+    if decision is Decision.REUSE and (not is_moved or (not result.success and not reruns)) and not gone:
+        planning.add(result, decision, reasons)
+        return _recorded(enter, result, answers), True
+    if decision is Decision.REUSE:
+        detail = f"{reruns[0]} runs again" if reruns else "its members are others"
+        reasons = (*reasons, Reason(ReasonKind.UPSTREAM, detail))
+    planning.add(result, Decision.RERUN, reasons)
+    known_answers = [each for each in answers if each is not None]
+    return (_recorded(enter, result, answers) if len(known_answers) == len(answers) else None), False
+
+
+def _recorded(enter: Enter, result: StepResult, answers: list[Answer | None]) -> Answer:
+    known = [each for each in answers if each is not None]
+    if result.success:
+        assert isinstance(enter.step.action, FanOutAction)
+        gathered: list[Any] = [value if failure is None else failure for value, failure in known]
+        return enter.step.action.gathered(gathered), None
+    error = result.error or StepError("", "")
+    failures: dict[str, StepFailedError] = {each.path: each for _, each in known if each is not None}
+    return None, fan_out_failure(enter.path, error, [failures[each] for each in error.causes if each in failures])
+
+
+async def _child(planning: Planning, enter: Enter, action: WorkflowAction) -> tuple[Answer | None, bool]:
+    path, result, nested = enter.path, enter.result, enter.nested
+    aside = planning.aside
+    decision, reasons = await _judged(planning, enter)
+    if decision is Decision.RERUN:
+        if planning.resumption.judge.policy.reuse is ReuseMode.INPUTS:
+            aside.spare.update({each.path: each for each in nested})
+        else:
+            aside.dropped += nested
+        nested = ()
+    before = len(planning.reruns)
+    replay = Replay(
+        action.workflow(**action.inputs),
+        nested,
+        action.workflow.name,
+        prefix=f"{path}/",
+        drops_what_changed=not enter.is_bound or decision is Decision.RERUN,
+        aside=aside,
+    )
+    try:
+        end = await planning.driven(replay)
+    finally:
+        replay.close()
+    is_reused = decision is Decision.REUSE and len(planning.reruns) == before and not isinstance(end, str)
+    if result is None:
+        planning.steps.append(PlannedStep(path, Decision.NEW, assumes=planning.assumed(), location=enter.location))
+        planning.reruns.append(path)
+    elif is_reused:
+        planning.add(result, Decision.REUSE, reasons)
+    else:
+        if decision is Decision.REUSE:
+            again = planning.reruns[before:]
+            detail = f"{again[0]} runs again" if again else "it goes on with another step"
+            reasons = (*reasons, Reason(ReasonKind.UPSTREAM, detail))
+        planning.add(result, Decision.RERUN, reasons)
+    if isinstance(end, str):
+        return None, False
+    if isinstance(end, Finish):
+        tree = codec.encode(end.output, action.workflow.output_type, place=f"{path}: output")
+        return (codec.decode(tree, action.workflow.output_type), None), is_reused
+    if result is not None and result.error is not None:
+        return (None, step_failure(path, result.error)), is_reused
+    return None, False
+
+
+async def _judged(planning: Planning, enter: Enter) -> tuple[Decision, tuple[Reason, ...]]:
+    """Decide about the recorded end of a composite by itself."""
+    if enter.result is None:
+        return Decision.REUSE, ()
+    return await planning.judged(Restore(enter.path, enter.step, enter.result, enter.is_spare))

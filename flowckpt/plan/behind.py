@@ -1,0 +1,84 @@
+"""What depends on what, told from paths and their order alone.
+
+The steps of a generator come one after another: each may depend on all before it. The members of a fan-out (in brackets,
+`pages/[17]`) are there each for itself. So when a step is run again, these no longer count:
+
+- the step, and what is nested in it;
+- what its own generator yielded later;
+- the step that it is nested in, and what depends on that in the same way, up to the run itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flowckpt.checkpoint import StepResult
+
+_FAN_OUT = frozenset({"map", "parallel"})
+
+
+def results_behind(results: Sequence[StepResult], path: str) -> Iterator[StepResult]:
+    """Yield the results that do not count when a step is run again, without its own and those nested in it.
+
+    Args:
+        results: the history.
+        path: the step.
+    """
+    above = [*_above(path)]
+    levels = [(each, each[: each.rfind("/") + 1]) for each in (path, *above)]
+    sequential = [(each, scope) for each, scope in levels if each[len(scope) : len(scope) + 1] != "["]
+    begun: set[str] = set()
+    for result in results:
+        at = result.path
+        begun.update(each for each, _ in levels if is_within(at, each))
+        if is_within(at, path):
+            continue
+        if at in above or any(
+            at.startswith(scope) and each in begun and not is_within(at, each) for each, scope in sequential
+        ):
+            yield result
+
+
+def is_within(path: str, outer: str) -> bool:
+    """Tell whether a path is that of a step, or of one nested in it.
+
+    Args:
+        path: the path.
+        outer: the step's.
+    """
+    return path == outer or (path.startswith(outer) and path[len(outer) : len(outer) + 1] == "/")
+
+
+def failures_behind(results: Sequence[StepResult], path: str) -> list[str]:
+    """Return the steps whose failures made a step fail: itself, or those that it is made of.
+
+    Args:
+        results: the history.
+        path: the step that failed.
+    """
+    by_path = {result.path: result for result in results}
+    found: list[str] = []
+    unseen = [path]
+    while unseen:
+        at = unseen.pop(0)
+        result = by_path.get(at)
+        error = None if result is None else result.error
+        if result is None or result.success or error is None:
+            continue
+        deeper: list[str] = []
+        if result.step_type in _FAN_OUT:  # also those that failed while the others were being stopped
+            members = [each for each in by_path if each.startswith(f"{at}/") and "/" not in each[len(at) + 1 :]]
+            deeper = [each for each in members if not by_path[each].success]
+        elif error.path != at and is_within(error.path, at) and error.path in by_path:
+            deeper = [error.path]
+        unseen += deeper
+        if not deeper:
+            found.append(at)
+    return found
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield the steps that a step is nested in, the nearest first."""
+    while "/" in path:
+        path = path[: path.rfind("/")]
+        yield path
