@@ -9,6 +9,10 @@ from typing import Any
 import attrs
 
 
+COMPOSITES = frozenset({"map", "parallel", "workflow"})
+"""The types of steps that are made of steps: their results only say how these ended, and do not count as steps."""
+
+
 class LazyValue:
     """A recorded value that is decoded when somebody looks at it; the codec makes the subclasses."""
 

@@ -13,14 +13,16 @@ from flowckpt import codec
 from flowckpt.checkpoint import StepResult
 from flowckpt.codec.blob import Recorded
 from flowckpt.dsl import Step, Workflow
-from flowckpt.engine.failures import step_failure
-from flowckpt.engine.planning import NotRun, PlanStopped
+from flowckpt.engine.following import follow, recorded_answer
+from flowckpt.engine.looking_back import Answer
+from flowckpt.engine.planning import PlanStopped
 from flowckpt.engine.superseded import AT_MOST_ONCE
 from flowckpt.errors import InputError
-from flowckpt.execution.runner import output_annotation, restored_value
+from flowckpt.execution.runner import output_annotation
+from flowckpt.plan.behind import is_within
 from flowckpt.plan.identity import arguments_of, fingerprint_of, identity_reasons
 from flowckpt.plan.reason import ReasonKind
-from flowckpt.replay import Command, Crash, Execute, Replay, Restore
+from flowckpt.replay import Command, Crash, Replay
 
 EDITED = "edited"
 """Marks a result whose output somebody wrote; its step did not return it."""
@@ -64,35 +66,32 @@ def edited_results(
     """
     found: list[StepResult] = []
     replay = Replay(workflow(**values), results, workflow.name)
-    with contextlib.closing(replay):
-        command: Command = replay.start()
-        while len(found) < len(edits):
-            if isinstance(command, Execute) and command.step.modifiers.is_ephemeral:
-                command = replay.send(NotRun(command.path))
-                continue
-            if not isinstance(command, Restore):
-                raise _unreached(next(path for path in edits if path not in {each.path for each in found}), command)
-            step, result = command.step, command.result
-            if command.path in edits:
-                edited, value = _edited(step, result, edits[command.path])
-                found.append(edited)
-                if len(found) < len(edits):
-                    command = replay.send(value)
-                continue
-            moved = [reason for reason in identity_reasons(step, result) if reason.kind in _MOVES]
-            if moved:
-                raise InputError(
-                    f"step {result.path!r} stands before an edited one and would run again: {moved[0]}",
-                    parameter=next(iter(edits)),
-                    remedy="What follows it is dropped then, the edit too. Edit that step as well, or leave out what "
-                    "changes it.",
-                )
-            if result.success:
-                command = replay.send(restored_value(step, result))
-            else:
-                assert result.error is not None
-                command = replay.throw(step_failure(result.path, result.error))
+
+    def visit(step: Step[Any], result: StepResult) -> Answer:
+        if result.path in edits:
+            edited, value = _edited(step, result, edits[result.path])
+            found.append(edited)
+            if len(found) == len(edits):
+                raise _AllFoundError
+            return value, None
+        moved = [reason for reason in identity_reasons(step, result) if reason.kind in _MOVES]
+        if moved:
+            raise InputError(
+                f"step {result.path!r} stands before an edited one and would run again: {moved[0]}",
+                parameter=next(iter(edits)),
+                remedy="What follows it is dropped then, the edit too. Edit that step as well, or leave out what "
+                "changes it.",
+            )
+        return recorded_answer(step, result)
+
+    with contextlib.closing(replay), contextlib.suppress(_AllFoundError):
+        end = follow(replay, visit)
+        raise _unreached(next(path for path in edits if path not in {each.path for each in found}), end, results)
     return found
+
+
+class _AllFoundError(Exception):
+    """Every edited step was come to: no need to go further."""
 
 
 def _edited(step: Step[Any], result: StepResult, edit: Edit) -> tuple[StepResult, Any]:
@@ -118,7 +117,13 @@ def _edited(step: Step[Any], result: StepResult, edit: Edit) -> tuple[StepResult
     return made, codec.decode(tree, annotation)
 
 
-def _unreached(path: str, command: Command) -> InputError:
+def _unreached(path: str, command: Command, results: Sequence[StepResult]) -> InputError:
+    if any(is_within(result.path, path) and result.path != path for result in results):
+        return InputError(
+            f"the output of step {path!r} cannot be set: it is put together from those of its members",
+            parameter=path,
+            remedy="Set the output of a member, by its path.",
+        )
     why = "the program, driven by its record, does not come to it"
     if isinstance(command, Crash):
         why = f"the program raises {type(command.error).__name__} before it: {command.error}"

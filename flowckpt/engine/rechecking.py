@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from flowckpt.codec.results import encode_time, plain_tree
-from flowckpt.dsl import Workflow
+from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.binding import rebind_inputs
-from flowckpt.engine.failures import step_failure
+from flowckpt.engine.following import follow, recorded_answer
+from flowckpt.engine.looking_back import Answer
 from flowckpt.engine.options import RunOptions
-from flowckpt.engine.planning import NotRun, PlanStopped
+from flowckpt.engine.planning import PlanStopped
 from flowckpt.engine.verifying import is_open, verifying_of
 from flowckpt.evidence.model import EvidencePack
 from flowckpt.evidence.verdict import Moment, VerificationReport
 from flowckpt.execution import evidence
-from flowckpt.execution.runner import restored_value
 from flowckpt.plan.judge import evidence_reasons
-from flowckpt.replay import Command, Execute, Replay, Restore
+from flowckpt.replay import Replay
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData
+    from flowckpt.checkpoint import CheckpointData, StepResult
     from flowckpt.evidence.verifier import EvidenceVerifier
 
 Program: TypeAlias = Callable[[], Workflow[Any, Any] | None]
@@ -126,20 +126,13 @@ def lend_functions(workflow: Workflow[Any, Any], data: CheckpointData) -> None:
         given={},
     )
     replay = Replay(workflow(**bound.values(workflow)), data.step_results, workflow.name)
+
+    def visit(step: Step[Any], result: StepResult) -> Answer:
+        value, failure = recorded_answer(step, result)
+        claimed = step.modifiers.evidence
+        if failure is None and claimed is not None and any(callable(each) for each in claimed.claims):
+            evidence.claimed_pack(claimed, value, place=result.path)
+        return value, failure
+
     with contextlib.closing(replay):
-        command: Command = replay.start()
-        while True:
-            if isinstance(command, Restore):
-                step, result = command.step, command.result
-                if not result.success and result.error is not None:
-                    command = replay.throw(step_failure(result.path, result.error))
-                    continue
-                value = restored_value(step, result)
-                claimed = step.modifiers.evidence
-                if claimed is not None and any(callable(each) for each in claimed.claims):
-                    evidence.claimed_pack(claimed, value, place=result.path)
-                command = replay.send(value)
-            elif isinstance(command, Execute) and command.step.modifiers.is_ephemeral:
-                command = replay.send(NotRun(command.path))
-            else:
-                return
+        follow(replay, visit)

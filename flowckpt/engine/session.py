@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flowckpt import codec
 from flowckpt.blocking import finish_despite_cancel
 from flowckpt.checkpoint import CheckpointData, History, Status, StepResult
+from flowckpt.checkpoint.result import COMPOSITES
 from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
 from flowckpt.codec.results import plain_tree
@@ -233,7 +234,7 @@ class CompletedRun:
             Status.COMPLETED,
             codec.decode(tree, workflow.output_type, place="the workflow's output"),
             latest.attempt,
-            StepCounts(restored=len(latest.step_results)),
+            StepCounts(restored=sum(each.step_type not in COMPOSITES for each in latest.step_results)),
             0.0,
         )
         self._checkpoint_id = latest.checkpoint_id

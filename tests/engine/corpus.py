@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt import step, workflow
+from flowckpt import parallel, step, workflow
 from flowckpt.errors import StepFailedError
 
 effects: list[str] = []
@@ -184,6 +184,68 @@ def mutates() -> Generator[Any, Any, list[int]]:
     return rows + more
 
 
+def effect(item: Any) -> Any:
+    return note(f"effect {item}", (item, item))
+
+
+async def awaited_effect(item: Any) -> Any:
+    effects.append(f"awaited {item}")
+    return [item]
+
+
+def odd_fails(item: int) -> int:
+    effects.append(f"odd {item}")
+    if item % 2:
+        raise KeyError(item)
+    return item
+
+
+@workflow
+def maps(n: int = 5) -> Generator[Any, Any, list[Any]]:
+    pages = yield step("pages").map(effect, range(n), concurrency=2).checkpoint()
+    more = yield step("more").map(awaited_effect, (page[0] for page in pages), key=str).checkpoint()
+    one = yield step("one").map(effect, ["x", "y"], concurrency=1)
+    none = yield step("none").map(effect, []).checkpoint()
+    return [pages, more, one, none]
+
+
+@workflow
+def tolerates() -> Generator[Any, Any, list[Any]]:
+    kept = yield step("kept").map(odd_fails, range(4), min_success=0.5).checkpoint()
+    try:
+        yield step("lost").map(odd_fails, range(10, 13), concurrency=1).checkpoint()
+    except StepFailedError as error:
+        lost = [cause.path for cause in error.causes]  # type: ignore[attr-defined]
+    last = yield step("last").python(note, "last").checkpoint()
+    return [[str(each) for each in kept], lost, last]
+
+
+@workflow
+def child(n: int) -> Generator[Any, Any, tuple[int, list[Any]]]:
+    first = yield step("first").python(note, f"child {n}", n).checkpoint()
+    rest = yield step("rest").map(effect, [f"{n}a", f"{n}b"], concurrency=2).checkpoint()
+    return first, rest
+
+
+@workflow
+def children() -> Generator[Any, Any, list[Any]]:
+    one = yield step("one").workflow(child, n=1).checkpoint()
+    many = yield step("many").map(child, [2, 3], concurrency=2).checkpoint()
+    again = yield step("one").workflow(child, n=4)
+    return [one, many, again]
+
+
+@workflow
+def groups() -> Generator[Any, Any, list[Any]]:
+    a, b, (c, d) = yield parallel(
+        step("a").python(note, "a", 1).checkpoint(),
+        step("b").map(effect, ["b", "c"], concurrency=2),
+        parallel(step("c").workflow(child, n=5), step("a").python(note, "inner a", {2}).checkpoint(), name="inner"),
+    ).checkpoint()
+    e, f = yield parallel(step("x").python(note, "x", 3), step("x").python(note, "x again", 4), concurrency=1)
+    return [a, b, c, d, e, f]
+
+
 CORPUS = [
     linear,
     sparse,
@@ -197,4 +259,10 @@ CORPUS = [
     delegates,
     asynchronous,
     mutates,
+    maps,
+    tolerates,
+    children,
+    groups,
 ]
+BESIDE = [maps, tolerates, children, groups]
+"""Those whose steps run beside each other: how many saves they make, and in which order, is not the same each time."""
