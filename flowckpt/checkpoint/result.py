@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 
-
 COMPOSITES = frozenset({"map", "parallel", "workflow"})
 """The types of steps that are made of steps: their results only say how these ended, and do not count as steps."""
 

@@ -24,7 +24,6 @@ from flowckpt.events import StepAdopted, StepCompleted, StepFailed, StepRestored
 from flowckpt.execution.runner import restored_value
 from flowckpt.plan.identity import arguments_of, fingerprint_of
 from flowckpt.replay import Execute
-from flowckpt.stores.base import NotesBeginnings
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -66,8 +65,8 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
     attempt.in_flight.add(path)
     if tell is not None and settled.outcome is None:
         await tell(StepStarted(attempt.workflow_id, path, action.step_type))
-    if is_recorded and isinstance(attempt.checkpointer.store, NotesBeginnings):
-        attempt.checkpointer.store.note_begun(attempt.workflow_id, path)
+    if is_recorded and attempt.note_begun is not None:
+        attempt.note_begun(attempt.workflow_id, path)
     clock = attempt.clock
     started_at, started_ns, trying = clock.now(), clock.elapsed_ns(), None
     if settled is RUN and modifiers.retry is None and (tell is None or action.step_type == "python"):
