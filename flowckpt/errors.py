@@ -32,6 +32,7 @@ __all__ = [
     "NestedLoopError",
     "RunExistsError",
     "RunLockedError",
+    "RunUndoneError",
     "SaveConflictError",
     "SettingError",
     "StaleCheckpointError",
@@ -314,6 +315,23 @@ class FanOutFailedError(StepFailedError):
             *types: exception classes, compared by module and qualified name with what was recorded.
         """
         return super().failed_with(*types) or any(cause.failed_with(*types) for cause in self.causes)
+
+
+class RunUndoneError(FlowckptError):
+    """A run had failed or was cancelled, and died while its steps were undone; now that is finished.
+
+    Attributes:
+        workflow_id: the run.
+        status: how it had ended: `failed` or `cancelled`.
+    """
+
+    def __init__(self, workflow_id: str, *, status: str) -> None:
+        super().__init__(
+            f"run {workflow_id!r} had {status} before, and died while its steps were undone; that is finished now",
+            remedy=f"'flowckpt resume {workflow_id}' runs again what was undone, and carries on.",
+        )
+        self.workflow_id = workflow_id
+        self.status = status
 
 
 class StepTimeoutError(FlowckptError, TimeoutError):

@@ -15,6 +15,8 @@ __all__ = [
     "Event",
     "EvidenceFailed",
     "EvidenceVerified",
+    "RollbackCompleted",
+    "RollbackStarted",
     "StepAdopted",
     "StepCompleted",
     "StepFailed",
@@ -261,6 +263,34 @@ class CheckpointFailed(Event):
     sequence: int
     reason: str
     error: str
+
+
+@attrs.frozen(repr=False, eq=False)
+class RollbackStarted(Event):
+    """What a step did is being undone, because the run failed or was cancelled.
+
+    Attributes:
+        path: the step.
+    """
+
+    path: str
+
+
+@attrs.frozen(repr=False, eq=False)
+class RollbackCompleted(Event):
+    """What a step did was undone, or could not be.
+
+    Attributes:
+        path: the step.
+        duration_ms: how long it took, in milliseconds.
+        error_type: qualified name of the class of what `.rollback()` raised; empty where it is undone.
+        error_message: `str()` of it.
+    """
+
+    path: str
+    duration_ms: float
+    error_type: str = ""
+    error_message: str = ""
 
 
 @attrs.frozen(repr=False, eq=False)

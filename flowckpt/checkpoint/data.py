@@ -22,6 +22,7 @@ class Reason(StrEnum):
     TRIGGER = "trigger"
     MANUAL = "manual"
     IN_DOUBT = "in_doubt"
+    ROLLBACK = "rollback"
     SUSPENDED = "suspended"
     FAILED = "failed"
     COMPLETED = "completed"
@@ -45,6 +46,7 @@ STATUS_OF_REASON = {
     Reason.TRIGGER: Status.RUNNING,
     Reason.MANUAL: Status.RUNNING,
     Reason.IN_DOUBT: Status.RUNNING,
+    Reason.ROLLBACK: Status.RUNNING,
     Reason.SUSPENDED: Status.SUSPENDED,
     Reason.FAILED: Status.FAILED,
     Reason.COMPLETED: Status.COMPLETED,

@@ -22,6 +22,8 @@ class Action:
     step_type: ClassVar[str] = ""
     is_composite: ClassVar[bool] = False
     """Whether it is made of steps, which have results of their own."""
+    modifies_members: ClassVar[bool] = False
+    """Whether the step's modifiers are meant for each of those steps."""
 
     @property
     def function_name(self) -> str:

@@ -48,6 +48,7 @@ class Composite(Action):
             "at_most_once": modifiers.is_at_most_once,
             "adopt": modifiers.adopt is not None,
             "on_rerun": modifiers.on_rerun is not None,
+            "rollback": modifiers.rollback is not None,
         }
         return next((name for name, is_given in given.items() if is_given and name in self.refused), "")
 
@@ -105,6 +106,7 @@ class MapAction(FanOutAction):
     """
 
     step_type: ClassVar[str] = "map"
+    modifies_members: ClassVar[bool] = True
     refused: ClassVar[frozenset[str]] = frozenset({"ephemeral"})
 
     function: Any
@@ -164,7 +166,7 @@ class ParallelAction(FanOutAction):
 
     step_type: ClassVar[str] = "parallel"
     refused: ClassVar[frozenset[str]] = frozenset(
-        {"retry", "timeout", "ephemeral", "evidence", "at_most_once", "adopt", "on_rerun"}
+        {"retry", "timeout", "ephemeral", "evidence", "at_most_once", "adopt", "on_rerun", "rollback"}
     )
 
     steps: tuple[Step[Any], ...]
@@ -200,7 +202,7 @@ class WorkflowAction(Composite):
     """
 
     step_type: ClassVar[str] = "workflow"
-    refused: ClassVar[frozenset[str]] = ParallelAction.refused
+    refused: ClassVar[frozenset[str]] = ParallelAction.refused - {"rollback"}
 
     workflow: Workflow[Any, Any]
     inputs: Mapping[str, Any] = attrs.field(factory=dict)
@@ -258,4 +260,4 @@ def _only_input(workflow: Workflow[Any, Any], name: str) -> str:
 
 
 def _of_workflow(modifiers: Modifiers) -> Modifiers:
-    return Modifiers(has_checkpoint=modifiers.has_checkpoint, version=modifiers.version)
+    return Modifiers(has_checkpoint=modifiers.has_checkpoint, version=modifiers.version, rollback=modifiers.rollback)

@@ -40,8 +40,11 @@ class Modifiable:
                 where=caller(),
                 remedy="An ephemeral step is never recorded; put the checkpoint on the step before it.",
             )
-        if modifiers.is_ephemeral and (modifiers.is_at_most_once or modifiers.on_rerun is not None):
-            which = "at_most_once" if modifiers.is_at_most_once else "on_rerun"
+        looks_back = modifiers.looks_back or modifiers.rollback is not None
+        if modifiers.is_ephemeral and looks_back:
+            which = (
+                "rollback" if not modifiers.looks_back else "at_most_once" if modifiers.is_at_most_once else "on_rerun"
+            )
             raise StepDefinitionError(
                 f"step {self.name!r} is .ephemeral() and has .{which}()",
                 step=self.name,
@@ -173,6 +176,19 @@ class Modifiable:
         self._refuse_twice("on_rerun", self.modifiers.on_rerun is not None)
         undo = self._callable("on_rerun", function)
         return self._with(self._refuse_both(attrs.evolve(self.modifiers, on_rerun=undo)))
+
+    def rollback(self, function: Callable[[Any], Any]) -> Self:
+        """Undo what the step did, when the run fails or is cancelled later: newest first, in every attempt.
+
+        Args:
+            function: gets the recorded output, sync or async.
+
+        Raises:
+            StepDefinitionError: it cannot be called, the step is ephemeral, or `.rollback()` was given already.
+        """
+        self._refuse_twice("rollback", self.modifiers.rollback is not None)
+        undo = self._callable("rollback", function)
+        return self._with(self._refuse_both(attrs.evolve(self.modifiers, rollback=undo)))
 
     def _callable(self, modifier: str, function: Any) -> Any:
         if not callable(function):

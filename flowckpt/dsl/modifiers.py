@@ -75,6 +75,7 @@ class Modifiers:
         is_at_most_once: whether a try is marked durably before it begins, and never repeated on a guess.
         adopt: makes the result of a step whose effect is proved although its end was not recorded, or None.
         on_rerun: undoes the recorded effect before the step is run again, or None.
+        rollback: undoes the effect when the run fails or is cancelled, or None.
     """
 
     has_checkpoint: bool = False
@@ -87,6 +88,7 @@ class Modifiers:
     is_at_most_once: bool = False
     adopt: Callable[..., Any] | None = None
     on_rerun: Callable[[Any], Any] | None = None
+    rollback: Callable[[Any], Any] | None = None
 
     @property
     def looks_back(self) -> bool:

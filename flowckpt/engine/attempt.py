@@ -50,12 +50,14 @@ class Attempt:
             their step has a result.
         in_flight: the paths of the steps that are running.
         is_stolen: whether the run was taken although its owner may be alive.
+        rolls_back: whether the steps are undone when it fails or is cancelled.
         tell: told what happens, or None where nobody hears it; an event that nobody hears is not made (0.8 µs).
         is_begun: whether it is saved that the attempt has begun: on a resume not before it has something to do.
         executed: how many steps were run.
         restored: how many results came from the store.
         failed: how many steps failed.
         replays: the generators that were begun, to be closed at the end.
+        undoable: steps that have a result and say how it is undone, by path.
         runner: does the steps.
         note_begun: leaves word of a step that begins, where the store can.
     """
@@ -73,11 +75,13 @@ class Attempt:
     in_flight: set[str] = attrs.field(factory=set)
     is_stolen: bool = False
     tell: Tell | None = None
+    rolls_back: bool = True
     is_begun: bool = False
     executed: int = 0
     restored: int = 0
     failed: int = 0
     replays: list[Replay] = attrs.field(factory=list)
+    undoable: dict[str, Step[Any]] = attrs.field(factory=dict)
     runner: StepRunner = attrs.field(
         init=False, default=attrs.Factory(lambda self: StepRunner(self.interrupts, self.verifying), takes_self=True)
     )
@@ -153,6 +157,8 @@ class Attempt:
             "marks": marks,
         }
         append_result(self.checkpointer.history, result_of(fields))
+        if failure is None and step.modifiers.rollback is not None and not action.modifies_members:
+            self.undoable[command.path] = step
         self.in_doubt.discard(command.path)
         if NOT_UNDONE not in marks:
             self.settle(command.path)

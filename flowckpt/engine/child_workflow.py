@@ -91,6 +91,8 @@ class ChildWorkflow:
             return False
         if enter.is_spare:
             attempt.keep(result)
+        if enter.step.modifiers.rollback is not None and result.success:
+            attempt.undoable[enter.path] = enter.step
         if attempt.tell is not None:
             await attempt.tell(StepRestored(attempt.workflow_id, enter.path, result.success, result.duration_ms))
         return True

@@ -14,13 +14,14 @@ import attrs
 from flowckpt import codec
 from flowckpt.dsl import Workflow
 from flowckpt.engine.attempt import Attempt
-from flowckpt.engine.ending import Ending
+from flowckpt.engine.ending import Ending, reason_of
 from flowckpt.engine.failures import REFUSALS
 from flowckpt.engine.listening import Tell
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.engine.resumption import without_reusable
+from flowckpt.engine.rolling_back import UnfinishedRollback, roll_back
 from flowckpt.engine.scope import new_scope
-from flowckpt.errors import FencedError
+from flowckpt.errors import FencedError, RunUndoneError, StepFailedError
 from flowckpt.events import WorkflowResumed, WorkflowStarted
 from flowckpt.replay import Crash, Replay
 
@@ -33,12 +34,14 @@ class Drive:
         workflow: the workflow.
         replay: its generator and its record.
         attempt: what its steps share.
+        rolling_back: how the run ends, where an earlier attempt died while it undid its steps.
         result: how the attempt ended, once it has.
     """
 
     workflow: Workflow[Any, Any]
     replay: Replay
     attempt: Attempt
+    rolling_back: UnfinishedRollback | None = None
     result: WorkflowResult | None = None
 
     async def run(self, tell: Tell | None = None) -> None:
@@ -66,6 +69,9 @@ class Drive:
             await self._tell_of_beginning()
             if attempt.resumed_from is None:
                 await attempt.begin()
+            if self.rolling_back is not None:
+                await new_scope(attempt, self.replay).look_back()
+                raise RunUndoneError(attempt.workflow_id, status=self.rolling_back.reason.value)
             end = await new_scope(attempt, self.replay).run()
             attempt.let_go()
             if isinstance(end, Crash):
@@ -74,7 +80,7 @@ class Drive:
             output = codec.encode(end.output, self.workflow.output_type, place="the workflow's output")
         except BaseException as error:
             ending = attempt.interrupts.cause_of(error)
-        await self._end(output, ending, began_ns)
+        ending = await self._end(output, ending, began_ns)
         # A failing workflow is a result. What stops a program (Ctrl-C, a cancel, SystemExit) goes on through us.
         if ending is not None and (not isinstance(ending, Exception) or self.result is None):
             raise ending
@@ -91,17 +97,28 @@ class Drive:
             told = WorkflowResumed(attempt.workflow_id, name, attempt.number, recorded, latest.checkpoint_id)
             await attempt.tell(told)
 
-    async def _end(self, output: Any, ending: BaseException | None, began_ns: int) -> None:
-        """End the attempt: close the generators, save where it stands, make the result, and tell it."""
+    async def _end(self, output: Any, ending: BaseException | None, began_ns: int) -> BaseException | None:
+        """End the attempt: close the generators, undo, save where it stands, make the result, and tell it."""
         attempt = self.attempt
         for replay in reversed(attempt.replays):
             in_close = replay.close()
             if in_close is not None and ending is not None:
                 ending.add_note(f"While the generator was closed, it raised {in_close!r}.")
+        is_refused = isinstance(ending, FencedError) or (not attempt.is_begun and isinstance(ending, REFUSALS))
+        failures: tuple[StepFailedError, ...] = ()
+        stop: BaseException | None = None
+        if ending is not None and not is_refused:
+            try:
+                failures = await self._roll_back(ending)
+            except BaseException as error:
+                stop = attempt.interrupts.cause_of(error)
+                stop.add_note("It came while steps were being undone: a resume goes on with that.")
         attempt.runner.close()
         attempt.interrupts.watch(None)
-        if isinstance(ending, FencedError) or (not attempt.is_begun and isinstance(ending, REFUSALS)):
-            return  # a resume that is refused leaves the run as it was
+        if is_refused:
+            return ending  # a resume that is refused leaves the run as it was
+        if stop is not None:
+            return stop  # what is left to undo is in the record
         end = Ending(
             self.workflow,
             attempt.checkpointer,
@@ -111,8 +128,18 @@ class Drive:
             began_ns,
             attempt.unended(),  # also of a run that is complete: its code may yield them again
             attempt.answers(),
+            failures,
+            self.rolling_back,
         )
         self.result, told = await end.end(output, ending)
         if attempt.tell is not None:
             for event in told:
                 await attempt.tell(event)
+        return ending
+
+    async def _roll_back(self, ending: BaseException) -> tuple[StepFailedError, ...]:
+        """Undo what the steps did, where the run has not ended well."""
+        attempt = self.attempt
+        if not attempt.rolls_back or not attempt.checkpointer.is_usable:
+            return ()  # what cannot be recorded as undone must not be undone: a resume would take it for done
+        return await roll_back(attempt, self.rolling_back or UnfinishedRollback(*reason_of(ending)))

@@ -14,8 +14,9 @@ from flowckpt.codec.blob import Recorded
 from flowckpt.dsl import Workflow
 from flowckpt.engine.failures import failed_step, recorded_error
 from flowckpt.engine.result import StepCounts, WorkflowResult
+from flowckpt.engine.rolling_back import UnfinishedRollback
 from flowckpt.engine.telling import failed_event, saved_event
-from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError
+from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, StepFailedError
 from flowckpt.events import (
     Event,
     WorkflowCancelled,
@@ -39,6 +40,8 @@ class Ending:
         began_ns: when it began, by the clock's `elapsed_ns`.
         in_flight: the paths of steps that have not ended.
         evidence: answers to recorded claims that no checkpoint holds yet.
+        rollback_failures: the steps that were to be undone and could not be.
+        decided: how the run ends, where an earlier attempt said so.
     """
 
     workflow: Workflow[Any, Any]
@@ -49,6 +52,8 @@ class Ending:
     began_ns: int
     in_flight: tuple[str, ...]
     evidence: tuple[Any, ...] = ()
+    rollback_failures: tuple[StepFailedError, ...] = ()
+    decided: UnfinishedRollback | None = None
 
     async def end(self, output: Any, ending: BaseException | None) -> tuple[WorkflowResult, list[Event]]:
         """Save where the run stands, and return its result and what is to be told.
@@ -64,7 +69,9 @@ class Ending:
         checkpointer = self.checkpointer
         if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable:
             told.append(failed_event(checkpointer.workflow_id, checkpointer.attempted, ending))
-        reason, error = _reason_of(ending)
+        reason, error = reason_of(ending)
+        if self.decided is not None:
+            reason, error = self.decided.reason, self.decided.error
         is_saved = False
         if checkpointer.is_usable:
             try:
@@ -79,7 +86,7 @@ class Ending:
             except FlowckptError as failure:
                 told.append(failed_event(checkpointer.workflow_id, checkpointer.attempted, failure))
                 if ending is None:
-                    ending, (reason, error) = failure, _reason_of(failure)
+                    ending, (reason, error) = failure, reason_of(failure)
                 else:
                     ending.add_note(f"The end of the run could not be saved: {failure}")
         result = self._result(output, ending, reason, is_saved)
@@ -98,6 +105,7 @@ class Ending:
             round((self.clock.elapsed_ns() - self.began_ns) / 1e6, 3),
             ending,
             is_saved,
+            self.rollback_failures,
         )
         self.interrupts.result = result
         if isinstance(ending, RunInterrupted):
@@ -112,11 +120,16 @@ class Ending:
         if result.status is Status.CANCELLED:
             cause = ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
             return WorkflowCancelled(run, cause, *steps, duration, result.is_saved)
-        assert error is not None
+        error = error or StepError("", "")
         return WorkflowFailed(run, error.type, error.message, *steps, duration, result.is_saved)
 
 
-def _reason_of(ending: BaseException | None) -> tuple[Reason, StepError | None]:
+def reason_of(ending: BaseException | None) -> tuple[Reason, StepError | None]:
+    """Return how a run ends by what ended it, and the error as it is recorded.
+
+    Args:
+        ending: what ended it, or None.
+    """
     if ending is None:
         return Reason.COMPLETED, None
     if isinstance(ending, STOPS):

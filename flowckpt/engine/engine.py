@@ -27,7 +27,18 @@ from flowckpt.stores.file import FileCheckpointStore
 from flowckpt.triggers import Trigger, checked_trigger
 
 if TYPE_CHECKING:
-    from flowckpt.engine import binding, edits, fork, planning, rechecking, resumption, rollback, session, verifying
+    from flowckpt.engine import (
+        binding,
+        edits,
+        fork,
+        planning,
+        rechecking,
+        resumption,
+        rollback,
+        rolling_back,
+        session,
+        verifying,
+    )
     from flowckpt.engine.fork import Forked
     from flowckpt.engine.rollback import RolledBack
     from flowckpt.engine.session import Session
@@ -42,6 +53,7 @@ else:  # needed once a run starts; see flowckpt.lazy
     rechecking = LazyModule("flowckpt.engine.rechecking")
     resumption = LazyModule("flowckpt.engine.resumption")
     rollback = LazyModule("flowckpt.engine.rollback")
+    rolling_back = LazyModule("flowckpt.engine.rolling_back")
     session = LazyModule("flowckpt.engine.session")
     verifying = LazyModule("flowckpt.engine.verifying")
 
@@ -180,6 +192,8 @@ class WorkflowEngine:
         latest = await self.store.load_latest(run)
         if latest is None:
             raise CheckpointNotFoundError(run)
+        if rolling_back.unfinished_rollback(latest.metadata) is not None:
+            return planning.plan_of_undoing(workflow, run)
         checks = verifying.verifying_of(latest, self._verifier, options)
         found = await resumption.read_resumption(
             workflow, run, latest, inputs=inputs, options=options, verifying=checks, store=self.store

@@ -24,7 +24,7 @@ from flowckpt.engine.options import RunOptions
 from flowckpt.engine.rechecking import Rechecking
 from flowckpt.engine.resumption import check_name, without_reusable
 from flowckpt.engine.rollback import KEY as ROLLED_BACK
-from flowckpt.engine.rollback import length_to_go_on_from, refuse_task
+from flowckpt.engine.rollback import length_to_go_on_from, refuse_task, standing_length
 from flowckpt.engine.superseded import ON_RERUN, Superseded
 from flowckpt.engine.taking import taken
 from flowckpt.errors import (
@@ -218,7 +218,7 @@ def _kept(
 ) -> int:
     """Return how many results are taken over as they are; the edited ones follow them."""
     paths = [result.path for result in results]
-    length = length_to_go_on_from(latest)
+    length = standing_length(results, length_to_go_on_from(latest))
     start = length
     if from_step and from_step not in latest.in_flight:
         start = min(length, paths.index(_located(source_id, results, from_step)))

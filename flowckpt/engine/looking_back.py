@@ -65,6 +65,8 @@ async def restored(attempt: Attempt, step: Step[Any], result: StepResult, *, is_
     if is_spare:
         attempt.keep(result)
     attempt.restored += 1
+    if step.modifiers.rollback is not None and result.success:
+        attempt.undoable[result.path] = step
     if attempt.tell is not None:
         await attempt.tell(StepRestored(attempt.workflow_id, result.path, result.success, result.duration_ms))
     if result.success:

@@ -66,6 +66,7 @@ class RunOptions:
         from_step: the step (path, or name) from which on everything is run again.
         force: run again whatever the resume would stop at.
         allow_network: hosts that network claims may reach, as `host:port`, where the engine was given no verifier.
+        rolls_back: whether a run that fails or is cancelled undoes what its steps did, where they say how.
     """
 
     tags: Mapping[str, str] = attrs.field(factory=dict)
@@ -80,6 +81,7 @@ class RunOptions:
     from_step: str | None = None
     force: bool = False
     allow_network: Sequence[str] = ()
+    rolls_back: bool = True
 
     @property
     def policy(self) -> ResumePolicy:

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 
 from flowckpt.checkpoint import Status
+from flowckpt.errors import StepFailedError
 
 
 @attrs.frozen
@@ -38,6 +39,7 @@ class WorkflowResult:
         duration_ms: how long this attempt took, in milliseconds.
         error: the error that ended the run, or None.
         is_saved: whether the end was recorded.
+        rollback_failures: the steps that were to be undone and could not be.
     """
 
     workflow_id: str
@@ -49,6 +51,7 @@ class WorkflowResult:
     duration_ms: float
     error: BaseException | None = None
     is_saved: bool = True
+    rollback_failures: tuple[StepFailedError, ...] = ()
 
     def unwrap(self) -> Any:
         """Return the output, or raise the error that ended the run.

@@ -17,8 +17,9 @@ from flowckpt.engine.verifying import Verifying
 from flowckpt.errors import StepNotFoundError, WorkflowChangedError
 from flowckpt.plan.behind import failures_behind, is_within, results_behind
 from flowckpt.plan.judge import Judge
-from flowckpt.plan.policy import ResumePolicy, ReuseMode
+from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
+from flowckpt.plan.undoing import ROLLBACK, undone_paths
 from flowckpt.stores.base import CheckpointStore, KeepsAttempts, NotesBeginnings
 
 REUSABLE = "reusable_from"
@@ -91,10 +92,11 @@ async def read_resumption(
     )
     view: HistoryView = as_view(latest.step_results)
     policy = _located(options.policy, workflow_id, latest, view)
-    cut = _cut(latest, view, policy)
-    history = kept_history(view, cut.keys())
+    undoing = [each for each in view if each.step_type == ROLLBACK]
+    cut = _cut(latest, view, policy, undone_paths(undoing))
+    history = kept_history(view, cut.keys() | {each.path for each in undoing})
     superseded = Superseded(latest.metadata)
-    superseded.add(result for result, _ in cut.values())
+    superseded.add(result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
     spare: Mapping[str, StepResult] = {}
     if policy.reuse is ReuseMode.INPUTS and REUSABLE in latest.metadata:
         taken = {*(result.path for result in history.results), *cut, *latest.in_flight}
@@ -104,6 +106,34 @@ async def read_resumption(
     judge = Judge(policy, reports)
     begun = await _begun(store, workflow_id, latest)
     return Resumption(latest, bound, history, judge, cut, superseded, frozenset(latest.in_flight), spare, begun)
+
+
+def read_unfinished(
+    workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData, inputs: Mapping[str, Any]
+) -> Resumption:
+    """Read the record of a run that died while its steps were undone: nothing of it is judged, and all of it counts.
+
+    Args:
+        workflow: the workflow.
+        workflow_id: the run.
+        latest: its newest checkpoint.
+        inputs: inputs given again, perhaps none.
+
+    Raises:
+        WorkflowChangedError: it is the record of another workflow.
+        InputMismatchError: an input differs from the recorded one.
+    """
+    check_name(workflow, workflow_id, latest)
+    bound = rebind_inputs(
+        workflow,
+        recorded=plain_tree(latest.held_inputs, "inputs"),
+        recorded_hash=latest.inputs_hash,
+        defaulted=tuple(latest.metadata.get("defaulted", ())),
+        given=inputs,
+    )
+    history = kept_history(as_view(latest.step_results), ())
+    judge = Judge(ResumePolicy(on_stale=OnStale.REUSE, on_code_change=OnStale.REUSE))
+    return Resumption(latest, bound, history, judge, {}, Superseded(latest.metadata), frozenset(latest.in_flight))
 
 
 async def _begun(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> frozenset[str]:
@@ -175,7 +205,9 @@ def kept_history(view: HistoryView, gone: Collection[str]) -> History:
     return kept
 
 
-def _cut(latest: CheckpointData, view: HistoryView, policy: ResumePolicy) -> dict[str, tuple[StepResult, Reason]]:
+def _cut(
+    latest: CheckpointData, view: HistoryView, policy: ResumePolicy, undone: Collection[str]
+) -> dict[str, tuple[StepResult, Reason]]:
     """Return the results that do not count from the beginning, and why.
 
     A failed run goes on before the step whose failure ended it, so that the step is executed again. A failure that
@@ -186,6 +218,8 @@ def _cut(latest: CheckpointData, view: HistoryView, policy: ResumePolicy) -> dic
         reason = Reason(ReasonKind.FAILED, "it failed, and that ended the run")
         for path in failures_behind(view, latest.error.path):
             _cut_from(cut, view, path, reason, takes_nested=False)
+    for path in sorted(undone):
+        _cut_from(cut, view, path, Reason(ReasonKind.UNDONE, "it was undone, when the run failed"), takes_nested=False)
     if policy.reuse is ReuseMode.PREFIX and policy.from_path:
         reason = Reason(ReasonKind.FORCED, "everything is run again from this step on")
         _cut_from(cut, view, policy.from_path, reason, takes_nested=True)
@@ -200,10 +234,11 @@ def _cut_from(
     if not within:
         return
     for result in within:
-        cut.setdefault(result.path, (result, reason))
+        cut[result.path] = result, reason
     upstream = Reason(ReasonKind.UPSTREAM, f"{within[0].path} runs again before it")
     for result in results_behind(view, path):
-        cut.setdefault(result.path, (result, upstream))
+        if result.step_type != ROLLBACK:
+            cut.setdefault(result.path, (result, upstream))
 
 
 def _located(policy: ResumePolicy, workflow_id: str, latest: CheckpointData, view: HistoryView) -> ResumePolicy:

@@ -6,12 +6,13 @@ behind it stays in the store, and counts no more. So a crash leaves the run eith
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
 from flowckpt.blocking import finish_despite_cancel
-from flowckpt.checkpoint import CheckpointData, Reason, Status
+from flowckpt.checkpoint import CheckpointData, Reason, Status, StepResult
 from flowckpt.clock import Clock
 from flowckpt.codec.results import as_view
 from flowckpt.engine.earlier import earlier_checkpoint
@@ -22,6 +23,7 @@ from flowckpt.engine.taking import taken
 from flowckpt.errors import CheckpointNotFoundError, InputError, StaleCheckpointError
 from flowckpt.manager.record import is_task
 from flowckpt.plan.behind import failures_behind
+from flowckpt.plan.undoing import ROLLBACK, undone_paths
 from flowckpt.stores.base import CheckpointStore
 
 KEY = "rolled_back_to"
@@ -83,8 +85,8 @@ async def roll_back(
             raise CheckpointNotFoundError(workflow_id)
         refuse_task(workflow_id, latest)
         target = await earlier_checkpoint(store, workflow_id, latest, checkpoint_id)
-        length = length_to_go_on_from(target)
         view = as_view(latest.step_results)
+        length = standing_length(view, length_to_go_on_from(target))
         dropped = view[length:]
         moved, answers = await rechecking.moved(target, length, base=latest)
         if moved:
@@ -114,6 +116,18 @@ async def roll_back(
         await finish_despite_cancel(store.save(workflow_id, data))
     paths = tuple(result.path for result in dropped)
     return RolledBack(workflow_id, target.checkpoint_id, target.sequence, length, paths, data.attempt, is_new=True)
+
+
+def standing_length(results: Sequence[StepResult], length: int) -> int:
+    """Return how many results still stand: what was undone when the run failed ends them.
+
+    Args:
+        results: the newest history of the run.
+        length: how many of them are looked at.
+    """
+    undone = undone_paths(results)
+    stop = (i for i, each in enumerate(results[:length]) if each.path in undone or each.step_type == ROLLBACK)
+    return next(stop, length)
 
 
 def length_to_go_on_from(data: CheckpointData) -> int:

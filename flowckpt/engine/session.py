@@ -23,7 +23,8 @@ from flowckpt.engine.failures import stale_step
 from flowckpt.engine.listening import Tell, told_by
 from flowckpt.engine.options import RunOptions, Saving
 from flowckpt.engine.result import StepCounts, WorkflowResult
-from flowckpt.engine.resumption import read_resumption
+from flowckpt.engine.resumption import Resumption, read_resumption, read_unfinished
+from flowckpt.engine.rolling_back import KEY, unfinished_rollback
 from flowckpt.engine.target import describe_target
 from flowckpt.engine.verifying import Verifying, verifying_of
 from flowckpt.errors import CheckpointNotFoundError, RunExistsError
@@ -32,6 +33,7 @@ from flowckpt.execution.interrupts import Interrupts
 from flowckpt.fingerprint import fingerprint, step_fingerprint
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.policy import ReuseMode
+from flowckpt.plan.undoing import ROLLBACK
 from flowckpt.replay import Replay
 from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
 
@@ -146,6 +148,11 @@ class Session:
         if latest is None:
             raise CheckpointNotFoundError(self._workflow_id)
         verifying = verifying_of(latest, self._verifier, self._options)
+        if (unfinished := unfinished_rollback(latest.metadata)) is not None:
+            resumption = read_unfinished(self._workflow, self._workflow_id, latest, self._inputs)
+            drive = self._going_on(lease, latest, resumption, verifying, dict(latest.metadata))
+            drive.rolling_back = unfinished
+            return drive
         resumption = await read_resumption(
             self._workflow,
             self._workflow_id,
@@ -168,6 +175,16 @@ class Session:
             metadata["target"] = dict(self._options.target)
         if self._options.asked_saving:
             metadata["saving"] = self._options.asked_saving
+        return self._going_on(lease, latest, resumption, verifying, metadata)
+
+    def _going_on(
+        self,
+        lease: Lease,
+        latest: CheckpointData,
+        resumption: Resumption,
+        verifying: Verifying,
+        metadata: dict[str, Any],
+    ) -> Drive:
         drive = self._drive(
             lease,
             resumption.bound,
@@ -214,8 +231,12 @@ class Session:
         )
         step_fingerprint(workflow.function)  # reads the source of its module now, before anybody edits it
         generator = workflow(**bound.values(workflow))
-        replay = Replay(generator, history.results, workflow.name, drops_what_changed=drops_what_changed, spare=spare)
+        recorded = history.results
+        if KEY in metadata:  # steps are being undone: what says so is no result of the generator's
+            recorded = [each for each in recorded if each.step_type != ROLLBACK]
+        replay = Replay(generator, recorded, workflow.name, drops_what_changed=drops_what_changed, spare=spare)
         attempt = Attempt(checkpointer, self._clock, self._random, self.interrupts, verifying, replay.aside)
+        attempt.rolls_back = self._options.rolls_back
         return Drive(workflow, replay, attempt)
 
 

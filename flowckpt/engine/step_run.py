@@ -54,6 +54,8 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
                 await tell(evidence_event(attempt.workflow_id, path, settled.report, "in_doubt"))
             if settled.reused is not None:
                 attempt.restored += 1
+                if modifiers.rollback is not None:
+                    attempt.undoable[path] = step
                 attempt.keep(attrs.evolve(settled.reused, fingerprint=code))
                 if tell is not None:
                     await tell(StepRestored(attempt.workflow_id, path, True, settled.reused.duration_ms))

@@ -25,6 +25,8 @@ class ReasonKind(StrEnum):
     """A step before it runs again."""
     FAILED = "failed"
     """It failed the last time, and that ended the run."""
+    UNDONE = "undone"
+    """What it did was undone, when the run failed."""
     STARTED = "started"
     """It was started, and its end was never recorded."""
 

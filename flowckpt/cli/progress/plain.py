@@ -40,6 +40,12 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "EvidenceFailed": lambda e: f"{e.path}: evidence {_FAILED.get(e.moment, 'does not hold')}: {e.reason}",
     "CheckpointSaved": lambda e: f"checkpoint {e.checkpoint_id} saved ({e.steps} steps)",
     "CheckpointFailed": lambda e: f"checkpoint {e.checkpoint_id or e.sequence} not saved: {e.error}",
+    "RollbackStarted": lambda e: f"{e.path}: is being undone",
+    "RollbackCompleted": lambda e: (
+        f"{e.path}: could not be undone: {e.error_type}: {e.error_message}"
+        if e.error_type
+        else f"{e.path}: undone in {duration_text(e.duration_ms)}"
+    ),
     "WorkflowCompleted": lambda e: f"run {e.workflow_id}: completed in {duration_text(e.duration_ms)}",
     "WorkflowFailed": lambda e: f"run {e.workflow_id}: failed with {e.error_type}: {e.error_message}",
     "WorkflowCancelled": lambda e: f"run {e.workflow_id}: stopped by {e.cause}",

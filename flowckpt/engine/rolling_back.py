@@ -1,0 +1,130 @@
+"""When a run fails or is cancelled, what its steps did is undone: newest first, also what an earlier attempt did.
+
+Each step undone is recorded at once. Before the first one, a checkpoint says that undoing has begun, and how the run
+ends: whatever dies in the middle, the next resume goes on undoing and ends the run in the same way.
+
+A step that cannot be undone keeps no other from being undone, and does not hide why the run ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from flowckpt.checkpoint import Reason, StepError, StepResult
+from flowckpt.checkpoint.result import result_of
+from flowckpt.codec.results import append_result, decode_error, encode_error
+from flowckpt.engine.attempt import Attempt
+from flowckpt.engine.failures import recorded_error, step_failure
+from flowckpt.errors import StepFailedError
+from flowckpt.events import RollbackCompleted, RollbackStarted
+from flowckpt.execution.runner import restored_value
+from flowckpt.plan.undoing import ROLLBACK, left_to_undo, undo_path
+
+KEY = "rolling_back"
+"""In the metadata, while steps are undone: how the run ends then."""
+
+
+@attrs.frozen
+class UnfinishedRollback:
+    """How a run ends whose undoing was begun.
+
+    Attributes:
+        reason: `failed` or `cancelled`.
+        error: what made it fail, or None.
+    """
+
+    reason: Reason
+    error: StepError | None
+
+    def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return metadata that say so."""
+        error = None if self.error is None else encode_error(self.error)
+        return {**metadata, KEY: {"reason": self.reason.value, "error": error}}
+
+
+def unfinished_rollback(metadata: Mapping[str, Any]) -> UnfinishedRollback | None:
+    """Return how a run ends that died while its steps were undone; None for any other.
+
+    Args:
+        metadata: of its newest checkpoint.
+    """
+    found = metadata.get(KEY)
+    if found is None:
+        return None
+    error = found["error"]
+    return UnfinishedRollback(Reason(found["reason"]), None if error is None else decode_error(error))
+
+
+async def roll_back(attempt: Attempt, end: UnfinishedRollback) -> tuple[StepFailedError, ...]:
+    """Undo what is to be undone, and return what could not be.
+
+    Args:
+        attempt: the attempt.
+        end: how the run ends.
+
+    Raises:
+        FlowckptError: what was undone cannot be saved; nothing more is undone.
+        KeyboardInterrupt: a signal came; the next resume goes on.
+        asyncio.CancelledError: likewise, of a cancel.
+    """
+    checkpointer = attempt.checkpointer
+    todo = left_to_undo(checkpointer.history.results, attempt.undoable)
+    if not todo:
+        checkpointer.metadata = _without_key(checkpointer.metadata)
+        return ()
+    if KEY not in checkpointer.metadata:
+        checkpointer.metadata = end.written_to(checkpointer.metadata)
+        await attempt.tell_saved(await attempt.save(Reason.ROLLBACK))
+    failures = [failure for result in todo if (failure := await _undo(attempt, result)) is not None]
+    checkpointer.metadata = _without_key(checkpointer.metadata)
+    return tuple(failures)
+
+
+async def _undo(attempt: Attempt, result: StepResult) -> StepFailedError | None:
+    """Undo one step and make that durable; return why it could not be undone, or None."""
+    run, path, clock = attempt.workflow_id, result.path, attempt.clock
+    step = attempt.undoable[path]
+    undo = step.modifiers.rollback
+    assert undo is not None
+    if attempt.tell is not None:
+        await attempt.tell(RollbackStarted(run, path))
+    started_at, started_ns = clock.now(), clock.elapsed_ns()
+    failure: StepError | None = None
+    try:
+        told = (run, path, attempt.number, 1, result.arguments)
+        await attempt.runner.call(undo, (restored_value(step, result),), {}, told)
+    except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        failure = recorded_error(error, path=undo_path(path))
+    duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
+    append_result(
+        attempt.checkpointer.history,
+        result_of(
+            {
+                "name": result.name,
+                "step_type": ROLLBACK,
+                "success": failure is None,
+                "_output": None,
+                "duration_ms": duration_ms,
+                "error": failure,
+                "path": undo_path(path),
+                "started_at": started_at,
+                "attempt": attempt.number,
+            }
+        ),
+    )
+    saved = await attempt.save(Reason.ROLLBACK, undo_path(path))
+    if attempt.tell is not None:
+        said = ("", "") if failure is None else (failure.type, failure.message)
+        await attempt.tell(RollbackCompleted(run, path, duration_ms, *said))
+        await attempt.tell_saved(saved)
+    return None if failure is None else step_failure(undo_path(path), failure)
+
+
+def _without_key(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in metadata.items() if name != KEY} if KEY in metadata else metadata

@@ -1,0 +1,46 @@
+"""Which steps are undone when a run fails, and which were: told from the history alone.
+
+What `.rollback(fn)` did is a result of its own, with the path of the step and `@rollback` behind it, so a second crash in
+the middle of undoing leaves no doubt about what is left to undo. No step has such a path: an `@` in a name is encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from flowckpt.checkpoint import StepResult
+
+ROLLBACK = "rollback"
+"""The step type of the result of undoing a step."""
+_SUFFIX = "@rollback"
+
+
+def undo_path(path: str) -> str:
+    """Return the path of the result of undoing a step.
+
+    Args:
+        path: the step.
+    """
+    return path + _SUFFIX
+
+
+def undone_paths(results: Iterable[StepResult]) -> set[str]:
+    """Return the steps that were undone.
+
+    Args:
+        results: the history.
+    """
+    return {each.path.removesuffix(_SUFFIX) for each in results if each.step_type == ROLLBACK and each.success}
+
+
+def left_to_undo(results: Sequence[StepResult], undoable: Collection[str]) -> list[StepResult]:
+    """Return the results that are to be undone, the newest first.
+
+    Args:
+        results: the history.
+        undoable: the steps that say how they are undone.
+    """
+    if not undoable:
+        return []
+    undone = undone_paths(results)
+    return [each for each in reversed(results) if each.success and each.path in undoable and each.path not in undone]
