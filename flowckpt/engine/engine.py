@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flowckpt.blocking import blocking_allowed
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.dsl import Workflow
 from flowckpt.engine.options import RunOptions, Saving
+from flowckpt.engine.own_loop import in_own_loop
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.errors import (
     CheckpointNotFoundError,
     InputError,
-    NestedLoopError,
     SettingError,
     WorkflowDefinitionError,
 )
@@ -204,7 +202,7 @@ class WorkflowEngine:
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
     ) -> ResumePlan:
         """Return what a resume would do, from code that is not async; see `plan`."""
-        return _in_own_loop(self.plan(workflow, workflow_id=workflow_id, options=options, **inputs), "plan_sync")
+        return in_own_loop(self.plan(workflow, workflow_id=workflow_id, options=options, **inputs), "plan_sync")
 
     # --- going back, and going another way ---------------------------------------------------------------------------
 
@@ -236,7 +234,7 @@ class WorkflowEngine:
 
     def rollback_sync(self, workflow_id: str, checkpoint_id: str, /, **how: Any) -> RolledBack:
         """Make an earlier checkpoint the one to resume from, from code that is not async; see `rollback`."""
-        return _in_own_loop(self.rollback(workflow_id, checkpoint_id, **how), "rollback_sync")
+        return in_own_loop(self.rollback(workflow_id, checkpoint_id, **how), "rollback_sync")
 
     async def fork(
         self,
@@ -276,7 +274,7 @@ class WorkflowEngine:
 
     def fork_sync(self, workflow_id: str, /, **how: Any) -> Forked:
         """Make a new run from the history of another, from code that is not async; see `fork`."""
-        return _in_own_loop(self.fork(workflow_id, **how), "fork_sync")
+        return in_own_loop(self.fork(workflow_id, **how), "fork_sync")
 
     # --- from code that is not async ---------------------------------------------------------------------------------
 
@@ -317,7 +315,7 @@ class WorkflowEngine:
             on_event: told every event.
         """
         with taken.interrupts:
-            return _in_own_loop(taken.result(on_event), door)
+            return in_own_loop(taken.result(on_event), door)
 
     # --- what stands behind the doors ------------------------------------------------------------------------------
 
@@ -409,20 +407,3 @@ def _check_workflow(workflow: object) -> None:
             f"{workflow!r:.120} is no workflow",
             remedy="Decorate the generator function with @workflow and pass it uncalled.",
         )
-
-
-def _in_own_loop(work: Coroutine[Any, Any, T], door: str) -> T:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass
-    else:
-        work.close()
-        raise NestedLoopError(door)
-
-    async def alone() -> T:
-        with blocking_allowed(True):
-            return await work
-
-    with asyncio.Runner() as runner:
-        return runner.run(alone())
