@@ -27,6 +27,7 @@ __all__ = [
     "FencedError",
     "FlowckptError",
     "ForeignRecordError",
+    "ImportRefusedError",
     "InputError",
     "InputMismatchError",
     "NestedLoopError",
@@ -35,6 +36,7 @@ __all__ = [
     "RunUndoneError",
     "SaveConflictError",
     "SettingError",
+    "SourceUnreadableError",
     "StaleCheckpointError",
     "StaleStepError",
     "StepDefinitionError",
@@ -43,6 +45,7 @@ __all__ = [
     "StepNotBegunError",
     "StepNotFoundError",
     "StepTimeoutError",
+    "StoreAbilityError",
     "StoreSpecError",
     "TargetError",
     "UnsupportedFilesystemError",
@@ -628,6 +631,52 @@ class ForeignRecordError(FlowckptError):
         super().__init__(message, remedy=remedy)
         self.workflow_id = workflow_id
         self.found = found
+
+
+class ImportRefusedError(FlowckptError):
+    """A file that was to be imported is cut, changed, malformed, or goes beyond a limit. Nothing was taken from it.
+
+    Attributes:
+        file: the file.
+        line: the line of it, from 1; 0 where none is to blame.
+        detail: what is wrong with it.
+    """
+
+    def __init__(self, detail: str, *, file: str = "", line: int = 0, remedy: str = "") -> None:
+        place = f"{file or 'the file'}{f', line {line}' if line else ''}"
+        super().__init__(f"{place}: {detail}; nothing was imported", remedy=remedy)
+        self.file = file
+        self.line = line
+        self.detail = detail
+
+
+class SourceUnreadableError(FlowckptError):
+    """A file that was to be imported cannot be read.
+
+    Attributes:
+        file: the file.
+    """
+
+    def __init__(self, file: str, *, detail: str) -> None:
+        super().__init__(f"{file} cannot be read: {detail}")
+        self.file = file
+
+
+class StoreAbilityError(FlowckptError):
+    """A store cannot do what is asked of it: it is one of a third party, without that ability.
+
+    Attributes:
+        ability: the protocol of `flowckpt.stores.base` that it would need.
+        store: what the store calls itself.
+    """
+
+    def __init__(self, store: object, *, ability: str, purpose: str) -> None:
+        super().__init__(
+            f"{store!r} cannot {purpose}: it has not the ability {ability}",
+            remedy="Use another store, or ask its author for flowckpt.stores.base." + ability + ".",
+        )
+        self.ability = ability
+        self.store = repr(store)
 
 
 class CheckpointStorageError(FlowckptError):

@@ -33,7 +33,7 @@ ROWS = {  # from the bottom up; imports go strictly downwards
     "records": ("dsl", "checkpoint", "events", "evidence.model"),
     "rules": ("replay", "codec", "hashing", "fingerprint"),
     "ports": ("stores", "triggers", "evidence", "arguments"),
-    "policy": ("checkpointer", "manager", "plan", "execution", "sync_door", "diff"),
+    "policy": ("checkpointer", "manager", "plan", "execution", "sync_door", "diff", "portable"),
     "engine": ("engine",),
     "edges": ("__main__", "cli", "report", "testing", "integrations"),
     "front door": ("",),

@@ -66,7 +66,26 @@ def write(text: str) -> None:
         if sys.stdout is not None and _Place.descriptor == _STDOUT:
             encoding = sys.stdout.encoding or encoding
             sys.stdout.flush()
-        left = memoryview(text.encode(encoding, "backslashreplace"))
+    except BrokenPipeError:
+        abandon()
+        raise OutputClosedError from None
+    except OSError as error:
+        raise OutputFailedError(error.strerror or str(error)) from error
+    write_bytes(text.encode(encoding, "backslashreplace"))
+
+
+def write_bytes(data: bytes) -> None:
+    """Write bytes to standard output as they are, whole, now; what is printed otherwise has been flushed.
+
+    Args:
+        data: what to write.
+
+    Raises:
+        OutputClosedError: nobody reads it.
+        OutputFailedError: it cannot be written.
+    """
+    try:
+        left = memoryview(data)
         while left:
             left = left[os.write(_Place.descriptor, left) :]
     except BrokenPipeError:

@@ -16,6 +16,8 @@ from flowckpt.stores.base import (
     ListsRuns,
     NotesBeginnings,
     OwnsRuns,
+    ReadsAttempts,
+    ReceivesRuns,
     SharesValues,
 )
 
@@ -48,6 +50,8 @@ __all__ = [
     "NotesBeginnings",
     "OwnsRuns",
     "PostgresCheckpointStore",
+    "ReadsAttempts",
+    "ReceivesRuns",
     "SharesValues",
     "SqliteCheckpointStore",
     "open_store",

@@ -20,7 +20,7 @@ The five methods are all that the engine needs. What a store can do beyond them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -239,6 +239,48 @@ class ListsAttempts(Protocol):
 
         Raises:
             CheckpointCorruptedError: its record is damaged.
+        """
+        ...
+
+
+@runtime_checkable
+class ReadsAttempts(Protocol):
+    """A store that can read all that an attempt saved, also where a later one went back behind it."""
+
+    async def read_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
+        """Return the checkpoints of an attempt, the oldest first, as the attempt left them; none where it saved none.
+
+        Large values are read when somebody looks at them.
+
+        Args:
+            workflow_id: the run.
+            attempt: which, from 1.
+
+        Raises:
+            CheckpointCorruptedError: its record is damaged.
+        """
+        ...
+
+
+@runtime_checkable
+class ReceivesRuns(Protocol):
+    """A store that takes a whole run in at once: all its attempts appear together, or nothing does."""
+
+    async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
+        """Take in a run, durably, with attempts, sequences and times as they are. Nobody owns it then.
+
+        A process that dies on the way leaves nothing that anybody sees; it can simply be done again.
+
+        Args:
+            workflow_id: the run; it must not exist.
+            checkpoints: returns the checkpoints afresh each time, attempt by attempt and the oldest first. What it
+                raises on the way is raised here, and nothing was taken in.
+
+        Raises:
+            RunExistsError: there is such a run.
+            RunLockedError: another process is about to begin it.
+            EncodingError: a value cannot be recorded.
+            CheckpointStorageError: the medium failed.
         """
         ...
 

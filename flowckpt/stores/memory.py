@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from flowckpt.errors import (
     CheckpointNotFoundError,
     FencedError,
     ForeignRecordError,
+    RunExistsError,
     RunLockedError,
     SaveConflictError,
 )
@@ -237,6 +238,32 @@ class MemoryCheckpointStore:
             if found:
                 return found
         return []
+
+    async def read_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
+        """Decode the checkpoints of an attempt, oldest first; see `ReadsAttempts`."""
+        run = self._runs.get(workflow_id)
+        for state in [] if run is None else [*run.former, run]:
+            found = [self._data(state, each) for each in state.live if each.head["attempt"] == attempt]
+            if found:
+                return found
+        return []
+
+    async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
+        """Take in a whole run; see `ReceivesRuns`."""
+        staged = MemoryCheckpointStore()
+        attempt = 0
+        for data in checkpoints():
+            if data.attempt != attempt:
+                await staged.release(workflow_id)
+                attempt = data.attempt
+            await staged.save(workflow_id, data)
+        await staged.release(workflow_id)
+        run = self._runs.get(workflow_id)
+        if run is not None and run.is_owned:
+            raise RunLockedError(workflow_id, holder=f"this process, attempt {run.attempt}")
+        if run is not None and run.records:
+            raise RunExistsError(workflow_id)
+        self._runs.update(staged._runs)
 
     async def clear(self, workflow_id: str) -> None:
         """Forget the run; see `CheckpointStore.clear`."""

@@ -22,7 +22,7 @@ one checkpoint) is tested where the store has the method, and skipped elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -39,6 +39,7 @@ from flowckpt.errors import (
     EncodingError,
     FencedError,
     ForeignRecordError,
+    RunExistsError,
     RunLockedError,
     SaveConflictError,
 )
@@ -49,6 +50,8 @@ from flowckpt.stores.base import (
     ListsRuns,
     NotesBeginnings,
     OwnsRuns,
+    ReadsAttempts,
+    ReceivesRuns,
 )
 
 RUN = "run-1"
@@ -791,6 +794,82 @@ class CheckpointStoreContract:
             assert (found.sequence, found.attempt, list(found.step_results)) == (sequence, attempt, held)
         assert await keeping.load_attempt(RUN, 4) is None
         assert await keeping.load_attempt("no-such-run", 1) is None
+
+    async def test_all_that_an_attempt_saved_can_be_read_also_when_a_later_one_went_back(
+        self, store: CheckpointStore
+    ) -> None:
+        owning, reading = self.able(store, OwnsRuns), self.able(store, ReadsAttempts)
+        old = results("a", "b" * 70_000, "c")
+        await store.save(RUN, checkpoint(1, []))
+        for sequence in (2, 3, 4):  # ids that come again
+            await store.save(RUN, checkpoint(sequence, old[: sequence - 1], checkpoint_id="again"))
+        await owning.release(RUN)
+        await owning.acquire(RUN)
+        new = [*old[:1], *results("other", first=2)]
+        await store.save(RUN, checkpoint(5, new, attempt=2, snapshot={"at": (5,)}))
+        await owning.release(RUN)
+        reading = self.able(self.reopen(store), ReadsAttempts)
+        first, second = await reading.read_attempt(RUN, 1), await reading.read_attempt(RUN, 2)
+        assert [(data.sequence, list(data.step_results)) for data in first] == [
+            *((sequence, old[: sequence - 1]) for sequence in (1, 2, 3, 4))
+        ]
+        assert [(data.sequence, list(data.step_results), data.snapshot) for data in second] == [(5, new, {"at": (5,)})]
+        assert list(await reading.read_attempt(RUN, 3)) == list(await reading.read_attempt("no-such-run", 1)) == []
+
+    async def test_a_whole_run_is_taken_in_at_once_or_not_at_all(self, store: CheckpointStore) -> None:
+        receiving, reading = self.able(store, ReceivesRuns), self.able(store, ReadsAttempts)
+        old = results("a", "b" * 70_000)
+        new = [*old[:1], *results("other", first=2)]
+        run = [
+            checkpoint(1, []),
+            checkpoint(2, old[:1]),
+            checkpoint(3, old, checkpoint_id="c2"),
+            checkpoint(7, new, attempt=3, output=(1,), reason=Reason.COMPLETED),
+        ]
+
+        class StoppedError(Exception):
+            pass
+
+        def stopped() -> Iterator[CheckpointData]:
+            yield from run[:3]
+            raise StoppedError
+
+        with pytest.raises(StoppedError):
+            await receiving.receive_run(RUN, stopped)
+        assert await self.reopen(store).load_latest(RUN) is None
+        if isinstance(store, ListsRuns):
+            assert list(await store.list_runs()) == []
+        await receiving.receive_run(RUN, lambda: iter(run))
+        again = self.reopen(store)
+        reading = self.able(again, ReadsAttempts)
+        taken = [data for attempt in (1, 2, 3) for data in await reading.read_attempt(RUN, attempt)]
+        assert [(d.sequence, d.checkpoint_id, d.attempt, list(d.step_results), d.saved_at) for d in taken] == [
+            (d.sequence, d.checkpoint_id, d.attempt, list(d.step_results), d.saved_at) for d in run
+        ]
+        latest = await again.load_latest(RUN)
+        assert latest is not None
+        assert (latest.sequence, latest.output, latest.status) == (7, (1,), Status.COMPLETED)
+        with pytest.raises(RunExistsError):
+            await receiving.receive_run(RUN, lambda: iter(run))
+        if isinstance(again, OwnsRuns):
+            assert await again.owner(RUN) is None
+            lease = await again.acquire(RUN)
+            assert (lease.attempt, lease.last_sequence) == (4, 7)
+            await again.save(RUN, checkpoint(8, [*new, *results("on", first=3)], attempt=4))
+            await again.release(RUN)
+
+    async def test_a_run_that_another_has_taken_and_not_begun_is_not_taken_in(self, store: CheckpointStore) -> None:
+        owning, receiving = self.able(store, OwnsRuns), self.able(store, ReceivesRuns)
+        await owning.acquire(RUN)
+        with pytest.raises(RunLockedError):
+            await receiving.receive_run(RUN, lambda: iter([checkpoint(1, [])]))
+        await owning.release(RUN)
+        await receiving.receive_run(RUN, lambda: iter([checkpoint(1, [])]))
+        await store.clear(RUN)
+        await receiving.receive_run(RUN, lambda: iter([checkpoint(1, results("a"))]))
+        latest = await self.reopen(store).load_latest(RUN)
+        assert latest is not None
+        assert list(latest.step_results) == results("a")
 
     async def test_what_was_begun_since_the_last_checkpoint_is_known_after_the_process_has_died(
         self, store: CheckpointStore

@@ -6,34 +6,91 @@ from pathlib import Path
 
 import click
 
-from flowckpt.cli.exported_file import write_file
+from flowckpt.checkpoint import CheckpointData
+from flowckpt.cli.notices import warn
 from flowckpt.cli.options import RunName, store_option
-from flowckpt.cli.output import is_terminal, say, write
+from flowckpt.cli.output import is_terminal, say, write, write_bytes
 from flowckpt.cli.stored_runs import latest_of, opened_store, waited
 from flowckpt.cli.terminal_text import escaped, escaped_json
 from flowckpt.codec.checkpoints import export_text
+from flowckpt.portable import ExportedRun, export_documents, export_run
+from flowckpt.portable.exporting import document_name, stream_run
+from flowckpt.portable.whole_file import whole_file
+from flowckpt.stores.base import CheckpointStore
 
 _EXAMPLE = """\b
 Examples:
+  flowckpt export nightly -o nightly.run.gz
+  flowckpt export nightly -o - | ssh other flowckpt import -
+  flowckpt export nightly -o history/
   flowckpt export nightly | jq .step_results
   flowckpt export nightly --checkpoint fetch -o fetch.json"""
 
 
 @click.command("export", epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
-@click.option("--checkpoint", metavar="ID", help="The newest checkpoint of this id; the latest one where not given.")
-@click.option("-o", "--output", "file", type=click.Path(dir_okay=False), help="Write to this file; - is the default.")
+@click.option("--checkpoint", metavar="ID", help="Only the newest checkpoint of this id, as one JSON document.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE|DIR",
+    help="A file for the whole run (compressed where it ends in .gz; - is standard output), or a directory (there, or "
+    "with a / behind it) for one JSON document a checkpoint.",
+)
 @store_option
-def command(run: str, checkpoint: str | None, file: str | None, store: str | None) -> None:
-    """Write a checkpoint as one JSON document: the whole history up to it, readable by people and by git."""
+def command(run: str, checkpoint: str | None, output: str | None, store: str | None) -> None:
+    """Write a run so that it can be kept, read and resumed elsewhere; 'flowckpt import' takes it in again.
+
+    With -o FILE it is the whole run: every attempt and checkpoint, large values, and where its workflow is. Without -o
+    its newest checkpoint is printed as one JSON document, for people and for git. The store is only read.
+    """
     checkpoints = opened_store(store)
-    data = latest_of(checkpoints, run) if checkpoint is None else waited(checkpoints.load(run, checkpoint))
+    is_directory = output is not None and output != "-" and (output.endswith("/") or Path(output).is_dir())
+    try:
+        if checkpoint is None and output is not None:
+            _write_run(checkpoints, run, output, is_directory=is_directory)
+            return
+        data = latest_of(checkpoints, run) if checkpoint is None else waited(checkpoints.load(run, checkpoint))
+        _write_document(data, run, output, is_directory=is_directory)
+    except OSError as error:
+        raise click.UsageError(f"{output} cannot be written: {error.strerror or error}") from error
+
+
+def _write_run(store: CheckpointStore, run: str, output: str, *, is_directory: bool) -> None:
+    if is_directory:
+        done = waited(export_documents(store, run, output))
+        what = f"{done.checkpoints} checkpoints of {escaped(run)}, one document each,"
+    elif output == "-":
+        done = waited(stream_run(store, run, _shown if is_terminal() else write_bytes))
+        _warn_of_owner(done)
+        return
+    else:
+        done = waited(export_run(store, run, output))
+        what = f"{escaped(run)} ({done.attempts} attempts, {done.checkpoints} checkpoints, {done.steps} results)"
+    _warn_of_owner(done)
+    say(f"wrote {what} to {escaped(output)}")
+
+
+def _warn_of_owner(done: ExportedRun) -> None:
+    if done.owner is not None:
+        warn(
+            f"run {done.workflow_id} goes on, by {done.owner}: this is the run as of its checkpoint "
+            f"{done.checkpoint_id}. Do not resume both"
+        )
+
+
+def _shown(line: bytes) -> None:
+    write(escaped_json(line.decode()))
+
+
+def _write_document(data: CheckpointData, run: str, output: str | None, *, is_directory: bool) -> None:
     text = export_text(data)
-    if file is None or file == "-":
+    if output is None or output == "-":
         write(escaped_json(text) if is_terminal() else text)
         return
-    try:
-        write_file(Path(file), text.encode())
-    except OSError as error:
-        raise click.UsageError(f"{file} cannot be written: {error.strerror}") from error
-    say(f"wrote checkpoint {escaped(data.checkpoint_id)} of {escaped(run)} to {escaped(file)}")
+    place = Path(output) / document_name(data) if is_directory else Path(output)
+    if is_directory:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(place, is_compressed=place.suffix == ".gz") as stream:
+        stream.write(text.encode())
+    say(f"wrote checkpoint {escaped(data.checkpoint_id)} of {escaped(run)} to {escaped(str(place))}")

@@ -16,7 +16,7 @@ from flowckpt.codec.blob import Fetch
 from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, UnsupportedFilesystemError
 from flowckpt.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem
 from flowckpt.stores.file.blobs import read_blob
-from flowckpt.stores.file.names import RUNS, run_directory
+from flowckpt.stores.file.names import RUNS, is_temporary, run_directory
 
 T = TypeVar("T")
 PATIENCE = 100
@@ -47,6 +47,10 @@ class Location:
         self._clock: Clock = clock or SystemClock()
         self._is_checked = False
 
+    def _directory_of(self, workflow_id: str) -> str:
+        """Return the name of a run's directory."""
+        return run_directory(workflow_id)
+
     def _make_directories(self, workflow_id: str) -> int:
         """Make the store's directories durable and open the run's own.
 
@@ -56,7 +60,7 @@ class Location:
         filesystem.make_root(str(self.path))
         self._check_filesystem()
         parent = filesystem.open_root(str(self.path))
-        for name in (RUNS, run_directory(workflow_id)):
+        for name in (RUNS, self._directory_of(workflow_id)):
             try:
                 with contextlib.suppress(FileExistsError):
                     filesystem.make_directory(parent, name)
@@ -83,7 +87,7 @@ class Location:
             self._filesystem.close(root)
         try:
             with contextlib.suppress(OSError):  # somebody began the run anew
-                self._filesystem.remove_directory(runs, run_directory(workflow_id))
+                self._filesystem.remove_directory(runs, self._directory_of(workflow_id))
             self._filesystem.sync(runs)
         finally:
             self._filesystem.close(runs)
@@ -101,7 +105,7 @@ class Location:
             finally:
                 self._filesystem.close(root)
             try:
-                return sorted(self._filesystem.names(runs))
+                return sorted(name for name in self._filesystem.names(runs) if not is_temporary(name))
             finally:
                 self._filesystem.close(runs)
 
@@ -115,7 +119,7 @@ class Location:
         return fetch
 
     def _run_directory(self, workflow_id: str) -> contextlib.AbstractContextManager[int | None]:
-        return self._directory_named(run_directory(workflow_id))
+        return self._directory_named(self._directory_of(workflow_id))
 
     @contextlib.contextmanager
     def _directory_named(self, name: str) -> Iterator[int | None]:

@@ -75,6 +75,15 @@ def temporary_name(process: ProcessIdentity, token: str) -> str:
     return f".new-{_boot(process)}-{process.pid}-{process.start_time}-{token}"
 
 
+def is_temporary(name: str) -> bool:
+    """Tell whether a name is that of something unfinished.
+
+    Args:
+        name: a name in the directory.
+    """
+    return _TEMPORARY.fullmatch(name) is not None
+
+
 def maker_of_temporary(name: str, here: ProcessIdentity) -> ProcessIdentity | None:
     """Return who made a temporary file, or None where the name is not one.
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from flowckpt.checkpoint import CheckpointData
-from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
+from flowckpt.errors import CheckpointStorageError, FencedError, RunExistsError, RunLockedError
 from flowckpt.stores.base import Lease
 from flowckpt.stores.file.claim import claim
 from flowckpt.stores.file.clearing import sweep_cleared, write_tombstone
-from flowckpt.stores.file.directory import newest_owner, take_lock
+from flowckpt.stores.file.directory import newest_owner, read_image, take_lock
 from flowckpt.stores.file.location import PATIENCE, storage_error
 from flowckpt.stores.file.names import LOCK
 from flowckpt.stores.file.owned import OwnedRun
@@ -119,7 +119,19 @@ class FileRuns(ReadableRuns):
         self.release(workflow_id)
         self._steadily(workflow_id, "clear", lambda: self._clear_once(workflow_id))
 
-    def _clear_once(self, workflow_id: str) -> None:
+    def make_way(self, workflow_id: str) -> None:
+        """Remove what stands under a run's name where nothing was ever saved, or all was cleared.
+
+        Args:
+            workflow_id: the run.
+
+        Raises:
+            RunExistsError: something was saved.
+            RunLockedError: another process owns it.
+        """
+        self._steadily(workflow_id, "receive", lambda: self._clear_once(workflow_id, is_unbegun_only=True))
+
+    def _clear_once(self, workflow_id: str, *, is_unbegun_only: bool = False) -> None:
         filesystem = self._filesystem
         with self._run_directory(workflow_id) as directory:
             if directory is None:
@@ -132,6 +144,8 @@ class FileRuns(ReadableRuns):
                 if not is_locked:
                     holder = newest_owner(filesystem, directory)
                     raise RunLockedError(workflow_id, holder=str(holder or "another process"))
+                if is_unbegun_only and read_image(filesystem, directory, workflow_id, self._fetch(workflow_id)).records:
+                    raise RunExistsError(workflow_id)
                 tombstone = write_tombstone(filesystem, directory, workflow_id, self._clock.now())
                 sweep_cleared(filesystem, directory, tombstone)
                 filesystem.unlink(directory, LOCK)  # nobody can own what is not there; claimers look again

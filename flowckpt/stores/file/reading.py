@@ -82,6 +82,12 @@ class ReadableRuns(Location):
         image = self.image(workflow_id, attempt + 1)
         return [image.reference(index) for index in image.checkpoints() if image.records[index].segment == attempt]
 
+    def data_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
+        """Return the checkpoints of an attempt whole, oldest first, as the attempt left them."""
+        image = self.image(workflow_id, attempt + 1)
+        fetch = self._fetch(workflow_id)
+        return [image.data(index, fetch) for index in image.checkpoints() if image.records[index].segment == attempt]
+
     def owner(self, workflow_id: str) -> Owner | None:
         """Return who owns a run and is alive."""
 

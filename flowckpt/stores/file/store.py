@@ -13,7 +13,7 @@ The protocol stands in `run` (claiming), `writer` (saving), `segment` and `image
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from flowckpt.clock import Clock
     from flowckpt.filesystem import FileSystem
     from flowckpt.stores.base import Finding, Lease
-    from flowckpt.stores.file import owning
+    from flowckpt.stores.file import owning, receiving
 else:  # needed once a run is saved or read; see flowckpt.lazy
     owning = LazyModule("flowckpt.stores.file.owning")
+    receiving = LazyModule("flowckpt.stores.file.receiving")
 
 
 class FileCheckpointStore:
@@ -128,6 +129,14 @@ class FileCheckpointStore:
     async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first; see `ListsAttempts`."""
         return await run_blocking(lambda: self.runs.references_of_attempt(workflow_id, attempt))
+
+    async def read_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
+        """Return the checkpoints of an attempt whole, oldest first; see `ReadsAttempts`."""
+        return await run_blocking(lambda: self.runs.data_of_attempt(workflow_id, attempt))
+
+    async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
+        """Write a whole run beside the others and give it its name; see `ReceivesRuns`."""
+        await run_blocking(lambda: receiving.receive_run(self.runs, workflow_id, checkpoints))
 
     async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Give large values of one run a name in another; see `SharesValues`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from flowckpt.checkpoint import CheckpointData
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunLockedError
@@ -16,6 +16,7 @@ from flowckpt.stores.sql.image import RunImage
 from flowckpt.stores.sql.leases import LeaseTimes
 from flowckpt.stores.sql.owned import OwnedRun
 from flowckpt.stores.sql.reading import ReadableRuns
+from flowckpt.stores.sql.receiving import Arrival
 from flowckpt.stores.sql.texts import id_text
 
 
@@ -130,6 +131,17 @@ class SqlRuns(ReadableRuns):
         self.database.write(workflow_id, "clear", lambda session: clear_run(session, lock, workflow_id, key, mine=mine))
         if owned is not None:
             self.owned.pop(workflow_id).close()
+
+    def receive(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
+        """Add a whole run, in one transaction."""
+        arrival = Arrival(
+            workflow_id,
+            checkpoints,
+            process=self._process(),
+            lease_seconds=self._times.seconds,
+            dialect=self.database.dialect,
+        )
+        self.database.write(workflow_id, "receive", arrival.write)
 
     def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
         """Delete the checkpoints of an id."""

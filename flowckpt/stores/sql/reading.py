@@ -102,6 +102,17 @@ class ReadableRuns:
         """Return the checkpoints of an attempt, oldest first, as the attempt left them."""
         return [each for each in self.references(workflow_id, attempt)[::-1] if each.attempt == attempt]
 
+    def data_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
+        """Return the checkpoints of an attempt whole, oldest first, as the attempt left them."""
+        fetch = self._fetch(workflow_id)
+
+        def load(session: Session, image: RunImage) -> list[CheckpointData]:
+            image.read_results(session, fetch)
+            return image.all(session, fetch)
+
+        found = self._with_image(workflow_id, load, attempt=attempt)
+        return [data for data in (found or [])[::-1] if data.attempt == attempt]
+
     def owner(self, workflow_id: str) -> Owner | None:
         """Return who owns a run and is alive."""
 

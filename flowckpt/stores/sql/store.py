@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from flowckpt.blocking import may_block, run_blocking
@@ -85,6 +85,14 @@ class SqlCheckpointStore:
     async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first; see `ListsAttempts`."""
         return await run_blocking(lambda: self.runs.references_of_attempt(workflow_id, attempt))
+
+    async def read_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
+        """Return the checkpoints of an attempt whole, oldest first; see `ReadsAttempts`."""
+        return await run_blocking(lambda: self.runs.data_of_attempt(workflow_id, attempt))
+
+    async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
+        """Add a whole run in one transaction; see `ReceivesRuns`."""
+        await run_blocking(lambda: self.runs.receive(workflow_id, checkpoints))
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Verify the database, all records and large values; see `ChecksIntegrity`."""

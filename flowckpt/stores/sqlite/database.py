@@ -30,7 +30,7 @@ _abandoned: list[sqlite3.Connection] = []
 """Connections that a forked child has inherited: closing one there would touch the files of its parent."""
 
 _REMEDY = "Mend the file or the disk; nothing that was acknowledged is lost."
-_MAKES_THE_FILE = ("acquire",)
+_MAKES_THE_FILE = ("acquire", "receive")
 """What is done to a file that is not there is done to an empty database, but for this."""
 
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")

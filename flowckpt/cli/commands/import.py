@@ -1,0 +1,95 @@
+"""`flowckpt import`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from flowckpt.cli.notices import warn
+from flowckpt.cli.options import json_option, store_option
+from flowckpt.cli.output import keep_for_document, write
+from flowckpt.cli.resume_hint import show_resume_hint
+from flowckpt.cli.settings import choose_store
+from flowckpt.cli.stored_runs import opened_store, waited
+from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.portable import ImportedRun, ImportLimits, import_run
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt import nightly.run.gz
+  flowckpt import nightly.run --id nightly-again --store sqlite:runs.db
+  flowckpt export nightly -o - | flowckpt import - --store sqlite:runs.db
+  flowckpt import fetch.json"""
+_DEFAULT = ImportLimits()
+_COUNT = click.IntRange(min=1)
+
+
+@click.command("import", epilog=_EXAMPLE)
+@click.argument("file")
+@click.option(
+    "--id", "new_id", metavar="NEW", help="The id of the run here; that in the file, or a new ULID for a checkpoint."
+)
+@click.option("--max-bytes", type=_COUNT, default=_DEFAULT.max_bytes, help="Refuse a larger file, not compressed.")
+@click.option("--max-value-bytes", type=_COUNT, default=_DEFAULT.max_value_bytes, help="Refuse a longer line.")
+@click.option("--max-records", type=_COUNT, default=_DEFAULT.max_records, help="Refuse more lines.")
+@click.option("--max-attempts", type=_COUNT, default=_DEFAULT.max_attempts, help="Refuse higher attempts.")
+@click.option("--max-ratio", type=_COUNT, default=_DEFAULT.max_ratio, help="Refuse what swells more when unpacked.")
+@json_option
+@store_option
+def command(
+    file: str,
+    new_id: str | None,
+    max_bytes: int,
+    max_value_bytes: int,
+    max_records: int,
+    max_attempts: int,
+    max_ratio: int,
+    as_json: bool,
+    store: str | None,
+) -> None:
+    """Take in a run that 'flowckpt export' wrote: a whole run, or one checkpoint, from which a new run goes on.
+
+    All of the file is proved before anything is written, and the run appears at once or not at all; after a kill, do it
+    again. A run that is there already, the very same, is left as it is. Runs nothing: resume goes on.
+    """
+    if new_id is not None and (not new_id.strip() or not new_id.isprintable() or len(new_id) > 200):
+        raise click.UsageError(f"--id must be 1 to 200 printable characters, got {new_id[:60]!r}")
+    if as_json:
+        keep_for_document()
+    limits = ImportLimits(
+        max_bytes=max_bytes,
+        max_value_bytes=max_value_bytes,
+        max_records=max_records,
+        max_attempts=max_attempts,
+        max_ratio=max_ratio,
+    )
+    checkpoints, choice = opened_store(store), choose_store(store)
+    done = waited(import_run(checkpoints, file, workflow_id=new_id, limits=limits))
+    if as_json:
+        write(f"{json_text(done.to_document(), indent=2)}\n")
+        return
+    write("".join(f"{line}\n" for line in _lines(done)))
+    if done.is_new and done.source_id:
+        warn("where it comes from the run is as it was. Resume one of the two: both would run the same steps")
+    if done.status != "completed":
+        show_resume_hint(done.workflow_id, choice)
+
+
+def _lines(done: ImportedRun) -> list[str]:
+    name = escaped(done.workflow_id)
+    said = f"imported {name}" if done.is_new else f"{name} is there already, the very same: nothing to do"
+    lines = [
+        f"{said} ({done.attempts} attempts, {done.checkpoints} checkpoints, {done.steps} results)",
+        f"workflow: {escaped(done.workflow_name)}, {escaped(done.status)}",
+    ]
+    place = done.target.get("file") or done.target.get("module") or ""
+    if place:
+        is_missing = "file" in done.target and not Path(place).is_file()
+        lines.append(
+            f"target: {escaped(place)}:{escaped(done.target.get('name', ''))}"
+            + (" (not on this machine: resume with --target)" if is_missing else "")
+        )
+    else:
+        lines.append("target: not recorded: resume with --target")
+    return lines
