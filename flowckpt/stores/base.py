@@ -250,7 +250,7 @@ class ReadsAttempts(Protocol):
     async def read_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
         """Return the checkpoints of an attempt, the oldest first, as the attempt left them; none where it saved none.
 
-        Large values are read when somebody looks at them.
+        What was deleted since is not among them. Large values are read when somebody looks at them.
 
         Args:
             workflow_id: the run.

@@ -75,6 +75,14 @@ class RunImage:
             if record.deletes is None and record.head["sequence"] not in self._deleted
         ]
 
+    def has_deleted(self, sequence: int) -> bool:
+        """Tell whether a checkpoint was deleted, also where it is no longer part of the run.
+
+        Args:
+            sequence: its sequence.
+        """
+        return sequence in self._deleted
+
     def data(self, index: int, fetch: Fetch) -> CheckpointData:
         """Return a checkpoint.
 

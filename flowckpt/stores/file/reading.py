@@ -83,10 +83,14 @@ class ReadableRuns(Location):
         return [image.reference(index) for index in image.checkpoints() if image.records[index].segment == attempt]
 
     def data_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
-        """Return the checkpoints of an attempt whole, oldest first, as the attempt left them."""
-        image = self.image(workflow_id, attempt + 1)
+        """Return the checkpoints of an attempt whole, oldest first, without those that were deleted since."""
+        image, now = self.image(workflow_id, attempt + 1), self.image(workflow_id)
         fetch = self._fetch(workflow_id)
-        return [image.data(index, fetch) for index in image.checkpoints() if image.records[index].segment == attempt]
+        return [
+            image.data(index, fetch)
+            for index in image.checkpoints()
+            if image.records[index].segment == attempt and not now.has_deleted(image.records[index].head["sequence"])
+        ]
 
     def owner(self, workflow_id: str) -> Owner | None:
         """Return who owns a run and is alive."""
