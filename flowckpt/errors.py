@@ -668,15 +668,17 @@ class StoreAbilityError(FlowckptError):
     Attributes:
         ability: the protocol of `flowckpt.stores.base` that it would need.
         store: what the store calls itself.
+        purpose: what was asked of it.
     """
 
-    def __init__(self, store: object, *, ability: str, purpose: str) -> None:
+    def __init__(self, store: str, *, ability: str, purpose: str) -> None:
         super().__init__(
-            f"{store!r} cannot {purpose}: it has not the ability {ability}",
-            remedy="Use another store, or ask its author for flowckpt.stores.base." + ability + ".",
+            f"{store} cannot {purpose}: it has not the ability {ability}",
+            remedy=f"Use another store, or ask its author for flowckpt.stores.base.{ability}.",
         )
+        self.store = store
         self.ability = ability
-        self.store = repr(store)
+        self.purpose = purpose
 
 
 class CheckpointStorageError(FlowckptError):

@@ -30,7 +30,7 @@ async def brought_in(
         CheckpointStorageError: the store failed.
     """
     if not isinstance(store, ReceivesRuns):
-        raise StoreAbilityError(store, ability="ReceivesRuns", purpose="take in a whole run")
+        raise StoreAbilityError(repr(store), ability="ReceivesRuns", purpose="take in a whole run")
     if await _is_there(store, workflow_id, identity):
         return False
     try:

@@ -97,7 +97,7 @@ async def gathered(store: CheckpointStore, workflow_id: str) -> Gathered:
         StoreAbilityError: the store cannot read what no longer counts.
     """
     if not isinstance(store, ReadsAttempts):
-        raise StoreAbilityError(store, ability="ReadsAttempts", purpose="hand out a whole run")
+        raise StoreAbilityError(repr(store), ability="ReadsAttempts", purpose="hand out a whole run")
     latest = await store.load_latest(workflow_id)
     if latest is None:
         raise CheckpointNotFoundError(workflow_id)

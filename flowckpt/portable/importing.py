@@ -170,3 +170,6 @@ def _refusing(file: str, reader: RunReader | None = None) -> Iterator[Any]:
     except MalformedError as error:
         line = 0 if reader is None else reader.line
         raise ImportRefusedError(str(error), file=file, line=line) from None
+    except RecursionError:
+        line = 0 if reader is None else reader.line
+        raise ImportRefusedError("something in it is nested too deep", file=file, line=line) from None

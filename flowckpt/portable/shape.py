@@ -69,7 +69,29 @@ def _is_error(value: Any) -> bool:
         and _is_text(value.get("traceback", ""))
         and _is_text(value.get("path", ""))
         and is_count(value.get("tries", 1))
+        and _is_texts(value.get("causes", []))
     )
+
+
+def _is_way_back(value: Any) -> bool:
+    """Tell whether a value says how a run ends whose steps are being undone."""
+    return (
+        type(value) is dict
+        and _is_reason(value.get("reason"))
+        and "error" in value
+        and _is_error(_as_written(value["error"]))
+    )
+
+
+def _as_written(error: Any) -> Any:
+    """Return an error as JSON holds it; in metadata its lists may be tuples."""
+    if type(error) is not dict:
+        return error
+    return {key: [*value] if type(value) is tuple else value for key, value in error.items()}
+
+
+def _is_reason(value: Any) -> bool:
+    return type(value) is str and value in {reason.value for reason in Reason}
 
 
 _RESULT: Mapping[str, Check] = {
@@ -94,7 +116,7 @@ _HEAD: Mapping[str, Check] = {
     "sequence": lambda value: is_count(value, 1),
     "checkpoint_id": _is_text,
     "attempt": lambda value: is_count(value, 1),
-    "reason": lambda value: type(value) is str and value in {reason.value for reason in Reason},
+    "reason": _is_reason,
     "status": lambda value: type(value) is str and value in {each.value for each in Status} - {Status.CRASHED.value},
     "saved_at": _is_moment,
     "workflow_name": _is_text,
@@ -113,6 +135,7 @@ _METADATA: Mapping[str, Check] = {
     "saving": _is_mapping,
     "forked_from": _is_optional_mapping,
     "rolled_back_to": _is_optional_mapping,
+    "rolling_back": lambda value: value is None or _is_way_back(value),
     "superseded": lambda value: type(value) is list and all(type(each) is dict for each in value),
     "reusable_from": lambda value: type(value) is list and all(is_count(each, 1) for each in value),
     "not_reusable": _is_texts,

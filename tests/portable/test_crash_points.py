@@ -81,7 +81,7 @@ def test_an_import_may_die_at_every_call_of_the_file_store(source, file, tmp_pat
     assert counting.made > 150
     deaths = []
     # Those of the last acts one by one; of the many like ones before, some, and with --soak all.
-    every = 1 if is_soak else 14
+    every = 1 if is_soak else 20
     numbers = [n for n in range(1, counting.made + 1) if n % every == 0 or n > counting.made - 12]
     for number in numbers:
         place = tmp_path / f"store-{number}"
@@ -232,3 +232,32 @@ def test_two_who_bring_the_same_run_at_once_bring_it_once(file, source, tmp_path
     assert exported(store) == exported(source)
     assert len(done(store.list_runs())) == 1
     assert done(import_run(MemoryCheckpointStore(), file)).is_new
+
+
+def test_all_of_a_run_is_on_the_disk_before_it_has_its_name(file, tmp_path):
+    calls = PosixFileSystem()
+    dirty, told = {}, []
+    for name in ("write", "sync_data", "sync", "rename", "create", "close"):
+        plain = getattr(calls, name)
+
+        def noted(*arguments, name=name, plain=plain):
+            returned = plain(*arguments)
+            if name == "write":
+                dirty[os.readlink(f"/proc/self/fd/{arguments[0]}")] = True
+            elif name in ("sync_data", "sync"):
+                dirty.pop(os.readlink(f"/proc/self/fd/{arguments[0]}"), None)
+                told.append("sync")
+            elif name == "rename" and arguments[2] == "run":
+                assert dirty == {}, "something was never synced"
+                told.append("rename")
+            elif name == "rename":  # a large value, whose name is another one now
+                place = os.readlink(f"/proc/self/fd/{arguments[0]}")
+                if dirty.pop(f"{place}/{arguments[1]}", None):
+                    dirty[f"{place}/{arguments[2]}"] = True
+            return returned
+
+        setattr(calls, name, noted)
+    done(import_run(FileCheckpointStore(tmp_path / "store", filesystem=calls), file))
+    assert told[-2:] == ["rename", "sync"], "the name is synced last"
+    assert dirty == {}
+    assert told.count("sync") < 40

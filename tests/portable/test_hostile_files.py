@@ -189,6 +189,8 @@ def test_names_that_only_look_wild_are_harmless(small, tmp_path, name):
         ("checkpoint", {"metadata": {"superseded": [5]}}),
         ("checkpoint", {"metadata": {"superseded": [{"path": "x"}]}}),
         ("checkpoint", {"metadata": {"manager": []}}),
+        ("checkpoint", {"metadata": {"rolling_back": {"reason": "failed"}}}),
+        ("checkpoint", {"metadata": {"rolling_back": {"reason": "x", "error": None}}}),
         ("checkpoint", {"metadata": {"$unknown": 1}}),
         ("checkpoint", {"evidence": {}}),
         ("checkpoint", {"in_flight": [1]}),
@@ -211,6 +213,7 @@ def test_what_a_checkpoint_cannot_say_is_refused(small, tmp_path, kind, changes)
     [
         {"path": 5},
         {"path": "a\nb"},
+        {"path": "a" + "/[0]" * 1000},
         {"path": ...},
         {"duration_ms": "1"},
         {"duration_ms": ...},
@@ -224,7 +227,7 @@ def test_what_a_checkpoint_cannot_say_is_refused(small, tmp_path, kind, changes)
         {"output": {"$blob": ["a" * 64, 70_002]}},
         {"output": {"$blob": []}},
     ],
-    ids=str,
+    ids=lambda value: f"{value}"[:40],
 )
 def test_what_a_result_cannot_say_is_refused_although_its_digests_are_right(tmp_path, changes):
     from hashlib import sha256

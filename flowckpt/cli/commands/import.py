@@ -13,6 +13,7 @@ from flowckpt.cli.resume_hint import show_resume_hint
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_runs import opened_store, waited
 from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.manager.record import WORKFLOW_NAME as MANAGED
 from flowckpt.portable import ImportedRun, ImportLimits, import_run
 
 _EXAMPLE = """\b
@@ -72,7 +73,7 @@ def command(
     write("".join(f"{line}\n" for line in _lines(done)))
     if done.is_new and done.source_id:
         warn("where it comes from the run is as it was. Resume one of the two: both would run the same steps")
-    if done.status != "completed":
+    if done.status != "completed" and done.workflow_name != MANAGED:
         show_resume_hint(done.workflow_id, choice)
 
 
@@ -90,6 +91,6 @@ def _lines(done: ImportedRun) -> list[str]:
             f"target: {escaped(place)}:{escaped(done.target.get('name', ''))}"
             + (" (not on this machine: resume with --target)" if is_missing else "")
         )
-    else:
+    elif done.workflow_name != MANAGED:
         lines.append("target: not recorded: resume with --target")
     return lines

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flowckpt.checkpoint import CheckpointData
 from flowckpt.errors import CheckpointStorageError
@@ -39,6 +39,34 @@ class _RecordedClock:
     def monotonic(self) -> float:
         """Return no time: nothing is measured."""
         return 0.0
+
+
+class _SyncedWhenClosed:
+    """The calls, with the data of a file synced once, when it is closed: nothing of a run counts before its name does.
+
+    Args:
+        filesystem: the calls.
+    """
+
+    def __init__(self, filesystem: FileSystem) -> None:
+        self._filesystem = filesystem
+        self._written: set[int] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._filesystem, name)
+
+    def sync_data(self, file: int) -> None:
+        """Keep in mind that the file is to be synced."""
+        self._written.add(file)
+
+    def close(self, file: int) -> None:
+        """Sync the file, if that is due, and close it."""
+        try:
+            if file in self._written:
+                self._written.discard(file)
+                self._filesystem.sync_data(file)
+        finally:
+            self._filesystem.close(file)
 
 
 class StagedRuns(FileRuns):
@@ -68,7 +96,8 @@ def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iter
     """
     clock = _RecordedClock()
     name = temporary_name(current_process(), secrets.token_hex(8))
-    staged = StagedRuns(runs.path, name, allowed=runs._allowed, filesystem=runs._filesystem, clock=clock)
+    calls = cast("FileSystem", _SyncedWhenClosed(runs._filesystem))
+    staged = StagedRuns(runs.path, name, allowed=runs._allowed, filesystem=calls, clock=clock)
     is_begun = False
     try:
         attempt = 0
@@ -78,10 +107,10 @@ def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iter
                     _sweep(runs._filesystem, directory)
                 is_begun = True
             if data.attempt != attempt:
-                staged.close()
+                _close(staged, workflow_id)
                 attempt, clock.moment = data.attempt, data.saved_at
             staged.save(workflow_id, data)
-        staged.close()
+        _close(staged, workflow_id)
         if is_begun:
             _place(runs, name, workflow_id)
     except BaseException:
@@ -91,6 +120,12 @@ def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iter
             with contextlib.suppress(Exception), _opened_runs(runs, workflow_id) as directory:
                 _remove(runs._filesystem, directory, name)
         raise
+
+
+def _close(staged: StagedRuns, workflow_id: str) -> None:
+    """End an attempt: it is on the disk then."""
+    with staged._translated(workflow_id, "receive"):
+        staged.close()
 
 
 @contextlib.contextmanager
