@@ -151,8 +151,18 @@ class StepWithoutAction(Modifiable):
         *,
         key: Callable[[Item], str | int] | None = None,
         concurrency: int | None = None,
-        min_success: float | None = None,
+        min_success: float,
         tolerate: float | None = None,
+    ) -> Step[list[R | StepFailedError]]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[[Item], Coroutine[Any, Any, R]] | Workflow[..., R],
+        items: Iterable[Item],
+        *,
+        key: Callable[[Item], str | int] | None = None,
+        concurrency: int | None = None,
+        tolerate: float,
     ) -> Step[list[R | StepFailedError]]: ...
     @overload
     def map(
@@ -171,8 +181,18 @@ class StepWithoutAction(Modifiable):
         *,
         key: Callable[[Item], str | int] | None = None,
         concurrency: int | None = None,
-        min_success: float | None = None,
+        min_success: float,
         tolerate: float | None = None,
+    ) -> Step[list[R | StepFailedError]]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[[Item], R],
+        items: Iterable[Item],
+        *,
+        key: Callable[[Item], str | int] | None = None,
+        concurrency: int | None = None,
+        tolerate: float,
     ) -> Step[list[R | StepFailedError]]: ...
     def map(
         self,

@@ -93,14 +93,8 @@ class Session:
 
     async def result(self, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
         """Drive the run to its end and return how it ended."""
-        tell: Tell | None = None
-        if on_event is not None:
-
-            async def tell(event: Event) -> None:
-                on_event(event)
-
         async with self._taken() as drive:
-            await drive.run(tell)
+            await drive.run(None if on_event is None else _telling(on_event))
         assert drive.result is not None
         return drive.result
 
@@ -271,6 +265,13 @@ class CompletedRun:
             run, restored = result.workflow_id, result.steps.restored
             await tell(WorkflowResumed(run, result.workflow_name, result.attempt, restored, self._checkpoint_id))
             await tell(WorkflowCompleted(run, result.output, 0, restored, 0.0))
+
+
+def _telling(on_event: Callable[[Event], None]) -> Tell:
+    async def tell(event: Event) -> None:
+        on_event(event)
+
+    return tell
 
 
 async def _acquired(store: CheckpointStore, workflow_id: str, *, steal: bool) -> Lease:
