@@ -12,6 +12,7 @@ from flowckpt.lazy import front_door
 if TYPE_CHECKING:
     from flowckpt.checkpoint.command_output import CommandOutput
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+    from flowckpt.checkpoint.selection import Selection
 
 # The rarer records: a run needs none of them to start.
 _ROOMS = {
@@ -19,6 +20,7 @@ _ROOMS = {
     "CommandOutput": "flowckpt.checkpoint.command_output",
     "Owner": "flowckpt.checkpoint.reference",
     "RunInfo": "flowckpt.checkpoint.reference",
+    "Selection": "flowckpt.checkpoint.selection",
 }
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "Owner",
     "Reason",
     "RunInfo",
+    "Selection",
     "Status",
     "StepError",
     "StepResult",

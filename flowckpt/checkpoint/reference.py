@@ -8,7 +8,8 @@ from typing import Any
 
 import attrs
 
-from flowckpt.checkpoint.data import Reason, Status
+from flowckpt.checkpoint.data import CheckpointData, Reason, Status
+from flowckpt.checkpoint.verified import verified_after
 
 
 @attrs.frozen
@@ -23,8 +24,9 @@ class CheckpointRef:
         reason: why it was taken.
         saved_at: when.
         steps: how many results it holds.
-        size: bytes that its own record takes.
-        verified: the verdict of its evidence; None where it has none.
+        size: bytes that its own record takes, with the results that are new in it; large values lie elsewhere.
+        verified: whether the claims of all results that it holds were found to hold when their steps ended; False
+            where one was not, None where there are none.
     """
 
     workflow_id: str
@@ -36,6 +38,27 @@ class CheckpointRef:
     steps: int = 0
     size: int = 0
     verified: bool | None = None
+
+    @classmethod
+    def of(cls, workflow_id: str, data: CheckpointData, *, size: int = 0) -> CheckpointRef:
+        """Return the reference to a checkpoint that is at hand.
+
+        Args:
+            workflow_id: the run.
+            data: the checkpoint.
+            size: bytes that its own record takes.
+        """
+        return cls(
+            workflow_id,
+            data.checkpoint_id,
+            data.sequence,
+            data.attempt,
+            data.reason,
+            data.saved_at,
+            len(data.step_results),
+            size,
+            verified_after(None, data.step_results),
+        )
 
 
 @attrs.frozen

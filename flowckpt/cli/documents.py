@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from flowckpt import codec
@@ -36,12 +38,13 @@ def listed_document(info: RunInfo) -> Json:
     }
 
 
-def run_document(workflow_id: str, run: StoredRun) -> dict[str, Json]:
+def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[CheckpointRef]) -> dict[str, Json]:
     """Return one run with its steps and checkpoints: what `show --json` prints.
 
     Args:
         workflow_id: the run.
         run: what the store has of it.
+        checkpoints: those of its checkpoints that are wanted, the newest first.
     """
     latest = run.latest
     return {
@@ -62,10 +65,7 @@ def run_document(workflow_id: str, run: StoredRun) -> dict[str, Json]:
         "owner": _owner_document(run.owner),
         "in_flight": list(latest.in_flight),
         "steps": [step_document(result) for result in latest.step_results],
-        "checkpoints": [
-            checkpoint_document(reference, run.verified.get(reference.sequence))
-            for reference in reversed(run.checkpoints)
-        ],
+        "checkpoints": [checkpoint_document(reference) for reference in reversed(checkpoints)],
     }
 
 
@@ -89,12 +89,11 @@ def step_document(result: StepResult) -> dict[str, Json]:
     return {**kept, "evidence": evidence_document(result), "marks": list(result.marks)}
 
 
-def checkpoint_document(reference: CheckpointRef, is_verified: bool | None) -> dict[str, Json]:
+def checkpoint_document(reference: CheckpointRef) -> dict[str, Json]:
     """Return a checkpoint: one of the `checkpoints` of `show --json`.
 
     Args:
         reference: the checkpoint.
-        is_verified: whether all evidence up to it held when it was recorded; None where there is none.
     """
     return {
         "checkpoint_id": reference.checkpoint_id,
@@ -102,7 +101,7 @@ def checkpoint_document(reference: CheckpointRef, is_verified: bool | None) -> d
         "attempt": reference.attempt,
         "reason": reference.reason.value,
         "saved_at": encode_time(reference.saved_at),
-        "verified": is_verified,
+        "verified": reference.verified,
     }
 
 

@@ -95,7 +95,7 @@ async def _history(store: KeepsAttempts, workflow_id: str, run: StoredRun) -> li
         last = await store.load_attempt(workflow_id, number)
         if last is None:
             continue
-        references = [_reference(workflow_id, last)]
+        references = [CheckpointRef.of(workflow_id, last)]  # of a store that cannot list the others
         if isinstance(store, ListsAttempts):
             references = list(await store.list_attempt(workflow_id, number))
         made = [each for each in last.step_results if each.attempt == number or (not found and each.attempt == 0)]
@@ -115,20 +115,5 @@ def _identity(result: StepResult) -> tuple[Any, ...]:
     return result.path, result.attempt, result.started_at
 
 
-def _reference(workflow_id: str, data: CheckpointData) -> CheckpointRef:
-    """Describe the last checkpoint of an attempt, of a store that cannot list the others."""
-    return CheckpointRef(
-        workflow_id,
-        data.checkpoint_id,
-        data.sequence,
-        data.attempt,
-        data.reason,
-        data.saved_at,
-        len(data.step_results),
-    )
-
-
 def _checkpoint(reference: CheckpointRef, standing: Standing) -> Json:
-    document = checkpoint_document(reference, None)
-    del document["verified"]
-    return {**document, "steps": reference.steps, "standing": str(standing)}
+    return {**checkpoint_document(reference), "steps": reference.steps, "standing": str(standing)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -13,7 +13,6 @@ import click
 from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import CheckpointData, Status
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
-from flowckpt.cli.checkpoint_evidence import verified_checkpoints
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.settings import choose_store
 from flowckpt.errors import CheckpointNotFoundError
@@ -33,15 +32,12 @@ class StoredRun:
         checkpoints: all of them, the newest first.
         owner: the process that runs it now, or None.
         status: where it stands; `crashed` where it is running and has no owner.
-        verified: by sequence, whether the evidence up to a checkpoint held when it was recorded; None where it has
-            none.
     """
 
     latest: CheckpointData
     checkpoints: tuple[CheckpointRef, ...]
     owner: Owner | None
     status: Status
-    verified: Mapping[int, bool | None]
 
     @property
     def started_at(self) -> datetime:
@@ -150,7 +146,7 @@ async def _stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
         latest = await store.load_latest(workflow_id) or latest
         status = Status.CRASHED if latest.status is Status.RUNNING else latest.status
     checkpoints = tuple(await store.list_checkpoints(workflow_id))
-    return StoredRun(latest, checkpoints, owner, status, verified_checkpoints(latest.step_results, checkpoints))
+    return StoredRun(latest, checkpoints, owner, status)
 
 
 def checked(store: CheckpointStore, workflow_id: str | None) -> list[Finding]:

@@ -29,7 +29,7 @@ from flowckpt.stores.base import Finding, Lease, refusal_of_field
 
 if TYPE_CHECKING:
     from flowckpt import codec
-    from flowckpt.checkpoint import reference
+    from flowckpt.checkpoint import reference, selection, verified
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.codec import checkpoints, results
     from flowckpt.codec.blob import Blob
@@ -38,6 +38,8 @@ else:  # needed once a run is saved or read; see flowckpt.lazy
     checkpoints = LazyModule("flowckpt.codec.checkpoints")
     reference = LazyModule("flowckpt.checkpoint.reference")
     results = LazyModule("flowckpt.codec.results")
+    selection = LazyModule("flowckpt.checkpoint.selection")
+    verified = LazyModule("flowckpt.checkpoint.verified")
 
 
 class _Record:
@@ -184,13 +186,14 @@ class MemoryCheckpointStore:
                 return self._data(run, record)
         raise CheckpointNotFoundError(workflow_id, checkpoint_id)
 
-    async def load_latest(self, workflow_id: str) -> CheckpointData | None:
-        """Decode the newest checkpoint; see `CheckpointStore.load_latest`."""
+    async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
+        """Decode the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""
+        wanted = selection.Selection(attempt=attempt)
         run = self._runs.get(workflow_id)
-        return self._latest(run) if run else None
+        return self._latest(run, wanted.attempt) if run else None
 
-    def _latest(self, run: _Run) -> CheckpointData | None:
-        live = run.live
+    def _latest(self, run: _Run, attempt: int | None = None) -> CheckpointData | None:
+        live = [record for record in run.live if attempt is None or record.head["attempt"] == attempt]
         return self._data(run, live[-1]) if live else None
 
     def _history(self, run: _Run, length: int | None = None) -> History:
@@ -272,23 +275,34 @@ class MemoryCheckpointStore:
             run.is_owned = False
             del self._runs[workflow_id]
 
-    async def list_checkpoints(self, workflow_id: str) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints, newest first; see `CheckpointStore.list_checkpoints`."""
+    async def list_checkpoints(
+        self,
+        workflow_id: str,
+        *,
+        attempt: int | None = None,
+        reason: Reason | str | None = None,
+        verified: bool | None = None,
+        limit: int | None = None,
+    ) -> Sequence[CheckpointRef]:
+        """Return the run's checkpoints, newest first; see `FiltersCheckpoints.list_checkpoints`."""
+        wanted = selection.Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
         run = self._runs.get(workflow_id)
-        if run is None:
-            return []
-        return self._references(workflow_id, run)[::-1]
+        return [] if run is None else wanted.of(self._references(workflow_id, run)[::-1])
 
     def _references(self, workflow_id: str, run: _Run) -> list[CheckpointRef]:
         found, before = [], 0
+        history, answer = self._history(run), None
         for record in run.records:
+            answer = verified.verified_after(answer, history.results[before : record.results])
             if not record.is_deleted:
-                found.append(self._reference(workflow_id, run, record, before))
+                found.append(self._reference(workflow_id, run, record, before, answer))
             before = record.results
         return found
 
     @staticmethod
-    def _reference(workflow_id: str, run: _Run, record: _Record, before: int) -> CheckpointRef:
+    def _reference(
+        workflow_id: str, run: _Run, record: _Record, before: int, is_verified: bool | None
+    ) -> CheckpointRef:
         head = record.head
         return reference.CheckpointRef(
             workflow_id,
@@ -299,6 +313,7 @@ class MemoryCheckpointStore:
             datetime.fromisoformat(head["saved_at"]),
             record.results,
             len(codec.dumps(head)) + sum(map(len, run.encoded[before : record.results])),
+            is_verified,
         )
 
     async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:

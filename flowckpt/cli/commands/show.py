@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from flowckpt.checkpoint import StepResult
+from flowckpt.checkpoint import Reason, StepResult
 from flowckpt.checkpoint.reference import CheckpointRef
 from flowckpt.checkpoint.result import look
 from flowckpt.cli.claims import recorded_claims
 from flowckpt.cli.documents import run_document
 from flowckpt.cli.durations import ago_text, duration_text, moment_text
 from flowckpt.cli.options import RunName, color_option, json_option, store_option
-from flowckpt.cli.output import write
+from flowckpt.cli.output import say, write
 from flowckpt.cli.run_history import Standing, run_history
 from flowckpt.cli.status_text import status_text
 from flowckpt.cli.stored_runs import StoredRun, opened_store, stored_run
@@ -27,6 +27,7 @@ _EXAMPLE = """\b
 Examples:
   flowckpt show nightly --steps
   flowckpt show nightly --checkpoints
+  flowckpt show nightly --checkpoints --attempt 2 --verified yes
   flowckpt show nightly --history
   flowckpt show nightly --json"""
 
@@ -43,12 +44,26 @@ _CHECKPOINTS = ("CHECKPOINT", "SEQUENCE", "ATTEMPT", "REASON", "STEPS", "SAVED",
 _HISTORY = ("ATTEMPT", "CHECKPOINT", "SEQUENCE", "REASON", "STEPS", "SAVED", "STANDING")
 _RESULTS = ("ATTEMPT", "STEP", "RESULT", "TIME", "STARTED", "OUTPUT", "STANDING")
 _VERDICTS = {True: "yes", False: "no", None: "-"}
+_ANSWERS = {"yes": True, "no": False, "none": None}
 
 
 @click.command("show", epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
 @click.option("--steps", is_flag=True, help="Also each step with its evidence.")
 @click.option("--checkpoints", is_flag=True, help="Also each checkpoint.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Of the checkpoints only those of attempt N.")
+@click.option(
+    "--reason",
+    "reasons",
+    type=click.Choice([str(reason) for reason in Reason]),
+    multiple=True,
+    help="Of the checkpoints only those taken for this reason; may be given again.",
+)
+@click.option(
+    "--verified",
+    type=click.Choice([*_ANSWERS]),
+    help="Of the checkpoints only those whose evidence held, did not hold, or that have none.",
+)
 @click.option(
     "--history", is_flag=True, help="Also each attempt with all that it recorded, what no longer counts included."
 )
@@ -56,14 +71,31 @@ _VERDICTS = {True: "yes", False: "no", None: "-"}
 @store_option
 @color_option
 def command(
-    run: str, steps: bool, checkpoints: bool, history: bool, as_json: bool, store: str | None, no_color: bool
+    run: str,
+    steps: bool,
+    checkpoints: bool,
+    attempt: int | None,
+    reasons: tuple[str, ...],
+    verified: str | None,
+    history: bool,
+    as_json: bool,
+    store: str | None,
+    no_color: bool,
 ) -> None:
     """Show one run: its status, its inputs and output, and on request its steps, its checkpoints and its history."""
     opened = opened_store(store)
     found = stored_run(opened, run)
     attempts = run_history(opened, run, found) if history else []
+    is_filtered = attempt is not None or bool(reasons) or verified is not None
+    wanted = [
+        reference
+        for reference in found.checkpoints
+        if attempt in (None, reference.attempt)
+        and (not reasons or reference.reason in reasons)
+        and (verified is None or reference.verified is _ANSWERS[verified])
+    ]
     if as_json:
-        document = run_document(run, found)
+        document = run_document(run, found, wanted)
         if history:
             document["history"] = [attempt.to_document() for attempt in attempts]
         write(f"{json_text(document, indent=2)}\n")
@@ -77,9 +109,11 @@ def command(
     if steps and (claims := [row for result in results for row in _claim_rows(result)]):
         write("\n")
         show_table(_EVIDENCE, claims, wrapped=("STEP", "CLAIM", "FOUND"), no_color=no_color)
-    if checkpoints:
+    if is_filtered and not wanted:
+        say("flowckpt: no such checkpoint in this run")
+    elif checkpoints or is_filtered:
         write("\n")
-        rows = [_checkpoint_row(reference, found) for reference in reversed(found.checkpoints)]
+        rows = [_checkpoint_row(reference) for reference in reversed(wanted)]
         show_table(_CHECKPOINTS, rows, wrapped=("CHECKPOINT",), no_color=no_color)
     if history:
         write("\n")
@@ -184,7 +218,7 @@ def _moment(text: str) -> str:
         return "-"
 
 
-def _checkpoint_row(reference: CheckpointRef, run: StoredRun) -> list[str]:
+def _checkpoint_row(reference: CheckpointRef) -> list[str]:
     return [
         reference.checkpoint_id,
         str(reference.sequence),
@@ -192,7 +226,7 @@ def _checkpoint_row(reference: CheckpointRef, run: StoredRun) -> list[str]:
         reference.reason.value,
         str(reference.steps),
         moment_text(reference.saved_at),
-        _VERDICTS[run.verified.get(reference.sequence)],
+        _VERDICTS[reference.verified],
     ]
 
 

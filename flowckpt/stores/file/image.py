@@ -32,9 +32,10 @@ from flowckpt.stores.file.segment import (
 )
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import reference
-else:  # only lists need it
+    from flowckpt.checkpoint import reference, verified
+else:  # only lists need them
     reference = LazyModule("flowckpt.checkpoint.reference")
+    verified = LazyModule("flowckpt.checkpoint.verified")
 
 ReadSegment = Callable[[int], bytes]
 
@@ -98,24 +99,30 @@ class RunImage:
         del merged["results"], merged["sha256"]  # the line's own
         return decode_head(merged, self.history.view(self.counts[index]), fetch)
 
-    def reference(self, index: int) -> reference.CheckpointRef:
-        """Return the light description of a checkpoint.
-
-        Args:
-            index: the index of its record.
-        """
-        record = self.records[index]
-        head = record.head
-        return reference.CheckpointRef(
-            self.workflow_id,
-            head["checkpoint_id"],
-            head["sequence"],
-            record.segment,
-            Reason(head["reason"]),
-            datetime.fromisoformat(head["saved_at"]),
-            self.counts[index],
-            len(record.line) + 1,
-        )
+    def references(self) -> list[reference.CheckpointRef]:
+        """Return the light descriptions of the checkpoints, oldest first."""
+        found: list[reference.CheckpointRef] = []
+        answer: bool | None = None
+        before = 0
+        for index in self.checkpoints():
+            record, count = self.records[index], self.counts[index]
+            head = record.head
+            answer = verified.verified_after(answer, self.history.results[before:count])
+            before = count
+            found.append(
+                reference.CheckpointRef(
+                    self.workflow_id,
+                    head["checkpoint_id"],
+                    head["sequence"],
+                    record.segment,
+                    Reason(head["reason"]),
+                    datetime.fromisoformat(head["saved_at"]),
+                    count,
+                    len(record.line) + 1,
+                    answer,
+                )
+            )
+        return found
 
     def cut_at(self, records: int) -> Cut:
         """Return the adoption of the first `records` lines: where they end, and a copy of the last.

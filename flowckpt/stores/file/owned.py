@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring as quote
 
 from flowckpt.checkpoint import CheckpointData, History, HistoryView, Reason
@@ -62,6 +62,7 @@ class OwnedRun:
         self._fetch = fetch
         self._first: CheckpointData | None = None  # of this attempt: later ones hold what differs from it
         self._has_blob_directory = False
+        self._live: dict[str, list[int]] | None = None  # once something was deleted: the checkpoints by id
         self._blobs = {digest for blobs in image.history.blobs.values() for digest in blobs}
 
     def save(self, data: CheckpointData) -> None:
@@ -92,6 +93,8 @@ class OwnedRun:
             results = b",".join(history.encoded_between(len(self.saved), len(view)))
             self.writer.append(b'{"step_results":[%b],%b' % (results, head))
             self.saved, self.last_sequence, self._first = view, data.sequence, self._first or data
+            if self._live is not None:
+                self._live.setdefault(data.checkpoint_id, []).append(data.sequence)
             self.begun.begin_anew()
 
     def _head(self, data: CheckpointData, view: HistoryView) -> tuple[bytes, Blobs]:
@@ -125,14 +128,41 @@ class OwnedRun:
             head["results"] = count
         return dumps(head)[1:-1].encode(), blobs
 
-    def delete(self, sequences: list[int]) -> None:
-        """Append that checkpoints are deleted."""
+    def delete(self, checkpoint_id: str, read: Callable[[], RunImage]) -> bool:
+        """Append that the checkpoints of an id are deleted; tell whether there were any.
+
+        The run is read for the first deletion, and not for those that follow.
+
+        Args:
+            checkpoint_id: the id.
+            read: reads the run as it is now.
+        """
         with self._one_at_a_time:
             self._check_usable()
+            live = self._live
+            if live is None:
+                # Before its first save the owner goes on from what it read; others may see what a fenced writer adopted.
+                live = self._live_in(read() if self.is_adopted else self.image)
+            if self.is_adopted:
+                self._live = live
+            if checkpoint_id not in live:
+                return False
             if not self.is_adopted:  # what the owner was told is the newest is what it will go on from
-                live = self.image.checkpoints()
-                self._adopt(self.image.history.view(self.image.counts[live[-1]] if live else 0))
-            self.writer.append(dumps({"deletes": sequences})[:-1].encode())
+                newest = self.image.checkpoints()[-1]
+                self._adopt(self.image.history.view(self.image.counts[newest]))
+            self._live = live
+            self.writer.append(dumps({"deletes": live[checkpoint_id]})[:-1].encode())
+            del live[checkpoint_id]
+        return True
+
+    def _live_in(self, image: RunImage) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for index in image.checkpoints():
+            head = image.records[index].head
+            # What a fenced writer appended after our claim is not ours, and its sequence will be used again.
+            if head["sequence"] <= self.last_sequence:
+                found.setdefault(head["checkpoint_id"], []).append(head["sequence"])
+        return found
 
     def release(self) -> None:
         """Give the lock back; a claim that saved nothing leaves no segment."""

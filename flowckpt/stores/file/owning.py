@@ -156,24 +156,13 @@ class FileRuns(ReadableRuns):
     def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
         """Append that the checkpoints of an id are deleted."""
         is_mine = workflow_id in self.owned
-        if not any(reference.checkpoint_id == checkpoint_id for reference in self.references(workflow_id)):
-            return False
         if not is_mine:
+            if not any(reference.checkpoint_id == checkpoint_id for reference in self.references(workflow_id)):
+                return False  # so that nothing is claimed, or refused, for nothing
             self.acquire(workflow_id, steal=False)
         try:
-            owned = self.owned[workflow_id]
-            # Before its first save the owner goes on from what it read; others may see what a fenced writer adopted.
-            seen = self.image(workflow_id) if owned.is_adopted else owned.image
-            doomed = [
-                reference.sequence
-                for reference in map(seen.reference, seen.checkpoints())
-                # What a fenced writer appended after our claim is not ours, and its sequence will be used again.
-                if reference.checkpoint_id == checkpoint_id and reference.sequence <= owned.last_sequence
-            ]
-            if doomed:
-                with self._translated(workflow_id, "delete"):
-                    owned.delete(doomed)
+            with self._translated(workflow_id, "delete"):
+                return self.owned[workflow_id].delete(checkpoint_id, lambda: self.image(workflow_id))
         finally:
             if not is_mine:
                 self.release(workflow_id)
-        return bool(doomed)

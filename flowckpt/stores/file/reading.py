@@ -39,9 +39,9 @@ class ReadableRuns(Location):
 
         return self._steadily(workflow_id, "read", read_once)
 
-    def latest(self, workflow_id: str, image: RunImage) -> CheckpointData | None:
-        """Return the newest checkpoint of an image."""
-        found = image.checkpoints()
+    def latest(self, workflow_id: str, image: RunImage, attempt: int | None = None) -> CheckpointData | None:
+        """Return the newest checkpoint of an image, of all or of an attempt."""
+        found = [index for index in image.checkpoints() if attempt in (None, image.records[index].segment)]
         return image.data(found[-1], self._fetch(workflow_id)) if found else None
 
     def latest_of_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
@@ -74,13 +74,11 @@ class ReadableRuns(Location):
 
     def references(self, workflow_id: str) -> list[CheckpointRef]:
         """Return the checkpoints of a run, newest first."""
-        image = self.image(workflow_id)
-        return [image.reference(index) for index in reversed(image.checkpoints())]
+        return self.image(workflow_id).references()[::-1]
 
     def references_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first, as the attempt left them."""
-        image = self.image(workflow_id, attempt + 1)
-        return [image.reference(index) for index in image.checkpoints() if image.records[index].segment == attempt]
+        return [each for each in self.image(workflow_id, attempt + 1).references() if each.attempt == attempt]
 
     def data_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
         """Return the checkpoints of an attempt whole, oldest first, without those that were deleted since."""

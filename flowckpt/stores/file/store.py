@@ -21,7 +21,7 @@ from flowckpt.blocking import may_block, run_blocking
 from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData
+    from flowckpt.checkpoint import CheckpointData, Reason, selection
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.clock import Clock
     from flowckpt.filesystem import FileSystem
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 else:  # needed once a run is saved or read; see flowckpt.lazy
     owning = LazyModule("flowckpt.stores.file.owning")
     receiving = LazyModule("flowckpt.stores.file.receiving")
+    selection = LazyModule("flowckpt.checkpoint.selection")
 
 
 class FileCheckpointStore:
@@ -74,17 +75,28 @@ class FileCheckpointStore:
         """Return the newest checkpoint of that id; see `CheckpointStore.load`."""
         return await run_blocking(lambda: self.runs.load(workflow_id, checkpoint_id))
 
-    async def load_latest(self, workflow_id: str) -> CheckpointData | None:
-        """Return the newest checkpoint; see `CheckpointStore.load_latest`."""
-        return await run_blocking(lambda: self.runs.latest(workflow_id, self.runs.image(workflow_id)))
+    async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
+        """Return the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""
+        if attempt is not None:
+            attempt = selection.Selection(attempt=attempt).attempt
+        return await run_blocking(lambda: self.runs.latest(workflow_id, self.runs.image(workflow_id), attempt))
 
     async def clear(self, workflow_id: str) -> None:
         """Remove the run, behind a tombstone; see `CheckpointStore.clear`."""
         await run_blocking(lambda: self.runs.clear(workflow_id))
 
-    async def list_checkpoints(self, workflow_id: str) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints, newest first; see `CheckpointStore.list_checkpoints`."""
-        return await run_blocking(lambda: self.runs.references(workflow_id))
+    async def list_checkpoints(
+        self,
+        workflow_id: str,
+        *,
+        attempt: int | None = None,
+        reason: Reason | str | None = None,
+        verified: bool | None = None,
+        limit: int | None = None,
+    ) -> Sequence[CheckpointRef]:
+        """Return the run's checkpoints, newest first; see `FiltersCheckpoints.list_checkpoints`."""
+        wanted = selection.Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
+        return await run_blocking(lambda: wanted.of(self.runs.references(workflow_id)))
 
     # --- abilities -------------------------------------------------------------------------------------------------
 

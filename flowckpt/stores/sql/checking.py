@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from flowckpt.checkpoint.verified import verified_after
 from flowckpt.codec.blob import Blob, Fetch
 from flowckpt.errors import FlowckptError
 from flowckpt.stores.base import Finding
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Database, Session
 from flowckpt.stores.sql.image import RunImage, open_image, read_blob
+from flowckpt.stores.sql.lineage import checkpoint_rows
 from flowckpt.stores.sql.texts import id_text, moment_of, name_of, sql_time
 
 
@@ -68,6 +70,7 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
 def _check_image(session: Session, image: RunImage, attempt: int, fetch: Fetch) -> tuple[int, int]:
     image.read_results(session, fetch)
     _check_columns(session, image, attempt)
+    _check_verified(session, image)
     found = image.all(session, fetch)
     for blobs in image.history.blobs.values():
         for blob in blobs.values():
@@ -77,6 +80,18 @@ def _check_image(session: Session, image: RunImage, attempt: int, fetch: Fetch) 
             if isinstance(held, Blob):
                 held.content()
     return len(image.history.results), len(found)
+
+
+def _check_verified(session: Session, image: RunImage) -> None:
+    """Compare what the checkpoints say of the evidence, which lists show, with what the results say."""
+    answer: bool | None = None
+    before = 0
+    columns = "sequence, steps, verified"
+    for sequence, steps, said in reversed(checkpoint_rows(session, image.run, image.links, columns)):
+        answer = verified_after(answer, image.history.results[before:steps])
+        before = steps
+        if (None if said is None else bool(said)) is not answer:
+            raise image.corrupt(f"checkpoint {sequence}", "its column verified does not say what its results say")
 
 
 def _check_columns(session: Session, image: RunImage, attempt: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from flowckpt.checkpoint import CheckpointData, History
+from flowckpt.checkpoint.selection import EVERY, Selection
 from flowckpt.codec.blob import Fetch
 from flowckpt.codec.checkpoints import decode_head
 from flowckpt.codec.results import encode_time, result_from
@@ -90,10 +91,18 @@ class RunImage:
         found = checkpoint_rows(session, self.run, self.links, "steps", is_newest_only=True)
         return int(found[0][0]) if found else 0
 
-    def newest(self, session: Session, fetch: Fetch, checkpoint_id: str | None = None) -> CheckpointData | None:
-        """Return the newest checkpoint, of all or of an id; the results must have been read."""
+    def newest(
+        self, session: Session, fetch: Fetch, checkpoint_id: str | None = None, selection: Selection = EVERY
+    ) -> CheckpointData | None:
+        """Return the newest checkpoint, of all those wanted or of an id; the results must have been read."""
         found = checkpoint_rows(
-            session, self.run, self.links, _COLUMNS, checkpoint_id=checkpoint_id, is_newest_only=True
+            session,
+            self.run,
+            self.links,
+            _COLUMNS,
+            checkpoint_id=checkpoint_id,
+            selection=selection,
+            is_newest_only=True,
         )
         return self.data(session, found[0], fetch) if found else None
 

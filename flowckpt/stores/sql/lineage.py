@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from flowckpt.checkpoint.selection import EVERY, Selection
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.sql.database import Row, Session
 
@@ -93,6 +94,7 @@ def checkpoint_rows(
     columns: str,
     *,
     checkpoint_id: str | None = None,
+    selection: Selection = EVERY,
     is_newest_only: bool = False,
 ) -> list[Row]:
     """Return columns of the checkpoints of a run that were not deleted, newest first.
@@ -103,10 +105,16 @@ def checkpoint_rows(
         links: the run's parts.
         columns: which columns.
         checkpoint_id: only those of this id, as the column holds it.
+        selection: only those that it wants.
         is_newest_only: only the newest one.
     """
     found: list[Row] = []
+    limit = 1 if is_newest_only else selection.limit
     for link in reversed(links):
+        if selection.attempt not in (None, link.attempt):
+            continue
+        if limit is not None and len(found) >= limit:
+            break
         statement = (
             f"SELECT {columns} FROM checkpoints "  # noqa: S608 - the columns are ours
             "WHERE run = ? AND attempt = ? AND sequence <= ? AND deleted_at IS NULL"
@@ -115,8 +123,15 @@ def checkpoint_rows(
         if checkpoint_id is not None:
             statement += " AND checkpoint_id = ?"
             parameters.append(checkpoint_id)
-        statement += " ORDER BY sequence DESC" + (" LIMIT 1" if is_newest_only else "")
+        if selection.reason is not None:
+            statement += " AND reason = ?"
+            parameters.append(selection.reason.value)
+        if selection.verified is not None:
+            statement += " AND verified = ?"
+            parameters.append(selection.verified)
+        statement += " ORDER BY sequence DESC"
+        if limit is not None:
+            statement += " LIMIT ?"
+            parameters.append(limit - len(found))
         found += session.execute(statement, parameters)
-        if found and is_newest_only:
-            break
     return found

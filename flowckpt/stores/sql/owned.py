@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from flowckpt.checkpoint import CheckpointData, HistoryView
+from flowckpt.checkpoint.verified import verified_after
 from flowckpt.codec import dumps, encode
 from flowckpt.codec.blob import Fetch
 from flowckpt.codec.checkpoints import CARRIED, encode_head, says_only_its_place
@@ -20,6 +21,7 @@ from flowckpt.stores.sql.image import RunImage
 from flowckpt.stores.sql.lineage import last_record
 from flowckpt.stores.sql.texts import id_text, sql_time
 
+_DIGEST = [*rows.CHECKPOINT_COLUMNS].index("digest")
 _IN_COLUMNS = ("sequence", "checkpoint_id", "attempt", "reason", "status", "saved_at")
 
 
@@ -49,6 +51,7 @@ class OwnedRun:
         self._image: RunImage | None = image
         self._fetch = fetch
         self._saved: HistoryView = image.history.view(0)
+        self._is_verified: bool | None = None  # the answer of the evidence in what is saved
         self._blobs = {digest for blobs in image.history.blobs.values() for digest in blobs}
         self._first: CheckpointData | None = None
         self._described: CheckpointData | None = None
@@ -141,6 +144,7 @@ class OwnedRun:
             return (sql_time(session.now()), *continued, self.run, self.attempt), continued[2]
 
         row, kept = self._database.read(self._workflow_id, "save", look)
+        self._is_verified = verified_after(None, view.history.results[:kept])
         return [(rows.BEGIN_ATTEMPT, [row])], view.history.view(kept)
 
     def _add(
@@ -179,7 +183,8 @@ class OwnedRun:
         if self._is_to_be_described(data):
             metadata = dumps(encode(dict(data.metadata)))
             others.append((rows.DESCRIBE, [(id_text(data.workflow_name), metadata, run)]))
-        checkpoint = rows.checkpoint_row(data, run, count, max(size, 1), view.chain.hex(), document, self._head)
+        answer = verified_after(self._is_verified, history.results[held:count])
+        checkpoint = rows.checkpoint_row(data, run, count, max(size, 1), answer, view.chain.hex(), document, self._head)
         _, sequence, _, _, _, status, steps, saved_at, *_ = checkpoint
         advance = (sequence, sequence, steps, status, saved_at, run, self.writer, sequence)
         self._write(
@@ -189,13 +194,14 @@ class OwnedRun:
                 attempt,
                 self.writer,
                 sequence,
-                checkpoint[12],
+                checkpoint[_DIGEST],
                 advance,
                 checkpoint,
                 added,
                 others,
             )
         )
+        self._is_verified = answer
         self._blobs.update(missing)
         for blob in blobs:
             blob.settle(self._fetch)

@@ -146,18 +146,16 @@ class SqlRuns(ReadableRuns):
     def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
         """Delete the checkpoints of an id."""
         is_mine = workflow_id in self.owned
-        if not self._sequences(workflow_id, checkpoint_id):
-            return False
+        doomed = self.sequences(workflow_id, checkpoint_id)
+        if not doomed:
+            return False  # so that nothing is claimed, or refused, for nothing
         if not is_mine:
             self.acquire(workflow_id, steal=False)
+            doomed = self.sequences(workflow_id, checkpoint_id)
         try:
-            doomed = self._sequences(workflow_id, checkpoint_id)
             if doomed:
                 self.owned[workflow_id].delete(doomed)
         finally:
             if not is_mine:
                 self.release(workflow_id)
         return bool(doomed)
-
-    def _sequences(self, workflow_id: str, checkpoint_id: str) -> list[int]:
-        return [ref.sequence for ref in self.references(workflow_id) if ref.checkpoint_id == checkpoint_id]

@@ -7,11 +7,12 @@ from typing import TypeVar
 
 from flowckpt.checkpoint import CheckpointData, Reason
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+from flowckpt.checkpoint.selection import EVERY, Selection
 from flowckpt.codec.blob import Fetch
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.stores.base import Finding
 from flowckpt.stores.sql.checking import check_all, check_run
-from flowckpt.stores.sql.database import Database, Session
+from flowckpt.stores.sql.database import Database, Row, Session
 from flowckpt.stores.sql.description import run_infos
 from flowckpt.stores.sql.image import RunImage, open_image, read_blob
 from flowckpt.stores.sql.leases import live_owner
@@ -19,6 +20,28 @@ from flowckpt.stores.sql.lineage import checkpoint_rows
 from flowckpt.stores.sql.texts import id_text, moment_of, name_of
 
 T = TypeVar("T")
+REFERENCE = "checkpoint_id, sequence, attempt, reason, saved_at, steps, size, verified"
+
+
+def reference_of(workflow_id: str, row: Row) -> CheckpointRef:
+    """Return the light description of a checkpoint.
+
+    Args:
+        workflow_id: the run.
+        row: the columns of `REFERENCE`.
+    """
+    name, sequence, attempt, reason, saved_at, steps, size, verified = row
+    return CheckpointRef(
+        workflow_id,
+        name_of(name),
+        sequence,
+        attempt,
+        Reason(reason),
+        moment_of(saved_at),
+        steps,
+        size,
+        None if verified is None else bool(verified),
+    )
 
 
 class ReadableRuns:
@@ -57,23 +80,28 @@ class ReadableRuns:
         return self.database.read(workflow_id, "read", look)
 
     def _loaded(
-        self, workflow_id: str, checkpoint_id: str | None = None, attempt: int | None = None
+        self,
+        workflow_id: str,
+        checkpoint_id: str | None = None,
+        selection: Selection = EVERY,
+        *,
+        left_by: int | None = None,
     ) -> CheckpointData | None:
         fetch = self._fetch(workflow_id)
 
         def load(session: Session, image: RunImage) -> CheckpointData | None:
             image.read_results(session, fetch)
-            return image.newest(session, fetch, checkpoint_id)
+            return image.newest(session, fetch, checkpoint_id, selection)
 
-        return self._with_image(workflow_id, load, attempt=attempt)
+        return self._with_image(workflow_id, load, attempt=left_by)
 
-    def latest(self, workflow_id: str) -> CheckpointData | None:
-        """Return the newest checkpoint of a run."""
-        return self._loaded(workflow_id)
+    def latest(self, workflow_id: str, selection: Selection = EVERY) -> CheckpointData | None:
+        """Return the newest checkpoint of a run that is wanted."""
+        return self._loaded(workflow_id, selection=selection)
 
     def latest_of_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
         """Return the last checkpoint of an attempt, as the attempt left it."""
-        found = self._loaded(workflow_id, attempt=attempt)
+        found = self._loaded(workflow_id, left_by=attempt)
         return found if found is not None and found.attempt == attempt else None
 
     def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
@@ -85,22 +113,30 @@ class ReadableRuns:
             raise CheckpointNotFoundError(workflow_id)
         raise CheckpointNotFoundError(workflow_id, checkpoint_id)
 
-    def references(self, workflow_id: str, attempt: int | None = None) -> list[CheckpointRef]:
-        """Return the checkpoints of a run, newest first; as an attempt left it where one is given."""
-        columns = "checkpoint_id, sequence, attempt, reason, saved_at, steps, size"
+    def references(
+        self, workflow_id: str, selection: Selection = EVERY, *, left_by: int | None = None
+    ) -> list[CheckpointRef]:
+        """Return the checkpoints of a run that are wanted, newest first; as an attempt left it where one is given."""
         found = self._with_image(
             workflow_id,
-            lambda session, image: checkpoint_rows(session, image.run, image.links, columns),
-            attempt=attempt,
+            lambda session, image: checkpoint_rows(session, image.run, image.links, REFERENCE, selection=selection),
+            attempt=left_by,
         )
-        return [
-            CheckpointRef(workflow_id, name_of(name), sequence, by, Reason(reason), moment_of(saved_at), steps, size)
-            for name, sequence, by, reason, saved_at, steps, size in found or ()
-        ]
+        return [reference_of(workflow_id, row) for row in found or ()]
 
     def references_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first, as the attempt left them."""
-        return [each for each in self.references(workflow_id, attempt)[::-1] if each.attempt == attempt]
+        return self.references(workflow_id, Selection(attempt=attempt), left_by=attempt)[::-1]
+
+    def sequences(self, workflow_id: str, checkpoint_id: str) -> list[int]:
+        """Return the sequences of the checkpoints of an id."""
+        found = self._with_image(
+            workflow_id,
+            lambda session, image: checkpoint_rows(
+                session, image.run, image.links, "sequence", checkpoint_id=id_text(checkpoint_id)
+            ),
+        )
+        return [sequence for (sequence,) in found or ()]
 
     def data_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
         """Return the checkpoints of an attempt whole, oldest first, as the attempt left them."""

@@ -19,8 +19,8 @@ RESULT_COLUMNS = {
 }  # fmt: skip
 CHECKPOINT_COLUMNS = {
     "run": "int", "sequence": "int", "attempt": "int", "checkpoint_id": "text", "reason": "text", "status": "text",
-    "steps": "int", "saved_at": "time", "size": "int", "error_type": "text", "error_message": "text", "chain": "text",
-    "digest": "text", "document": "json",
+    "steps": "int", "saved_at": "time", "size": "int", "verified": "bool", "error_type": "text",
+    "error_message": "text", "chain": "text", "digest": "text", "document": "json",
 }  # fmt: skip
 _EVIDENCE_COLUMNS = (
     *("run", "attempt", "position", "claim", "evidence_type", "description", "status", "verified_at", "error"),
@@ -137,7 +137,16 @@ def _moment(value: Any) -> str | None:
         return None
 
 
-def checkpoint_row(data: CheckpointData, run: int, steps: int, size: int, chain: str, document: str, head: Any) -> Row:
+def checkpoint_row(
+    data: CheckpointData,
+    run: int,
+    steps: int,
+    size: int,
+    is_verified: bool | None,
+    chain: str,
+    document: str,
+    head: Any,
+) -> Row:
     """Return the row of a checkpoint.
 
     Args:
@@ -145,6 +154,7 @@ def checkpoint_row(data: CheckpointData, run: int, steps: int, size: int, chain:
         run: the run's key.
         steps: how many results it holds.
         size: bytes that it takes, new results included.
+        is_verified: whether the claims of its results were found to hold.
         chain: the chain digest of its results, in hex.
         document: what its columns and the head of its attempt do not say, as JSON.
         head: SHA-256 of the head of its attempt, begun; it is copied.
@@ -165,6 +175,7 @@ def checkpoint_row(data: CheckpointData, run: int, steps: int, size: int, chain:
         steps,
         saved_at,
         size,
+        is_verified,
         None if error is None else shown(error.type),
         None if error is None else shown(error.message),
         chain,

@@ -86,6 +86,7 @@ CREATE TABLE checkpoints (
   steps {int} NOT NULL,
   saved_at {time} NOT NULL,
   size {int} NOT NULL,
+  verified {bool},
   error_type TEXT,
   error_message TEXT,
   chain TEXT NOT NULL,
@@ -96,6 +97,7 @@ CREATE TABLE checkpoints (
   FOREIGN KEY (run, attempt) REFERENCES attempts (run, attempt) ON DELETE CASCADE
 ){rowless}
 """,
+    "CREATE INDEX checkpoints_by_attempt ON checkpoints (run, attempt, sequence)",
     """
 CREATE TABLE step_results (
   run {int} NOT NULL,

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from flowckpt.blocking import may_block, run_blocking
+from flowckpt.checkpoint.selection import Selection
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData
+    from flowckpt.checkpoint import CheckpointData, Reason
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.stores.base import Finding, Lease
     from flowckpt.stores.sql.owning import SqlRuns
@@ -40,17 +41,27 @@ class SqlCheckpointStore:
         """Return the newest checkpoint of that id; see `CheckpointStore.load`."""
         return await run_blocking(lambda: self.runs.load(workflow_id, checkpoint_id))
 
-    async def load_latest(self, workflow_id: str) -> CheckpointData | None:
-        """Return the newest checkpoint; see `CheckpointStore.load_latest`."""
-        return await run_blocking(lambda: self.runs.latest(workflow_id))
+    async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
+        """Return the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""
+        wanted = Selection(attempt=attempt)
+        return await run_blocking(lambda: self.runs.latest(workflow_id, wanted))
 
     async def clear(self, workflow_id: str) -> None:
         """Remove the run in one transaction; see `CheckpointStore.clear`."""
         await run_blocking(lambda: self.runs.clear(workflow_id))
 
-    async def list_checkpoints(self, workflow_id: str) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints, newest first; see `CheckpointStore.list_checkpoints`."""
-        return await run_blocking(lambda: self.runs.references(workflow_id))
+    async def list_checkpoints(
+        self,
+        workflow_id: str,
+        *,
+        attempt: int | None = None,
+        reason: Reason | str | None = None,
+        verified: bool | None = None,
+        limit: int | None = None,
+    ) -> Sequence[CheckpointRef]:
+        """Return the run's checkpoints, newest first; see `FiltersCheckpoints.list_checkpoints`."""
+        wanted = Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
+        return await run_blocking(lambda: self.runs.references(workflow_id, wanted))
 
     # --- abilities -------------------------------------------------------------------------------------------------
 
