@@ -30,6 +30,21 @@ def verified_after(before: bool | None, results: Iterable[StepResult]) -> bool |
     return before
 
 
+def recorded_claims(evidence: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
+    """Return the recorded claims of a result, each with the answer to it; what is malformed is no answer.
+
+    Args:
+        evidence: what the result says of its evidence, of any form.
+    """
+    pack, verdicts = evidence.get("pack"), evidence.get("verdicts")
+    claims = pack.get("evidence") if isinstance(pack, Mapping) else None
+    answers = verdicts if isinstance(verdicts, list | tuple) else []
+    return [
+        (claim, answers[index] if index < len(answers) and isinstance(answers[index], Mapping) else {})
+        for index, claim in enumerate(claims if isinstance(claims, list | tuple) else [])
+    ]
+
+
 def _has_claims(evidence: Mapping[str, Any]) -> bool:
     pack = evidence.get("pack")
     return not isinstance(pack, Mapping) or pack.get("evidence") != []

@@ -18,6 +18,7 @@ COMMANDS = {
     "why": "Show why one step would run again or be reused.",
     "list": "List the runs of the store, newest first.",
     "show": "Show one run: its status, steps and checkpoints.",
+    "stats": "Show figures of the store: sizes, evidence, failures, slowest steps.",
     "verify": "Check the evidence of a run against the world now; changes nothing.",
     "diff": "Show what differs between two runs or checkpoints.",
     "rollback": "Make an earlier checkpoint the one to resume from.",

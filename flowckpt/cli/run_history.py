@@ -91,7 +91,10 @@ async def _history(store: KeepsAttempts, workflow_id: str, run: StoredRun) -> li
         return Standing.COUNTS if is_newest else Standing.OVERWRITTEN
 
     found: list[Attempt] = []
-    for number in range(1, run.latest.attempt + 1):
+    numbers: Sequence[int] = range(1, run.latest.attempt + 1)
+    if isinstance(store, ListsAttempts):
+        numbers = await store.attempts(workflow_id)
+    for number in numbers:
         last = await store.load_attempt(workflow_id, number)
         if last is None:
             continue

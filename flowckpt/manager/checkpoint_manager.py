@@ -349,7 +349,7 @@ class CheckpointManager:
         return await load(self.store, log.committed[index])
 
     async def list_checkpoints(
-        self, task_id: str, limit: int = 100, checkpoint_type: str | None = None
+        self, task_id: str, limit: int = 100, checkpoint_type: str | None = None, *, verified: bool | None = None
     ) -> list[CommittedStep]:
         """Return the checkpoints of a task without their states, newest first; none where there is no such task.
 
@@ -357,12 +357,13 @@ class CheckpointManager:
             task_id: the task.
             limit: how many at most.
             checkpoint_type: what kind of step, or None for any.
+            verified: only those whose own evidence held at their commit (True), or was not found to (False).
 
         Raises:
             SettingError: the limit is negative, or no whole number.
         """
         log, most = await self._tasks.log_of(task_id), names.checked_limit(limit)
-        steps = [] if log is None else log.live_steps()
+        steps = [] if log is None else [step for step in log.live_steps() if verified in (None, step.verified)]
         return [step for step in steps if checkpoint_type in (None, step.checkpoint_type)][:most]
 
     async def delete_checkpoint(self, checkpoint_id: str) -> bool:

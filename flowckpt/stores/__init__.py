@@ -9,6 +9,7 @@ from flowckpt.stores.base import (
     CheckpointStore,
     ChecksIntegrity,
     DeletesCheckpoints,
+    FiltersCheckpoints,
     Finding,
     KeepsAttempts,
     Lease,
@@ -19,9 +20,12 @@ from flowckpt.stores.base import (
     ReadsAttempts,
     ReceivesRuns,
     SharesValues,
+    TellsFigures,
+    filters_checkpoints,
 )
 
 if TYPE_CHECKING:
+    from flowckpt.stores.figures import store_figures
     from flowckpt.stores.file import FileCheckpointStore
     from flowckpt.stores.memory import MemoryCheckpointStore
     from flowckpt.stores.opening import open_store
@@ -34,6 +38,7 @@ _ROOMS = {
     "PostgresCheckpointStore": "flowckpt.stores.postgres",
     "SqliteCheckpointStore": "flowckpt.stores.sqlite",
     "open_store": "flowckpt.stores.opening",
+    "store_figures": "flowckpt.stores.figures",
 }
 
 __all__ = [
@@ -41,6 +46,7 @@ __all__ = [
     "ChecksIntegrity",
     "DeletesCheckpoints",
     "FileCheckpointStore",
+    "FiltersCheckpoints",
     "Finding",
     "KeepsAttempts",
     "Lease",
@@ -54,7 +60,10 @@ __all__ = [
     "ReceivesRuns",
     "SharesValues",
     "SqliteCheckpointStore",
+    "TellsFigures",
+    "filters_checkpoints",
     "open_store",
+    "store_figures",
 ]
 
 __getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())

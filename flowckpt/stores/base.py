@@ -31,6 +31,7 @@ from flowckpt.errors import EncodingError
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint import CheckpointData, Reason
+    from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 
 
@@ -290,6 +291,17 @@ class NotesBeginnings(Protocol):
 class ListsAttempts(Protocol):
     """A store that can tell what an attempt saved, also where a later one went back behind it."""
 
+    async def attempts(self, workflow_id: str) -> Sequence[int]:
+        """Return the numbers of the attempts that wrote something, ascending; numbers may be left out.
+
+        Args:
+            workflow_id: the run.
+
+        Raises:
+            CheckpointCorruptedError: its record is damaged.
+        """
+        ...
+
     async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
         """Return the checkpoints of an attempt, the oldest first, as the attempt left them; none where it saved none.
 
@@ -356,6 +368,24 @@ class SharesValues(Protocol):
             source_id: the run that has them.
             workflow_id: the run that is to have them too; the caller owns it.
             sizes: the length of each in bytes, by its digest.
+        """
+        ...
+
+
+@runtime_checkable
+class TellsFigures(Protocol):
+    """A store that can tell what it holds in figures."""
+
+    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
+        """Return the figures; ask with `flowckpt.stores.store_figures`, which any store can answer.
+
+        Args:
+            workflow_id: one run; all of them where not given.
+            limit: how many of the largest runs and checkpoints and of the slowest steps, from 1.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            CheckpointStorageError: the medium failed.
         """
         ...
 

@@ -30,12 +30,15 @@ from flowckpt.stores.base import Finding, Lease, refusal_of_field
 if TYPE_CHECKING:
     from flowckpt import codec
     from flowckpt.checkpoint import reference, selection, verified
+    from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.codec import checkpoints, results
     from flowckpt.codec.blob import Blob
+    from flowckpt.stores import figures
 else:  # needed once a run is saved or read; see flowckpt.lazy
     codec = LazyModule("flowckpt.codec")
     checkpoints = LazyModule("flowckpt.codec.checkpoints")
+    figures = LazyModule("flowckpt.stores.figures")
     reference = LazyModule("flowckpt.checkpoint.reference")
     results = LazyModule("flowckpt.codec.results")
     selection = LazyModule("flowckpt.checkpoint.selection")
@@ -232,6 +235,16 @@ class MemoryCheckpointStore:
                 if record.head["attempt"] == attempt:
                     return self._data(state, record)
         return None
+
+    async def attempts(self, workflow_id: str) -> Sequence[int]:
+        """Return the numbers of the attempts that wrote something; see `ListsAttempts`."""
+        run = self._runs.get(workflow_id)
+        states = [] if run is None else [*run.former, run]
+        return sorted({record.head["attempt"] for state in states for record in state.records})
+
+    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
+        """Return what the store holds in figures; see `TellsFigures`."""
+        return await figures.added_up(self, workflow_id, limit=limit)
 
     async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first; see `ListsAttempts`."""

@@ -533,7 +533,7 @@ def test_damage_to_a_record_is_noticed_when_it_is_loaded(store, path, query, cha
         "UPDATE step_results SET duration_ms = 5",
         "UPDATE step_results SET name = 'x'",
         "UPDATE step_results SET success = 1",
-        "UPDATE blobs SET content = x'00'",
+        "UPDATE blob_contents SET content = x'00'",
         "DELETE FROM blobs",
     ],
 )
@@ -547,7 +547,7 @@ def test_damage_beside_the_records_is_found_by_the_check(store, path, query, cha
 
 def test_a_large_value_that_is_damaged_is_noticed_when_it_is_looked_at(store, path, query):
     filled(store)
-    query("UPDATE blobs SET content = zeroblob(size)")
+    query("UPDATE blob_contents SET content = zeroblob(length(content))")
     latest = SqliteCheckpointStore(path).runs.latest(RUN)
     with pytest.raises(CheckpointCorruptedError, match="digest"):
         _ = latest.step_results[1].output

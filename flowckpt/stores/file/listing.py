@@ -40,6 +40,21 @@ def run_id_in(filesystem: FileSystem, directory: int) -> str | None:
     return str(header["workflow_id"])
 
 
+def begun_segments(filesystem: FileSystem, directory: int) -> list[int]:
+    """Return the numbers of the segments of a live run that have a record, ascending.
+
+    Raises:
+        CheckpointCorruptedError: a header is damaged.
+    """
+    found: list[int] = []
+    for number in reversed(segment_numbers(filesystem.names(directory))):
+        if _header(filesystem, directory, number).get("kind") == "cleared":
+            break
+        if _is_begun(filesystem, directory, number):
+            found.append(number)
+    return found[::-1]
+
+
 def describe_run(filesystem: FileSystem, directory: int, fetch_for: Callable[[str], Fetch]) -> RunInfo | None:
     """Return the run in a directory as a list shows it; None where it has no checkpoint.
 

@@ -76,6 +76,15 @@ class ReadableRuns(Location):
         """Return the checkpoints of a run, newest first."""
         return self.image(workflow_id).references()[::-1]
 
+    def attempts(self, workflow_id: str) -> list[int]:
+        """Return the numbers of the attempts that wrote something, ascending."""
+
+        def look_once() -> list[int]:
+            with self._run_directory(workflow_id) as directory:
+                return [] if directory is None else listing.begun_segments(self._filesystem, directory)
+
+        return self._steadily(workflow_id, "read", look_once)
+
     def references_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first, as the attempt left them."""
         return [each for each in self.image(workflow_id, attempt + 1).references() if each.attempt == attempt]

@@ -22,12 +22,15 @@ from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint import CheckpointData, Reason, selection
+    from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.clock import Clock
     from flowckpt.filesystem import FileSystem
+    from flowckpt.stores import figures
     from flowckpt.stores.base import Finding, Lease
     from flowckpt.stores.file import owning, receiving
 else:  # needed once a run is saved or read; see flowckpt.lazy
+    figures = LazyModule("flowckpt.stores.figures")
     owning = LazyModule("flowckpt.stores.file.owning")
     receiving = LazyModule("flowckpt.stores.file.receiving")
     selection = LazyModule("flowckpt.checkpoint.selection")
@@ -138,6 +141,10 @@ class FileCheckpointStore:
         """Return the last checkpoint of an attempt, from the segments up to its own; see `KeepsAttempts`."""
         return await run_blocking(lambda: self.runs.latest_of_attempt(workflow_id, attempt))
 
+    async def attempts(self, workflow_id: str) -> Sequence[int]:
+        """Return the numbers of the segments that have a record; see `ListsAttempts`."""
+        return await run_blocking(lambda: self.runs.attempts(workflow_id))
+
     async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first; see `ListsAttempts`."""
         return await run_blocking(lambda: self.runs.references_of_attempt(workflow_id, attempt))
@@ -153,6 +160,10 @@ class FileCheckpointStore:
     async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Give large values of one run a name in another; see `SharesValues`."""
         await run_blocking(lambda: self.runs.share(source_id, workflow_id, sizes))
+
+    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
+        """Return what the store holds in figures, reading run by run; see `TellsFigures`."""
+        return await figures.added_up(self, workflow_id, limit=limit)
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Read all segments and large values and verify them; see `ChecksIntegrity`."""

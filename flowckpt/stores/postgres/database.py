@@ -41,6 +41,18 @@ DIALECT = Dialect(
         "often": " WITH (fillfactor = 50)",
         "now": "clock_timestamp()",
         "day": "to_char(saved_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+        # Locked first, so that of two runs that go at the same time the second one sees that the first has gone.
+        "drop_contents": """
+DO $do$ BEGIN
+  CREATE FUNCTION drop_contents() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $drop$ BEGIN
+    PERFORM 1 FROM blob_contents WHERE name = OLD.name FOR UPDATE;
+    DELETE FROM blob_contents WHERE name = OLD.name AND NOT EXISTS (SELECT 1 FROM blobs WHERE name = OLD.name);
+    RETURN NULL;
+  END $drop$;
+  CREATE TRIGGER drop_contents AFTER DELETE ON blobs FOR EACH ROW EXECUTE FUNCTION drop_contents();
+END $do$
+""",
+        "median": "percentile_cont(0.5) WITHIN GROUP (ORDER BY duration_ms)",
     },
     lock=" FOR UPDATE",
 )

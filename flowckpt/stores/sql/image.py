@@ -34,6 +34,7 @@ class RunImage:
         links: its parts, oldest first.
         last_sequence: the highest sequence that it ever had.
         history: all its results, where they were read.
+        blobs: digests of the large values that are held for it, where its owner reads it.
     """
 
     workflow_id: str
@@ -41,6 +42,7 @@ class RunImage:
     links: list[Link]
     last_sequence: int = 0
     history: History = attrs.field(factory=History)
+    blobs: set[str] = attrs.field(factory=set)
 
     def read_results(self, session: Session, fetch: Fetch) -> None:
         """Read the results of the run.
@@ -194,7 +196,10 @@ def read_blob(session: Session, workflow_id: str, key: str, digest: str, size: i
     runs = session.execute("SELECT run FROM runs WHERE workflow_id = ?", (key,))
     if not runs:
         return None
-    found = session.execute("SELECT content FROM blobs WHERE run = ? AND digest = ?", (runs[0][0], digest))
+    found = session.execute(
+        "SELECT c.content FROM blobs b JOIN blob_contents c ON c.name = b.name WHERE b.run = ? AND b.digest = ?",
+        (runs[0][0], digest),
+    )
     place = f"blob {digest[:12]}"
     if not found:
         raise CheckpointCorruptedError(workflow_id, location=place, detail="a large value is missing", remedy=_REMEDY)

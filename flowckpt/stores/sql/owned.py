@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flowckpt.checkpoint import CheckpointData, HistoryView
 from flowckpt.checkpoint.verified import verified_after
@@ -52,7 +53,7 @@ class OwnedRun:
         self._fetch = fetch
         self._saved: HistoryView = image.history.view(0)
         self._is_verified: bool | None = None  # the answer of the evidence in what is saved
-        self._blobs = {digest for blobs in image.history.blobs.values() for digest in blobs}
+        self._blobs = set(image.blobs)
         self._first: CheckpointData | None = None
         self._described: CheckpointData | None = None
         self._head = rows.head_digest("")
@@ -176,7 +177,9 @@ class OwnedRun:
                 blobs.extend(history.blobs.get(index, {}).values())
         missing = {blob.digest: blob for blob in blobs if blob.digest not in self._blobs}
         if missing:
-            others.append((rows.ADD_BLOB, [(run, b.digest, b.size, b.content()) for b in missing.values()]))
+            named = [(secrets.token_hex(16), blob) for blob in missing.values()]
+            others.append((rows.ADD_CONTENT, [(name, blob.content()) for name, blob in named]))
+            others.append((rows.ADD_BLOB, [(run, blob.digest, blob.size, name) for name, blob in named]))
         if head is not None:
             self._head = rows.head_digest(head)
             others.append((rows.SAY_HEAD, [(head, run, attempt)]))
@@ -253,6 +256,32 @@ class OwnedRun:
             if not self._database.write(self._workflow_id, "delete", work):
                 raise self._fenced()
             self._is_begun, self._saved, self._described = True, saved, None
+
+    def share_from(self, source_id: str, sizes: Mapping[str, int]) -> None:
+        """Name large values of another run in this one, without a second copy; those that it has not are left out.
+
+        Args:
+            source_id: the run that has them.
+            sizes: the length of each in bytes, by its digest.
+        """
+        self._check_usable()
+        key, lock = id_text(source_id), self._database.dialect.lock
+        wanted = [(digest, size) for digest, size in sizes.items() if digest not in self._blobs]
+
+        def work(session: Session) -> set[str] | None:
+            # The source first, as whoever clears it: it is there until we are done, or it is gone.
+            session.execute(f"SELECT 1 FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
+            if not session.change(rows.HOLD_RUN, (self.run, self.writer)):
+                return None
+            for digest, size in wanted:
+                session.change(rows.SHARE_BLOB, (key, digest, size, self.run))
+            return {digest for (digest,) in session.execute(rows.NAMED_BLOBS, (self.run,))}
+
+        with self._one_at_a_time:
+            named = self._database.write(self._workflow_id, "share", work)
+            if named is None:
+                raise self._fenced()
+            self._blobs = named
 
     def _newest_view(self) -> HistoryView:
         image = self._image

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from flowckpt.checkpoint import CheckpointData
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunLockedError
@@ -17,6 +17,7 @@ from flowckpt.stores.sql.leases import LeaseTimes
 from flowckpt.stores.sql.owned import OwnedRun
 from flowckpt.stores.sql.reading import ReadableRuns
 from flowckpt.stores.sql.receiving import Arrival
+from flowckpt.stores.sql.rows import NAMED_BLOBS
 from flowckpt.stores.sql.texts import id_text
 
 
@@ -91,6 +92,7 @@ class SqlRuns(ReadableRuns):
 
         def read(session: Session, image: RunImage) -> tuple[RunImage, CheckpointData | None]:
             image.read_results(session, fetch)
+            image.blobs = {digest for (digest,) in session.execute(NAMED_BLOBS, (image.run,))}
             return image, image.newest(session, fetch)
 
         try:
@@ -122,6 +124,12 @@ class SqlRuns(ReadableRuns):
         if owned.is_mine:
             lock = self.database.dialect.lock
             self.database.write(workflow_id, "release", lambda session: give_up(session, lock, owned.run, owned.writer))
+
+    def share(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
+        """Let an owned run have large values of another without a copy."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None:
+            owned.share_from(source_id, sizes)
 
     def clear(self, workflow_id: str) -> None:
         """Remove a run, with all that belongs to it."""

@@ -5,43 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from flowckpt.checkpoint import CheckpointData, Reason
+from flowckpt.checkpoint import CheckpointData
+from flowckpt.checkpoint.figures import StoreFigures
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 from flowckpt.checkpoint.selection import EVERY, Selection
 from flowckpt.codec.blob import Fetch
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.stores.base import Finding
 from flowckpt.stores.sql.checking import check_all, check_run
-from flowckpt.stores.sql.database import Database, Row, Session
+from flowckpt.stores.sql.database import Database, Session
 from flowckpt.stores.sql.description import run_infos
+from flowckpt.stores.sql.figures import read_figures
 from flowckpt.stores.sql.image import RunImage, open_image, read_blob
 from flowckpt.stores.sql.leases import live_owner
 from flowckpt.stores.sql.lineage import checkpoint_rows
-from flowckpt.stores.sql.texts import id_text, moment_of, name_of
+from flowckpt.stores.sql.references import REFERENCE, reference_of
+from flowckpt.stores.sql.texts import id_text
 
 T = TypeVar("T")
-REFERENCE = "checkpoint_id, sequence, attempt, reason, saved_at, steps, size, verified"
-
-
-def reference_of(workflow_id: str, row: Row) -> CheckpointRef:
-    """Return the light description of a checkpoint.
-
-    Args:
-        workflow_id: the run.
-        row: the columns of `REFERENCE`.
-    """
-    name, sequence, attempt, reason, saved_at, steps, size, verified = row
-    return CheckpointRef(
-        workflow_id,
-        name_of(name),
-        sequence,
-        attempt,
-        Reason(reason),
-        moment_of(saved_at),
-        steps,
-        size,
-        None if verified is None else bool(verified),
-    )
 
 
 class ReadableRuns:
@@ -127,6 +108,27 @@ class ReadableRuns:
     def references_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first, as the attempt left them."""
         return self.references(workflow_id, Selection(attempt=attempt), left_by=attempt)[::-1]
+
+    def attempts(self, workflow_id: str) -> list[int]:
+        """Return the numbers of the attempts that wrote something, ascending."""
+        statement = (
+            "SELECT a.attempt FROM attempts a JOIN runs r ON r.run = a.run "
+            "WHERE r.workflow_id = ? AND a.begun_at IS NOT NULL ORDER BY a.attempt"
+        )
+        found = self.database.read(
+            workflow_id, "read", lambda session: session.execute(statement, (id_text(workflow_id),))
+        )
+        return [attempt for (attempt,) in found]
+
+    def figures(self, workflow_id: str | None, limit: int) -> StoreFigures:
+        """Return what the database holds in figures, or one run of it."""
+        dialect = self.database.dialect
+        found = self.database.read(
+            workflow_id or "", "count", lambda session: read_figures(session, dialect, workflow_id, limit)
+        )
+        if found is None:
+            raise CheckpointNotFoundError(workflow_id or "")
+        return found
 
     def sequences(self, workflow_id: str, checkpoint_id: str) -> list[int]:
         """Return the sequences of the checkpoints of an id."""

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from flowckpt.checkpoint import CheckpointData, StepResult
+from flowckpt.checkpoint.verified import recorded_claims
 from flowckpt.codec import dumps
 from flowckpt.stores.sql.database import Row
 from flowckpt.stores.sql.texts import id_text, shown, sql_time
@@ -42,7 +43,16 @@ ADVANCE = (
 ADD_RESULT = insertion("step_results", RESULT_COLUMNS)
 ADD_CHECKPOINT = insertion("checkpoints", CHECKPOINT_COLUMNS)
 ADD_EVIDENCE = insertion("evidence", _EVIDENCE_COLUMNS)
-ADD_BLOB = insertion("blobs", ("run", "digest", "size", "content")) + " ON CONFLICT (run, digest) DO NOTHING"
+ADD_CONTENT = insertion("blob_contents", ("name", "content"))
+ADD_BLOB = insertion("blobs", ("run", "digest", "size", "name"))
+SHARE_BLOB = (
+    "INSERT INTO blobs (run, digest, size, name) "
+    "SELECT r.run, b.digest, b.size, b.name FROM blobs b JOIN runs s ON s.run = b.run, runs r "
+    "WHERE s.workflow_id = ? AND b.digest = ? AND b.size = ? AND r.run = ? ON CONFLICT (run, digest) DO NOTHING"
+)
+"""The other run gets a name for the content: there are no two copies of it."""
+
+NAMED_BLOBS = "SELECT digest FROM blobs WHERE run = ?"
 DESCRIBE = "UPDATE runs SET workflow_name = ?, metadata = ? WHERE run = ?"
 SAY_HEAD = "UPDATE attempts SET head = ? WHERE run = ? AND attempt = ?"
 BEGIN_ATTEMPT = (
@@ -99,14 +109,8 @@ def evidence_rows(result: StepResult, run: int, attempt: int, position: int) -> 
         attempt: the attempt that adds it.
         position: its place in the history, from 1.
     """
-    document = result.evidence or {}
-    pack = document.get("pack")
-    claims = pack.get("evidence") if isinstance(pack, Mapping) else None
-    verdicts = document.get("verdicts")
     rows: list[Row] = []
-    for number, claim in enumerate(claims if isinstance(claims, list) else [], 1):
-        answers = verdicts[number - 1 : number] if isinstance(verdicts, list) else []
-        verdict = answers[0] if answers and isinstance(answers[0], Mapping) else {}
+    for number, (claim, verdict) in enumerate(recorded_claims(result.evidence or {}), 1):
         kind = claim.get("evidence_type") if isinstance(claim, Mapping) else ""
         description = claim.get("description") if isinstance(claim, Mapping) else ""
         rows.append(

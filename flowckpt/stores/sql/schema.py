@@ -139,14 +139,22 @@ CREATE TABLE evidence (
 """,
     "CREATE INDEX evidence_by_status ON evidence (status) WHERE status <> 'verified'",
     """
+CREATE TABLE blob_contents (
+  name TEXT NOT NULL PRIMARY KEY,
+  content {bytes} NOT NULL
+){strict}
+""",
+    """
 CREATE TABLE blobs (
   run {int} NOT NULL REFERENCES runs (run) ON DELETE CASCADE,
   digest TEXT NOT NULL,
   size {int} NOT NULL,
-  content {bytes} NOT NULL,
+  name TEXT NOT NULL REFERENCES blob_contents (name),
   PRIMARY KEY (run, digest)
-){strict}
+){rowless}
 """,
+    "CREATE INDEX blobs_by_name ON blobs (name)",
+    "{drop_contents}",
     """
 CREATE VIEW lineage AS
 WITH RECURSIVE line (run, attempt, upto_sequence, upto_position) AS (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flowckpt.blocking import may_block, run_blocking
@@ -10,6 +10,7 @@ from flowckpt.checkpoint.selection import Selection
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint import CheckpointData, Reason
+    from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.stores.base import Finding, Lease
     from flowckpt.stores.sql.owning import SqlRuns
@@ -93,6 +94,10 @@ class SqlCheckpointStore:
         """Return the last checkpoint of an attempt, as it left it; see `KeepsAttempts`."""
         return await run_blocking(lambda: self.runs.latest_of_attempt(workflow_id, attempt))
 
+    async def attempts(self, workflow_id: str) -> Sequence[int]:
+        """Return the numbers of the attempts that wrote something; see `ListsAttempts`."""
+        return await run_blocking(lambda: self.runs.attempts(workflow_id))
+
     async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first; see `ListsAttempts`."""
         return await run_blocking(lambda: self.runs.references_of_attempt(workflow_id, attempt))
@@ -104,6 +109,14 @@ class SqlCheckpointStore:
     async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Add a whole run in one transaction; see `ReceivesRuns`."""
         await run_blocking(lambda: self.runs.receive(workflow_id, checkpoints))
+
+    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
+        """Return what the store holds in figures, which the database works out; see `TellsFigures`."""
+        return await run_blocking(lambda: self.runs.figures(workflow_id, limit))
+
+    async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
+        """Name large values of one run in another, in the database; see `SharesValues`."""
+        await run_blocking(lambda: self.runs.share(source_id, workflow_id, sizes))
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Verify the database, all records and large values; see `ChecksIntegrity`."""

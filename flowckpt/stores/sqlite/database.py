@@ -19,7 +19,7 @@ from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Row
 from flowckpt.stores.sql.migrations import MIGRATIONS, check_version, migrate, version_of
 from flowckpt.stores.sql.schema import VERSION_TABLE, Dialect
-from flowckpt.stores.sqlite.opening import APPLICATION_ID, connect, identity_of, sqlite_dialect
+from flowckpt.stores.sqlite.opening import APPLICATION_ID, add_functions, connect, identity_of, sqlite_dialect
 
 T = TypeVar("T")
 
@@ -228,6 +228,7 @@ class SqliteDatabase:
     def _nothing(self) -> sqlite3.Connection:
         """Return an empty database in memory."""
         connection = sqlite3.connect(":memory:", isolation_level=None)
+        add_functions(connection)
         migrate(SqliteSession(connection, self._clock), self._dialect)
         return connection
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,6 +53,12 @@ def sqlite_dialect(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Di
             "often": "",
             "now": "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
             "day": "substr(saved_at, 1, 10)",
+            "median": "flowckpt_median(duration_ms)",
+            "drop_contents": """
+CREATE TRIGGER drop_contents AFTER DELETE ON blobs BEGIN
+  DELETE FROM blob_contents WHERE name = OLD.name AND NOT EXISTS (SELECT 1 FROM blobs WHERE name = OLD.name);
+END
+""",
         },
     )
 
@@ -87,6 +94,7 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     # SQLite would make it readable for everybody, and its journal after it.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    add_functions(connection)
     try:
         _check_ours(connection, path)
         mode, level = journal_mode()
@@ -106,6 +114,31 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
         connection.close()
         raise
     return connection
+
+
+class _Median:
+    """The median of a group, for SQLite: sorting all rows of all groups in SQL takes eight times as long."""
+
+    def __init__(self) -> None:
+        self._values = array("d")
+
+    def step(self, value: float) -> None:
+        """Add a value."""
+        self._values.append(value)
+
+    def finalize(self) -> float | None:
+        """Return the median."""
+        ordered, count = sorted(self._values), len(self._values)
+        return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2 if count else None
+
+
+def add_functions(connection: sqlite3.Connection) -> None:
+    """Give a connection the functions that `sqlite_dialect` names.
+
+    Args:
+        connection: the connection.
+    """
+    connection.create_aggregate("flowckpt_median", 1, _Median)  # type: ignore[arg-type]  # typeshed knows only integers
 
 
 def refused_filesystem(path: Path, kind: str) -> UnsupportedFilesystemError:

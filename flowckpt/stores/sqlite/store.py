@@ -8,13 +8,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from flowckpt.blocking import run_blocking
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.errors import StoreSpecError
 from flowckpt.stores.sql.owning import SqlRuns
 from flowckpt.stores.sql.store import SqlCheckpointStore
+from flowckpt.stores.sqlite.begun import BegunFiles
 from flowckpt.stores.sqlite.database import SqliteDatabase
 from flowckpt.stores.sqlite.opening import check_library
+
+if TYPE_CHECKING:
+    from flowckpt.checkpoint import CheckpointData
 
 
 class SqliteCheckpointStore(SqlCheckpointStore):
@@ -48,6 +54,46 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         self.path = Path(path).absolute()
         database = SqliteDatabase(self.path, clock=clock or SystemClock(), allowed=allow_filesystems)
         super().__init__(SqlRuns(database, lease_seconds=lease_seconds))
+        self._begun = BegunFiles(self.path)
 
     def __repr__(self) -> str:
         return f"SqliteCheckpointStore({str(self.path)!r})"
+
+    # --- word of what was begun, beside the database -----------------------------------------------------------------
+
+    def note_begun(self, workflow_id: str, path: str) -> None:
+        """Note in a file beside the database, without a sync, that a step begins; see `NotesBeginnings`."""
+        owned = self.runs.owned.get(workflow_id)
+        if owned is not None and owned.is_mine:
+            self._begun.add(workflow_id, owned.attempt, path)
+
+    async def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
+        """Return what was noted last; see `NotesBeginnings`."""
+        return await run_blocking(lambda: self._begun.read(workflow_id))
+
+    async def save(self, workflow_id: str, data: CheckpointData) -> None:
+        """Add the checkpoint with its new results and commit; see `CheckpointStore.save`."""
+        await super().save(workflow_id, data)
+        self._begun.saved(workflow_id)
+
+    async def release(self, workflow_id: str) -> None:
+        """Give the run up; see `OwnsRuns.release`."""
+        self._give_up_word(workflow_id)
+        await super().release(workflow_id)
+
+    async def clear(self, workflow_id: str) -> None:
+        """Remove the run in one transaction; see `CheckpointStore.clear`."""
+        await super().clear(workflow_id)
+        self._begun.remove(workflow_id)
+
+    def close(self) -> None:
+        """Give up every run that this store owns, and close its connection and files."""
+        for workflow_id in self.runs.owned:
+            self._give_up_word(workflow_id)
+        super().close()
+        self._begun.close()
+
+    def _give_up_word(self, workflow_id: str) -> None:
+        owned = self.runs.owned.get(workflow_id)
+        if owned is not None and owned.is_mine:
+            self._begun.released(workflow_id)

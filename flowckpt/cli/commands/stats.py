@@ -1,0 +1,47 @@
+"""`flowckpt stats`."""
+
+from __future__ import annotations
+
+import click
+
+from flowckpt.cli.figures import figures_document, figures_lines, figures_tables
+from flowckpt.cli.options import RunName, color_option, json_option, store_option
+from flowckpt.cli.output import write
+from flowckpt.cli.stored_runs import opened_store, waited
+from flowckpt.cli.table import show_table
+from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.stores.figures import store_figures
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt stats
+  flowckpt stats nightly
+  flowckpt stats --limit 30 --json"""
+
+
+@click.command("stats", epilog=_EXAMPLE)
+@click.argument("run", type=RunName(), required=False)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many of the newest days, the largest and the slowest.",
+)
+@json_option
+@store_option
+@color_option
+def command(run: str | None, limit: int, as_json: bool, store: str | None, no_color: bool) -> None:
+    """Show figures of the store, or of one run: checkpoints over time, sizes, evidence, failures, slowest steps.
+
+    What no longer counts is counted too, as it happened. Large values are not in the sizes.
+    """
+    figures = waited(store_figures(opened_store(store), run, limit=limit))
+    if as_json:
+        write(f"{json_text(figures_document(figures), indent=2)}\n")
+        return
+    write("".join(f"{escaped(line)}\n" for line in figures_lines(figures, run)))
+    for header, rows, wrapped in figures_tables(figures, limit):
+        write("\n")
+        show_table(header, rows, wrapped=wrapped, no_color=no_color)
