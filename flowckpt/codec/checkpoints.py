@@ -18,6 +18,7 @@ from flowckpt.codec.results import (
     Blobs,
     checked_extra,
     decode_error,
+    decode_result,
     encode_error,
     encode_result,
     encode_time,
@@ -53,7 +54,10 @@ def encode_head(data: CheckpointData, previous: CheckpointData | None = None) ->
 
     Raises:
         EncodingError: a value in it is not of the closed set.
+        UnsupportedSchemaError: it is of a newer version than this program can write.
     """
+    if data.schema_version != SCHEMA_VERSION:
+        check_schema(data.schema_version)
     head: dict[str, Json] = {
         "sequence": data.sequence,
         "checkpoint_id": data.checkpoint_id,
@@ -107,6 +111,7 @@ def says_only_its_place(data: CheckpointData, previous: CheckpointData) -> bool:
         or data.held_output is not None
         or data.held_snapshot is not None
         or data.status is not STATUS_OF_REASON[data.reason]
+        or data.schema_version != SCHEMA_VERSION
     ) and _carries_the_same(data, previous)
 
 
@@ -211,6 +216,29 @@ def export_document(data: CheckpointData) -> dict[str, Json]:
         "saved_at": encode_time(data.saved_at),
         **data.extra,
     }
+
+
+def read_export(document: Json) -> CheckpointData:
+    """Return the checkpoint of an export: the opposite of `export_document`.
+
+    Args:
+        document: the parsed export; it is not changed.
+
+    Raises:
+        UnsupportedSchemaError: it is of a newer version than this program can read, or of none.
+        DecodingError: it is not the export of a checkpoint.
+    """
+    if not isinstance(document, Mapping) or "schema_version" not in document or "step_results" not in document:
+        raise DecodingError(f"this is no export of a checkpoint: {document!r:.120}")
+    check_schema(document["schema_version"])
+    found = document["step_results"]
+    if not isinstance(found, list):
+        raise DecodingError(f"step_results of an export is an array, not {found!r:.80}", place="step_results")
+    head = {name: document[name] for name in document if name not in ("schema_version", "step_results")}
+    for name in ("snapshot", "output", "error"):
+        if head.get(name) is None:
+            head.pop(name, None)
+    return decode_head(head, [decode_result(each)[0] for each in found])
 
 
 def result_document(result: StepResult) -> dict[str, Json]:

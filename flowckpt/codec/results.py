@@ -229,6 +229,8 @@ def encode_error(error: StepError) -> Json:
         document["tries"] = error.tries
     if error.causes:
         document["causes"] = list(error.causes)
+    if error.extra:
+        document.update(checked_extra(error.extra))
     return document
 
 
@@ -242,7 +244,11 @@ def decode_error(document: Json) -> StepError:
         document.get("path", ""),
         document.get("tries", 1),
         tuple(document.get("causes", ())),
+        {} if document.keys() <= _KNOWN_OF_ERROR else {k: document[k] for k in document if k not in _KNOWN_OF_ERROR},
     )
+
+
+_KNOWN_OF_ERROR = {"type", "message", "bases", "traceback", "path", "tries", "causes"}
 
 
 def encode_time(moment: datetime) -> str:

@@ -100,7 +100,7 @@ class CheckpointStore(Protocol):
         ...
 
 
-class FiltersCheckpoints(Protocol):
+class FiltersCheckpoints(CheckpointStore, Protocol):
     """A store that picks checkpoints itself: two of the five methods, with keywords. Ask with `filters_checkpoints`.
 
     What is picked is part of what the run is now. What an attempt left behind, `ListsAttempts` and `KeepsAttempts` tell.

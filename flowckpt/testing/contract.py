@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -33,7 +34,7 @@ from uuid import UUID
 import attrs
 import pytest
 
-from flowckpt.checkpoint import CheckpointData, Reason, Status, StepError, StepResult
+from flowckpt.checkpoint import Reason, Status, StepError, StepResult
 from flowckpt.errors import (
     CheckpointNotFoundError,
     EncodingError,
@@ -53,9 +54,11 @@ from flowckpt.stores.base import (
     ReadsAttempts,
     ReceivesRuns,
 )
+from flowckpt.stores.base import CheckpointStore, DeletesCheckpoints, ListsRuns, OwnsRuns
+from flowckpt.testing.ability_contract import AbilityContract
+from flowckpt.testing.store_under_test import NOON, RUN, checkpoint, results, same
 
-RUN = "run-1"
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+__all__ = ["EXACT", "HOSTILE_IDS", "NOON", "RUN", "CheckpointStoreContract", "checkpoint", "results", "same"]
 
 EXACT: tuple[Any, ...] = (
     None,
@@ -131,85 +134,8 @@ HOSTILE_IDS = (
 """Run ids that are also something else somewhere; each must be a run of its own."""
 
 
-def results(*outputs: Any, first: int = 1) -> list[StepResult]:
-    """Return one result an output, named `step-1`, `step-2` ….
-
-    Args:
-        *outputs: what the steps returned.
-        first: the number of the first of them.
-    """
-    return [StepResult(f"step-{first + index}", output=output) for index, output in enumerate(outputs)]
-
-
-def checkpoint(
-    sequence: int = 1, steps: Sequence[StepResult] = (), *, checkpoint_id: str | None = None, **fields: Any
-) -> CheckpointData:
-    """Return a checkpoint with the given parts and plain ones elsewhere.
-
-    Args:
-        sequence: its place in the run.
-        steps: the whole history.
-        checkpoint_id: its id; `c1`, `c2` … after the sequence where not given.
-        **fields: further fields of `CheckpointData`.
-    """
-    given = {"workflow_name": "etl", "inputs_hash": "sha256:v1:00", "saved_at": NOON, **fields}
-    return CheckpointData(checkpoint_id or f"c{sequence}", step_results=steps, sequence=sequence, **given)
-
-
-def same(left: Any, right: Any) -> bool:
-    """Tell whether two values are equal in value and in type, all the way down; NaN equals NaN here.
-
-    Args:
-        left: one value.
-        right: the other one.
-    """
-    if type(left) is not type(right):
-        return False
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    if isinstance(left, dict):
-        return len(left) == len(right) and all(map(same, left.items(), right.items()))
-    if isinstance(left, float):
-        return repr(left) == repr(right)
-    if isinstance(left, datetime | time):
-        return left.isoformat() == right.isoformat() and repr(left) == repr(right)
-    return bool(left == right)
-
-
-class CheckpointStoreContract:
+class CheckpointStoreContract(AbilityContract):
     """What every store promises; subclass it with `make_store`, and `reopen` where a store outlives its object."""
-
-    def make_store(self) -> CheckpointStore:
-        """Return a new, empty store. Called once a test."""
-        raise NotImplementedError
-
-    def reopen(self, store: CheckpointStore) -> CheckpointStore:
-        """Return another door to what the store holds, as a second process has it; the first one stays open.
-
-        Args:
-            store: what `make_store` returned.
-        """
-        return store
-
-    @pytest.fixture
-    def store(self) -> CheckpointStore:
-        """The store under test, empty."""
-        return self.make_store()
-
-    def able(self, store: CheckpointStore, ability: Any) -> Any:
-        """Return the store as one that has an ability, or skip the test.
-
-        Args:
-            store: the store.
-            ability: one of the protocols of `flowckpt.stores.base`.
-        """
-        if not isinstance(store, ability):
-            pytest.skip(f"{type(store).__name__} has not the ability {ability.__name__}")
-        return store
-
-    async def shown(self, store: CheckpointStore, run: str = RUN) -> list[tuple[int, str]]:
-        """Return sequence and id of each checkpoint, as the store lists them through another door."""
-        return [(ref.sequence, ref.checkpoint_id) for ref in await self.reopen(store).list_checkpoints(run)]
 
     # --- what is not there -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,119 @@
+"""What the conformance tests of the store port stand on: the store under test, and records to save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, time
+from typing import Any
+
+import pytest
+
+from flowckpt.checkpoint import CheckpointData, StepResult
+from flowckpt.stores.base import CheckpointStore
+
+RUN = "run-1"
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def results(*outputs: Any, first: int = 1) -> list[StepResult]:
+    """Return one result an output, named `step-1`, `step-2` ….
+
+    Args:
+        *outputs: what the steps returned.
+        first: the number of the first of them.
+    """
+    return [StepResult(f"step-{first + index}", output=output) for index, output in enumerate(outputs)]
+
+
+def checkpoint(
+    sequence: int = 1, steps: Sequence[StepResult] = (), *, checkpoint_id: str | None = None, **fields: Any
+) -> CheckpointData:
+    """Return a checkpoint with the given parts and plain ones elsewhere.
+
+    Args:
+        sequence: its place in the run.
+        steps: the whole history.
+        checkpoint_id: its id; `c1`, `c2` … after the sequence where not given.
+        **fields: further fields of `CheckpointData`.
+    """
+    given = {"workflow_name": "etl", "inputs_hash": "sha256:v1:00", "saved_at": NOON, **fields}
+    return CheckpointData(checkpoint_id or f"c{sequence}", step_results=steps, sequence=sequence, **given)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Tell whether two values are equal in value and in type, all the way down; NaN equals NaN here.
+
+    Args:
+        left: one value.
+        right: the other one.
+    """
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return len(left) == len(right) and all(map(same, left.items(), right.items()))
+    if isinstance(left, float):
+        return repr(left) == repr(right)
+    if isinstance(left, datetime | time):
+        return left.isoformat() == right.isoformat() and repr(left) == repr(right)
+    return bool(left == right)
+
+
+CLAIM: Mapping[str, Any] = {"evidence_type": "file_sha256", "description": "the report", "expected": {}}
+"""A claim as a record holds it."""
+
+
+def claimed(outcome: str | None, name: str = "step", *claims: str, **fields: Any) -> StepResult:
+    """Return a result with claims.
+
+    Args:
+        outcome: what they came to together; None where nobody asked.
+        name: the step's name.
+        *claims: the answers to each; one claim with the outcome as its answer where not given.
+        **fields: further fields of the result.
+    """
+    answers = claims or ((outcome,) if outcome else ())
+    said: dict[str, Any] = {
+        "pack": {"evidence": [CLAIM] * max(1, len(answers)), "require_all": True},
+        "verdicts": [{"status": answer, "verified_at": "2026-01-01T12:00:00Z"} for answer in answers],
+    }
+    if outcome is not None:
+        said["outcome"] = outcome
+    return StepResult(name, evidence=said, **fields)
+
+
+class StoreUnderTest:
+    """How the tests get at a store; the methods that a subclass of the contract writes stand here."""
+
+    def make_store(self) -> CheckpointStore:
+        """Return a new, empty store. Called once a test."""
+        raise NotImplementedError
+
+    def reopen(self, store: CheckpointStore) -> CheckpointStore:
+        """Return another door to what the store holds, as a second process has it; the first one stays open.
+
+        Args:
+            store: what `make_store` returned.
+        """
+        return store
+
+    @pytest.fixture
+    def store(self) -> CheckpointStore:
+        """The store under test, empty."""
+        return self.make_store()
+
+    def able(self, store: CheckpointStore, ability: Any) -> Any:
+        """Return the store as one that has an ability, or skip the test.
+
+        Args:
+            store: the store.
+            ability: one of the protocols of `flowckpt.stores.base`.
+        """
+        if not isinstance(store, ability):
+            pytest.skip(f"{type(store).__name__} has not the ability {ability.__name__}")
+        return store
+
+    async def shown(self, store: CheckpointStore, run: str = RUN) -> list[tuple[int, str]]:
+        """Return sequence and id of each checkpoint, as the store lists them through another door."""
+        return [(ref.sequence, ref.checkpoint_id) for ref in await self.reopen(store).list_checkpoints(run)]
