@@ -252,6 +252,27 @@ class AbilityContract(FiguresContract):
         assert list(await listing.list_attempt(RUN, 3)) == []
         assert list(await listing.list_attempt("no-such-run", 1)) == []
 
+    async def test_what_a_later_attempt_deleted_is_not_among_what_an_attempt_saved(
+        self, store: CheckpointStore
+    ) -> None:
+        listing, keeping = self.able(store, ListsAttempts), self.able(store, KeepsAttempts)
+        deleting, owning = self.able(store, DeletesCheckpoints), self.able(store, OwnsRuns)
+        for sequence in (1, 2, 3):
+            await store.save(RUN, checkpoint(sequence))
+        await owning.release(RUN)
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(4, attempt=2))
+        for name in ("c1", "c3"):
+            assert await deleting.delete_checkpoint(RUN, name)
+        await owning.release(RUN)
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(5, results("anew"), attempt=3))
+        await owning.release(RUN)
+        assert [each.sequence for each in await listing.list_attempt(RUN, 1)] == [2]
+        found = await keeping.load_attempt(RUN, 1)
+        assert found is not None
+        assert found.sequence == 2
+
     async def test_attempts_may_leave_numbers_out_and_one_that_wrote_nothing_is_none(
         self, store: CheckpointStore
     ) -> None:

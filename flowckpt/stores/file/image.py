@@ -83,6 +83,13 @@ class RunImage:
             sequence: its sequence.
         """
         return sequence in self._deleted
+    def forget_deleted(self, later: RunImage) -> None:
+        """Leave out the checkpoints that the run has deleted since.
+
+        Args:
+            later: the run as it was read later.
+        """
+        self._deleted |= later._deleted
 
     def data(self, index: int, fetch: Fetch) -> CheckpointData:
         """Return a checkpoint.

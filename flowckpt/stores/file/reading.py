@@ -46,8 +46,7 @@ class ReadableRuns(Location):
 
     def latest_of_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
         """Return the last checkpoint of an attempt, as the attempt left it."""
-        image = self.image(workflow_id, attempt + 1)
-        latest = self.latest(workflow_id, image)
+        latest = self.latest(workflow_id, self._image_left_by(workflow_id, attempt))
         return latest if latest is not None and latest.attempt == attempt else None
 
     def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
@@ -87,7 +86,16 @@ class ReadableRuns(Location):
 
     def references_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first, as the attempt left them."""
-        return [each for each in self.image(workflow_id, attempt + 1).references() if each.attempt == attempt]
+        return [each for each in self._image_left_by(workflow_id, attempt).references() if each.attempt == attempt]
+
+    def _image_left_by(self, workflow_id: str, attempt: int) -> RunImage:
+        """Read a run as an attempt left it, but for the checkpoints that later ones deleted."""
+        now = self.image(workflow_id)
+        if now.records and now.records[-1].segment == attempt:
+            return now
+        image = self.image(workflow_id, attempt + 1)
+        image.forget_deleted(now)
+        return image
 
     def data_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
         """Return the checkpoints of an attempt whole, oldest first, without those that were deleted since."""

@@ -1,0 +1,209 @@
+"""References, selections, deletions, shared values and words of begun steps, as far as stores differ there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from flowckpt.filesystem import PosixFileSystem
+from flowckpt.stores import (
+    FileCheckpointStore,
+    MemoryCheckpointStore,
+    PostgresCheckpointStore,
+    SqliteCheckpointStore,
+    filters_checkpoints,
+)
+from flowckpt.testing.contract import RUN, checkpoint, results
+from flowckpt.testing.store_under_test import claimed
+from tests.postgres import postgres  # noqa: F401 - a fixture
+
+# --- who takes the keywords --------------------------------------------------------------------------------------------
+
+
+class Plain:
+    async def load_latest(self, workflow_id): ...
+
+    async def list_checkpoints(self, workflow_id): ...
+
+
+class Half(Plain):
+    async def load_latest(self, workflow_id, *, attempt=None): ...
+
+
+def test_a_store_takes_the_keywords_only_where_both_methods_have_them_all():
+    assert filters_checkpoints(MemoryCheckpointStore())
+    assert not filters_checkpoints(Plain())
+    assert not filters_checkpoints(Half())
+    assert not filters_checkpoints(object())
+
+
+# --- deleting --------------------------------------------------------------------------------------------------------
+
+
+class Counting(PosixFileSystem):
+    def __init__(self):
+        self.reads = 0
+
+    def read(self, file, size, offset):
+        self.reads += 1
+        return super().read(file, size, offset)
+
+
+async def test_an_owner_that_deletes_again_and_again_reads_its_run_once(tmp_path):
+    filesystem = Counting()
+    store = FileCheckpointStore(tmp_path, filesystem=filesystem)
+    await store.acquire(RUN)
+    await store.save(RUN, checkpoint(1))
+    assert not await store.delete_checkpoint(RUN, "none")
+    filesystem.reads = 0
+    for sequence in range(2, 30):
+        await store.save(RUN, checkpoint(sequence))
+        assert await store.delete_checkpoint(RUN, f"c{sequence - 1}")
+        assert not await store.delete_checkpoint(RUN, "none")
+    assert filesystem.reads == 0
+    assert [each.sequence for each in await store.list_checkpoints(RUN)] == [29]
+
+
+# --- what the database says ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def database(tmp_path):
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def query(database):
+    def ask(statement):
+        connection = sqlite3.connect(database)
+        connection.execute("PRAGMA foreign_keys = ON")
+        with connection:
+            rows = connection.execute(statement).fetchall()
+        connection.close()
+        return rows
+
+    return ask
+
+
+@pytest.mark.parametrize("wrong", ["1", "NULL"])
+async def test_the_check_finds_a_column_that_says_else_of_the_evidence_than_the_results(database, query, wrong):
+    store = SqliteCheckpointStore(database)
+    await store.save(RUN, checkpoint(1, [claimed("failed", "a")]))
+    query(f"UPDATE checkpoints SET verified = {wrong}")
+    (finding,) = await store.check(RUN)
+    assert finding.severity == "corrupt"
+    assert "verified" in finding.detail
+    store.close()
+
+
+async def test_picking_checkpoints_of_an_attempt_uses_an_index(database, query):
+    store = SqliteCheckpointStore(database)
+    await store.save(RUN, checkpoint(1))
+    store.close()
+    (row,) = query(
+        "EXPLAIN QUERY PLAN SELECT sequence FROM checkpoints WHERE run = 1 AND attempt = 1 AND sequence <= 9 "
+        "AND deleted_at IS NULL AND reason = 'step' AND verified = 1 ORDER BY sequence DESC LIMIT 3"
+    )
+    assert "checkpoints_by_attempt" in row[-1]
+    assert "SCAN" not in row[-1]
+
+
+async def share_in(store):
+    """Save a run with a large value, and another one that shares it."""
+    await store.save("source", checkpoint(1, results("x" * 100_000)))
+    source = await store.load_latest("source")
+    blob = source.step_results[0].held_output
+    await store.acquire("target")
+    await store.share_values("source", "target", {blob.digest: blob.size})
+    await store.save("target", source)
+    for run in ("source", "target"):
+        await store.release(run)
+
+
+async def test_a_shared_value_is_one_row_which_goes_with_the_last_run_that_names_it(database, query):
+    store = SqliteCheckpointStore(database)
+    await share_in(store)
+    assert query("SELECT count(*) FROM blob_contents") == [(1,)]
+    await store.clear("source")
+    assert query("SELECT count(*) FROM blob_contents") == [(1,)]
+    await store.clear("target")
+    assert query("SELECT count(*) FROM blob_contents") == [(0,)]
+    store.close()
+
+
+async def test_a_shared_value_in_postgresql_is_one_row_too(postgres):  # noqa: F811
+    store = PostgresCheckpointStore(postgres.url(), schema="sharing", allow_unsafe=True)
+    try:
+        await share_in(store)
+        count = "SELECT count(*) FROM sharing.blob_contents"
+        assert postgres.execute(count) == [(1,)]
+        await store.clear("target")
+        assert postgres.execute(count) == [(1,)]
+        await store.clear("source")
+        assert postgres.execute(count) == [(0,)]
+    finally:
+        store.close()
+        postgres.execute("DROP SCHEMA sharing CASCADE")
+
+
+# --- word of begun steps beside a database -----------------------------------------------------------------------------
+
+
+async def test_a_run_that_came_to_its_end_leaves_no_file_beside_the_database(tmp_path, database):
+    store = SqliteCheckpointStore(database)
+    await store.acquire(RUN)
+    store.note_begun(RUN, "a")
+    (file,) = (tmp_path / "runs.db-begun").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    await store.save(RUN, checkpoint(1, results("a")))
+    await store.release(RUN)
+    assert list((tmp_path / "runs.db-begun").iterdir()) == []
+    await store.acquire(RUN)
+    store.note_begun(RUN, "b")
+    await store.release(RUN)
+    assert await SqliteCheckpointStore(database).begun_steps(RUN) == (2, ("b",))
+    await store.clear(RUN)
+    assert list((tmp_path / "runs.db-begun").iterdir()) == []
+
+
+async def test_notes_never_raise_where_the_directory_cannot_be_had(tmp_path, database):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "runs.db-begun").symlink_to(tmp_path / "elsewhere")
+    store = SqliteCheckpointStore(database)
+    await store.acquire(RUN)
+    store.note_begun(RUN, "a")
+    assert await store.begun_steps(RUN) == (0, ())
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    await store.save(RUN, checkpoint(1))
+    store.close()
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from flowckpt.stores import SqliteCheckpointStore
+from flowckpt.testing.contract import checkpoint
+
+async def main():
+    store = SqliteCheckpointStore(sys.argv[1])
+    await store.acquire("run-1")
+    await store.save("run-1", checkpoint(1))
+    store.note_begun("run-1", "train")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_process_leaves_word_beside_the_database(database):
+    done = subprocess.run([sys.executable, "-c", KILLED, database], check=False, env={**os.environ})
+    assert done.returncode == -signal.SIGKILL
+    store = SqliteCheckpointStore(database)
+    assert await store.begun_steps(RUN) == (1, ("train",))
+    assert (await store.acquire(RUN)).attempt == 2
+    store.close()
