@@ -77,9 +77,9 @@ def figures_lines(figures: StoreFigures, workflow_id: str | None) -> list[str]:
     lines += [f"checkpoints: {figures.checkpoints:,}, {size}", f"executed steps: {figures.steps:,}"]
     claims = figures.all_claims
     if claims.total:
-        lines.append(f"evidence: {claims.total:,} claims, {claims.verified:,} held ({_rate(claims)})")
+        lines.append(f"claims: {claims.total:,}, of which {claims.verified:,} held ({_rate(claims)})")
     else:
-        lines.append("evidence: none")
+        lines.append("claims: none")
     lines += [f"left out, as its record is damaged: {each}" for each in figures.unreadable]
     return lines
 
