@@ -110,8 +110,9 @@ class StepFigures:
 class StoreFigures:
     """What a store holds, or one run of it. What no longer counts is counted too: it happened.
 
-    Deleted checkpoints are not. A result counts once, for the attempt that executed it, so not in a fork. Sizes are
-    those of the records; large values lie elsewhere and are not in them.
+    Deleted checkpoints are not. A result counts once, for the attempt that executed it, so not in a fork; a step that is
+    made of steps (a map, a group, a child workflow) only by these and by its claims. Sizes are those of the records;
+    large values lie elsewhere and are not in them.
 
     Attributes:
         statuses: how many runs stand where.

@@ -21,7 +21,7 @@ from flowckpt.checkpoint.figures import (
     failures_in_order,
 )
 from flowckpt.checkpoint.reference import CheckpointRef, RunInfo
-from flowckpt.checkpoint.result import StepResult
+from flowckpt.checkpoint.result import COMPOSITES, StepResult
 from flowckpt.checkpoint.verified import recorded_claims
 
 
@@ -116,10 +116,11 @@ class Tally:
             self._checkpoints = largest_checkpoints([*self._checkpoints, reference], self._limit)
 
     def _add_result(self, workflow_name: str, result: StepResult) -> None:
-        self._steps += 1
-        self._durations[workflow_name, result.path].append(result.duration_ms)
-        if not result.success:
-            self._failed_steps["" if result.error is None else result.error.type] += 1
+        if result.step_type not in COMPOSITES:
+            self._steps += 1
+            self._durations[workflow_name, result.path].append(result.duration_ms)
+            if not result.success:
+                self._failed_steps["" if result.error is None else result.error.type] += 1
         for claim, answer in recorded_claims(result.evidence) if result.evidence is not None else ():
             kind = claim.get("evidence_type") if isinstance(claim, dict) else ""
             self._claims[str(kind)][str(answer.get("status"))] += 1

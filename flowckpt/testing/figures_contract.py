@@ -81,6 +81,7 @@ class FiguresContract(StoreUnderTest):
             claimed("cannot_tell", "a", "timed_out", attempt=2, duration_ms=20.0),
             claimed(None, "a", attempt=2, duration_ms=60.0),
             StepResult("slow", attempt=2, duration_ms=90.0),
+            StepResult("all", "map", attempt=2, duration_ms=900.0, success=False, error=error),
         ]
         later = NOON + timedelta(days=1)
         await store.save(run, checkpoint(3, second[:3], attempt=2))

@@ -35,7 +35,9 @@ CLAIM = {
     "captured": {"at": "2026-11-20T15:30:01+00:00", "signature": [1, 2, 3, 4, 5], "facts": {}, **NEW},
     **NEW,
 }
-ERROR = StepError("shop.OutOfStock", "no row «x»", ("shop.OutOfStock", "ValueError"), "Traceback …", "a%2Fb[1]", 2, NEW)
+ERROR = StepError(
+    "shop.OutOfStock", "no row «x»", ("shop.OutOfStock", "ValueError"), "Traceback …", "a%2Fb[1]", 2, ("a%2Fb[1]",), NEW
+)
 
 FETCHED = StepResult(
     "fetch",
@@ -73,6 +75,8 @@ FAILED = StepResult(
         "verdicts": [{"status": "failed", "verified_at": "2026-11-20T15:30:04Z", "error": "it is missing"}],
     },
 )
+PAGE = StepResult("pages", output=3, duration_ms=2, path="pages/[0]", attempt=2, started_at=at(4))
+PAGES = StepResult("pages", "map", output=[3], duration_ms=3, attempt=2, started_at=at(4))
 LOADED = StepResult("load", output=LARGE, duration_ms=3, started_at=at(5), attempt=4)
 
 BASE = CheckpointData(
@@ -118,18 +122,20 @@ ATTEMPTS = {
     ],
     2: [  # goes back behind "mine"
         _saved(8, 2, Reason.STARTED, "@started.2", _TWO, evidence=_RECHECKED),
-        _saved(9, 2, Reason.FAILED, "@failed", [*_TWO, FAILED], error=ERROR, extra=NEW),
+        _saved(9, 2, Reason.STEP, "pages", [*_TWO, PAGE, PAGES]),
+        _saved(10, 2, Reason.ROLLBACK, "@rollback", [*_TWO, PAGE, PAGES, FAILED], in_flight=("make",)),
+        _saved(11, 2, Reason.FAILED, "@failed", [*_TWO, PAGE, PAGES, FAILED], error=ERROR, extra=NEW),
     ],
-    3: [_saved(10, 3, Reason.CANCELLED, "@cancelled", _TWO, status=Status.CANCELLED)],
+    3: [_saved(12, 3, Reason.CANCELLED, "@cancelled", _TWO, status=Status.CANCELLED)],
     4: [
-        _saved(11, 4, Reason.STEP, "load", [*_TWO, LOADED], inputs={"source": Path("other.csv"), "limit": 2**70}),
-        _saved(12, 4, Reason.COMPLETED, "@completed", [*_TWO, LOADED], output=(LARGE, 1)),
+        _saved(13, 4, Reason.STEP, "load", [*_TWO, LOADED], inputs={"source": Path("other.csv"), "limit": 2**70}),
+        _saved(14, 4, Reason.COMPLETED, "@completed", [*_TWO, LOADED], output=(LARGE, 1)),
     ],
 }
 DELETED = "@every.1"
 LIVE = [
     data
-    for attempt, kept in ((1, 5), (2, 8), (3, 10), (4, 12))
+    for attempt, kept in ((1, 5), (2, 8), (3, 12), (4, 14))
     for data in ATTEMPTS[attempt]
     if data.sequence <= kept and data.checkpoint_id != DELETED
 ]

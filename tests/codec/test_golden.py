@@ -148,7 +148,7 @@ async def test_a_store_that_a_release_wrote_is_read_in_every_field(tmp_path, ver
     assert (info.status, info.steps, info.attempt, info.tags) == ("completed", 3, LAST, {"team": "data"})
     assert [finding.severity for finding in await store.check()] == ["ok"]
     figures = await store.figures()
-    assert (figures.checkpoints, figures.steps) == (11, 5)
+    assert (figures.checkpoints, figures.steps) == (13, 6)
     assert [(each.error_type, each.steps, each.attempts) for each in figures.failures] == [("shop.OutOfStock", 1, 1)]
     store.close()
 
@@ -158,8 +158,8 @@ async def test_a_store_that_a_release_wrote_is_read_in_every_field(tmp_path, ver
 async def test_a_run_that_a_release_wrote_goes_on_with_its_history_byte_for_byte(tmp_path, version, kind):
     store = STORES[kind](tmp_path, version)
     lease = await store.acquire(RUN)
-    assert (lease.attempt, lease.last_sequence, lease.latest) == (LAST + 1, 12, LIVE[-1])
-    again = attrs.evolve(lease.latest, sequence=13, attempt=LAST + 1, checkpoint_id="later", extra=NEW)
+    assert (lease.attempt, lease.last_sequence, lease.latest) == (LAST + 1, 14, LIVE[-1])
+    again = attrs.evolve(lease.latest, sequence=15, attempt=LAST + 1, checkpoint_id="later", extra=NEW)
     await store.save(RUN, again)
     await store.release(RUN)
     loaded = await store.load_latest(RUN)

@@ -18,6 +18,7 @@ from flowckpt.checkpoint.figures import (
     days_in_order,
     failures_in_order,
 )
+from flowckpt.checkpoint.result import COMPOSITES
 from flowckpt.stores.sql.database import Row, Session
 from flowckpt.stores.sql.leases import OWNER_COLUMNS, holder_of
 from flowckpt.stores.sql.references import REFERENCE, reference_of
@@ -52,19 +53,21 @@ GROUP BY error_type
 """
 _FAILED_STEPS = """
 SELECT COALESCE(error_type, ''), count(*) FROM step_results t
-WHERE NOT success AND executed_in = attempt{one} GROUP BY 1
+WHERE NOT success AND executed_in = attempt AND {simple}{one} GROUP BY 1
 """
 _CLAIMS = """
 SELECT e.evidence_type, COALESCE(e.status, ''), count(*) FROM evidence e
 JOIN step_results t ON t.run = e.run AND t.attempt = e.attempt AND t.position = e.position
 WHERE t.executed_in = t.attempt{one} GROUP BY 1, 2
 """
-_STEPS = "SELECT count(*) FROM step_results t WHERE executed_in = attempt{one}"
+_STEPS = "SELECT count(*) FROM step_results t WHERE executed_in = attempt AND {simple}{one}"
 _SLOWEST = """
 SELECT r.workflow_name, t.path, count(*), {median}, max(t.duration_ms)
-FROM step_results t JOIN runs r ON r.run = t.run WHERE t.executed_in = t.attempt{one}
+FROM step_results t JOIN runs r ON r.run = t.run WHERE t.executed_in = t.attempt AND {simple}{one}
 GROUP BY r.workflow_name, t.path ORDER BY 4 DESC, 5 DESC, r.workflow_name, t.path LIMIT ?
 """
+
+_SIMPLE = f"step_type NOT IN ({', '.join(repr(name) for name in sorted(COMPOSITES))})"
 
 
 def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, limit: int) -> StoreFigures | None:
@@ -86,7 +89,13 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
         one = f" AND t.run = {int(found[0][0])}"
     day, median = dialect.words["day"], dialect.words["median"]
     # Those of the schema are of one column each.
-    words = {"one": one, "day": day, "started_day": day.replace("saved_at", "started_at"), "median": median}
+    words = {
+        "one": one,
+        "day": day,
+        "started_day": day.replace("saved_at", "started_at"),
+        "median": median,
+        "simple": _SIMPLE,
+    }
 
     def rows(statement: str, *parameters: int) -> list[Row]:
         for word, text in words.items():
