@@ -92,11 +92,13 @@ class AbilityContract(FiguresContract):
     # --- forms of other versions -----------------------------------------------------------------------------------
 
     async def test_a_checkpoint_of_a_newer_form_is_refused_and_nothing_is_written(self, store: CheckpointStore) -> None:
-        for sequence in (1, 2, 3):  # the first, the second and the others are written in different ways
+        first = checkpoint(1)
+        for sequence in (1, 2, 3):  # one that says only its place is written in another way than the first
+            data = attrs.evolve(first, sequence=sequence, checkpoint_id=f"c{sequence}")
             with pytest.raises(UnsupportedSchemaError) as refused:
-                await store.save(RUN, checkpoint(sequence, schema_version=SCHEMA_VERSION + 1))
+                await store.save(RUN, attrs.evolve(data, schema_version=SCHEMA_VERSION + 1))
             assert (refused.value.found, refused.value.supported) == (SCHEMA_VERSION + 1, SCHEMA_VERSION)
-            await store.save(RUN, checkpoint(sequence))
+            await store.save(RUN, data)
         assert await self.shown(store) == [(3, "c3"), (2, "c2"), (1, "c1")]
 
     async def test_fields_that_nobody_knows_are_kept_wherever_they_stand_also_when_they_are_saved_again(
@@ -115,9 +117,11 @@ class AbilityContract(FiguresContract):
         await store.save(RUN, data)
         for run in ("copy", "copy of the copy"):
             loaded = await self.reopen(store).load_latest(RUN if run == "copy" else "copy")
+            assert loaded is not None
             assert loaded == data
             await store.save(run, loaded)
         loaded = await self.reopen(store).load_latest("copy of the copy")
+        assert loaded is not None
         assert loaded == data
         assert loaded.error is not None
         assert loaded.error.extra == loaded.step_results[1].error.extra == new  # type: ignore[union-attr]
@@ -150,13 +154,14 @@ class AbilityContract(FiguresContract):
         door: Any = self.reopen(store)
         every = await door.list_checkpoints(RUN)
         assert [each.sequence for each in every] == [8, 7, 6, 5, 2, 1]
-        chosen = (None, 1, 2, 3), (None, Reason.STEP, "started", Reason.FAILED), (None, True, False), (None, 0, 1, 3, 9)
+        chosen = (None, 1, 2, 3), (None, Reason.STEP, "started", Reason.FAILED), (None, True, False), (None, 0, 1, 5, 9)
         for attempt, reason, verified, limit in itertools.product(*chosen):
             given: dict[str, Any] = {"attempt": attempt, "reason": reason, "verified": verified, "limit": limit}
             assert list(await door.list_checkpoints(RUN, **given)) == Selection(**given).of(every), given
         assert [each.sequence for each in await door.list_checkpoints(RUN, attempt=1, reason="step")] == [2]
         assert [each.sequence for each in await door.list_checkpoints(RUN, verified=True, limit=2)] == [8, 7]
         assert [each.verified for each in await door.list_checkpoints(RUN, attempt=1)] == [True, None]
+        assert list(await door.list_checkpoints(RUN, verified=False)) == []
         assert list(await door.list_checkpoints("no-such-run", attempt=1)) == []
 
     async def test_the_newest_checkpoint_of_an_attempt_is_the_newest_of_it_that_counts(

@@ -74,6 +74,9 @@ class FiguresContract(StoreUnderTest):
         ]
         await store.save(run, checkpoint(1, first[:2]))
         await store.save(run, checkpoint(2, first, reason=Reason.FAILED, error=error))
+        if isinstance(store, DeletesCheckpoints):
+            await store.save(run, checkpoint(3, first, checkpoint_id="gone"))
+            await store.delete_checkpoint(run, "gone")
         await owning.release(run)
         await owning.acquire(run)
         second = [
@@ -84,10 +87,7 @@ class FiguresContract(StoreUnderTest):
             StepResult("all", "map", attempt=2, duration_ms=900.0, success=False, error=error),
         ]
         later = NOON + timedelta(days=1)
-        await store.save(run, checkpoint(3, second[:3], attempt=2))
-        await store.save(run, checkpoint(4, second, attempt=2, snapshot="x" * 5000))
-        await store.save(run, checkpoint(5, second, attempt=2, reason=Reason.COMPLETED, saved_at=later))
-        if isinstance(store, DeletesCheckpoints):
-            await store.save(run, checkpoint(6, second, attempt=2, reason=Reason.COMPLETED, checkpoint_id="gone"))
-            await store.delete_checkpoint(run, "gone")
+        await store.save(run, checkpoint(4, second[:3], attempt=2))
+        await store.save(run, checkpoint(5, second, attempt=2, snapshot="x" * 5000))
+        await store.save(run, checkpoint(6, second, attempt=2, reason=Reason.COMPLETED, saved_at=later))
         await owning.release(run)

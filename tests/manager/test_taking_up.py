@@ -167,6 +167,20 @@ async def test_the_last_verified_checkpoint_is_the_newest_whose_evidence_holds_n
     assert await start().get_last_verified_checkpoint("task") is None
 
 
+async def test_checkpoints_are_listed_by_type_and_by_whether_their_own_evidence_held(start, world):
+    manager = start()
+    first = await write(manager, world, "a", "one", 1)
+    (plain,) = await steps(manager, 2)
+    second = await write(manager, world, "b", "two", 3)
+    (world / "a").unlink()  # what holds now does not matter here
+    for each in (manager, start()):
+        every = [step.id for step in await each.list_checkpoints("task")]
+        assert every == [second, plain, first]
+        assert [step.id for step in await each.list_checkpoints("task", verified=True)] == [second, first]
+        assert [step.id for step in await each.list_checkpoints("task", verified=False)] == [plain]
+        assert [step.id for step in await each.list_checkpoints("task", 1, "write", verified=True)] == [second]
+
+
 async def test_a_claim_that_need_be_true_only_once_is_not_asked_again(start, world):
     (world / "lock").touch()
     manager = start()
