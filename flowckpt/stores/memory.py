@@ -280,6 +280,7 @@ class MemoryCheckpointStore:
         if run is not None and run.records:
             raise RunExistsError(workflow_id)
         self._runs.update(staged._runs)
+
     async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Let one run have large values of another; see `SharesValues`."""
         run, source = self._runs.get(workflow_id), self._runs.get(source_id)

@@ -22,8 +22,7 @@ one checkpoint) is tested where the store has the method, and skipped elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -34,7 +33,7 @@ from uuid import UUID
 import attrs
 import pytest
 
-from flowckpt.checkpoint import Reason, Status, StepError, StepResult
+from flowckpt.checkpoint import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.errors import (
     CheckpointNotFoundError,
     EncodingError,
@@ -44,17 +43,7 @@ from flowckpt.errors import (
     RunLockedError,
     SaveConflictError,
 )
-from flowckpt.stores.base import (
-    CheckpointStore,
-    DeletesCheckpoints,
-    KeepsAttempts,
-    ListsRuns,
-    NotesBeginnings,
-    OwnsRuns,
-    ReadsAttempts,
-    ReceivesRuns,
-)
-from flowckpt.stores.base import CheckpointStore, DeletesCheckpoints, ListsRuns, OwnsRuns
+from flowckpt.stores.base import CheckpointStore, DeletesCheckpoints, ListsRuns, OwnsRuns, ReadsAttempts, ReceivesRuns
 from flowckpt.testing.ability_contract import AbilityContract
 from flowckpt.testing.store_under_test import NOON, RUN, checkpoint, results, same
 
@@ -697,30 +686,6 @@ class CheckpointStoreContract(AbilityContract):
 
     # --- what attempts left behind -----------------------------------------------------------------------------------
 
-    async def test_what_an_attempt_left_behind_can_be_loaded_also_when_a_later_one_went_back(
-        self, store: CheckpointStore
-    ) -> None:
-        owning, keeping = self.able(store, OwnsRuns), self.able(store, KeepsAttempts)
-        old = results("a", "b", "c")
-        for sequence in (1, 2, 3):
-            await store.save(RUN, checkpoint(sequence, old[:sequence]))
-        assert await keeping.load_attempt(RUN, 2) is None
-        await owning.release(RUN)
-        await owning.acquire(RUN)
-        new = [*old[:1], *results("other", first=2)]
-        await store.save(RUN, checkpoint(4, new, attempt=2))
-        await owning.release(RUN)
-        await owning.acquire(RUN)
-        await store.save(RUN, checkpoint(5, results("anew"), attempt=3))
-        await owning.release(RUN)
-        keeping = self.able(self.reopen(store), KeepsAttempts)
-        for attempt, sequence, held in ((1, 3, old), (2, 4, new), (3, 5, results("anew"))):
-            found = await keeping.load_attempt(RUN, attempt)
-            assert found is not None
-            assert (found.sequence, found.attempt, list(found.step_results)) == (sequence, attempt, held)
-        assert await keeping.load_attempt(RUN, 4) is None
-        assert await keeping.load_attempt("no-such-run", 1) is None
-
     async def test_all_that_an_attempt_saved_can_be_read_also_when_a_later_one_went_back(
         self, store: CheckpointStore
     ) -> None:
@@ -796,28 +761,3 @@ class CheckpointStoreContract(AbilityContract):
         latest = await self.reopen(store).load_latest(RUN)
         assert latest is not None
         assert list(latest.step_results) == results("a")
-
-    async def test_what_was_begun_since_the_last_checkpoint_is_known_after_the_process_has_died(
-        self, store: CheckpointStore
-    ) -> None:
-        owning, noting = self.able(store, OwnsRuns), self.able(store, NotesBeginnings)
-        assert await noting.begun_steps(RUN) == (0, ())
-        await owning.acquire(RUN)
-        await store.save(RUN, checkpoint(1, []))
-        for path in ("a", "b[1]", "ü"):
-            noting.note_begun(RUN, path)
-        assert await self.able(self.reopen(store), NotesBeginnings).begun_steps(RUN) == (1, ("a", "b[1]", "ü"))
-        await store.save(RUN, checkpoint(2, results("a", "b")))
-        noting.note_begun(RUN, "c")
-        noting.note_begun("no-such-run", "d")
-        await owning.release(RUN)
-        lease = await owning.acquire(RUN)
-        assert await noting.begun_steps(RUN) == (1, ("c",))
-        noting.note_begun(RUN, "e")
-        assert await noting.begun_steps(RUN) == (lease.attempt, ("e",))
-        for number in range(5000):  # more than there is room for
-            noting.note_begun(RUN, f"some-step-with-a-name[{number}]")
-        attempt, begun = await noting.begun_steps(RUN)
-        assert attempt == lease.attempt
-        assert begun[:2] == ("e", "some-step-with-a-name[0]")
-        assert len(set(begun)) == len(begun) > 1000

@@ -83,6 +83,7 @@ class RunImage:
             sequence: its sequence.
         """
         return sequence in self._deleted
+
     def forget_deleted(self, later: RunImage) -> None:
         """Leave out the checkpoints that the run has deleted since.
 
