@@ -9,7 +9,6 @@ from flowckpt.stores.base import (
     CheckpointStore,
     ChecksIntegrity,
     DeletesCheckpoints,
-    FiltersCheckpoints,
     Finding,
     KeepsAttempts,
     Lease,
@@ -21,8 +20,8 @@ from flowckpt.stores.base import (
     ReceivesRuns,
     SharesValues,
     TellsFigures,
-    filters_checkpoints,
 )
+from flowckpt.stores.picking import FiltersCheckpoints, filters_checkpoints
 
 if TYPE_CHECKING:
     from flowckpt.stores.figures import store_figures

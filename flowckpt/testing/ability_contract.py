@@ -21,14 +21,13 @@ from flowckpt.errors import SettingError, UnsupportedSchemaError
 from flowckpt.stores.base import (
     CheckpointStore,
     DeletesCheckpoints,
-    FiltersCheckpoints,
     KeepsAttempts,
     ListsAttempts,
     NotesBeginnings,
     OwnsRuns,
     SharesValues,
-    filters_checkpoints,
 )
+from flowckpt.stores.picking import FiltersCheckpoints, filters_checkpoints
 from flowckpt.testing.figures_contract import FiguresContract
 from flowckpt.testing.store_under_test import CLAIM, NOON, RUN, checkpoint, claimed, results
 
