@@ -133,6 +133,7 @@ class Arrival:
         image = open_image(session, self._workflow_id, key)
         assert image is not None, "it was claimed just now"
         image.read_results(session, self._not_read)
+        image.blobs = {digest for (digest,) in session.execute(rows.NAMED_BLOBS, (image.run,))}
         return OwnedRun(database, image, attempt=attempt, writer=writer, fetch=self._not_read)
 
     def _not_read(self, digest: str, size: int) -> bytes:
