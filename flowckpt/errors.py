@@ -30,6 +30,8 @@ __all__ = [
     "ImportRefusedError",
     "InputError",
     "InputMismatchError",
+    "KeyFileError",
+    "KeyMissingError",
     "NestedLoopError",
     "RunExistsError",
     "RunLockedError",
@@ -48,10 +50,12 @@ __all__ = [
     "StoreAbilityError",
     "StoreSpecError",
     "TargetError",
+    "UnauthenticatedRecordError",
     "UnsupportedFilesystemError",
     "UnsupportedSchemaError",
     "WorkflowChangedError",
     "WorkflowDefinitionError",
+    "WrongKeyError",
 ]
 
 
@@ -136,7 +140,7 @@ class InputError(FlowckptError):
 
 
 class SettingError(FlowckptError):
-    """A trigger, a checkpoint manager or one of their calls is given a value that cannot be.
+    """A trigger, a checkpoint manager, a store or one of their calls is given a value that cannot be.
 
     Attributes:
         setting: the name of the argument.
@@ -679,6 +683,75 @@ class StoreAbilityError(FlowckptError):
         self.store = store
         self.ability = ability
         self.purpose = purpose
+
+
+class KeyFileError(FlowckptError):
+    """A key file is missing, is none, or is open to others than its owner.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, message: str, *, path: str, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.path = path
+
+
+class KeyMissingError(FlowckptError):
+    """A store or a record is sealed with a key, and none was given. Nothing is said about whether it is damaged.
+
+    Attributes:
+        workflow_id: the run.
+        key_id: which key it was sealed with; empty where that is not known.
+    """
+
+    def __init__(self, workflow_id: str, *, key_id: str = "") -> None:
+        which = f" {key_id}" if key_id else ""
+        super().__init__(
+            f"run {workflow_id!r} is in a store that is protected by a key{which}, and no key was given",
+            remedy="Name the key file: FLOWCKPT_KEY_FILE=FILE for the command, "
+            "FileCheckpointStore(…, key_file=FILE) in Python.",
+        )
+        self.workflow_id = workflow_id
+        self.key_id = key_id
+
+
+class WrongKeyError(FlowckptError):
+    """A record is sealed with another key than those at hand. Nothing is said about whether it is damaged.
+
+    Attributes:
+        workflow_id: the run.
+        key_id: which key it was sealed with.
+        known: the ids of the keys at hand, the newest first.
+    """
+
+    def __init__(self, workflow_id: str, *, key_id: str, known: Sequence[str]) -> None:
+        super().__init__(
+            f"run {workflow_id!r} is sealed with key {key_id}; the key file has {', '.join(known)}",
+            remedy="Name the right key file, or add the old key behind the new one in it: old records need old keys.",
+        )
+        self.workflow_id = workflow_id
+        self.key_id = key_id
+        self.known = tuple(known)
+
+
+class UnauthenticatedRecordError(FlowckptError):
+    """A record was written without a key where each must prove that it was written with one.
+
+    Attributes:
+        workflow_id: the run.
+        location: which file, or which row or object.
+    """
+
+    def __init__(self, workflow_id: str, *, location: str) -> None:
+        super().__init__(
+            f"{location} of run {workflow_id!r} was written without a key, so whoever can write to the store may have "
+            "written it",
+            remedy="If the run is older than the key, look at it without the key, and then say that you trust it: "
+            f"'flowckpt trust {workflow_id}'. Else restore it from a backup.",
+        )
+        self.workflow_id = workflow_id
+        self.location = location
 
 
 class CheckpointStorageError(FlowckptError):

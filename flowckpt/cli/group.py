@@ -28,6 +28,8 @@ COMMANDS = {
     "copy": "Copy runs to another store.",
     "clear": "Remove a run with all its checkpoints.",
     "check": "Check the integrity of the store; changes nothing.",
+    "key": "Make a key file, put a new key in it, or show its keys.",
+    "trust": "Take a run for true that does not prove it with the key.",
     "completion": "Print the completion script of a shell.",
 }
 

@@ -10,11 +10,10 @@ import attrs
 from flowckpt.checkpoint import CheckpointData
 from flowckpt.cli.inputs import convert_inputs
 from flowckpt.cli.settings import StoreChoice
-from flowckpt.cli.stored_runs import latest_of
+from flowckpt.cli.stored_runs import latest_of, opened
 from flowckpt.cli.targets import recorded_target, typed_target
 from flowckpt.dsl import Workflow
 from flowckpt.stores.base import CheckpointStore
-from flowckpt.stores.opening import open_store
 
 
 @attrs.frozen
@@ -58,7 +57,7 @@ def recorded_run(
         TargetError: there is no such workflow.
         InputError: an input is unknown, or does not fit.
     """
-    store = open_store(choice.spec)
+    store = opened(choice)
     latest = latest_of(store, workflow_id)  # verified: what it names is imported
     moved_to = None
     if target is None:

@@ -15,8 +15,10 @@ from flowckpt.stores.opening import shown_spec
 
 DEFAULT_DIRECTORY = ".flowckpt"
 STORE_VARIABLE = "FLOWCKPT_STORE"
+KEY_FILE_VARIABLE = "FLOWCKPT_KEY_FILE"
+COMPRESSION_VARIABLE = "FLOWCKPT_COMPRESSION"
 
-_KEYS: dict[str, type] = {"store": str, "color": bool}
+_KEYS: dict[str, type] = {"store": str, "color": bool, "key_file": str, "compression": str}
 _TYPE_NAMES = {str: "text", bool: "true or false"}
 _SCHEMES_OF_PATHS = ("file", "sqlite")
 
@@ -28,10 +30,14 @@ class StoreChoice:
     Attributes:
         spec: its description, with an absolute path, so that a step that changes the directory changes nothing.
         given: what stands on the command line, where the next command would not find the same store without it.
+        key_file: the file with its keys, as an absolute path; None for none.
+        compression: how it packs what it writes.
     """
 
     spec: str
     given: str = ""
+    key_file: str | None = None
+    compression: str = "none"
 
     @property
     def shown(self) -> str:
@@ -55,13 +61,13 @@ def choose_store(
     environ = os.environ if environ is None else environ
     directory = Path.cwd() if directory is None else directory
     if not option:
-        return StoreChoice(_found_store(environ, directory))
+        return StoreChoice(_found_store(environ, directory), "", *_protection(environ, directory))
     spec = _absolute(option, directory)
     try:
         is_found_again = spec == _found_store(environ, directory)
     except click.UsageError:
         is_found_again = False
-    return StoreChoice(spec, "" if is_found_again else option)
+    return StoreChoice(spec, "" if is_found_again else option, *_protection(environ, directory))
 
 
 def color_allowed(environ: Mapping[str, str] | None = None, directory: Path | None = None) -> bool:
@@ -91,6 +97,17 @@ def _found_store(environ: Mapping[str, str], directory: Path) -> str:
         if (candidate / DEFAULT_DIRECTORY).is_dir():
             return f"file:{candidate / DEFAULT_DIRECTORY}"
     return f"file:{directory / DEFAULT_DIRECTORY}"
+
+
+def _protection(environ: Mapping[str, str], directory: Path) -> tuple[str | None, str]:
+    """Return the key file, absolute, and the compression."""
+    configured, file = _configured(directory)
+    key_file = None
+    if named := environ.get(KEY_FILE_VARIABLE):
+        key_file = os.path.normpath(directory / Path(named).expanduser())
+    elif "key_file" in configured:
+        key_file = os.path.normpath(file.parent / Path(str(configured["key_file"])).expanduser())
+    return key_file, environ.get(COMPRESSION_VARIABLE) or str(configured.get("compression", "none"))
 
 
 def _absolute(spec: str, directory: Path) -> str:

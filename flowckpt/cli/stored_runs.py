@@ -14,7 +14,7 @@ from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import CheckpointData, Status
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 from flowckpt.cli.notices import show_warnings
-from flowckpt.cli.settings import choose_store
+from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.manager.record import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import CheckpointStore, ChecksIntegrity, Finding, ListsRuns, OwnsRuns
@@ -52,7 +52,16 @@ def opened_store(option: str | None) -> CheckpointStore:
         option: what the command line says, or None.
     """
     show_warnings()
-    store: CheckpointStore = open_store(choose_store(option).spec)
+    return opened(choose_store(option))
+
+
+def opened(choice: StoreChoice) -> CheckpointStore:
+    """Open a store, with its keys.
+
+    Args:
+        choice: the store.
+    """
+    store: CheckpointStore = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression)
     return store
 
 
@@ -169,7 +178,7 @@ def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]
         option: the store on the command line, or None.
     """
     try:
-        runs = listed_runs(open_store(choose_store(option).spec))
+        runs = listed_runs(opened(choose_store(option)))
     except Exception:
         return []
     return [
@@ -188,7 +197,7 @@ def steps_beginning_with(prefix: str, workflow_id: str, option: str | None) -> l
         option: the store on the command line, or None.
     """
     try:
-        latest = latest_of(open_store(choose_store(option).spec), workflow_id)
+        latest = latest_of(opened(choose_store(option)), workflow_id)
     except Exception:
         return []
     paths = [result.path for result in latest.step_results]

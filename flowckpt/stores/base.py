@@ -336,7 +336,8 @@ class Finding:
 
     Attributes:
         workflow_id: the run, or an empty string for the store itself.
-        severity: `ok`, `notice` (harmless, as a torn last record) or `corrupt`.
+        severity: `ok`, `notice` (harmless, as a torn last record), `corrupt`, or `locked` (a key is missing, so nothing
+            is known about it).
         detail: what was found, with its place.
     """
 

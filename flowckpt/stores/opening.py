@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,8 @@ ENTRY_POINTS = "flowckpt.stores"
 _PASSWORD = re.compile(r"^([A-Za-z][\w+.-]*://[^/?#@:]*:)[^/?#]*@")
 _PASSWORD_OPTION = re.compile(r"([?&](?:password|sslpassword|passfile|service)=)[^&#]*", re.IGNORECASE)
 
+_NOT_AT_REST = "memory"
 _BUILT_IN: dict[str, Callable[[str], Any]] = {
-    "file": lambda rest: FileCheckpointStore(rest or ".flowckpt"),
     "memory": lambda rest: MemoryCheckpointStore(),
     "sqlite": lambda rest: sqlite.SqliteCheckpointStore(rest or ".flowckpt.db"),
     "postgresql": lambda rest: _postgres(f"postgresql:{rest}"),
@@ -47,21 +48,33 @@ def _postgres(url: str) -> Any:
         ) from error
 
 
-def open_store(spec: str) -> Any:
+def open_store(
+    spec: str, *, key_file: str | os.PathLike[str] | None = None, compression: str = "none", trust: bool = False
+) -> Any:
     """Return the store of a description.
 
     Args:
         spec: `file:PATH`, `sqlite:PATH`, `postgresql://…`, `memory:`, or the scheme of an entry point in the group `flowckpt.stores`, whose object is
             called with what stands behind the colon.
+        key_file: a file with keys: the store authenticates, or encrypts, what it writes. Only the file store does; what
+            lies in memory alone needs no key.
+        compression: `none`, `gzip`, `zstd` or `auto`: how what is written is packed where that pays; likewise.
+        trust: take runs for true and whole that do not prove it with the key.
 
     Raises:
-        StoreSpecError: the description has no scheme, or nobody knows it.
+        StoreSpecError: the description has no scheme, or nobody knows it; or its store can do nothing with a key.
+        KeyFileError: the key file is missing, is none, or is open to others than its owner.
+        SettingError: there is no such compression, or a package is missing.
     """
     scheme, colon, rest = spec.partition(":")
     if not colon:
         raise StoreSpecError(
             f"{spec!r} is no description of a store", spec=spec, remedy=f"Write 'file:{spec}' for a directory."
         )
+    if scheme == "file":
+        return FileCheckpointStore(rest or ".flowckpt", key_file=key_file, compression=compression, trust=trust)
+    if scheme != _NOT_AT_REST:
+        _refuse_protection(spec, key_file, compression)
     if scheme in _BUILT_IN:
         return _BUILT_IN[scheme](rest)
     found = metadata.entry_points(group=ENTRY_POINTS, name=scheme)
@@ -72,8 +85,24 @@ def open_store(spec: str) -> Any:
     raise StoreSpecError(
         f"no store knows the scheme {scheme!r} of {shown!r}",
         spec=shown,
-        remedy=f"Known here: {', '.join([*_BUILT_IN, *others])}.",
+        remedy=f"Known here: {', '.join(['file', *_BUILT_IN, *others])}.",
     )
+
+
+def _refuse_protection(spec: str, key_file: object, compression: str) -> None:
+    """Refuse a key or a compression for a store that would do nothing with it: what is asked for is never left out."""
+    if key_file is not None:
+        raise StoreSpecError(
+            f"the store {shown_spec(spec)!r} cannot authenticate or encrypt what it keeps, and a key file was given",
+            spec=shown_spec(spec),
+            remedy="Use the file store, or leave the key file out and protect the database by its own means.",
+        )
+    if compression != "none":
+        raise StoreSpecError(
+            f"the store {shown_spec(spec)!r} does not pack what it keeps, and compression {compression!r} was asked for",
+            spec=shown_spec(spec),
+            remedy="Leave the compression out, or use the file store.",
+        )
 
 
 def shown_spec(spec: str) -> str:

@@ -106,7 +106,11 @@ class Command:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FLOWCKPT_STORE")}
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if key not in ("NO_COLOR", "FLOWCKPT_STORE", "FLOWCKPT_KEY_FILE")
+        }
         return {**kept, "TERM": "xterm-256color", "COLUMNS": "100", "PYTHONPATH": os.getcwd()}
 
     def __call__(self, *arguments: str, stdin: str | None = None, **environ: str) -> Ran:

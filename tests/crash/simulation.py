@@ -32,6 +32,7 @@ CHANGES = (
     "remove_directory",
     "create",
     "write",
+    "write_at",
     "sync_data",
     "sync",
     "link",
@@ -69,6 +70,11 @@ class File(Inode):
         if data:
             self.dirty.update(range(start // SECTOR, (len(self.data) - 1) // SECTOR + 1))
             self.is_size_dirty = True
+
+    def overwrite(self, data: bytes, offset: int) -> None:
+        self.is_size_dirty |= offset + len(data) > len(self.data)
+        self.data[offset : offset + len(data)] = data
+        self.dirty.update(range(offset // SECTOR, (offset + len(data) - 1) // SECTOR + 1))
 
     def with_sectors(self, sectors, size: int) -> bytes:
         """What the disk holds once these sectors have reached it, at a size."""
@@ -359,7 +365,11 @@ class SimulatedFileSystem:
         return self.opened(self.named(parent, name))
 
     def write_at(self, file: int, data: bytes, offset: int) -> None:
-        """A hint in the lock file: nothing that is acknowledged depends on it."""
+        """Nothing in the lock file depends on a hint there; of the word in the head, a cut may leave the one before."""
+        inode = self.file(file)
+        if inode.role == "head":
+            self.called("write_at", inode.role)
+            inode.overwrite(data, offset)
 
     def write(self, file: int, data: bytes) -> int:
         inode = self.file(file)
@@ -408,6 +418,8 @@ class SimulatedFileSystem:
     def rename(self, parent: int, source: str, target: str) -> None:
         self.called("rename", target)
         directory, inode = self.directory(parent), self.named(parent, source)
+        if target == "head":
+            inode.role = "head"
         replaced = directory.names.get(target)
         if isinstance(replaced, File):
             replaced.links -= 1

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from flowckpt.stores.sealing.keys import Key, KeyRing
 from tests.crash.workload import Tally, Workload, patched
 
 
@@ -30,6 +31,30 @@ def test_every_crash_state_is_recovered(monkeypatch):
     tally, lives = explore(monkeypatch, 6_000, 60)
     assert len(tally.states) >= 5_000, f"{len(tally.states)} distinct states in {lives} lives"
     assert tally.acknowledged > 100
+
+
+KEY, OLD_KEY = Key(bytes(range(32)), "encrypt"), Key(bytes(32), "authenticate")
+SEALED = (
+    {"keys": KeyRing([KEY, OLD_KEY])},
+    {"keys": KeyRing([KEY, OLD_KEY]), "compression": "gzip"},
+    {"keys": KeyRing([OLD_KEY, KEY])},
+)
+"""Processes of one store: one encrypts, one packs too, one only authenticates. All of them read all of it."""
+
+
+def test_every_crash_state_of_a_sealed_store_is_recovered(monkeypatch):
+    """The same with keys: no crash leaves a state that looks as if somebody had cut or changed it."""
+    tally, lives = explore(monkeypatch, 800, 30, protections=SEALED)
+    assert len(tally.states) >= 400, f"{len(tally.states)} distinct states in {lives} lives"
+    assert tally.acknowledged > 8
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+def test_fifty_thousand_crash_states_of_a_sealed_store_are_recovered(monkeypatch):
+    """The same, for longer."""
+    tally, lives = explore(monkeypatch, 50_000, 3_000, states=4, protections=SEALED)
+    assert len(tally.states) >= 45_000, f"{len(tally.states)} distinct states in {lives} lives"
 
 
 @pytest.mark.soak

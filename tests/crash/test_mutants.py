@@ -235,7 +235,7 @@ def waking_up_in_a_new_run(life):
     life.writers.remove(thief)
 
     def at_point(name, role):
-        if name == "remove_directory":
+        if (name, role) == ("remove_directory", RUN):
             life.disk.before_change = lambda name, role: None
             life.possible, life.begun, life.acknowledged_sequence = {()}, 0, 0
             life.acquire(steal=False)
@@ -291,20 +291,20 @@ SCENES = [
 ]
 
 
-def caught(monkeypatch, mount_kind=None, lives=60, first=in_turn):
+def caught(monkeypatch, mount_kind=None, lives=60, first=in_turn, protections=()):
     """Play the scenes, then live at random, until the checks object; return what they said, or None."""
     processes = patched(monkeypatch)
     tally = Tally()
     for scene in [first, *(scene for scene in SCENES if scene is not first)]:
         for seed in range(2):
-            life = Workload(seed, processes, tally, mount_kind=mount_kind, states=2)
+            life = Workload(seed, processes, tally, mount_kind=mount_kind, states=2, protections=protections)
             try:
                 scene(life)
             except BrokenPromise as broken:
                 return f"{scene.__name__}: {broken}"
     for seed in range(lives):
         try:
-            Workload(seed, processes, tally, mount_kind=mount_kind, states=2).live()
+            Workload(seed, processes, tally, mount_kind=mount_kind, states=2, protections=protections).live()
         except BrokenPromise as broken:
             return f"life {seed}: {broken}"
     return None
@@ -388,8 +388,8 @@ def mark_after_the_reading(monkeypatch):
     """Claim, read, and then tell those that write: what they acknowledged meanwhile is lost."""
     mark, read = flowckpt.stores.file.claim.mark_segments, flowckpt.stores.file.claim.read_image
 
-    def read_first(filesystem, directory, workflow_id, fetch, below):
-        image = read(filesystem, directory, workflow_id, fetch, below)
+    def read_first(filesystem, directory, workflow_id, fetch, below, **options):
+        image = read(filesystem, directory, workflow_id, fetch, below, **options)
         mark(filesystem, directory, below)
         return image
 
@@ -572,7 +572,7 @@ def overwrite_instead_of_link(monkeypatch):
 def clear_without_a_tombstone(monkeypatch):
     """Remove the files of a run one by one."""
 
-    def unlinked(filesystem, directory, workflow_id, now):
+    def unlinked(filesystem, directory, workflow_id, now, seals):
         return 0
 
     def sweep(filesystem, directory, tombstone):
@@ -589,9 +589,9 @@ def tombstone_only_in_the_newest(monkeypatch):
     """Look for a tombstone in the newest segment alone: a claim that never began hides it."""
     original = flowckpt.stores.file.image._header
 
-    def header(image, number, data):
-        found = original(image, number, data)
-        return found if number == image.newest else {key: found[key] for key in found if key != "kind"}
+    def header(image, number, data, seals):
+        found, sealed = original(image, number, data, seals)
+        return found if number == image.newest else {key: found[key] for key in found if key != "kind"}, sealed
 
     monkeypatch.setattr(flowckpt.stores.file.image, "_header", header)
 

@@ -18,6 +18,8 @@ import flowckpt.codec.blob
 import flowckpt.stores.file.blobs
 import flowckpt.stores.file.claim
 import flowckpt.stores.file.directory
+import flowckpt.stores.file.head
+import flowckpt.stores.file.identity
 import flowckpt.stores.file.reading
 import flowckpt.stores.file.writer
 from flowckpt.blocking import blocking_allowed
@@ -65,7 +67,9 @@ def patched(monkeypatch) -> Processes:
     for module in (flowckpt.stores.file.claim, flowckpt.stores.file.blobs):
         monkeypatch.setattr(module, "current_process", processes.identity)
         monkeypatch.setattr(module.secrets, "token_hex", lambda n: f"{next(tokens):016x}")
-    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.reading):
+    for module in (flowckpt.stores.file.identity, flowckpt.stores.file.head):
+        monkeypatch.setattr(module, "current_process", processes.identity)
+    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.reading, flowckpt.stores.file.identity):
         monkeypatch.setattr(module, "is_alive", processes.is_alive)
     monkeypatch.setattr(flowckpt.stores.file.writer, "monotonic", lambda: 0.0)  # the marks alone must do
     monkeypatch.setattr(flowckpt.stores.file.directory, "_LOOKS", 1)
@@ -148,15 +152,17 @@ class Workload:
         mount_kind: the file system of the processes; a broken one for a mutant.
         states: how many random states are built at each point, beside the extremes.
         nesting: how often another process may come in between the calls of an operation.
+        protections: what the stores of the processes are told, one of them each time; the keys are the same in all.
     """
 
-    def __init__(self, seed, processes, tally, *, mount_kind=None, states=3, nesting=0.3):
+    def __init__(self, seed, processes, tally, *, mount_kind=None, states=3, nesting=0.3, protections=()):
         self.random = Random(seed)
         self.processes = processes
         self.tally = tally
         self.mount_kind = mount_kind
         self.states = states
         self.nesting = nesting
+        self.protections = protections
         self.disk = Disk()
         self.writers: list[Writer] = []
         self.possible = {()}
@@ -178,7 +184,9 @@ class Workload:
     def opened(self, disk):
         pid = self.processes.begin()
         mount = disk.mount(self.mount_kind)
-        return Writer(FileCheckpointStore("/store", filesystem=mount, clock=FakeClock()), mount, pid, epoch=self.epoch)
+        told = self.random.choice(self.protections) if self.protections else {}
+        store = FileCheckpointStore("/store", filesystem=mount, clock=FakeClock(), **told)
+        return Writer(store, mount, pid, epoch=self.epoch)
 
     @contextmanager
     def as_process(self, writer):

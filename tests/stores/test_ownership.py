@@ -334,7 +334,7 @@ def test_one_that_slept_while_a_run_was_begun_anew_removes_nothing_of_it(store, 
         for segment in (path, path.with_name("00000002.jsonl")):
             segment.write_text("of another owner")
 
-    def read_image(*given):
+    def read_image(*given, **options):
         clear_and_begin_anew()
         raise OSError(5, "the medium failed")
 

@@ -27,7 +27,8 @@ Examples:
 def command(run: str | None, as_json: bool, store: str | None) -> int:
     """Read all of the store, or of one run, and verify it. Nothing is changed.
 
-    A notice is harmless, as a record that a crash cut short. Exits with 11 where something is corrupt.
+    A notice is harmless, as a record that a crash cut short. Exits with 11 where something is corrupt, and with 2 where
+    a key is missing without which nothing can be said.
     """
     findings = checked(opened_store(store), run)
     if as_json:
@@ -37,9 +38,16 @@ def command(run: str | None, as_json: bool, store: str | None) -> int:
     corrupt = sum(finding.severity == "corrupt" for finding in findings)
     if corrupt:
         say(f"flowckpt: {corrupt} of {len(findings)} findings in {choose_store(store).shown} are corrupt")
+    locked = sum(finding.severity == "locked" for finding in findings)
+    if locked:
+        say(
+            f"flowckpt: {locked} of {len(findings)} findings in {choose_store(store).shown} need a key that is not here"
+        )
     elif not findings:
         say(f"flowckpt: {choose_store(store).shown} holds no run")
-    return ExitCode.CORRUPT if corrupt else ExitCode.DONE
+    if corrupt:
+        return ExitCode.CORRUPT
+    return ExitCode.USAGE if locked else ExitCode.DONE
 
 
 def _line(finding: Finding) -> str:

@@ -11,7 +11,7 @@ from flowckpt.cli.options import RunName, store_option
 from flowckpt.cli.output import say, write
 from flowckpt.cli.stored_runs import latest_of, opened_store, waited
 from flowckpt.cli.terminal_text import escaped
-from flowckpt.errors import CheckpointCorruptedError
+from flowckpt.errors import CheckpointCorruptedError, KeyMissingError, UnauthenticatedRecordError, WrongKeyError
 
 _EXAMPLE = """\b
 Examples:
@@ -31,6 +31,13 @@ def command(run: str, yes: bool, store: str | None) -> None:
         latest = latest_of(checkpoints, run)
         what = f"{latest.status.value}, {len(latest.step_results)} steps"
     except CheckpointCorruptedError as error:  # what is damaged may be removed all the same
+        warn(error.message)
+    except (
+        KeyMissingError,
+        WrongKeyError,
+        UnauthenticatedRecordError,
+    ) as error:  # likewise: a key may be lost for good
+        what = "its record cannot be read"
         warn(error.message)
     if not yes and sys.stdin is not None and sys.stdin.isatty():
         asked = f"Remove run {escaped(run)} ({what}) with all its checkpoints?"

@@ -23,12 +23,11 @@ from flowckpt.cli.options import (
 from flowckpt.cli.output import keep_for_document, say
 from flowckpt.cli.recorded_run import RecordedRun, recorded_run
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_runs import last_unfinished
+from flowckpt.cli.stored_runs import last_unfinished, opened
 from flowckpt.cli.ways_on import ResumeLine
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.errors import StaleStepError
 from flowckpt.lazy import LazyModule
-from flowckpt.stores.opening import open_store
 
 if TYPE_CHECKING:
     from flowckpt.cli import resume_question, showing_plan
@@ -91,7 +90,7 @@ def command(
     texts = without_repeats(inputs, "-i")
     choice = choose_store(store)
     if run is None:
-        found = last_unfinished(open_store(choice.spec))
+        found = last_unfinished(opened(choice))
         if found is None:
             say(f"flowckpt: no run in {choice.shown} is left to resume: each is completed or running, or there is none")
             return ExitCode.NOT_FOUND

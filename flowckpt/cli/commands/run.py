@@ -21,10 +21,10 @@ from flowckpt.cli.options import (
 )
 from flowckpt.cli.output import keep_for_document
 from flowckpt.cli.settings import choose_store
+from flowckpt.cli.stored_runs import opened
 from flowckpt.cli.targets import typed_target
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.ids import new_run_id
-from flowckpt.stores.opening import open_store
 
 _EXAMPLE = """\b
 Examples:
@@ -79,7 +79,7 @@ def command(
     texts, labels = without_repeats(inputs, "-i"), without_repeats(tags, "--tag")
     document = None if inputs_file is None else read_inputs_file(inputs_file)
     choice = choose_store(store)
-    checkpoints = open_store(choice.spec)
+    checkpoints = opened(choice)
     workflow, described = typed_target(target)
     values = convert_inputs(workflow, texts, document)
     run = run or new_run_id()

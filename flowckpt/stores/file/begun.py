@@ -8,17 +8,26 @@ The text is the number of the attempt and the paths, a line each, and a zero byt
 
     3\nfetch\npages[17]\n\0
 
+Where the lines of the segment are encrypted, so is each path.
+
 It is not cleared when a checkpoint is saved, but begun anew at the next step: what the record holds has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from flowckpt.filesystem import FileSystem
+from flowckpt.stores.sealing.broken import SealBrokenError
+
+if TYPE_CHECKING:
+    from flowckpt.stores.sealing.lines import LineSeal
 
 MOST = 1 << 16
-"""Bytes that the text may have; what is begun behind them, without a checkpoint, is not noted."""
+"""Bytes that the text may have, twice as many where paths are encrypted; what is begun behind them, without a checkpoint, is not noted."""
 
 
 class BegunSteps:
@@ -28,13 +37,16 @@ class BegunSteps:
         filesystem: the calls.
         lock: the run's lock file, open for writing.
         attempt: the attempt.
+        seal: the seal of its segment, if there is one.
     """
 
-    def __init__(self, filesystem: FileSystem, lock: int, attempt: int) -> None:
+    def __init__(self, filesystem: FileSystem, lock: int, attempt: int, seal: LineSeal | None = None) -> None:
         self._filesystem = filesystem
         self._lock = lock
         self._head = b"%d\n" % attempt
         self._end = 0
+        self._seal = seal
+        self._count = 0
 
     def add(self, path: str) -> None:
         """Note a step; a full disk is none of a note's business.
@@ -43,8 +55,12 @@ class BegunSteps:
             path: the step.
         """
         start = self._end
-        line = b"%b%b\n\0" % (b"" if start else self._head, path.encode("utf-8", "replace"))
-        if start + len(line) <= MOST:
+        text = path.encode("utf-8", "replace")
+        if self._seal is not None:
+            self._count += 1  # over the whole attempt, for it is a nonce; a forked child has the same count
+            text = self._seal.hidden(text, self._count << 24 | secrets.randbits(24))
+        line = b"%b%b\n\0" % (b"" if start else self._head, text)
+        if start + len(line) <= (MOST if self._seal is None else 2 * MOST):
             with contextlib.suppress(OSError):
                 self._filesystem.write_at(self._lock, line, start)
                 self._end = start + len(line) - 1
@@ -54,14 +70,21 @@ class BegunSteps:
         self._end = 0
 
 
-def begun_in(content: bytes) -> tuple[int, tuple[str, ...]]:
+def begun_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None = None) -> tuple[int, tuple[str, ...]]:
     """Return the attempt that left word, and the steps; attempt 0 where there is no word, or no sense in it.
 
     Args:
         content: the content of a lock file.
+        seal_of: returns the seal of an attempt's segment; None where it has none, or cannot be had.
     """
     text, end, _ = content.partition(b"\0")
-    head, *paths = text.decode("utf-8", "replace").split("\n")
+    head, *paths = text.split(b"\n")
     if not end or not head.isascii() or not head.isdigit() or not paths or paths.pop():
         return 0, ()
-    return int(head), tuple(dict.fromkeys(paths))
+    attempt = int(head)
+    seal = None if seal_of is None else seal_of(attempt)
+    try:
+        shown = [path if seal is None else seal.shown(path) for path in paths]
+    except SealBrokenError:
+        return 0, ()
+    return attempt, tuple(dict.fromkeys(path.decode("utf-8", "replace") for path in shown))

@@ -11,18 +11,34 @@ import errno
 import secrets
 from collections.abc import Iterable
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from flowckpt.codec.blob import Blob
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.filesystem import FileSystem
+from flowckpt.lazy import LazyModule
 from flowckpt.process import current_process
 from flowckpt.stores.file.names import BLOBS, temporary_name
+from flowckpt.stores.sealing.broken import SealBrokenError
+
+if TYPE_CHECKING:
+    from flowckpt.stores.sealing import values as sealing
+    from flowckpt.stores.sealing.values import ValueSeal
+else:  # only sealed values need it
+    sealing = LazyModule("flowckpt.stores.sealing.values")
 
 NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.EINVAL, errno.ENXIO)
 """What opening a name says under which there is no regular file."""
 
 
-def write_blobs(filesystem: FileSystem, run: int, blobs: Iterable[Blob], *, is_directory_durable: bool = False) -> None:
+def write_blobs(
+    filesystem: FileSystem,
+    run: int,
+    blobs: Iterable[Blob],
+    *,
+    is_directory_durable: bool = False,
+    values: ValueSeal | None = None,
+) -> None:
     """Make blobs durable in the directory of a run.
 
     Args:
@@ -30,6 +46,7 @@ def write_blobs(filesystem: FileSystem, run: int, blobs: Iterable[Blob], *, is_d
         run: the run's directory, open.
         blobs: the blobs, none of them trusted to be there.
         is_directory_durable: whether this writer has made the blobs' own directory durable before.
+        values: packs or encrypts them; None where nothing does.
     """
     if not is_directory_durable:
         with contextlib.suppress(FileExistsError):
@@ -41,12 +58,14 @@ def write_blobs(filesystem: FileSystem, run: int, blobs: Iterable[Blob], *, is_d
             name = temporary_name(current_process(), secrets.token_hex(8))
             file = filesystem.create(directory, name)
             try:
-                content = blob.content()
+                target, content = blob.digest, blob.content()
+                if values is not None:
+                    target, content = values.sealed(blob.digest, content)
                 written = 0
                 while written < len(content):
                     written += filesystem.write(file, content[written:] if written else content)
                 filesystem.sync_data(file)
-                filesystem.rename(directory, name, blob.digest)
+                filesystem.rename(directory, name, target)
             except BaseException:
                 with contextlib.suppress(OSError):
                     filesystem.unlink(directory, name)
@@ -58,7 +77,9 @@ def write_blobs(filesystem: FileSystem, run: int, blobs: Iterable[Blob], *, is_d
         filesystem.close(directory)
 
 
-def read_blob(filesystem: FileSystem, run: int, workflow_id: str, digest: str, size: int) -> bytes:
+def read_blob(
+    filesystem: FileSystem, run: int, workflow_id: str, digest: str, size: int, values: ValueSeal | None = None
+) -> bytes:
     """Return the content of a blob, verified.
 
     Args:
@@ -67,6 +88,7 @@ def read_blob(filesystem: FileSystem, run: int, workflow_id: str, digest: str, s
         workflow_id: the run, for the error.
         digest: the blob's name.
         size: how long it is, according to the record.
+        values: opens those that are sealed.
 
     Raises:
         CheckpointCorruptedError: it is missing, or its content is not what the record says.
@@ -75,7 +97,7 @@ def read_blob(filesystem: FileSystem, run: int, workflow_id: str, digest: str, s
     try:
         directory = filesystem.open_directory(run, BLOBS)
         try:
-            file = filesystem.open_read(directory, digest)
+            file, name = _opened(filesystem, directory, [digest] if values is None else values.names(digest))
         finally:
             filesystem.close(directory)
     except OSError as error:
@@ -85,9 +107,27 @@ def read_blob(filesystem: FileSystem, run: int, workflow_id: str, digest: str, s
             workflow_id, location=location, detail=f"a large value cannot be read: {error.strerror}"
         ) from error
     try:
-        content = filesystem.read(file, size + 1, 0)
+        most = size if name == digest else sealing.most_bytes(size)
+        content = filesystem.read(file, most + 1, 0)
     finally:
         filesystem.close(file)
+    if values is not None and name != digest:
+        try:
+            content = values.opened(name, content, digest, size)
+        except SealBrokenError as broken:
+            raise CheckpointCorruptedError(
+                workflow_id, location=f"{BLOBS}/{name}", detail=f"a large value does not open: {broken}"
+            ) from broken
     if len(content) != size or sha256(content).hexdigest() != digest:
         raise CheckpointCorruptedError(workflow_id, location=location, detail="a large value does not match its digest")
     return content
+
+
+def _opened(filesystem: FileSystem, directory: int, names: list[str]) -> tuple[int, str]:
+    """Open the first of some names that is there."""
+    for name in names[:-1]:
+        try:
+            return filesystem.open_read(directory, name), name
+        except FileNotFoundError:
+            continue
+    return filesystem.open_read(directory, names[-1]), names[-1]

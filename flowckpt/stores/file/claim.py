@@ -26,10 +26,12 @@ from flowckpt.codec.blob import Fetch
 from flowckpt.codec.results import encode_time
 from flowckpt.errors import RunLockedError
 from flowckpt.filesystem import FileSystem
+from flowckpt.lazy import LazyModule
 from flowckpt.process import ProcessIdentity, current_process, is_alive
 from flowckpt.stores.file.blobs import NOT_OURS
 from flowckpt.stores.file.directory import give_up_segment, newest_owner, read_image, take_lock
-from flowckpt.stores.file.line import START, seal
+from flowckpt.stores.file.line import START
+from flowckpt.stores.file.line import seal as seal_line
 from flowckpt.stores.file.names import (
     BLOBS,
     LOCK,
@@ -42,9 +44,14 @@ from flowckpt.stores.file.names import (
 )
 from flowckpt.stores.file.owned import OwnedRun
 from flowckpt.stores.file.writer import SegmentWriter
+from flowckpt.stores.sealing.protection import PLAIN, Seals
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import Owner
+    from flowckpt.stores.file import head as head_note
+    from flowckpt.stores.sealing.lines import LineSeal
+else:  # only whoever has a key needs it
+    head_note = LazyModule("flowckpt.stores.file.head")
 
 
 def claim(
@@ -56,6 +63,7 @@ def claim(
     steal: bool,
     fetch: Fetch,
     now: datetime,
+    seals: Seals = PLAIN,
 ) -> OwnedRun:
     """Become the owner of the run in an open, durable directory. The descriptor belongs to the result.
 
@@ -67,6 +75,7 @@ def claim(
         steal: go on although the lock is held.
         fetch: reads large values.
         now: the time, for the header.
+        seals: the seals of the store.
 
     Raises:
         RunLockedError: the lock is held, or another process claimed the same segment first.
@@ -84,13 +93,15 @@ def claim(
         numbers = segment_numbers(filesystem.names(directory))
         number = max([*numbers, 0]) + 1
         number = max(number, at_least)
+        said, seal = seals.for_new(workflow_id, number, secrets.token_bytes(16).hex())
         try:
-            file, digest = claim_segment(filesystem, directory, number, segment_header(workflow_id, number, now))
+            header = {**segment_header(workflow_id, number, now), **said}
+            file, digest = claim_segment(filesystem, directory, number, header, seal)
         except FileExistsError:
             raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory))) from None
         try:
             mark_segments(filesystem, directory, number)
-            image = read_image(filesystem, directory, workflow_id, fetch, number)
+            image = read_image(filesystem, directory, workflow_id, fetch, number, seals=seals)
         except BaseException:
             give_up_segment(filesystem, directory, file, number)
             filesystem.close(file)
@@ -99,7 +110,19 @@ def claim(
         filesystem.close(lock)
         raise
 
-    writer = SegmentWriter(filesystem, directory, file, workflow_id=workflow_id, number=number, digest=digest)
+    writer = SegmentWriter(
+        filesystem, directory, file, workflow_id=workflow_id, number=number, digest=digest, seal=seal
+    )
+    head = None
+    if seal is not None and seal.key is not None:
+        head = head_note.HeadNote(
+            filesystem,
+            directory,
+            number,
+            said,
+            seal,
+            is_kept=image.seal is not None and not seals.protection.is_trusting,
+        )
     return OwnedRun(
         filesystem,
         directory,
@@ -109,6 +132,8 @@ def claim(
         writer=writer,
         image=image,
         fetch=fetch,
+        values=seals.for_values(),
+        head=head,
     )
 
 
@@ -133,13 +158,23 @@ def segment_header(workflow_id: str, number: int, now: datetime) -> dict[str, An
     }
 
 
-def claim_segment(filesystem: FileSystem, directory: int, number: int, header: dict[str, Any]) -> tuple[int, bytes]:
+def claim_segment(
+    filesystem: FileSystem, directory: int, number: int, header: dict[str, Any], signer: LineSeal | None = None
+) -> tuple[int, bytes]:
     """Write a header under a random name, make it durable, and link it to the segment's name.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+        number: the segment.
+        header: its header.
+        signer: what authenticates the header; None where nothing does.
 
     Returns:
         The open file, and the digest of its header.
     """
-    line, digest = seal(json.dumps(header, separators=(",", ":"))[:-1].encode(), START)
+    body = json.dumps(header, separators=(",", ":"))[:-1].encode()
+    line, digest = seal_line(body if signer is None else signer.signed(body, 0, START), START)
     name = temporary_name(current_process(), secrets.token_hex(8))
     file = filesystem.create(directory, name)
     try:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from datetime import datetime
 
 from flowckpt.filesystem import FileSystem
 from flowckpt.stores.file.claim import claim_segment, mark_segments, segment_header
 from flowckpt.stores.file.names import BLOBS, LOCK, segment_name, segment_numbers
+from flowckpt.stores.sealing.protection import PLAIN, Seals
 
 
-def write_tombstone(filesystem: FileSystem, directory: int, workflow_id: str, now: datetime) -> int:
+def write_tombstone(
+    filesystem: FileSystem, directory: int, workflow_id: str, now: datetime, seals: Seals = PLAIN
+) -> int:
     """Claim the next segment with a header that says that the run is cleared; return its number."""
     number = max([*segment_numbers(filesystem.names(directory)), 0]) + 1
-    header = {**segment_header(workflow_id, number, now), "kind": "cleared"}
-    file, _ = claim_segment(filesystem, directory, number, header)
+    said, seal = seals.for_new(workflow_id, number, secrets.token_bytes(16).hex())
+    header = {**segment_header(workflow_id, number, now), "kind": "cleared", **said}
+    file, _ = claim_segment(filesystem, directory, number, header, seal)
     filesystem.close(file)
     mark_segments(filesystem, directory, number)
     return number

@@ -8,17 +8,21 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from flowckpt.codec.blob import Fetch
+from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.file.image import RunImage, read_run
-from flowckpt.stores.file.names import mark_name, segment_name, segment_numbers
+from flowckpt.stores.file.names import HEAD, mark_name, segment_name, segment_numbers
 from flowckpt.stores.file.segment import SegmentDamagedError, read_header
+from flowckpt.stores.sealing.protection import PLAIN, Seals
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint import reference
     from flowckpt.checkpoint.reference import Owner
-else:  # only whoever finds the lock held needs it
+    from flowckpt.stores.file import head as head_note
+else:  # only whoever finds the lock held needs it; or whoever has a key
     reference = LazyModule("flowckpt.checkpoint.reference")
+    head_note = LazyModule("flowckpt.stores.file.head")
 
 _LOOKS = 20
 _LOOK_SECONDS = 0.0005
@@ -46,11 +50,62 @@ def read_file(filesystem: FileSystem, directory: int, name: str) -> bytes:
 
 
 def read_image(
-    filesystem: FileSystem, directory: int, workflow_id: str, fetch: Fetch, below: int | None = None
+    filesystem: FileSystem,
+    directory: int,
+    workflow_id: str,
+    fetch: Fetch,
+    below: int | None = None,
+    *,
+    seals: Seals = PLAIN,
+    is_whole: bool = True,
 ) -> RunImage:
-    """Read the run in a directory, from all its segments or those below a number."""
-    numbers = [number for number in segment_numbers(filesystem.names(directory)) if below is None or number < below]
-    return read_run(workflow_id, numbers, lambda number: read_file(filesystem, directory, segment_name(number)), fetch)
+    """Read the run in a directory, from all its segments or those below a number.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+        workflow_id: the run.
+        fetch: reads large values.
+        below: only segments below this number are read; None for all.
+        seals: the seals of the store.
+        is_whole: whether the end of the run must be there; not so for a look at an earlier point.
+
+    Raises:
+        CheckpointCorruptedError: a record is damaged, or was taken away.
+    """
+    is_compared = is_whole and seals.has_key and not seals.protection.is_trusting
+    while True:
+        head = (
+            _read_head(filesystem, directory) if is_compared else None
+        )  # first: it is never ahead of what it tells of
+        there = segment_numbers(filesystem.names(directory))
+        numbers = [number for number in there if below is None or number < below]
+        image = read_run(
+            workflow_id, numbers, lambda number: read_file(filesystem, directory, segment_name(number)), fetch, seals
+        )
+        if not is_compared or image.is_cleared:
+            return image
+        later = [number for number in there if below is not None and number > below]
+        missing = head_note.what_is_cut(image, head, seals, later)
+        if not missing:
+            return image
+        if _read_head(filesystem, directory) == head:  # else the run was begun, or cleared and begun anew, meanwhile
+            raise CheckpointCorruptedError(
+                workflow_id,
+                location=HEAD,
+                detail=missing,
+                remedy="Restore the run from a backup, its file 'head' too. If you know that it is whole: "
+                f"'flowckpt trust {workflow_id}'.",
+            )
+
+
+def _read_head(filesystem: FileSystem, directory: int) -> bytes | None:
+    if not filesystem.exists(directory, HEAD):
+        return None
+    try:
+        return read_file(filesystem, directory, HEAD)
+    except FileNotFoundError:
+        return None
 
 
 def give_up_segment(filesystem: FileSystem, directory: int, file: int, number: int) -> None:

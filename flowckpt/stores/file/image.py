@@ -20,6 +20,7 @@ from flowckpt.codec.checkpoints import CARRIED, check_schema, decode_head
 from flowckpt.codec.results import result_from
 from flowckpt.errors import CheckpointCorruptedError, DecodingError, ForeignRecordError
 from flowckpt.lazy import LazyModule
+from flowckpt.stores.file.line import START
 from flowckpt.stores.file.names import segment_name
 from flowckpt.stores.file.segment import (
     Cut,
@@ -29,10 +30,14 @@ from flowckpt.stores.file.segment import (
     canonical_results,
     read_header,
     read_segment,
+    signed_header,
 )
+from flowckpt.stores.sealing.broken import SealBrokenError
+from flowckpt.stores.sealing.protection import PLAIN, Seals
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint import reference, verified
+    from flowckpt.stores.sealing.lines import LineSeal
 else:  # only lists need them
     reference = LazyModule("flowckpt.checkpoint.reference")
     verified = LazyModule("flowckpt.checkpoint.verified")
@@ -54,6 +59,8 @@ class RunImage:
         started_at: when its first segment was made.
         notices: what was dropped or restored while reading.
         is_cleared: whether it was cleared, and nothing was begun since.
+        begun: the number of the newest segment that has a record; 0 where there is none.
+        seal: how the lines of that one are sealed; None where they are not.
     """
 
     workflow_id: str
@@ -65,6 +72,8 @@ class RunImage:
     started_at: datetime | None = None
     notices: list[str] = attrs.field(factory=list)
     is_cleared: bool = False
+    begun: int = 0
+    seal: LineSeal | None = None
     _deleted: set[int] = attrs.field(factory=set)
     _first: dict[int, Record] = attrs.field(factory=dict)
 
@@ -156,7 +165,7 @@ class RunImage:
         )
 
 
-def read_run(workflow_id: str, numbers: list[int], read: ReadSegment, fetch: Fetch) -> RunImage:
+def read_run(workflow_id: str, numbers: list[int], read: ReadSegment, fetch: Fetch, seals: Seals = PLAIN) -> RunImage:
     """Join the segments of a run.
 
     Args:
@@ -164,10 +173,14 @@ def read_run(workflow_id: str, numbers: list[int], read: ReadSegment, fetch: Fet
         numbers: the numbers of its segments, ascending.
         read: returns the bytes of one of them.
         fetch: reads large values.
+        seals: the seals of the store.
 
     Raises:
         CheckpointCorruptedError: a record of the run is damaged or missing.
-        ForeignRecordError: a segment belongs to another run.
+        ForeignRecordError: a segment belongs to another run, or to another store.
+        UnauthenticatedRecordError: there is a key, and the newest segment was written without one.
+        KeyMissingError: a segment is encrypted, and there is no key.
+        WrongKeyError: a segment is sealed with a key that is not at hand.
     """
     image = RunImage(workflow_id, newest=numbers[-1] if numbers else 0)
     if not numbers:
@@ -176,7 +189,7 @@ def read_run(workflow_id: str, numbers: list[int], read: ReadSegment, fetch: Fet
     is_collecting = gc.isenabled()
     gc.disable()
     try:
-        chosen = _follow_back(image, numbers, read)
+        chosen = _follow_back(image, numbers, read, seals)
         for segment in chosen:
             for record in segment.records:
                 _join(image, record, fetch)
@@ -192,30 +205,42 @@ def read_run(workflow_id: str, numbers: list[int], read: ReadSegment, fetch: Fet
     return image
 
 
-def _follow_back(image: RunImage, numbers: list[int], read: ReadSegment) -> list[Segment]:
-    """Return the segments that make up the run, oldest first."""
+def _follow_back(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seals) -> list[Segment]:
+    """Return the segments that make up the run, oldest first.
+
+    With a key, the newest one that says anything must prove that it was written with it. It holds the digest of the
+    one that it continues, and so on, so it proves those that were written without a key, before there was one.
+    """
     chosen: list[Segment] = []
     for number in reversed(numbers):
         data = read(number)
-        if _header(image, number, data).get("kind") == "cleared":  # also behind a claim that never began
+        header, seal = _header(image, number, data, seals)
+        is_cleared = header.get("kind") == "cleared"  # also behind a claim that never began
+        segment = None if is_cleared else _segment(image, number, data, None, seal)
+        if is_cleared or (segment is not None and segment.is_begun):
+            if seal is None:
+                seals.check_plain(image.workflow_id, segment_name(number))
+            elif not seal.is_verified:
+                image.notices.append(f"{segment_name(number)}: only checksums were verified: there is no key")
+        if segment is None:
             image.is_cleared = True
             return []
-        segment = _segment(image, number, data, None)
         if segment.is_begun:
+            image.begun, image.seal = number, seal
             chosen.append(segment)
             break
     while chosen and (cut := chosen[-1].adoption) is not None and cut.segment > 0:
         if cut.segment not in numbers:
             raise _corrupt(image, cut.segment, "it is missing, and a later one continues it")
         data = read(cut.segment)
-        _header(image, cut.segment, data)
-        chosen.append(_segment(image, cut.segment, data, cut))
+        _, seal = _header(image, cut.segment, data, seals)
+        chosen.append(_segment(image, cut.segment, data, cut, seal))
     return chosen[::-1]
 
 
-def _header(image: RunImage, number: int, data: bytes) -> dict[str, Any]:
+def _header(image: RunImage, number: int, data: bytes, seals: Seals) -> tuple[dict[str, Any], LineSeal | None]:
     try:
-        header, _, _ = read_header(data)
+        header, end, _ = read_header(data)
     except SegmentDamagedError as damage:
         raise _corrupt(image, number, str(damage)) from damage
     check_schema(header.get("schema_version"))
@@ -227,12 +252,18 @@ def _header(image: RunImage, number: int, data: bytes) -> dict[str, Any]:
             found=str(header.get("workflow_id")),
             remedy="A file was moved or copied between runs; put it back where it belongs.",
         )
-    return header
-
-
-def _segment(image: RunImage, number: int, data: bytes, cut: Cut | None) -> Segment:
     try:
-        segment = read_segment(data, number=number, cut=cut)
+        seal = seals.for_found(image.workflow_id, number, header, segment_name(number))
+        if seal is not None:
+            seal.verified(signed_header(data, end), 0, START)
+    except SealBrokenError as broken:
+        raise _corrupt(image, number, f"the header does not open: {broken}") from broken
+    return header, seal
+
+
+def _segment(image: RunImage, number: int, data: bytes, cut: Cut | None, seal: LineSeal | None) -> Segment:
+    try:
+        segment = read_segment(data, number=number, cut=cut, seal=seal)
     except SegmentDamagedError as damage:
         raise _corrupt(image, number, str(damage)) from damage
     if segment.notice:
@@ -245,7 +276,7 @@ def _join(image: RunImage, record: Record, fetch: Fetch) -> None:
     try:
         if record.results:
             made = [result_from(document, fetch) for document in record.results]
-            image.history.extend(made, functools.partial(canonical_results, record.line))
+            image.history.extend(made, functools.partial(canonical_results, record.opened))
         if (deletes := record.deletes) is not None:
             image._deleted.update(sequence for sequence in deletes if sequence <= image.last_sequence)
         else:

@@ -15,25 +15,34 @@ from flowckpt.codec.blob import Fetch
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.stores.file.directory import read_image
-from flowckpt.stores.file.names import segment_name, segment_numbers
+from flowckpt.stores.file.line import TRAILER
+from flowckpt.stores.file.names import HEAD, segment_name, segment_numbers
 from flowckpt.stores.file.segment import SegmentDamagedError, fill_in, read_header
+from flowckpt.stores.sealing.broken import SealBrokenError
+from flowckpt.stores.sealing.lines import PACKED, inflated
+from flowckpt.stores.sealing.protection import PLAIN, Seals
 
 _STEP = 16 * 1024
 
 
-def run_id_in(filesystem: FileSystem, directory: int) -> str | None:
+def run_id_in(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> str | None:
     """Return the id of the run in a directory, from its newest header; None where it holds no live run.
+
+    With a key, a tombstone must prove itself; so a run that looks cleared is named, to be read.
 
     Raises:
         CheckpointCorruptedError: the header is damaged.
     """
-    numbers = segment_numbers(filesystem.names(directory))
+    names = filesystem.names(directory)
+    numbers = segment_numbers(names)
     if not numbers:
+        if HEAD in names:
+            raise CheckpointCorruptedError("", location=HEAD, detail="all segments of the run are missing")
         return None
     header = _header(filesystem, directory, numbers[-1])
     for number in reversed(numbers):
         header = _header(filesystem, directory, number)
-        if header.get("kind") == "cleared":
+        if header.get("kind") == "cleared" and not seals.has_key:
             return None
         if _is_begun(filesystem, directory, number):
             break
@@ -55,18 +64,21 @@ def begun_segments(filesystem: FileSystem, directory: int) -> list[int]:
     return found[::-1]
 
 
-def describe_run(filesystem: FileSystem, directory: int, fetch_for: Callable[[str], Fetch]) -> RunInfo | None:
+def describe_run(
+    filesystem: FileSystem, directory: int, fetch_for: Callable[[str], Fetch], seals: Seals = PLAIN
+) -> RunInfo | None:
     """Return the run in a directory as a list shows it; None where it has no checkpoint.
 
     Args:
         filesystem: the calls.
         directory: the run's directory, open.
         fetch_for: returns what reads the large values of a run.
+        seals: the seals of the store. What is sealed is read as a whole: a line alone proves nothing.
 
     Raises:
         CheckpointCorruptedError: a line that it needs is damaged.
     """
-    workflow_id = run_id_in(filesystem, directory)
+    workflow_id = run_id_in(filesystem, directory, seals)
     if workflow_id is None:
         return None
     numbers = segment_numbers(filesystem.names(directory))
@@ -74,6 +86,8 @@ def describe_run(filesystem: FileSystem, directory: int, fetch_for: Callable[[st
     for number in reversed(numbers):
         if not _is_begun(filesystem, directory, number):
             continue
+        if seals.has_key or "seal" in _header(filesystem, directory, number):
+            break
         first = _first_record(filesystem, directory, number)
         last = _last_record(filesystem, directory, number)
         if not first or not last or "sequence" not in first or "sequence" not in last:
@@ -90,7 +104,7 @@ def describe_run(filesystem: FileSystem, directory: int, fetch_for: Callable[[st
             decode(last.get("metadata", first["metadata"])),
         )
     fetch = fetch_for(workflow_id)
-    image = read_image(filesystem, directory, workflow_id, fetch)
+    image = read_image(filesystem, directory, workflow_id, fetch, seals=seals)
     found = image.checkpoints()
     if not found:
         return None
@@ -160,8 +174,8 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     if whole[:1] == b"\0":
         whole = b"{" + whole[1:]
     try:
-        found = json.loads(whole)
-    except ValueError:
+        found = json.loads(whole if not whole.startswith(PACKED) else inflated(whole[:-TRAILER]) + whole[-TRAILER:])
+    except (ValueError, SealBrokenError):
         return None
     if not isinstance(found, dict):
         return None

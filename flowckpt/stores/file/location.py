@@ -7,16 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.codec.blob import Fetch
-from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, UnsupportedFilesystemError
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    KeyMissingError,
+    UnsupportedFilesystemError,
+)
 from flowckpt.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem
 from flowckpt.stores.file.blobs import read_blob
-from flowckpt.stores.file.names import RUNS, is_temporary, run_directory
+from flowckpt.stores.file.directory import read_file
+from flowckpt.stores.file.identity import make_identity, read_identity, sweep_root
+from flowckpt.stores.file.names import IDENTITY, RUNS, is_temporary, run_directory, segment_name, segment_numbers
+from flowckpt.stores.sealing.protection import PLAIN, Protection, Seals
 
 T = TypeVar("T")
 PATIENCE = 100
@@ -31,6 +41,7 @@ class Location:
         allowed: types of file systems that are accepted although their locks are unsound.
         filesystem: the operating-system calls.
         clock: the time.
+        protection: what is done to the bytes; None for nothing.
     """
 
     def __init__(
@@ -40,8 +51,11 @@ class Location:
         allowed: Sequence[str] = (),
         filesystem: FileSystem | None = None,
         clock: Clock | None = None,
+        protection: Protection | None = None,
     ) -> None:
         self.path = path
+        self.seals = PLAIN if protection is None else Seals(protection, self._store_id)
+        self._identity: str | None = None
         self._allowed = tuple(allowed)
         self._filesystem: FileSystem = filesystem or PosixFileSystem()
         self._clock: Clock = clock or SystemClock()
@@ -65,6 +79,8 @@ class Location:
                 with contextlib.suppress(FileExistsError):
                     filesystem.make_directory(parent, name)
                 filesystem.sync(parent)
+                if name == RUNS:
+                    self._settle_identity(parent, workflow_id)
                 child = filesystem.open_directory(parent, name)
             finally:
                 filesystem.close(parent)
@@ -78,6 +94,56 @@ class Location:
         if kind not in self._allowed and kind.startswith(UNSOUND_FILESYSTEMS):
             raise UnsupportedFilesystemError(str(self.path), filesystem=kind)
         self._is_checked = True
+
+    def _settle_identity(self, root: int, workflow_id: str) -> None:
+        """Make sure that a store has an identity before anything is sealed in it; and that nobody writes to one without a key.
+
+        The root was synced just now: an identity that another process has made is durable before it is used here.
+        """
+        filesystem = self._filesystem
+        if not self.seals.has_key:
+            if filesystem.exists(root, IDENTITY):
+                raise KeyMissingError(workflow_id)
+            return
+        sweep_root(filesystem, root)
+        if read_identity(filesystem, root) is None:
+            self._refuse_lost_identity(root)
+            make_identity(filesystem, root)
+
+    def _refuse_lost_identity(self, root: int) -> None:
+        """Refuse a new identity where runs name another one: with it they would be a foreign store's."""
+        filesystem = self._filesystem
+        with contextlib.ExitStack() as opened:
+            runs = filesystem.open_directory(root, RUNS)
+            opened.callback(filesystem.close, runs)
+            for name in filesystem.names(runs):
+                with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+                    run = filesystem.open_directory(runs, name)
+                    opened.callback(filesystem.close, run)
+                    newest = segment_name(segment_numbers(filesystem.names(run))[-1])
+                    head, _, _ = read_file(filesystem, run, newest).partition(b"\n")
+                    store = json.loads(head)["seal"]["store"]
+                    raise CheckpointCorruptedError(
+                        "",
+                        location=IDENTITY,
+                        detail=f"it is missing, and runs in the store name the store {store}",
+                        remedy="Restore it from a backup, or write it anew: "
+                        f'{{"flowckpt":"store","schema_version":1,"store_id":"{store}"}}',
+                    )
+
+    def _store_id(self) -> str | None:
+        """Return the identity of the store, which never changes."""
+        if self._identity is None:
+            with self._translated("", "read"):
+                try:
+                    root = self._filesystem.open_root(str(self.path))
+                except FileNotFoundError:
+                    return None
+                try:
+                    self._identity = read_identity(self._filesystem, root)
+                finally:
+                    self._filesystem.close(root)
+        return self._identity
 
     def _remove_directory(self, workflow_id: str) -> None:
         root = self._filesystem.open_root(str(self.path))
@@ -114,7 +180,7 @@ class Location:
             with self._translated(workflow_id, "read"), self._run_directory(workflow_id) as directory:
                 if directory is None:
                     raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
-                return read_blob(self._filesystem, directory, workflow_id, digest, size)
+                return read_blob(self._filesystem, directory, workflow_id, digest, size, self.seals.for_values())
 
         return fetch
 

@@ -10,6 +10,8 @@ from flowckpt.process import ProcessIdentity
 RUNS = "runs"
 LOCK = "lock"
 BLOBS = "blobs"
+HEAD = "head"
+IDENTITY = "store.json"
 
 _PLAIN_ID = re.compile(r"[a-z0-9_-]{1,64}")
 _SEGMENT = re.compile(r"([0-9]{8}|[1-9][0-9]{8,})\.jsonl")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring as quote
+from typing import TYPE_CHECKING
 
 from flowckpt.checkpoint import CheckpointData, History, HistoryView, Reason
 from flowckpt.codec import dumps
@@ -19,6 +20,10 @@ from flowckpt.stores.file.blobs import write_blobs
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.file.sharing import share_blobs
 from flowckpt.stores.file.writer import SegmentWriter
+
+if TYPE_CHECKING:
+    from flowckpt.stores.file.head import HeadNote
+    from flowckpt.stores.sealing.values import ValueSeal
 
 
 class OwnedRun:
@@ -45,6 +50,8 @@ class OwnedRun:
         writer: SegmentWriter,
         image: RunImage,
         fetch: Fetch,
+        values: ValueSeal | None = None,
+        head: HeadNote | None = None,
     ) -> None:
         self.workflow_id = workflow_id
         self.image = image
@@ -52,7 +59,7 @@ class OwnedRun:
         self.is_adopted = False
         self.saved: HistoryView = History().view()
         self.last_sequence = image.last_sequence
-        self.begun = BegunSteps(filesystem, lock, writer.number)
+        self.begun = BegunSteps(filesystem, lock, writer.number, writer.seal)
         self._filesystem = filesystem
         self._directory = directory
         self._lock = lock
@@ -60,6 +67,8 @@ class OwnedRun:
         self._is_closed = False
         self._one_at_a_time = threading.Lock()
         self._fetch = fetch
+        self._values = values
+        self._head_note = head
         self._first: CheckpointData | None = None  # of this attempt: later ones hold what differs from it
         self._has_blob_directory = False
         self._live: dict[str, list[int]] | None = None  # once something was deleted: the checkpoints by id
@@ -96,6 +105,8 @@ class OwnedRun:
             if self._live is not None:
                 self._live.setdefault(data.checkpoint_id, []).append(data.sequence)
             self.begun.begin_anew()
+            if self._head_note is not None:
+                self._head_note.note(self.writer.digest)
 
     def _head(self, data: CheckpointData, view: HistoryView) -> tuple[bytes, Blobs]:
         """Return the fields of a checkpoint behind its results, and the large values that they name.
@@ -152,8 +163,23 @@ class OwnedRun:
                 self._adopt(self.image.history.view(self.image.counts[newest]))
             self._live = live
             self.writer.append(dumps({"deletes": live[checkpoint_id]})[:-1].encode())
+            self._note_head()
             del live[checkpoint_id]
         return True
+
+    def vouch(self) -> None:
+        """Append a record that says nothing, so that a sealed segment holds the digest of what it goes on from."""
+        with self._one_at_a_time:
+            self._check_usable()
+            if not self.is_adopted:
+                live = self.image.checkpoints()
+                self._adopt(self.image.history.view(self.image.counts[live[-1]] if live else 0))
+            self.writer.append(b'{"deletes":[]')
+            self._note_head()
+
+    def _note_head(self) -> None:
+        if self._head_note is not None:
+            self._head_note.note(self.writer.digest)
 
     def _live_in(self, image: RunImage) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
@@ -169,19 +195,23 @@ class OwnedRun:
         with self._one_at_a_time:
             if not self._is_closed:
                 self.writer.give_up()
-            self._close()
+            self._close(is_end=True)
 
     def close(self) -> None:
         """Close the files; closing the lock's only descriptor gives the lock back."""
         with self._one_at_a_time:
-            self._close()
+            self._close(is_end=False)
 
-    def _close(self) -> None:
+    def _close(self, *, is_end: bool) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self.writer.close()
-            self._filesystem.close(self._lock)
-            self._filesystem.close(self._directory)
+            try:
+                self.writer.close()
+                if self._head_note is not None:
+                    self._head_note.close(is_end=is_end and self.writer.is_mine)
+            finally:  # whatever stops us, the run is not to stay locked
+                self._filesystem.close(self._lock)
+                self._filesystem.close(self._directory)
 
     def _check_usable(self) -> None:
         if self._is_closed:  # given up or stolen by another task, while this one was on its way here
@@ -192,6 +222,10 @@ class OwnedRun:
 
     def _adopt(self, view: HistoryView) -> None:
         """Write the first line: which records are continued. They are those whose history the new one shares."""
+        if self._head_note is not None:
+            self.writer.is_poisoned = True  # for good, should it fail: after a failed sync nothing can be known
+            self._head_note.begin()
+            self.writer.is_poisoned = False
         if self.writer.number > 1:
             shared = self.image.history.view().shared_length(view)
             kept = sum(count <= shared for count in self.image.counts)
@@ -205,7 +239,7 @@ class OwnedRun:
         with self._one_at_a_time:
             self._check_usable()
             missing = {digest: size for digest, size in sizes.items() if digest not in self._blobs}
-            self._blobs |= share_blobs(self._filesystem, source, self._directory, missing)
+            self._blobs |= share_blobs(self._filesystem, source, self._directory, missing, self._values)
             self._has_blob_directory = True
 
     def _save_blobs(self, view: HistoryView, blobs: list[Blob]) -> None:
@@ -214,7 +248,11 @@ class OwnedRun:
         missing = {blob.digest: blob for blob in blobs if blob.digest not in self._blobs}
         if missing:
             write_blobs(
-                self._filesystem, self._directory, missing.values(), is_directory_durable=self._has_blob_directory
+                self._filesystem,
+                self._directory,
+                missing.values(),
+                is_directory_durable=self._has_blob_directory,
+                values=self._values,
             )
             self._has_blob_directory = True
             self._blobs.update(missing)

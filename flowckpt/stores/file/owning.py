@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from flowckpt.checkpoint import CheckpointData
-from flowckpt.errors import CheckpointStorageError, FencedError, RunExistsError, RunLockedError
+from flowckpt.errors import (
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    FencedError,
+    RunExistsError,
+    RunLockedError,
+)
 from flowckpt.stores.base import Lease
 from flowckpt.stores.file.claim import claim
 from flowckpt.stores.file.clearing import sweep_cleared, write_tombstone
@@ -18,6 +24,7 @@ from flowckpt.stores.file.location import PATIENCE, storage_error
 from flowckpt.stores.file.names import LOCK
 from flowckpt.stores.file.owned import OwnedRun
 from flowckpt.stores.file.reading import ReadableRuns
+from flowckpt.stores.sealing.protection import PLAIN
 
 
 class FileRuns(ReadableRuns):
@@ -84,6 +91,7 @@ class FileRuns(ReadableRuns):
                     steal=steal,
                     fetch=self._fetch(workflow_id),
                     now=self._clock.now(),
+                    seals=self.seals,
                 )
             except BaseException:
                 self._filesystem.close(directory)
@@ -144,14 +152,32 @@ class FileRuns(ReadableRuns):
                 if not is_locked:
                     holder = newest_owner(filesystem, directory)
                     raise RunLockedError(workflow_id, holder=str(holder or "another process"))
-                if is_unbegun_only and read_image(filesystem, directory, workflow_id, self._fetch(workflow_id)).records:
-                    raise RunExistsError(workflow_id)
-                tombstone = write_tombstone(filesystem, directory, workflow_id, self._clock.now())
+                if is_unbegun_only:
+                    fetch = self._fetch(workflow_id)
+                    if read_image(filesystem, directory, workflow_id, fetch, seals=self.seals).records:
+                        raise RunExistsError(workflow_id)
+                is_sealed = self.seals.has_key and self._store_id() is not None
+                tombstone = write_tombstone(
+                    filesystem, directory, workflow_id, self._clock.now(), self.seals if is_sealed else PLAIN
+                )
                 sweep_cleared(filesystem, directory, tombstone)
                 filesystem.unlink(directory, LOCK)  # nobody can own what is not there; claimers look again
             finally:
                 filesystem.close(lock)
             self._remove_directory(workflow_id)
+
+    def trust(self, workflow_id: str) -> None:
+        """Go on from a run as it is found, in a new segment: what that one holds the digest of is true from now on."""
+        if not self.seals.protection.is_trusting or not self.seals.has_key:
+            raise ValueError("only a store that has a key and was told to trust can say so for good")
+        if not self.references(workflow_id):
+            raise CheckpointNotFoundError(workflow_id)
+        self.acquire(workflow_id, steal=False)
+        try:
+            with self._translated(workflow_id, "trust"):
+                self.owned[workflow_id].vouch()
+        finally:
+            self.release(workflow_id)
 
     def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
         """Append that the checkpoints of an id are deleted."""

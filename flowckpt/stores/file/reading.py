@@ -6,7 +6,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from flowckpt.checkpoint import CheckpointData
-from flowckpt.errors import CheckpointNotFoundError, FlowckptError
+from flowckpt.codec.blob import Blob
+from flowckpt.errors import (
+    CheckpointNotFoundError,
+    FlowckptError,
+    KeyMissingError,
+    UnauthenticatedRecordError,
+    WrongKeyError,
+)
 from flowckpt.lazy import LazyModule
 from flowckpt.process import ProcessIdentity, is_alive
 from flowckpt.stores.base import Finding
@@ -14,11 +21,14 @@ from flowckpt.stores.file.begun import begun_in
 from flowckpt.stores.file.directory import newest_owner, read_file, read_image
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.file.location import Location
-from flowckpt.stores.file.names import LOCK, run_directory
+from flowckpt.stores.file.names import LOCK, run_directory, segment_name
+from flowckpt.stores.file.segment import SegmentDamagedError, read_header
+from flowckpt.stores.sealing.broken import SealBrokenError
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.stores.file import listing
+    from flowckpt.stores.sealing.lines import LineSeal
 else:  # a resume needs none of it
     listing = LazyModule("flowckpt.stores.file.listing")
 
@@ -35,7 +45,15 @@ class ReadableRuns(Location):
             with self._run_directory(workflow_id) as directory:
                 if directory is None:
                     return RunImage(workflow_id)
-                return read_image(self._filesystem, directory, workflow_id, self._fetch(workflow_id), below)
+                return read_image(
+                    self._filesystem,
+                    directory,
+                    workflow_id,
+                    self._fetch(workflow_id),
+                    below,
+                    seals=self.seals,
+                    is_whole=below is None,
+                )
 
         return self._steadily(workflow_id, "read", read_once)
 
@@ -56,9 +74,18 @@ class ReadableRuns(Location):
             with self._run_directory(workflow_id) as directory:
                 if directory is None or not self._filesystem.exists(directory, LOCK):
                     return 0, ()
-                return begun_in(read_file(self._filesystem, directory, LOCK))
+                text = read_file(self._filesystem, directory, LOCK)
+                return begun_in(text, lambda attempt: self._seal_of(directory, workflow_id, attempt))
 
         return self._steadily(workflow_id, "read", read_once)
+
+    def _seal_of(self, directory: int, workflow_id: str, attempt: int) -> LineSeal | None:
+        """Return the seal of an attempt's segment; None where it cannot be had, as for a hint."""
+        try:
+            header, _, _ = read_header(read_file(self._filesystem, directory, segment_name(attempt)))
+            return self.seals.for_found(workflow_id, attempt, header, segment_name(attempt))
+        except (OSError, SegmentDamagedError, SealBrokenError, FlowckptError):
+            return None
 
     def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
         """Return the newest checkpoint of an id."""
@@ -134,17 +161,27 @@ class ReadableRuns(Location):
             filesystem.close(lock)
 
     def list_runs(self) -> list[RunInfo]:
-        """Return the runs; a damaged one is told to the log."""
+        """Return the runs; a damaged one is told to the log.
+
+        Raises:
+            KeyMissingError, WrongKeyError, UnauthenticatedRecordError: none can be listed, and one of them for want of a
+                key.
+        """
         found = []
+        locked: FlowckptError | None = None
         for name in self._run_names():
             try:
                 info = self._steadily(name, "list", lambda name=name: self._describe(name))  # type: ignore[misc]
                 if info is not None:
                     found.append(info)
             except (FlowckptError, ValueError, LookupError, TypeError) as error:
+                if isinstance(error, KeyMissingError | WrongKeyError | UnauthenticatedRecordError):
+                    locked = error
                 _log.warning(
                     "%s in %s is left out of the list: %s ('flowckpt check' says more)", name, self.path, error
                 )
+        if locked is not None and not found:
+            raise locked
         return sorted(found, key=lambda info: info.started_at, reverse=True)
 
     def describe(self, workflow_id: str) -> RunInfo | None:
@@ -154,7 +191,11 @@ class ReadableRuns(Location):
 
     def _describe(self, name: str) -> RunInfo | None:
         with self._directory_named(name) as directory:
-            info = None if directory is None else listing.describe_run(self._filesystem, directory, self._fetch)
+            info = (
+                None
+                if directory is None
+                else listing.describe_run(self._filesystem, directory, self._fetch, self.seals)
+            )
             if info is None or directory is None:
                 return None
             return info.with_owner(self._live_owner(directory))
@@ -163,6 +204,8 @@ class ReadableRuns(Location):
         """Verify one run or all of them."""
         if workflow_id is not None:
             findings = self._check_run(workflow_id)
+            if any(finding.severity == "locked" for finding in findings):
+                self.image(workflow_id)  # says which key is missing
             if not findings:
                 raise CheckpointNotFoundError(workflow_id)
             return findings
@@ -171,15 +214,20 @@ class ReadableRuns(Location):
             try:
                 run = self._steadily(name, "check", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
             except FlowckptError as error:
-                findings.append(Finding(name, "corrupt", error.message))
+                findings.append(_finding(name, error))
                 continue
-            if run is not None:
-                findings.extend(self._check_run(run))
+            if run is None:
+                continue
+            if run_directory(run) != name:
+                detail = f"the directory {name} has the segments of another run, {run!r}"
+                findings.append(Finding(name, "corrupt", detail))
+                continue
+            findings.extend(self._check_run(run))
         return findings
 
     def _run_id_in(self, name: str) -> str | None:
         with self._directory_named(name) as directory:
-            return None if directory is None else listing.run_id_in(self._filesystem, directory)
+            return None if directory is None else listing.run_id_in(self._filesystem, directory, self.seals)
 
     def _check_run(self, workflow_id: str) -> list[Finding]:
         try:
@@ -189,11 +237,22 @@ class ReadableRuns(Location):
             for blobs in image.history.blobs.values():
                 for blob in blobs.values():
                     blob.content()
+            seen = {digest for blobs in image.history.blobs.values() for digest in blobs}
             for index in image.checkpoints():
-                image.data(index, self._fetch(workflow_id))
+                data = image.data(index, self._fetch(workflow_id))
+                for held in (data.held_inputs, data.held_snapshot, data.held_output):
+                    if isinstance(held, Blob) and held.digest not in seen:
+                        seen.add(held.digest)
+                        held.content()
         except FlowckptError as error:
-            return [Finding(workflow_id, "corrupt", error.message)]
+            return [_finding(workflow_id, error)]
         count = len(image.checkpoints())
         steps = len(image.history.results)
         notices = [Finding(workflow_id, "notice", notice) for notice in image.notices]
-        return [*notices, Finding(workflow_id, "ok", f"{count} checkpoints, {steps} results")]
+        sealed = "" if image.seal is None or image.seal.key is None else f", {image.seal}"
+        return [*notices, Finding(workflow_id, "ok", f"{count} checkpoints, {steps} results{sealed}")]
+
+
+def _finding(name: str, error: FlowckptError) -> Finding:
+    severity = "locked" if isinstance(error, KeyMissingError | WrongKeyError) else "corrupt"
+    return Finding(name, severity, error.message)

@@ -97,7 +97,9 @@ def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iter
     clock = _RecordedClock()
     name = temporary_name(current_process(), secrets.token_hex(8))
     calls = cast("FileSystem", _SyncedWhenClosed(runs._filesystem))
-    staged = StagedRuns(runs.path, name, allowed=runs._allowed, filesystem=calls, clock=clock)
+    staged = StagedRuns(
+        runs.path, name, allowed=runs._allowed, filesystem=calls, clock=clock, protection=runs.seals.protection
+    )
     is_begun = False
     try:
         attempt = 0

@@ -6,6 +6,8 @@
                        00000002.jsonl   the segment of attempt 2, which says what it continues
                        blobs/SHA256     large values, once per content
                        lock             locked by the owner while it lives
+                       head             how far the run has come, where there is a key
+               store.json               which store this is, where there is a key
 
 The protocol stands in `run` (claiming), `writer` (saving), `segment` and `image` (reading).
 """
@@ -29,11 +31,14 @@ if TYPE_CHECKING:
     from flowckpt.stores import figures
     from flowckpt.stores.base import Finding, Lease
     from flowckpt.stores.file import owning, receiving
+    from flowckpt.stores.sealing import opening
+    from flowckpt.stores.sealing.keys import KeyRing
 else:  # needed once a run is saved or read; see flowckpt.lazy
     figures = LazyModule("flowckpt.stores.figures")
     owning = LazyModule("flowckpt.stores.file.owning")
     receiving = LazyModule("flowckpt.stores.file.receiving")
     selection = LazyModule("flowckpt.checkpoint.selection")
+    opening = LazyModule("flowckpt.stores.sealing.opening")
 
 
 class FileCheckpointStore:
@@ -44,6 +49,15 @@ class FileCheckpointStore:
         allow_filesystems: types of file systems to accept although their locks are unsound, as `("nfs4",)`.
         filesystem: the operating-system calls, for tests.
         clock: the time, for tests.
+        key_file: a file with keys: records are authenticated, or encrypted, as its newest key says.
+        keys: the keys themselves, in place of a file.
+        compression: `none`, `gzip`, `zstd` or `auto`: how records and large values are packed where that pays.
+        trust: take runs for true and whole that do not prove it with the key: records that were written without one, and
+            an end that may be missing.
+
+    Raises:
+        KeyFileError: the key file is missing, is none, or is open to others than its owner.
+        SettingError: two sources of keys, no such compression, or a package that is missing.
 
     Attributes:
         path: the directory, absolute.
@@ -57,10 +71,19 @@ class FileCheckpointStore:
         allow_filesystems: Sequence[str] = (),
         filesystem: FileSystem | None = None,
         clock: Clock | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        keys: KeyRing | None = None,
+        compression: str = "none",
+        trust: bool = False,
     ) -> None:
         # Absolute from now on: a step that changes the directory of the process must not move the store.
         self.path = Path(path).absolute()
-        self.runs = owning.FileRuns(self.path, allowed=allow_filesystems, filesystem=filesystem, clock=clock)
+        protection = None
+        if key_file is not None or keys is not None or compression != "none":
+            protection = opening.protection_of(key_file, keys, compression, trust)
+        self.runs = owning.FileRuns(
+            self.path, allowed=allow_filesystems, filesystem=filesystem, clock=clock, protection=protection
+        )
 
     def __repr__(self) -> str:
         return f"FileCheckpointStore({str(self.path)!r})"
@@ -168,6 +191,18 @@ class FileCheckpointStore:
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Read all segments and large values and verify them; see `ChecksIntegrity`."""
         return await run_blocking(lambda: self.runs.check(workflow_id))
+
+    async def trust(self, workflow_id: str) -> None:
+        """Take a run for true and whole from now on, though its record does not prove it. The store was told to `trust`.
+
+        Args:
+            workflow_id: a run that was begun without a key, or whose end cannot be proved.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            RunLockedError: another process owns it.
+        """
+        await run_blocking(lambda: self.runs.trust(workflow_id))
 
     def close(self) -> None:
         """Give up every run that this store owns."""

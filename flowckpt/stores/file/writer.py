@@ -52,12 +52,16 @@ from __future__ import annotations
 import contextlib
 import os
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.stores.file.directory import give_up_segment
-from flowckpt.stores.file.line import seal
+from flowckpt.stores.file.line import seal as seal_line
 from flowckpt.stores.file.names import mark_name, segment_name, segment_numbers
+
+if TYPE_CHECKING:
+    from flowckpt.stores.sealing.lines import LineSeal
 
 _LOOK_SECONDS = 1.0
 
@@ -69,6 +73,8 @@ class SegmentWriter:
         number: the segment, the attempt, the fencing number.
         is_poisoned: whether a write failed, so that nothing more may be written.
         has_written: whether any line was appended.
+        digest: the digest of the last acknowledged line.
+        seal: what seals the lines; None where nothing is done to them.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class SegmentWriter:
         workflow_id: str,
         number: int,
         digest: bytes,
+        seal: LineSeal | None = None,
     ) -> None:
         self.number = number
         self.is_poisoned = False
@@ -88,7 +95,9 @@ class SegmentWriter:
         self._directory = directory
         self._file = file
         self._workflow_id = workflow_id
-        self._digest = digest
+        self.digest = digest
+        self.seal = seal
+        self._lines = 1
         self._fence: FencedError | None = None
         self._next_look = float("-inf")
         self._pid = os.getpid()
@@ -103,7 +112,10 @@ class SegmentWriter:
             FencedError: another attempt has begun, or the run was cleared; nothing is acknowledged.
             CheckpointStorageError: the handle is poisoned now.
         """
-        line, digest = seal(body, self._digest)
+        if self.seal is not None:
+            self.is_poisoned = True  # from here on, for the number of a line is never used for another one
+            body = self.seal.sealed(body, self._lines, self.digest)
+        line, digest = seal_line(body, self.digest)
         filesystem = self._filesystem
         self.is_poisoned = True  # until the line is acknowledged: any exception from here on, of whatever kind
         try:
@@ -117,7 +129,8 @@ class SegmentWriter:
         if newest != self.number:
             self._fence = FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
             raise self._fence
-        self._digest = digest
+        self.digest = digest
+        self._lines += 1
         self.has_written = True
         self.is_poisoned = False
 

@@ -1,0 +1,103 @@
+"""The crash checks can fail for a sealed store, too: each rule of the word of the end and of the identity is needed."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import flowckpt.stores.file.location
+from flowckpt.stores.file.head import HeadNote
+from flowckpt.stores.file.line import seal
+from flowckpt.stores.file.names import HEAD, IDENTITY
+from flowckpt.stores.file.owned import OwnedRun
+from flowckpt.stores.file.writer import SegmentWriter
+from flowckpt.stores.sealing.keys import Key, KeyRing
+from tests.crash.test_mutants import SCENES, caught, in_turn, saving_after_failures
+from tests.crash.workload import Tally, Workload, patched
+
+SEALED = ({"keys": KeyRing([Key(bytes(range(32)), "encrypt")])},)
+
+
+def the_old_file_again(monkeypatch):
+    """Write the first word into the file that is there, and sync it: of the sync before, nobody knows."""
+
+    def begin(self):
+        self._file = self._filesystem.open_lock(self._directory, HEAD)
+        self._filesystem.disk.root.names["runs"].names["run"].names[HEAD].role = "head"
+        if self._filesystem.status(self._file).size < 512:
+            self._filesystem.write_at(self._file, self._text(""), 0)
+            self._filesystem.sync(self._file)
+            self._filesystem.sync(self._directory)
+
+    monkeypatch.setattr(HeadNote, "begin", begin)
+
+
+def a_word_that_is_not_synced(monkeypatch):
+    """Leave the first word to the page cache: behind a power cut, the run looks as if somebody had taken it."""
+
+    def begin(self):
+        self._file = self._filesystem.open_lock(self._directory, HEAD)
+        self._filesystem.disk.root.names["runs"].names["run"].names[HEAD].role = "head"
+        self._filesystem.write_at(self._file, self._text(""), 0)
+
+    monkeypatch.setattr(HeadNote, "begin", begin)
+
+
+def a_word_ahead_of_the_line(monkeypatch):
+    """Note the line before it is on the disk: a torn one then looks as if it had been cut."""
+    make, append = OwnedRun.__init__, SegmentWriter.append
+
+    def made(self, *given, **options):
+        make(self, *given, **options)
+        self.writer.note = self._head_note.note
+
+    def hasty(self, body):
+        sealed = self.seal.sealed(body, self._lines, self.digest)
+        if b"adopts" not in body[:12]:
+            self.note(seal(sealed, self.digest)[1])
+        append(self, body)
+
+    monkeypatch.setattr(OwnedRun, "__init__", made)
+    monkeypatch.setattr(SegmentWriter, "append", hasty)
+
+
+def an_identity_that_is_not_synced(monkeypatch):
+    """Begin to seal for a store whose identity a power cut may take."""
+
+    def make_identity(filesystem, root):
+        file = filesystem.create(root, IDENTITY)
+        filesystem.write(file, b'{"store_id":"here"}')
+        filesystem.close(file)
+        return "here"
+
+    monkeypatch.setattr(flowckpt.stores.file.location, "make_identity", make_identity)
+
+
+MUTANTS = {
+    the_old_file_again: saving_after_failures,
+    a_word_that_is_not_synced: in_turn,
+    a_word_ahead_of_the_line: in_turn,
+    an_identity_that_is_not_synced: in_turn,
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_sealed_store_that_breaks_one_rule_is_caught(monkeypatch, mutant):
+    mutant(monkeypatch)
+    found = caught(monkeypatch, lives=30, first=MUTANTS[mutant], protections=SEALED)
+    assert found, f"nobody noticed {mutant.__name__}: {mutant.__doc__}"
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+def test_the_sealed_store_as_it_is_is_not_caught(monkeypatch, scene):
+    """In each scene, with a crash at every tenth call; random lives are cut at every call elsewhere."""
+    life = Workload(0, patched(monkeypatch), Tally(), states=0, protections=SEALED)
+    calls, examine = itertools.count(), life.examine
+    monkeypatch.setattr(life, "examine", lambda: examine() if next(calls) % 10 == 0 else None)
+    scene(life)
+
+
+@pytest.mark.soak
+def test_the_sealed_store_as_it_is_is_not_caught_at_any_call(monkeypatch):
+    assert caught(monkeypatch, lives=10, protections=SEALED) is None
