@@ -10,6 +10,7 @@ from flowckpt.lazy import front_door
 if TYPE_CHECKING:
     from flowckpt.checkpoint import CheckpointData, CommandOutput, StepResult
     from flowckpt.checkpointer import Checkpointer
+    from flowckpt.configured import configured_engine, configured_options
     from flowckpt.dsl import step, workflow
     from flowckpt.dsl.parallel import parallel
     from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult, run_sync
@@ -42,6 +43,8 @@ _ROOMS = {
     "TimeTrigger": "flowckpt.triggers",
     "WorkflowEngine": "flowckpt.engine",
     "WorkflowResult": "flowckpt.engine",
+    "configured_engine": "flowckpt.configured",
+    "configured_options": "flowckpt.configured",
     "current_step": "flowckpt.execution.current_step",
     "in_sync": "flowckpt.sync_door",
     "open_store": "flowckpt.stores",
@@ -72,6 +75,8 @@ __all__ = [
     "WorkflowEngine",
     "WorkflowResult",
     "__version__",
+    "configured_engine",
+    "configured_options",
     "current_step",
     "in_sync",
     "open_store",

@@ -140,15 +140,17 @@ class InputError(FlowckptError):
 
 
 class SettingError(FlowckptError):
-    """A trigger, a checkpoint manager, a store or one of their calls is given a value that cannot be.
+    """A trigger, a checkpoint manager, a store or one of their calls is given a value that cannot be; or a setting is wrong.
 
     Attributes:
-        setting: the name of the argument.
+        setting: the name of the argument, or of the setting.
+        source: where the setting was read: an environment variable or a file; empty for an argument.
     """
 
-    def __init__(self, message: str, *, setting: str = "", remedy: str = "") -> None:
+    def __init__(self, message: str, *, setting: str = "", source: str = "", remedy: str = "") -> None:
         super().__init__(message, remedy=remedy)
         self.setting = setting
+        self.source = source
 
 
 # --- Values: something cannot be recorded, or not be read again ------------------------------------------------------

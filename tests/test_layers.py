@@ -33,9 +33,9 @@ ROWS = {  # from the bottom up; imports go strictly downwards
     "records": ("dsl", "checkpoint", "events", "evidence.model"),
     "rules": ("replay", "codec", "hashing", "fingerprint"),
     "ports": ("stores", "triggers", "evidence", "arguments"),
-    "policy": ("checkpointer", "manager", "plan", "execution", "sync_door", "diff", "portable"),
+    "policy": ("checkpointer", "manager", "plan", "execution", "sync_door", "diff", "portable", "settings"),
     "engine": ("engine",),
-    "edges": ("__main__", "cli", "report", "testing", "integrations"),
+    "edges": ("__main__", "cli", "configured", "report", "testing", "integrations"),
     "front door": ("",),
 }
 HEIGHT = {part: height for height, parts in enumerate(ROWS.values()) for part in parts}

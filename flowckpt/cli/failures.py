@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import traceback
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from flowckpt.cli.output import say
 from flowckpt.cli.terminal_text import escaped, escaped_lines
-from flowckpt.errors import FlowckptError
+from flowckpt.errors import FlowckptError, SettingError
+from flowckpt.lazy import LazyModule
 
-TRACEBACK_VARIABLE = "FLOWCKPT_TRACEBACK"
+if TYPE_CHECKING:
+    from flowckpt.cli import settings
+else:  # the help must come quickly
+    settings = LazyModule("flowckpt.cli.settings")
 
 
 def show_error(error: FlowckptError, remedies: Sequence[str] | None = None) -> None:
-    """Show an error and its remedy on standard error, and its traceback where `FLOWCKPT_TRACEBACK` asks for it.
+    """Show an error and its remedy on standard error, and its traceback where the settings ask for it.
 
     Args:
         error: the error.
         remedies: what to do about it, safe to show, where that is better known here; else what the error says.
     """
-    if os.environ.get(TRACEBACK_VARIABLE, "0") not in ("", "0"):
+    if _is_traceback_shown():
         with contextlib.suppress(Exception):  # a traceback that cannot be written must not hide the error
             say(escaped_lines("".join(traceback.format_exception(error)).rstrip()))
     say(f"flowckpt: {escaped(error.message)}")
     for remedy in [escaped(error.remedy)] * bool(error.remedy) if remedies is None else remedies:
         say(remedy)
+
+
+def _is_traceback_shown() -> bool:
+    try:
+        return bool(settings.command_settings()["traceback"])
+    except (SettingError, OSError):  # most likely the very error that is shown; or the directory is gone
+        return False

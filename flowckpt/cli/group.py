@@ -30,6 +30,7 @@ COMMANDS = {
     "check": "Check the integrity of the store; changes nothing.",
     "key": "Make a key file, put a new key in it, or show its keys.",
     "trust": "Take a run for true that does not prove it with the key.",
+    "config": "Show each setting, its value and where it comes from.",
     "completion": "Print the completion script of a shell.",
 }
 

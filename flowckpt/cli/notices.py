@@ -13,11 +13,25 @@ class _ToStandardError(logging.Handler):
         say(f"flowckpt: {record.levelname.lower()}: {escaped(record.getMessage())}")
 
 
-def show_warnings() -> None:
-    """Show the warnings of the package from here on; once, however often it is asked for."""
+def show_messages(level: str) -> None:
+    """Show the messages of the package from here on; once, however often it is asked for.
+
+    Args:
+        level: the least level, as `warning`.
+    """
     logger = logging.getLogger("flowckpt")
-    if not any(isinstance(handler, _ToStandardError) for handler in logger.handlers):
-        logger.addHandler(_ToStandardError(logging.WARNING))
+    for handler in logger.handlers:
+        if isinstance(handler, _ToStandardError):
+            return
+    least = logging.getLevelNamesMapping()[level.upper()]
+    logger.addHandler(_ToStandardError(least))
+    if least < logging.WARNING:  # the root logger's level, which stands for it else
+        logger.setLevel(least)
+
+
+def show_warnings() -> None:
+    """Show the warnings of the package from here on, where nothing else was asked for."""
+    show_messages("warning")
 
 
 def warn(message: str) -> None:

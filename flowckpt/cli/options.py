@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
+
+from flowckpt.cli.notices import show_messages
+from flowckpt.cli.settings import command_settings
+from flowckpt.settings.kinds import Choice, Count, Hosts, Seconds, Text
+from flowckpt.settings.reading import Source
+from flowckpt.settings.table import SETTINGS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,14 +87,82 @@ class TargetName(_ParamType):
         return [CompletionItem(incomplete, type="file")]
 
 
-def store_option(command: F) -> F:
-    """Add `--store`."""
+class HostAndPort(_ParamType):
+    """`HOST:PORT`, or `[ADDRESS]:PORT`."""
+
+    name = "host:port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Take what names a host and a port."""
+        host, _, port = str(value).rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()):
+            self.fail(f"{value!r} is not of the form HOST:PORT", param, ctx)
+        return str(value)
+
+
+_TYPES: dict[type, Callable[[Any], click.ParamType[Any]]] = {
+    Text: lambda kind: click.STRING,
+    Choice: lambda kind: click.Choice(kind.options),
+    Count: lambda kind: click.IntRange(kind.least, kind.most),
+    Seconds: lambda kind: click.FloatRange(0, min_open=True),
+    Hosts: lambda kind: HostAndPort(),
+}
+
+
+class SettingOption(click.Option):
+    """An option of the table of settings: where the command line has none, the settings say its value.
+
+    Args:
+        declarations: its spellings.
+        setting: the name of the setting.
+        **how: what click takes.
+    """
+
+    def __init__(self, declarations: Sequence[str], *, setting: str, **how: Any) -> None:
+        super().__init__(declarations, **how)
+        self.setting = setting
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        """Look at the command line, then at the settings; a shell that completes is told nothing of these."""
+        value, source = super().consume_value(ctx, opts)
+        if source is ParameterSource.DEFAULT and not ctx.resilient_parsing:
+            found = command_settings().found[self.setting]
+            if found.source is Source.ENVIRONMENT:
+                return found.value, ParameterSource.ENVIRONMENT
+            if found.source is Source.PYPROJECT:
+                return found.value, ParameterSource.DEFAULT_MAP
+        return value, source
+
+
+def setting_option(name: str, **how: Any) -> Callable[[F], F]:
+    """Return what adds the option of a setting to a command; the table says everything about it.
+
+    Args:
+        name: the setting.
+        **how: what click takes beside that.
+    """
+    setting = SETTINGS[name]
     return click.option(
-        "--store",
-        metavar="SPEC",
-        help="Where the runs are, as file:DIRECTORY. Else $FLOWCKPT_STORE, then [tool.flowckpt] store in "
-        "pyproject.toml, then the nearest .flowckpt upwards.",
-    )(command)
+        setting.option,
+        cls=SettingOption,
+        setting=name,
+        type=_TYPES[type(setting.kind)](setting.kind),
+        multiple=isinstance(setting.kind, Hosts),
+        metavar=setting.metavar or None,
+        help=setting.meaning + (f" Default: {said}." if (said := setting.default_said or setting.default) else ""),
+        **how,
+    )
+
+
+def store_option(command: F) -> F:
+    """Add `--store` and `--log-level`: what every command has that reads a store."""
+    added = setting_option("log_level", expose_value=False, is_eager=True, callback=_show_messages)(command)
+    return setting_option("store")(added)
+
+
+def _show_messages(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if not ctx.resilient_parsing:
+        show_messages(value or SETTINGS["log_level"].default)
 
 
 def color_option(command: F) -> F:
@@ -127,54 +202,20 @@ def target_option(command: F) -> F:
 
 def verify_option(command: F) -> F:
     """Add `--verify`."""
-    return click.option(
-        "--verify",
-        type=click.Choice(["stat", "hash"]),
-        help="How files are checked: hash reads every byte (the default); stat skips files that look untouched.",
-    )(command)
-
-
-class HostAndPort(_ParamType):
-    """`HOST:PORT`, or `[ADDRESS]:PORT`."""
-
-    name = "host:port"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Take what names a host and a port."""
-        host, _, port = str(value).rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()):
-            self.fail(f"{value!r} is not of the form HOST:PORT", param, ctx)
-        return str(value)
+    return setting_option("verify")(command)
 
 
 def network_option(command: F) -> F:
     """Add `--allow-network`."""
-    return click.option(
-        "--allow-network",
-        type=HostAndPort(),
-        metavar="HOST:PORT",
-        multiple=True,
-        help="A host that claims of evidence may reach; none by default.",
-    )(command)
+    return setting_option("allow_network")(command)
 
 
 def policy_options(command: F) -> F:
     """Add what says what a resume does with stale results; the parameters are named as the fields of `RunOptions`."""
-    answers = click.Choice(["rerun", "reuse", "fail"])
     added = (
-        click.option(
-            "--on-stale",
-            type=answers,
-            help="Where evidence, arguments or a version moved. By default what moved is run again, and what cannot be "
-            "checked stops the resume.",
-        ),
-        click.option("--on-code-change", type=answers, help="Where a step's function was edited; by default, fail."),
-        click.option(
-            "--reuse",
-            type=click.Choice(["prefix", "inputs"]),
-            help="prefix (the default): everything from the first stale step on is run again. inputs: behind it, "
-            "results are reused where steps are called with the same arguments.",
-        ),
+        setting_option("on_stale"),
+        setting_option("on_code_change"),
+        setting_option("reuse"),
         verify_option,
         network_option,
         click.option(

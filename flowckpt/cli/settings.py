@@ -1,9 +1,7 @@
-"""Where options come from that are not on the command line: the environment, then `pyproject.toml`, then the default."""
+"""The settings of the command that is under way, and the store that it works on."""
 
 from __future__ import annotations
 
-import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,16 +9,11 @@ from typing import Any
 import attrs
 import click
 
+from flowckpt.settings.reading import Settings, read_settings
+from flowckpt.settings.store_place import absolute_spec
 from flowckpt.stores.opening import shown_spec
 
-DEFAULT_DIRECTORY = ".flowckpt"
-STORE_VARIABLE = "FLOWCKPT_STORE"
-KEY_FILE_VARIABLE = "FLOWCKPT_KEY_FILE"
-COMPRESSION_VARIABLE = "FLOWCKPT_COMPRESSION"
-
-_KEYS: dict[str, type] = {"store": str, "color": bool, "key_file": str, "compression": str}
-_TYPE_NAMES = {str: "text", bool: "true or false"}
-_SCHEMES_OF_PATHS = ("file", "sqlite")
+_KEY = "flowckpt.settings"
 
 
 @attrs.frozen
@@ -45,6 +38,31 @@ class StoreChoice:
         return shown_spec(self.spec)
 
 
+def command_settings() -> Settings:
+    """Return the settings as they were when the command began: a step may change the directory.
+
+    Raises:
+        SettingError: a setting is unknown, or has a value that cannot be.
+    """
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return read_settings()
+    if _KEY not in context.meta:
+        context.meta[_KEY] = read_settings()
+    settings: Settings = context.meta[_KEY]
+    return settings
+
+
+def is_set_already(name: str, value: Any) -> bool:
+    """Tell whether the next command would find a value without its option.
+
+    Args:
+        name: the setting.
+        value: the value.
+    """
+    return bool(command_settings()[name] == value)
+
+
 def choose_store(
     option: str | None, environ: Mapping[str, str] | None = None, directory: Path | None = None
 ) -> StoreChoice:
@@ -56,94 +74,20 @@ def choose_store(
         directory: where to look from; the working directory where not given.
 
     Raises:
-        click.UsageError: `pyproject.toml` says something that cannot be.
+        SettingError: a setting is unknown, or has a value that cannot be.
     """
-    environ = os.environ if environ is None else environ
-    directory = Path.cwd() if directory is None else directory
+    is_own = environ is None and directory is None
+    found = command_settings() if is_own else read_settings(environ, directory)
     if not option:
-        return StoreChoice(_found_store(environ, directory), "", *_protection(environ, directory))
-    spec = _absolute(option, directory)
-    try:
-        is_found_again = spec == _found_store(environ, directory)
-    except click.UsageError:
-        is_found_again = False
-    return StoreChoice(spec, "" if is_found_again else option, *_protection(environ, directory))
+        return StoreChoice(found["store"], "", found["key_file"], found["compression"])
+    spec = absolute_spec(option, Path.cwd() if directory is None else directory)
+    return StoreChoice(spec, "" if spec == found["store"] else option, found["key_file"], found["compression"])
 
 
-def color_allowed(environ: Mapping[str, str] | None = None, directory: Path | None = None) -> bool:
+def color_allowed() -> bool:
     """Tell whether terminals may be drawn on, as far as the command line does not say.
 
-    Args:
-        environ: the environment; the process's own where not given.
-        directory: where to look from; the working directory where not given.
-
     Raises:
-        click.UsageError: `pyproject.toml` says something that cannot be.
+        SettingError: a setting is unknown, or has a value that cannot be.
     """
-    environ = os.environ if environ is None else environ
-    if environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
-        return False
-    configured, _ = _configured(Path.cwd() if directory is None else directory)
-    return bool(configured.get("color", True))
-
-
-def _found_store(environ: Mapping[str, str], directory: Path) -> str:
-    if named := environ.get(STORE_VARIABLE):
-        return _absolute(named, directory)
-    configured, file = _configured(directory)
-    if "store" in configured:
-        return _absolute(str(configured["store"]), file.parent)
-    for candidate in (directory, *directory.parents):
-        if (candidate / DEFAULT_DIRECTORY).is_dir():
-            return f"file:{candidate / DEFAULT_DIRECTORY}"
-    return f"file:{directory / DEFAULT_DIRECTORY}"
-
-
-def _protection(environ: Mapping[str, str], directory: Path) -> tuple[str | None, str]:
-    """Return the key file, absolute, and the compression."""
-    configured, file = _configured(directory)
-    key_file = None
-    if named := environ.get(KEY_FILE_VARIABLE):
-        key_file = os.path.normpath(directory / Path(named).expanduser())
-    elif "key_file" in configured:
-        key_file = os.path.normpath(file.parent / Path(str(configured["key_file"])).expanduser())
-    return key_file, environ.get(COMPRESSION_VARIABLE) or str(configured.get("compression", "none"))
-
-
-def _absolute(spec: str, directory: Path) -> str:
-    scheme, colon, rest = spec.partition(":")
-    if colon and scheme in _SCHEMES_OF_PATHS:
-        return f"{scheme}:{Path(os.path.normpath(directory / (rest or DEFAULT_DIRECTORY)))}"
-    return spec
-
-
-def _configured(directory: Path) -> tuple[Mapping[str, Any], Path]:
-    """Return `[tool.flowckpt]` of the nearest `pyproject.toml`, checked, and that file."""
-    for candidate in (directory, *directory.parents):
-        file = candidate / "pyproject.toml"
-        try:
-            text = file.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            raise click.UsageError(f"{file} cannot be read: {error.strerror}") from error
-        return (_parsed(text, file) if b"flowckpt" in text else {}), file
-    return {}, directory / "pyproject.toml"
-
-
-def _parsed(text: bytes, file: Path) -> Mapping[str, Any]:
-    try:
-        document = tomllib.loads(text.decode())
-    except ValueError as error:  # bad TOML, or no UTF-8
-        raise click.UsageError(f"{file} is no valid TOML: {error}") from error
-    tools = document.get("tool", {})
-    table = tools.get("flowckpt", {}) if isinstance(tools, dict) else {}
-    if not isinstance(table, dict):
-        raise click.UsageError(f"{file}: tool.flowckpt must be a table, got {table!r:.80}")
-    for key, value in table.items():
-        kind = _KEYS.get(key)
-        if kind is None:
-            raise click.UsageError(f"{file}: tool.flowckpt.{key} is no setting; the settings are {', '.join(_KEYS)}")
-        if type(value) is not kind or value == "":
-            raise click.UsageError(f"{file}: tool.flowckpt.{key} must be {_TYPE_NAMES[kind]}, got {value!r:.80}")
-    return table
+    return bool(command_settings()["color"])

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import attrs
 
 from flowckpt.cli.failures import show_error
-from flowckpt.cli.settings import StoreChoice
+from flowckpt.cli.settings import StoreChoice, is_set_already
 from flowckpt.cli.terminal_text import escaped
 from flowckpt.errors import FlowckptError, StaleStepError, StepInDoubtError
+from flowckpt.settings.table import SETTINGS
 from flowckpt.stores.opening import shown_spec
 
 if TYPE_CHECKING:
@@ -31,12 +32,14 @@ class ResumeLine:
         choice: the store that it is in.
         options: how it was to be done.
         target: where the workflow is, as typed, or None.
+        on_save_error: what to do when a checkpoint cannot be saved, or None.
     """
 
     workflow_id: str
     choice: StoreChoice
     options: RunOptions
     target: str | None = None
+    on_save_error: str | None = None
 
     def command(self, *added: str, name: str = "resume") -> str:
         """Return the command, ready for a shell and safe to show.
@@ -50,7 +53,7 @@ class ResumeLine:
             words += ["--store", shown_spec(self.choice.given)]
         if self.target is not None:
             words += ["--target", self.target]
-        for option, value in self._typed():
+        for option, value in (*self._typed(), *(self._typed_of_saving() if name == "resume" else ())):
             if option not in added:
                 words += [option, value]
         words += added
@@ -61,12 +64,17 @@ class ResumeLine:
     def _typed(self) -> Iterable[tuple[str, str]]:
         options = self.options
         for name in ("on_stale", "on_code_change", "reuse", "verify"):
-            if (value := getattr(options, name)) is not None:
-                yield f"--{name.replace('_', '-')}", str(value)
-        for host in options.allow_network:
-            yield "--allow-network", host
+            if (value := getattr(options, name)) is not None and not is_set_already(name, value):
+                yield SETTINGS[name].option, str(value)
+        if not is_set_already("allow_network", tuple(options.allow_network)):
+            for host in options.allow_network:
+                yield SETTINGS["allow_network"].option, host
         if options.from_step is not None:
             yield "--from", options.from_step
+
+    def _typed_of_saving(self) -> Iterable[tuple[str, str]]:
+        if self.on_save_error is not None and not is_set_already("on_save_error", self.on_save_error):
+            yield SETTINGS["on_save_error"].option, self.on_save_error
 
 
 def stale_ways(line: ResumeLine, kinds: Collection[str]) -> list[str]:

@@ -1,11 +1,17 @@
-"""Where the store comes from: the command line, the environment, pyproject.toml, the nearest directory, the default."""
+"""Where settings come from: the command line, the environment, pyproject.toml, the default."""
 
 from __future__ import annotations
 
-import click
+import re
+
 import pytest
 
-from flowckpt.cli.settings import StoreChoice, choose_store, color_allowed
+from flowckpt import FileCheckpointStore, configured_engine, configured_options
+from flowckpt.cli.settings import StoreChoice, choose_store
+from flowckpt.errors import SettingError
+from flowckpt.plan.policy import OnStale, ReuseMode
+from flowckpt.settings.reading import Source, read_settings, unknown_variables
+from flowckpt.settings.table import SETTINGS, Part
 
 
 @pytest.fixture
@@ -13,6 +19,22 @@ def deep(tmp_path):
     found = tmp_path / "a" / "b"
     found.mkdir(parents=True)
     return found
+
+
+@pytest.fixture
+def alone(deep, monkeypatch):
+    """In a directory with no settings at all."""
+    monkeypatch.chdir(deep)
+    for setting in SETTINGS.values():
+        monkeypatch.delenv(setting.variable, raising=False)
+    return deep
+
+
+def write(directory, text):
+    (directory / "pyproject.toml").write_text(f"[tool.flowckpt]\n{text}\n")
+
+
+# --- the store -------------------------------------------------------------------------------------------------------
 
 
 def test_each_source_goes_before_the_next(tmp_path, deep):
@@ -24,11 +46,12 @@ def test_each_source_goes_before_the_next(tmp_path, deep):
     assert spec() == f"file:{deep / '.flowckpt'}"
     (tmp_path / ".flowckpt").mkdir()
     assert spec() == f"file:{tmp_path / '.flowckpt'}"
-    (found / "pyproject.toml").write_text('[tool.flowckpt]\nstore = "file:kept"\n')
+    write(found, 'store = "file:kept"')
     assert spec() == f"file:{found / 'kept'}"  # relative to the file that says it
     assert spec(FLOWCKPT_STORE="file:x") == f"file:{deep / 'x'}"
     assert spec(FLOWCKPT_STORE="") == f"file:{found / 'kept'}"
     assert spec("file:../y", FLOWCKPT_STORE="file:x") == f"file:{found / 'y'}"
+    assert spec("sqlite:") == f"sqlite:{deep / '.flowckpt.db'}"
     assert spec("memory:") == "memory:"
     assert spec("runs") == "runs"  # no scheme: the store refuses it with its own words
 
@@ -39,33 +62,234 @@ def test_the_option_is_repeated_only_where_it_is_needed(deep):
     assert choose_store("file:other", {"FLOWCKPT_STORE": "file:other"}, deep).given == ""
 
 
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+VALUES = {  # by setting: as text, in TOML, and what both mean
+    "store": ("sqlite:/r.db", '"sqlite:/r.db"', "sqlite:/r.db"),
+    "every": ("3", "3", 3),
+    "interval": ("1.5", "1.5", 1.5),
+    "on_save_error": ("continue", '"continue"', "continue"),
+    "on_stale": ("reuse", '"reuse"', "reuse"),
+    "on_code_change": ("rerun", '"rerun"', "rerun"),
+    "reuse": ("inputs", '"inputs"', "inputs"),
+    "verify": ("stat", '"stat"', "stat"),
+    "allow_network": ("a:1, [::1]:2", '["a:1", "[::1]:2"]', ("a:1", "[::1]:2")),
+    "jobs": ("8", "8", 8),
+    "color": ("No", "false", False),
+    "log_level": ("info", '"info"', "info"),
+    "traceback": ("1", "true", True),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_is_read_from_the_environment_and_from_pyproject(deep, name):
+    text, toml, value = VALUES[name]
+    variable = SETTINGS[name].variable
+    assert value != SETTINGS[name].default
+    found = read_settings({variable: text}, deep).found[name]
+    assert (found.value, found.source, found.place) == (value, Source.ENVIRONMENT, variable)
+    write(deep, f"{name} = {toml}")
+    found = read_settings({}, deep).found[name]
+    assert (found.value, found.source, found.place) == (value, Source.PYPROJECT, str(deep / "pyproject.toml"))
+
+
+def test_the_environment_goes_before_pyproject_which_is_checked_all_the_same(deep):
+    write(deep, "every = 5")
+    assert read_settings({"FLOWCKPT_EVERY": "7"}, deep)["every"] == 7
+    assert read_settings({"FLOWCKPT_EVERY": ""}, deep)["every"] == 5
+    write(deep, "every = 0")
+    with pytest.raises(SettingError):
+        read_settings({"FLOWCKPT_EVERY": "7"}, deep)
+
+
+def test_the_defaults_and_answers_are_those_of_the_engine(deep):
+    assert read_settings({}, deep)["on_save_error"] == "fail"
+    assert SETTINGS["on_stale"].kind.options == SETTINGS["on_code_change"].kind.options == tuple(map(str, OnStale))
+    assert SETTINGS["reuse"].kind.options == tuple(map(str, ReuseMode))
+    assert SETTINGS["reuse"].default == configured_options().policy.reuse
+
+
+def test_color_is_forbidden_by_the_customs_of_terminals_whatever_else_is_said(deep):
+    assert read_settings({}, deep)["color"] is True
+    write(deep, "color = true")
+    assert read_settings({"NO_COLOR": "1", "FLOWCKPT_COLOR": "yes"}, deep)["color"] is False
+    assert read_settings({"TERM": "dumb"}, deep).found["color"].place == "TERM"
+    assert read_settings({"NO_COLOR": "", "TERM": "xterm", "FLOWCKPT_COLOR": "off"}, deep)["color"] is False
+
+
 def test_an_unrelated_pyproject_is_not_even_parsed(deep):
     (deep / "pyproject.toml").write_text("[[[")
-    assert choose_store(None, {}, deep).spec == f"file:{deep / '.flowckpt'}"
+    assert read_settings({}, deep).file is None
+    (deep / "pyproject.toml").write_text('[project]\ndependencies = ["flowckpt"]')
+    assert read_settings({}, deep).file is None
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "said", "remedy"),
     [
-        ("[tool.flowckpt]\nstore = 3", "tool.flowckpt.store must be text, got 3"),
-        ("[tool.flowckpt]\nstore = ''", "tool.flowckpt.store must be text"),
-        ("[tool.flowckpt]\nsotre = 'x'", "tool.flowckpt.sotre is no setting; the settings are store"),
-        ("[tool.flowckpt]\ncolor = 'no'", "tool.flowckpt.color must be true or false"),
-        ("[tool]\nflowckpt = 1", "tool.flowckpt must be a table"),
-        ("flowckpt = [", "is no valid TOML"),
+        ("store = 3", "tool.flowckpt.store must be text, got 3", ""),
+        ("store = ''", "tool.flowckpt.store must be text", ""),
+        ("sotre = 'x'", "tool.flowckpt.sotre is no setting", "Did you mean store?"),
+        ("on-stale = 'fail'", "tool.flowckpt.on-stale is no setting", "Did you mean on_stale?"),
+        ("xyz = 1", "tool.flowckpt.xyz is no setting", "The settings are store, every"),
+        ("color = 'no'", "tool.flowckpt.color must be true or false, got 'no'", ""),
+        ("every = true", "tool.flowckpt.every must be a whole number of at least 1, got True", ""),
+        ("every = 1.0", "tool.flowckpt.every must be a whole number of at least 1, got 1.0", ""),
+        ("every = '3'", "tool.flowckpt.every must be", ""),
+        ("jobs = 257", "tool.flowckpt.jobs must be a whole number from 1 to 256, got 257", ""),
+        ("interval = nan", "tool.flowckpt.interval must be a number of seconds above 0", ""),
+        ("interval = inf", "tool.flowckpt.interval must be", ""),
+        ("verify = 'hsah'", "tool.flowckpt.verify must be one of stat, hash, got 'hsah'", "Did you mean hash?"),
+        ("verify = ['hash']", "tool.flowckpt.verify must be one of stat, hash", ""),
+        ("allow_network = 'a:1'", "tool.flowckpt.allow_network must be HOST:PORT, or several", ""),
+        ("allow_network = ['a']", "tool.flowckpt.allow_network must be HOST:PORT, or several", ""),
+        ("allow_network = [1]", "tool.flowckpt.allow_network must be", ""),
     ],
 )
-def test_bad_settings_name_the_file_and_the_key(deep, text, said):
+def test_bad_keys_and_values_name_the_file_and_the_key_and_the_nearest_good_one(deep, text, said, remedy):
+    write(deep, text)
+    with pytest.raises(SettingError) as caught:
+        read_settings({}, deep)
+    assert caught.value.message.startswith(f"{deep / 'pyproject.toml'}: {said}")
+    assert caught.value.remedy.startswith(remedy)
+    assert bool(caught.value.remedy) == bool(remedy)
+    assert (caught.value.source, caught.value.setting) == (str(deep / "pyproject.toml"), text.split(" ")[0])
+
+
+@pytest.mark.parametrize(("text", "said"), [("[tool]\nflowckpt = 1", "a table"), ("flowckpt = [", "is no valid TOML")])
+def test_a_broken_file_is_named(deep, text, said):
     (deep / "pyproject.toml").write_text(text)
-    with pytest.raises(click.UsageError) as caught:
-        choose_store(None, {}, deep)
-    assert str(deep / "pyproject.toml") in caught.value.message
-    assert said in caught.value.message
+    with pytest.raises(SettingError, match=f"^{re.escape(str(deep))}.*{said}"):
+        read_settings({}, deep)
 
 
-def test_color(deep):
-    assert color_allowed({}, deep)
-    assert not color_allowed({"NO_COLOR": "1"}, deep)
-    assert not color_allowed({"TERM": "dumb"}, deep)
-    (deep / "pyproject.toml").write_text("[tool.flowckpt]\ncolor = false\n")
-    assert not color_allowed({}, deep)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("every", "x"),
+        ("every", "0"),
+        ("interval", "nan"),
+        ("color", "maybe"),
+        ("verify", "HASH"),
+        ("allow_network", "a"),
+    ],
+)
+def test_a_bad_variable_is_named(deep, name, text):
+    with pytest.raises(SettingError, match=f"^FLOWCKPT_{name.upper()} must be .*, got '{text}'$") as caught:
+        read_settings({f"FLOWCKPT_{name.upper()}": text}, deep)
+    assert caught.value.source == f"FLOWCKPT_{name.upper()}"
+
+
+def test_variables_that_look_like_settings_are_told():
+    assert unknown_variables({"FLOWCKPT_STROE": "x", "FLOWCKPT_STORE": "x", "HOME": "x"}) == {
+        "FLOWCKPT_STROE": "Did you mean FLOWCKPT_STORE?"
+    }
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_value_reaches_the_command_from_the_environment_and_from_pyproject(flowckpt):
+    async def every(run, *arguments, **environ):
+        flowckpt("run", "pipeline.py:naps", "--id", run, *arguments, **environ).expect(0)
+        latest = await FileCheckpointStore(flowckpt.directory / ".flowckpt").load_latest(run)
+        return latest.metadata["saving"]["every"]
+
+    write(flowckpt.directory, "every = 41")
+    assert await every("one") == 41
+    assert await every("two", FLOWCKPT_EVERY="42") == 42
+    assert await every("three", "--every", "43", FLOWCKPT_EVERY="42") == 43
+
+
+def test_a_bad_setting_is_a_usage_error_also_where_it_does_not_matter_but_help_is_given(flowckpt):
+    ran = flowckpt("list", FLOWCKPT_EVERY="many").expect(2)
+    assert ran.err == "flowckpt: FLOWCKPT_EVERY must be a whole number of at least 1, got 'many'\n"
+    write(flowckpt.directory, "evry = 3")
+    ran = flowckpt("run", "pipeline.py:naps", "--store", "file:x", "--every", "2").expect(2)
+    assert ran.err == (
+        f"flowckpt: {flowckpt.directory / 'pyproject.toml'}: tool.flowckpt.evry is no setting\nDid you mean every?\n"
+    )
+    flowckpt("run", "--help").expect(0)
+
+
+def test_what_is_set_is_not_repeated_in_the_commands_that_go_on(flowckpt):
+    shop = flowckpt.directory / "one.py"
+    code = 'from flowckpt import step, workflow\ndef one(): return {}\n@workflow\ndef w():\n    yield step("one").python(one)\n'
+    shop.write_text(code.format(1))
+    flowckpt("run", "one.py", "--id", "r").expect(0)
+    shop.write_text(code.format(2))
+    said = flowckpt("resume", "r", "--verify", "stat", "--on-save-error", "continue").expect(10).err
+    assert "flowckpt resume --verify stat --on-save-error continue --on-code-change rerun r" in said
+    assert "flowckpt plan --verify stat r" in said
+    write(flowckpt.directory, 'on_save_error = "continue"\nallow_network = ["a:1"]')
+    said = flowckpt("resume", "r", FLOWCKPT_VERIFY="stat").expect(10).err
+    assert "flowckpt resume --on-code-change rerun r" in said
+    flowckpt("resume", "r", FLOWCKPT_ON_CODE_CHANGE="reuse").expect(0)
+
+
+def test_config_shows_each_value_and_where_it_comes_from_and_no_password(flowckpt):
+    write(flowckpt.directory, 'verify = "stat"')
+    environ = {"FLOWCKPT_STORE": "postgresql://me:secret@db/x", "FLOWCKPT_STROE": "x"}
+    ran = flowckpt("config", "--json", **environ).expect(0)
+    assert "secret" not in ran.out + ran.err
+    assert "FLOWCKPT_STROE is no setting. Did you mean FLOWCKPT_STORE?" in ran.err
+    assert ran.document["file"] == str(flowckpt.directory / "pyproject.toml")
+    by_name = {each.pop("name"): each for each in ran.document["settings"]}
+    assert list(by_name) == list(SETTINGS)
+    assert by_name["store"] == {
+        "value": "postgresql://me:***@db/x",
+        "source": "environment",
+        "place": "FLOWCKPT_STORE",
+        "variable": "FLOWCKPT_STORE",
+        "option": "--store",
+    }
+    assert (by_name["verify"]["value"], by_name["verify"]["source"]) == ("stat", "pyproject.toml")
+    assert (by_name["every"]["value"], by_name["every"]["source"]) == (None, "default")
+    text = flowckpt("config", **environ).expect(0).out
+    assert "secret" not in text
+    assert re.search(r"^verify +stat +\S+pyproject.toml +FLOWCKPT_VERIFY +--verify$", text, re.MULTILINE)
+
+
+def test_the_log_level_says_which_messages_are_shown(flowckpt):
+    (flowckpt.directory / "chatty.py").write_text(
+        "import logging\nfrom flowckpt import step, workflow\n"
+        "def talk():\n    for level in (10, 20, 30, 40): logging.getLogger('flowckpt.mine').log(level, 'at %d', level)\n"
+        '@workflow\ndef w():\n    yield step("talk").python(talk)\n'
+    )
+
+    def shown(*arguments, **environ):
+        return re.findall(r"at \d+", flowckpt("run", "chatty.py", *arguments, **environ).expect(0).err)
+
+    assert shown() == ["at 30", "at 40"]
+    assert shown("--log-level", "error") == ["at 40"]
+    assert shown(FLOWCKPT_LOG_LEVEL="debug") == ["at 10", "at 20", "at 30", "at 40"]
+    assert shown("--log-level", "info", FLOWCKPT_LOG_LEVEL="debug") == ["at 20", "at 30", "at 40"]
+
+
+# --- from Python -----------------------------------------------------------------------------------------------------
+
+
+def test_a_program_gets_what_the_command_has_only_where_it_asks_for_it(alone, monkeypatch):
+    from flowckpt import WorkflowEngine
+
+    write(alone.parent, 'store = "file:kept"\non_save_error = "continue"\non_stale = "reuse"\nevery = 2')
+    assert WorkflowEngine().store.path.name == ".flowckpt"
+    assert configured_engine().store.path == alone.parent / "kept"
+    assert configured_engine()._saving.goes_on_unsaved
+    assert not configured_engine(on_save_error="fail")._saving.goes_on_unsaved
+    mine = FileCheckpointStore(alone / "mine")
+    assert configured_engine(mine).store is mine
+    options = configured_options(tags={"a": "b"}, every=3)
+    assert (options.every, options.on_stale, options.tags, options.reuse) == (3, "reuse", {"a": "b"}, None)
+    monkeypatch.setenv("FLOWCKPT_EVERY", "0")
+    with pytest.raises(SettingError, match="FLOWCKPT_EVERY"):
+        configured_engine()
+
+
+def test_every_setting_of_runs_is_a_field_of_their_options():
+    from attrs import fields_dict
+
+    from flowckpt import RunOptions
+
+    named = {setting.name for setting in SETTINGS.values() if setting.part is Part.RUN}
+    assert named and named <= set(fields_dict(RunOptions))

@@ -16,6 +16,7 @@ from flowckpt.cli.options import (
     input_option,
     json_option,
     policy_options,
+    setting_option,
     store_option,
     target_option,
     without_repeats,
@@ -50,6 +51,7 @@ Examples:
 @click.option("--last", is_flag=True, help="The run that was updated last among those that are not completed.")
 @click.option("--plan", "only_plan", is_flag=True, help="Show what would be done, as plan does, and do nothing.")
 @policy_options
+@setting_option("on_save_error")
 @input_option
 @target_option
 @click.option("--steal", is_flag=True, help="Take the run over although its owner's process still holds it.")
@@ -63,6 +65,7 @@ def command(
     only_plan: bool,
     inputs: tuple[tuple[str, str], ...],
     target: str | None,
+    on_save_error: str | None,
     steal: bool,
     as_json: bool,
     as_events: bool,
@@ -100,8 +103,8 @@ def command(
     if only_plan:
         return showing_plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
     form = Form(as_json, as_events, no_color)
-    resuming = Resuming(recorded.latest.attempt, ResumeLine(run, choice, options, target))
-    session = _session(recorded, options)
+    resuming = Resuming(recorded.latest.attempt, ResumeLine(run, choice, options, target, on_save_error))
+    session = _session(recorded, options, on_save_error)
     if as_json or as_events or not resume_question.can_ask(options):
         return follow(session, recorded.workflow, run, store=choice, form=form, resuming=resuming)
 
@@ -109,11 +112,12 @@ def command(
         chosen = resume_question.ask_about_code(error, recorded, options, no_color=no_color)
         if chosen is None:
             return None
-        line = ResumeLine(recorded.workflow_id, choice, chosen, target)
-        return _session(recorded, chosen), Resuming(recorded.latest.attempt, line)
+        line = ResumeLine(recorded.workflow_id, choice, chosen, target, on_save_error)
+        return _session(recorded, chosen, on_save_error), Resuming(recorded.latest.attempt, line)
 
     return follow(session, recorded.workflow, run, store=choice, form=form, resuming=resuming, ask=ask)
 
 
-def _session(run: RecordedRun, options: RunOptions) -> Session:
-    return WorkflowEngine(run.store).prepare_resume(run.workflow, run.workflow_id, options, run.inputs)
+def _session(run: RecordedRun, options: RunOptions, on_save_error: str | None) -> Session:
+    engine = WorkflowEngine(run.store, on_save_error=on_save_error or "fail")
+    return engine.prepare_resume(run.workflow, run.workflow_id, options, run.inputs)

@@ -16,6 +16,7 @@ from flowckpt.cli.options import (
     input_option,
     json_option,
     network_option,
+    setting_option,
     store_option,
     without_repeats,
 )
@@ -39,13 +40,9 @@ Examples:
 @click.option("--inputs", "inputs_file", metavar="FILE", help="The inputs as a JSON object (or TOML); - reads JSON.")
 @click.option("--id", "run", type=RunName(), metavar="RUN", help="The id of the run; a new ULID where not given.")
 @click.option("--tag", "tags", metavar="K=V", type=KeyValue(), multiple=True, help="A label to list runs by.")
-@click.option("--every", type=click.IntRange(1), metavar="N", help="Take a checkpoint after N steps without one.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(0, min_open=True),
-    metavar="SECONDS",
-    help="Take one after a step when the last is that old.",
-)
+@setting_option("every")
+@setting_option("interval")
+@setting_option("on_save_error")
 @network_option
 @json_option
 @events_option
@@ -59,6 +56,7 @@ def command(
     tags: tuple[tuple[str, str], ...],
     every: int | None,
     interval: float | None,
+    on_save_error: str | None,
     allow_network: tuple[str, ...],
     as_json: bool,
     as_events: bool,
@@ -84,5 +82,5 @@ def command(
     values = convert_inputs(workflow, texts, document)
     run = run or new_run_id()
     options = RunOptions(tags=labels, target=described, every=every, interval=interval, allow_network=allow_network)
-    session = WorkflowEngine(checkpoints).prepare(workflow, run, options, values)
+    session = WorkflowEngine(checkpoints, on_save_error=on_save_error or "fail").prepare(workflow, run, options, values)
     return follow(session, workflow, run, store=choice, form=Form(as_json, as_events, no_color))

@@ -16,6 +16,7 @@ from flowckpt.cli.options import (
     color_option,
     json_option,
     network_option,
+    setting_option,
     store_option,
     target_option,
     verify_option,
@@ -27,6 +28,7 @@ from flowckpt.cli.terminal_text import escaped, json_text
 from flowckpt.cli.verification import Checked, check_evidence
 from flowckpt.engine import RunOptions
 from flowckpt.evidence.verdict import VerdictStatus
+from flowckpt.settings.table import SETTINGS
 
 _EXAMPLE = """\b
 Examples:
@@ -46,7 +48,7 @@ _COLORS = {"holds": "green", "fails": "red", "cannot be checked": "yellow", "not
 @click.command("verify", epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
 @click.option("--checkpoint", metavar="ID", help="The newest checkpoint of this id; the latest one where not given.")
-@click.option("--jobs", type=click.IntRange(1, 256), default=1, metavar="N", help="Check so many at the same time.")
+@setting_option("jobs")
 @verify_option
 @network_option
 @target_option
@@ -56,7 +58,7 @@ _COLORS = {"holds": "green", "fails": "red", "cannot be checked": "yellow", "not
 def command(
     run: str,
     checkpoint: str | None,
-    jobs: int,
+    jobs: int | None,
     verify: str | None,
     allow_network: tuple[str, ...],
     target: str | None,
@@ -74,7 +76,7 @@ def command(
     checkpoints = opened_store(store)
     data = latest_of(checkpoints, run) if checkpoint is None else waited(checkpoints.load(run, checkpoint))
     options = RunOptions(verify=verify, allow_network=allow_network)
-    found = check_evidence(data, run, options, jobs=jobs, target=target)
+    found = check_evidence(data, run, options, jobs=jobs or SETTINGS["jobs"].default, target=target)
     stale = sum(not each.holds for each in found)
     if as_json:
         write(f"{json_text(_document(run, data, found, stale), indent=2)}\n")

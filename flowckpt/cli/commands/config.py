@@ -1,0 +1,76 @@
+"""`flowckpt config`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from flowckpt.cli.notices import warn
+from flowckpt.cli.options import color_option, json_option
+from flowckpt.cli.output import write
+from flowckpt.cli.settings import command_settings
+from flowckpt.cli.table import show_table
+from flowckpt.cli.terminal_text import json_text
+from flowckpt.settings.reading import Found, unknown_variables
+from flowckpt.stores.opening import shown_spec
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt config
+  FLOWCKPT_STORE=sqlite:runs.db flowckpt config --json"""
+
+_HEADER = ("SETTING", "VALUE", "FROM", "VARIABLE", "OPTION")
+
+
+@click.command("config", epilog=_EXAMPLE)
+@json_option
+@color_option
+def command(as_json: bool, no_color: bool) -> None:
+    """Show each setting, its value here, and where it comes from: the environment, pyproject.toml, or the default.
+
+    Passwords of stores are hidden. Exits with 2 where a setting is unknown or has a value that cannot be.
+    """
+    settings = command_settings()
+    for name, remedy in unknown_variables().items():
+        warn(f"the environment variable {name} is no setting. {remedy}".rstrip())
+    if as_json:
+        document = {
+            "file": None if settings.file is None else str(settings.file),
+            "settings": [_document(found) for found in settings.found.values()],
+        }
+        write(f"{json_text(document, indent=2)}\n")
+    else:
+        rows = [_row(found) for found in settings.found.values()]
+        show_table(_HEADER, rows, wrapped=("VALUE", "FROM"), no_color=no_color)
+
+
+def _document(found: Found) -> dict[str, Any]:
+    value = found.value
+    return {
+        "name": found.setting.name,
+        "value": list(value) if isinstance(value, tuple) else _shown(found),
+        "source": str(found.source),
+        "place": found.place,
+        "variable": found.setting.variable,
+        "option": found.setting.option,
+    }
+
+
+def _row(found: Found) -> list[str]:
+    value = _shown(found)
+    if isinstance(value, bool):
+        value = str(value).lower()
+    elif isinstance(value, tuple):
+        value = " ".join(value) or None
+    return [
+        found.setting.name,
+        "-" if value is None else str(value),
+        found.place or str(found.source),
+        found.setting.variable,
+        found.setting.option or "-",
+    ]
+
+
+def _shown(found: Found) -> Any:
+    return shown_spec(found.value) if found.setting.name == "store" else found.value

@@ -1,0 +1,157 @@
+"""Reading the settings: the environment goes before `pyproject.toml`, and that before the default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.errors import SettingError
+from flowckpt.lazy import LazyModule
+from flowckpt.settings.kinds import Choice
+from flowckpt.settings.kinds import Path as FilePath
+from flowckpt.settings.pyproject import TABLE, nearest_table
+from flowckpt.settings.store_place import absolute_spec, nearest_store
+from flowckpt.settings.table import SETTINGS, Setting
+
+if TYPE_CHECKING:
+    import difflib
+else:  # only a mistake needs it
+    difflib = LazyModule("difflib")
+
+_PREFIX = "FLOWCKPT_"
+
+
+class Source(StrEnum):
+    """Where a value comes from."""
+
+    ENVIRONMENT = "environment"
+    PYPROJECT = "pyproject.toml"
+    DEFAULT = "default"
+
+
+@attrs.frozen
+class Found:
+    """The value of a setting.
+
+    Attributes:
+        setting: what it is the value of.
+        value: the value; None where nobody says one and there is no default.
+        source: where it comes from.
+        place: the environment variable, or the file; empty for a default.
+    """
+
+    setting: Setting
+    value: Any
+    source: Source = Source.DEFAULT
+    place: str = ""
+
+
+@attrs.frozen
+class Settings:
+    """All settings, each with its value.
+
+    Attributes:
+        found: the values, by the name of the setting.
+        file: the `pyproject.toml` that has a table for us, or None.
+    """
+
+    found: Mapping[str, Found]
+    file: Path | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of a setting."""
+        return self.found[name].value
+
+
+def read_settings(environ: Mapping[str, str] | None = None, directory: Path | None = None) -> Settings:
+    """Return all settings. Every one is checked, also those that nobody asks for.
+
+    Args:
+        environ: the environment; the process's own where not given.
+        directory: where to look from; the working directory where not given.
+
+    Raises:
+        SettingError: a key is unknown, or a value cannot be; it names the variable, or the file and the key.
+    """
+    environ = os.environ if environ is None else environ
+    directory = Path.cwd() if directory is None else directory
+    table, file = nearest_table(directory)
+    for key in table:
+        if key not in SETTINGS:
+            raise SettingError(
+                f"{file}: {TABLE}.{key} is no setting",
+                setting=key,
+                source=str(file),
+                remedy=_nearest(key, SETTINGS, "the settings are"),
+            )
+    # The file is checked whole, also where the environment goes before it.
+    written = {key: _of_file(SETTINGS[key], value, file) for key, value in table.items() if file is not None}
+    return Settings({name: _found(setting, environ, written, directory) for name, setting in SETTINGS.items()}, file)
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that look like settings and are none, each with a word on what may be meant.
+
+    Args:
+        environ: the environment; the process's own where not given.
+    """
+    environ = os.environ if environ is None else environ
+    known = [setting.variable for setting in SETTINGS.values()]
+    found = sorted(name for name in environ if name.startswith(_PREFIX) and name not in known)
+    return {name: _nearest(name, known, "") for name in found}
+
+
+def _found(setting: Setting, environ: Mapping[str, str], written: Mapping[str, Found], directory: Path) -> Found:
+    if setting.name == "color" and (forbidding := _forbidding_color(environ)):
+        return Found(setting, False, Source.ENVIRONMENT, forbidding)
+    if text := environ.get(setting.variable):
+        try:
+            value = setting.kind.from_text(text)
+        except ValueError:
+            raise _refusal(setting, text, setting.variable, setting.variable) from None
+        return Found(setting, _placed(setting, value, directory), Source.ENVIRONMENT, setting.variable)
+    if setting.name in written:
+        return written[setting.name]
+    return Found(setting, nearest_store(directory) if setting.name == "store" else setting.default)
+
+
+def _of_file(setting: Setting, value: object, file: Path) -> Found:
+    try:
+        checked = setting.kind.from_toml(value)
+    except ValueError:
+        raise _refusal(setting, value, f"{file}: {TABLE}.{setting.name}", str(file)) from None
+    return Found(setting, _placed(setting, checked, file.parent), Source.PYPROJECT, str(file))
+
+
+def _placed(setting: Setting, value: Any, directory: Path) -> Any:
+    if isinstance(setting.kind, FilePath):
+        return os.path.normpath(directory / Path(value).expanduser())
+    return absolute_spec(value, directory) if setting.name == "store" else value
+
+
+def _forbidding_color(environ: Mapping[str, str]) -> str:
+    if environ.get("NO_COLOR"):
+        return "NO_COLOR"
+    return "TERM" if environ.get("TERM") == "dumb" else ""
+
+
+def _refusal(setting: Setting, value: object, where: str, source: str) -> SettingError:
+    options = setting.kind.options if isinstance(setting.kind, Choice) else ()
+    return SettingError(
+        f"{where} must be {setting.kind.said}, got {value!r:.80}",
+        setting=setting.name,
+        source=source,
+        remedy=_nearest(value, options, "") if isinstance(value, str) else "",
+    )
+
+
+def _nearest(name: str, known: Collection[str], otherwise: str) -> str:
+    close = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
+    if close:
+        return f"Did you mean {close[0]}?"
+    return f"{otherwise.capitalize()} {', '.join(known)}." if otherwise else ""

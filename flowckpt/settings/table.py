@@ -1,0 +1,182 @@
+"""The table of the settings: options of the command, the reading of them and the reference come out of it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import attrs
+
+from flowckpt.settings.kinds import Choice, Count, Hosts, Kind, Path, Seconds, Switch, Text
+
+
+class Part(Enum):
+    """What a setting is for; the value is how the reference names it."""
+
+    STORE = "`open_store`"
+    ENGINE = "`WorkflowEngine`"
+    RUN = "`RunOptions`"
+    COMMAND = "the command"
+
+
+@attrs.frozen
+class Setting:
+    """Something that may be set.
+
+    Attributes:
+        name: its key in `[tool.flowckpt]`, and the name of the argument in Python.
+        part: what it is for.
+        kind: what its values are.
+        meaning: what it says, in a sentence.
+        option: its option on the command line; empty where it has none.
+        metavar: how the option's value is named; empty where the kind says it.
+        default: the value where nobody says one; None for what `default_said` says.
+        default_said: what happens where nobody says anything, where the default alone does not tell.
+    """
+
+    name: str
+    part: Part
+    kind: Kind
+    meaning: str
+    option: str = ""
+    metavar: str = ""
+    default: Any = None
+    default_said: str = ""
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return f"FLOWCKPT_{self.name.upper()}"
+
+
+_ANSWERS = Choice(("rerun", "reuse", "fail"))
+
+SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            "store",
+            Part.STORE,
+            Text(),
+            "Where the runs are: file:DIRECTORY, sqlite:FILE, postgresql://…",
+            option="--store",
+            metavar="SPEC",
+            default_said="the nearest directory .flowckpt upwards, else one in the working directory",
+        ),
+        Setting(
+            "key_file",
+            Part.STORE,
+            Path(),
+            "The file with the keys that protect the store.",
+            default_said="none",
+        ),
+        Setting(
+            "compression",
+            Part.STORE,
+            Choice(("none", "gzip", "zstd", "auto")),
+            "How the store packs what it writes.",
+            default="none",
+        ),
+        Setting(
+            "every",
+            Part.RUN,
+            Count(1),
+            "Take a checkpoint after N steps without one.",
+            option="--every",
+            metavar="N",
+            default_said="only where a step asks for one",
+        ),
+        Setting(
+            "interval",
+            Part.RUN,
+            Seconds(),
+            "Take a checkpoint after a step when the last is that many seconds old.",
+            option="--interval",
+            metavar="SECONDS",
+            default_said="only where a step asks for one",
+        ),
+        Setting(
+            "on_save_error",
+            Part.ENGINE,
+            Choice(("fail", "continue")),
+            "What to do when the checkpoint behind a step cannot be saved: end the run, or tell it and go on.",
+            option="--on-save-error",
+            default="fail",
+        ),
+        Setting(
+            "on_stale",
+            Part.RUN,
+            _ANSWERS,
+            "What a resume does where evidence, arguments or a version tag have moved.",
+            option="--on-stale",
+            default_said="what moved is run again; what cannot be checked stops the resume",
+        ),
+        Setting(
+            "on_code_change",
+            Part.RUN,
+            _ANSWERS,
+            "What a resume does where a step's function was edited.",
+            option="--on-code-change",
+            default_said="on a terminal it asks, elsewhere it stops",
+        ),
+        Setting(
+            "reuse",
+            Part.RUN,
+            Choice(("prefix", "inputs")),
+            "prefix: everything from the first stale step on is run again. inputs: behind it, results are reused where "
+            "steps are called with the same arguments.",
+            option="--reuse",
+            default="prefix",
+        ),
+        Setting(
+            "verify",
+            Part.RUN,
+            Choice(("stat", "hash")),
+            "How files are checked: hash reads every byte, stat skips files that look untouched.",
+            option="--verify",
+            default="hash",
+        ),
+        Setting(
+            "allow_network",
+            Part.RUN,
+            Hosts(),
+            "A host that claims of evidence may reach; repeat it for several.",
+            option="--allow-network",
+            metavar="HOST:PORT",
+            default=(),
+            default_said="none",
+        ),
+        Setting(
+            "jobs",
+            Part.COMMAND,
+            Count(1, 256),
+            "Check so many claims at the same time.",
+            option="--jobs",
+            metavar="N",
+            default=1,
+        ),
+        Setting(
+            "color",
+            Part.COMMAND,
+            Switch(),
+            "Whether terminals may be drawn on; --no-color, NO_COLOR and TERM=dumb forbid it whatever else is said.",
+            option="--no-color",
+            default=True,
+        ),
+        Setting(
+            "log_level",
+            Part.COMMAND,
+            Choice(("debug", "info", "warning", "error")),
+            "Which messages of the package are shown on standard error: these, and worse ones.",
+            option="--log-level",
+            default="warning",
+        ),
+        Setting(
+            "traceback",
+            Part.COMMAND,
+            Switch(),
+            "Whether the traceback of flowckpt's own errors is shown too.",
+            default=False,
+        ),
+    )
+}
