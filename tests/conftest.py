@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.stable_ids import ADDRESS
+
 pytest.register_assert_rewrite("flowckpt.testing.contract")
 
 
@@ -12,6 +14,8 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
+    if changing := [item.nodeid for item in items if ADDRESS.search(item.nodeid)]:
+        raise pytest.UsageError(f"an id with an address is another one in each worker: {changing[0]}; use stable_ids")
     if not config.getoption("--soak"):
         skip = pytest.mark.skip(reason="a long proof: run with --soak")
         for item in items:

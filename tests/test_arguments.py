@@ -32,6 +32,7 @@ from flowckpt import codec
 from flowckpt.arguments import UNKNOWN, argument_differences, recorded_arguments, shown_arguments
 from flowckpt.arguments import _Tree as Tree
 from flowckpt.hashing import canonical
+from tests.stable_ids import stable
 
 
 def fetch(source, limit=10, *more, mode="fast", **options): ...
@@ -108,7 +109,7 @@ PARTIAL = functools.partial(functools.partial(fetch, 1, mode=2), 3, mode=4)
         (max, (1, 2), {"key": None}, {"0": 1, "1": 2, "key": None}),
         (dict, (), {"a": 1}, {"a": 1}),
     ],
-    ids=str,
+    ids=stable,
 )  # fmt: skip
 def test_arguments_are_known_by_their_parameters(function, args, kwargs, expected):
     assert recorded_arguments(function, args, kwargs) == expected
@@ -190,7 +191,7 @@ def test_values_that_are_not_the_same_have_different_digests():
         (Spot(1, note="a"), Spot(1, note="b")),
         (Model(x=1, p=1, q=2), Model(x=1, q=2, p=1)),
     ],
-    ids=str,
+    ids=stable,
 )
 def test_equal_values_have_the_same_digest(one, two):
     assert kept(one) == kept(two) == kept(copy.deepcopy(one))
@@ -363,7 +364,7 @@ def test_the_arguments_are_neither_changed_nor_kept():
 
 
 @pytest.mark.parametrize(
-    "secret", ["hunter2", b"hunter2", ["hunter2"], {"password": "hunter2"}, Point("hunter2")], ids=str
+    "secret", ["hunter2", b"hunter2", ["hunter2"], {"password": "hunter2"}, Point("hunter2")], ids=stable
 )
 def test_text_never_stands_in_a_record(secret):
     text = json.dumps(recorded_arguments(fetch, (secret,), {"token": secret}))

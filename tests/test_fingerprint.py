@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from flowckpt import installed_code
 from flowckpt.fingerprint import fingerprint_of_source, step_fingerprint
+from tests.stable_ids import stable
 
 NUMBERS = count()
 
@@ -349,7 +350,7 @@ def test_source_that_is_not_what_was_imported_gives_no_fingerprint(load, tmp_pat
 @pytest.mark.parametrize(
     "function",
     [json.dumps, statistics.mean, json.JSONEncoder, json.JSONEncoder().encode, pytest.raises, functools.partial(json.dumps)],
-    ids=str,
+    ids=stable,
 )  # fmt: skip
 def test_the_standard_library_and_installed_packages_are_known_by_name_only(function):
     assert step_fingerprint(function) == ""

@@ -20,6 +20,7 @@ from flowckpt.engine.binding import bind_inputs, rebind_inputs
 from flowckpt.errors import InputMismatchError
 from flowckpt.fingerprint import fingerprint, fingerprint_of_source
 from flowckpt.hashing import MISSING, canonical, differences, digest, leaf_digests, leaves
+from tests.stable_ids import stable
 
 SAMPLE = {
     "source": Path("orders.csv"),
@@ -154,7 +155,7 @@ def test_trees_with_different_digests_always_have_a_leaf_to_name_and_equal_ones_
         ({"a": "x" * 100}, {"a": "y"}, {"a": ("'" + "x" * 76 + "…", "'y'")}),
         ({"a": {1, 2}}, {"a": {2, 1}}, {}),
     ],
-    ids=str,
+    ids=stable,
 )
 def test_a_difference_names_the_leaf_and_shows_both_values(old, new, expected):
     assert differences(encode(old), encode(new)) == expected

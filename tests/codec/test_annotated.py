@@ -50,6 +50,7 @@ from hypothesis import strategies as st
 from flowckpt.codec import decode, dumps, encode, register
 from flowckpt.errors import DecodingError, EncodingError
 from flowckpt.execution.annotation import return_annotation
+from tests.stable_ids import stable
 
 Id = NewType("Id", Point)
 
@@ -143,7 +144,7 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("value", "annotation"), KEPT, ids=str)
+@pytest.mark.parametrize(("value", "annotation"), KEPT, ids=stable)
 def test_an_annotated_value_comes_back_the_same(value, annotation):
     found = through_json(value, annotation)
     assert type(found) is type(value)
@@ -199,7 +200,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("value", "annotation", "said"), REFUSED, ids=str)
+@pytest.mark.parametrize(("value", "annotation", "said"), REFUSED, ids=stable)
 def test_what_would_come_back_as_something_else_is_refused_when_it_is_recorded(value, annotation, said):
     with pytest.raises(EncodingError, match=said) as caught:
         encode(value, annotation)
@@ -285,7 +286,7 @@ class Unhashable:
         (len, Any),
         (sorted, Any),
     ],
-    ids=str,
+    ids=stable,
 )
 def test_the_annotation_of_whatever_can_be_called_is_found_and_resolved(function, annotation):
     assert return_annotation(function) == annotation

@@ -31,6 +31,7 @@ from flowckpt.codec.results import append_result, as_view, decode_result, encode
 from flowckpt.dsl import path_of
 from flowckpt.errors import DecodingError, EncodingError, UnsupportedSchemaError
 from flowckpt.process import ProcessIdentity
+from tests.stable_ids import stable
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -251,7 +252,7 @@ def test_fields_that_this_version_does_not_know_are_kept():
         {"extra": {"x": float("nan")}},
         {"output": object()},
     ],
-    ids=str,
+    ids=stable,
 )
 def test_a_result_that_json_cannot_hold_is_refused_before_it_is_written(changes):
     with pytest.raises(EncodingError):
@@ -272,7 +273,7 @@ def test_a_result_that_json_cannot_hold_is_refused_before_it_is_written(changes)
         None,
         "a",
     ],
-    ids=str,
+    ids=stable,
 )
 def test_a_malformed_result_is_a_decoding_error(document):
     with pytest.raises(DecodingError):

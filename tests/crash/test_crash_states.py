@@ -28,7 +28,7 @@ def explore(monkeypatch, wanted, seconds, **options):
 
 def test_every_crash_state_is_recovered(monkeypatch):
     """At every call of random lives, every state that a power cut or a kill may leave goes on where it was."""
-    tally, lives = explore(monkeypatch, 6_000, 60)
+    tally, lives = explore(monkeypatch, 5_000, 120)
     assert len(tally.states) >= 5_000, f"{len(tally.states)} distinct states in {lives} lives"
     assert tally.acknowledged > 100
 

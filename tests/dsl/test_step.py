@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from flowckpt.dsl import Modifiers, PythonAction, RetryPolicy, Step, StepWithoutAction, step
 from flowckpt.dsl.actions import function_name
 from flowckpt.errors import StepDefinitionError
+from tests.stable_ids import stable
 
 
 def work(*args, **kwargs):
@@ -146,7 +147,7 @@ def test_a_second_action_is_refused():
         {"on": "ValueError"}, {"on": (ValueError, "x")}, {"on": KeyboardInterrupt}, {"on": BaseException},
         {"on": ValueError("x")}, {"on": int}, {"on": None},
     ],
-    ids=str,
+    ids=stable,
 )  # fmt: skip
 def test_a_senseless_retry_is_refused_and_says_the_argument_and_the_place(arguments):
     (name, value), *_ = arguments.items()
