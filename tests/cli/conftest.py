@@ -14,6 +14,7 @@ import attrs
 import pytest
 
 from flowckpt.cli.group import COMMANDS
+from tests.forked import run_module
 
 PIPELINE = """
 import os, sys, time
@@ -107,26 +108,14 @@ class Command:
     @property
     def environment(self) -> dict[str, str]:
         kept = {
-            key: value
-            for key, value in os.environ.items()
-            if key not in ("NO_COLOR", "FLOWCKPT_STORE", "FLOWCKPT_KEY_FILE")
+            key: value for key, value in os.environ.items() if key != "NO_COLOR" and not key.startswith("FLOWCKPT_")
         }
         return {**kept, "TERM": "xterm-256color", "COLUMNS": "100", "PYTHONPATH": os.getcwd()}
 
     def __call__(self, *arguments: str, stdin: str | None = None, **environ: str) -> Ran:
-        """Run the command to its end."""
-        done = subprocess.run(
-            [sys.executable, "-m", "flowckpt", *arguments],
-            cwd=self.directory,
-            env={**self.environment, **environ},
-            input=stdin,
-            stdin=None if stdin is not None else subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return Ran(done.returncode, done.stdout, done.stderr)
+        """Run the command to its end; it starts quickly, see `tests.forked`."""
+        env = {**self.environment, **environ}
+        return Ran(*run_module("flowckpt", [*arguments], cwd=self.directory, env=env, stdin=stdin))
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         """Start the command and leave it running."""

@@ -26,7 +26,10 @@ from pathlib import Path
 import pytest
 from pages import PAGES, Block, blocks, shown
 
+from tests.forked import run_module
+
 FILE = re.compile(r"# ([\w./-]+\.(?:py|toml|json))\n")
+SHELL = re.compile(r"[|&;<>$`*?\\~()]")  # what a shell would do something about
 RUNNABLE = {"flowckpt", "python", "cat", "head", "tail", "ls", "echo", "rm", "touch", "export", "cd"}
 WITH_BLOCKS = [page for page in PAGES if any(block.language in ("python", "console") for block in blocks(page))]
 
@@ -124,9 +127,26 @@ class Program:
         if program == "cd":
             self.cwd = (self.cwd / words[1]).resolve()
             return
-        text = f"(exit {self.last_code}); {command}" if "$?" in command else command
+        if program == "flowckpt" and not SHELL.search(command):
+            code, printed = self.run_flowckpt(words)
+        else:
+            code, printed = self.run_shell(command)
+        self.last_code = code if code >= 0 else 128 - code
+        check_output(where, "".join(f"{line}\n" for line in expected), printed)
+        if self.last_code and not expected and not is_code_shown:
+            pytest.fail(f"{where}: exit code {self.last_code}; show it with '$ echo $?'\n\n{printed}", pytrace=False)
+
+    def run_flowckpt(self, words: list[str]) -> tuple[int, str]:
+        at = words.index("flowckpt")
+        env = {**self.environment, **dict(word.split("=", 1) for word in words[:at])}
+        code, printed, _ = run_module(
+            "flowckpt", words[at + 1 :], cwd=self.cwd, env=env, is_merged=True, is_script=True
+        )
+        return code, printed
+
+    def run_shell(self, command: str) -> tuple[int, str]:
         ended = subprocess.run(
-            ["bash", "-c", text],
+            ["bash", "-c", f"(exit {self.last_code}); {command}" if "$?" in command else command],
             cwd=self.cwd,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -134,11 +154,7 @@ class Program:
             stderr=subprocess.STDOUT,
             timeout=30,
         )
-        self.last_code = ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
-        printed = ended.stdout.decode()
-        check_output(where, "".join(f"{line}\n" for line in expected), printed)
-        if self.last_code and not expected and not is_code_shown:
-            pytest.fail(f"{where}: exit code {self.last_code}; show it with '$ echo $?'\n\n{printed}", pytrace=False)
+        return ended.returncode, ended.stdout.decode()
 
 
 def frames(error: BaseException):

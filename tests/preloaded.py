@@ -1,0 +1,12 @@
+"""Imports the whole package, for the server that processes are forked off."""
+
+import contextlib
+import importlib
+import pkgutil
+
+import flowckpt
+
+for module in pkgutil.walk_packages(flowckpt.__path__, "flowckpt."):
+    if not module.name.endswith("__main__"):
+        with contextlib.suppress(ImportError):  # an optional driver that is not installed
+            importlib.import_module(module.name)
