@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures: one server for all that ask for it
 from tests.stable_ids import ADDRESS
 
 pytest.register_assert_rewrite("flowckpt.testing.contract")
@@ -11,6 +14,13 @@ pytest.register_assert_rewrite("flowckpt.testing.contract")
 
 def pytest_addoption(parser):
     parser.addoption("--soak", action="store_true", help="run the long proofs too, and the others at full length")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """All tests on several workers; some of them, that somebody names, in this process, where they can be watched."""
+    is_whole = config.args_source is not pytest.Config.ArgsSource.ARGS
+    return min(os.cpu_count() or 1, 8) if is_whole else 0
 
 
 def pytest_collection_modifyitems(config, items):

@@ -21,7 +21,7 @@ import pytest
 from flowckpt.evidence import Evidence, EvidenceError, EvidencePack, EvidenceType, EvidenceVerifier, Limits, db_row
 from flowckpt.evidence.checks.base import MalformedClaimError, RefusedClaimError
 from flowckpt.evidence.databases import postgres_url
-from tests.postgres import SUPERUSER, free_port, postgres  # noqa: F401 - a fixture
+from tests.postgres import SUPERUSER, free_port
 
 KEY = uuid.UUID("12345678-1234-5678-1234-567812345678")
 NOON = datetime(2026, 11, 21, 12, 0, 0, 250_000, UTC)
@@ -75,7 +75,7 @@ ALTER ROLE reader SET search_path = other, public;
 
 
 @pytest.fixture(scope="module")
-def server(postgres):  # noqa: F811
+def server(postgres):
     name = postgres.make_database()
     postgres.shop = name
     postgres.execute(SCHEMA.replace("\\\\", "\\"), name)

@@ -2,109 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import platform
 import signal
 import threading
 import time
 
-import attrs
 import pytest
 
 from flowckpt.blocking import blocking_allowed
-from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunLockedError
-from flowckpt.process import current_process
+from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
 from flowckpt.stores import open_store
 from flowckpt.testing.contract import checkpoint, results
-
-RUN = "run-1"
-spawned = multiprocessing.get_context("spawn")
-
-
-def elsewhere():
-    """This process, as it looks from another machine."""
-    return attrs.evolve(current_process(), host="another-machine")
-
-
-def serve(spec, pipe, is_elsewhere, lease_seconds):
-    """In another process: do to a store what comes through the pipe, and send back what came of it."""
-    store = open_store(spec)
-    if is_elsewhere:
-        store.runs._process = elsewhere
-    if lease_seconds:
-        store.runs._times = type(store.runs._times)(lease_seconds)
-        store.runs._heartbeat._interval = lease_seconds / 3
-    with blocking_allowed(True):
-        while True:
-            method, arguments, options = pipe.recv()
-            try:
-                answer = getattr(store.runs, method)(*arguments, **options)
-            except FlowckptError as error:
-                answer = error
-            try:
-                pipe.send(answer)
-            except Exception:
-                pipe.send(repr(answer))
-
-
-class Peer:
-    """A store in a process of its own."""
-
-    def __init__(self, spec, *, is_elsewhere=False, lease_seconds=0.0):
-        self.pipe, other = spawned.Pipe()
-        self.process = spawned.Process(target=serve, args=(spec, other, is_elsewhere, lease_seconds), daemon=True)
-        self.process.start()
-        other.close()
-
-    def ask(self, method, *arguments, **options):
-        self.pipe.send((method, arguments, options))
-        assert self.pipe.poll(60), "no answer"
-        return self.pipe.recv()
-
-    def own_and_save(self):
-        self.ask("acquire", RUN, steal=False)
-        assert self.save(1) is None
-
-    def save(self, sequence, name=None):
-        return self.ask("save", RUN, checkpoint(sequence, results("x"), checkpoint_id=name))
-
-    def signal(self, number):
-        os.kill(self.process.pid, number)
-
-    def end(self):
-        if self.process.is_alive():
-            self.signal(signal.SIGKILL)
-        self.process.join(30)
-        self.pipe.close()
-
-
-def in_fork(work):
-    """Run work in a forked child; return what it returned, as text."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.write(writing, str(work()).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        answer = file.read()
-    os.waitpid(pid, 0)
-    return answer
-
-
-def error_of(act):
-    try:
-        act()
-    except FlowckptError as error:
-        return type(error).__name__
-    return "nothing"
-
-
-def shown(store):
-    return [(ref.sequence, ref.checkpoint_id) for ref in store.runs.references(RUN)]
+from tests.stores.peers import RUN, elsewhere, error_of, in_fork, peers_on, shown
 
 
 class SqlOwnership:
@@ -117,15 +27,7 @@ class SqlOwnership:
 
     @pytest.fixture
     def peers(self, spec):
-        made = []
-
-        def make(**options):
-            made.append(Peer(spec, **options))
-            return made[-1]
-
-        yield make
-        for peer in made:
-            peer.end()
+        yield from peers_on(spec)
 
     @pytest.fixture
     def store(self, spec):

@@ -163,27 +163,20 @@ class Agreement(RuleBasedStateMachine):
         self.ask(self.runs)
 
 
-Agreement.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize=True,
-    database=None,
-)
-TestAgreement = Agreement.TestCase
+def short(machine, examples, steps):
+    """Return the tests of a machine with the same programs each time."""
+    case = type(machine.__name__, (machine.TestCase,), {})
+    case.settings = settings(_QUIET, max_examples=examples, stateful_step_count=steps, derandomize=True)
+    return case
 
 
-class TestAgreementForLong(Agreement.TestCase):
-    """The same with other programs each time."""
-
-    settings = settings(
-        max_examples=2_000,
-        stateful_step_count=50,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
+def long(machine, examples):
+    """Return the tests of a machine with many programs, others each time."""
+    case = type(machine.__name__, (machine.TestCase,), {})
+    case.settings = settings(_QUIET, max_examples=examples, stateful_step_count=50)
+    return pytest.mark.soak(pytest.mark.timeout(3_600)(case))
 
 
-TestAgreementForLong = pytest.mark.soak(pytest.mark.timeout(3_600)(TestAgreementForLong))
+_QUIET = settings(deadline=None, suppress_health_check=list(HealthCheck), database=None)
+TestAgreement = short(Agreement, examples=40, steps=25)
+TestAgreementForLong = long(Agreement, examples=2_000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import platform
 import signal
@@ -24,9 +23,7 @@ from flowckpt.process import ProcessIdentity, current_process, is_alive
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.stores.file.names import temporary_name
 from flowckpt.testing.contract import checkpoint, results
-
-RUN = "run-1"
-spawned = multiprocessing.get_context("spawn")
+from tests.stores.peers import RUN, error_of, in_fork, peers_on, shown
 
 
 @pytest.fixture(autouse=True)
@@ -35,68 +32,9 @@ def in_place():
         yield
 
 
-def serve(path, pipe):
-    """In another process: do to a store what comes through the pipe, and send back what came of it."""
-    store = FileCheckpointStore(path)
-    with blocking_allowed(True):
-        while True:
-            method, arguments, options = pipe.recv()
-            try:
-                answer = getattr(store.runs, method)(*arguments, **options)
-            except FlowckptError as error:
-                answer = error
-            try:
-                pipe.send(answer)
-            except Exception as error:
-                pipe.send(repr(error) if not isinstance(answer, FlowckptError) else (type(answer), str(answer)))
-
-
-class Peer:
-    """A store in a process of its own."""
-
-    def __init__(self, path):
-        self.pipe, other = spawned.Pipe()
-        self.process = spawned.Process(target=serve, args=(path, other), daemon=True)
-        self.process.start()
-        other.close()
-
-    def send(self, method, *arguments, **options):
-        self.pipe.send((method, arguments, options))
-
-    def answer(self):
-        assert self.pipe.poll(30), "no answer"
-        return self.pipe.recv()
-
-    def ask(self, method, *arguments, **options):
-        self.send(method, *arguments, **options)
-        return self.answer()
-
-    def own_and_save(self, attempt=1):
-        self.ask("acquire", RUN, steal=False)
-        self.save(1, attempt)
-
-    def save(self, sequence, attempt=1, name=None):
-        # A checkpoint holds what cannot be pickled everywhere; so the peer is sent plain data through a small helper.
-        return self.ask("save", RUN, checkpoint(sequence, results("x"), attempt=attempt, checkpoint_id=name))
-
-    def end(self):
-        if self.process.is_alive():
-            os.kill(self.process.pid, signal.SIGKILL)
-        self.process.join(30)
-        self.pipe.close()
-
-
 @pytest.fixture
 def peers(tmp_path):
-    made = []
-
-    def make():
-        made.append(Peer(tmp_path / "store"))
-        return made[-1]
-
-    yield make
-    for peer in made:
-        peer.end()
+    yield from peers_on(f"file:{tmp_path / 'store'}")
 
 
 @pytest.fixture
@@ -104,10 +42,6 @@ def store(tmp_path):
     made = FileCheckpointStore(tmp_path / "store")
     yield made
     made.close()
-
-
-def shown(store):
-    return [(ref.sequence, ref.checkpoint_id) for ref in store.runs.references(RUN)]
 
 
 def test_a_second_process_is_told_who_owns_the_run(peers, store):
@@ -360,30 +294,6 @@ def test_a_file_system_whose_count_of_names_may_be_old_is_refused(tmp_path, kind
     store = FileCheckpointStore(tmp_path / "store", filesystem=Elsewhere())
     with pytest.raises(UnsupportedFilesystemError, match=kind):
         store.runs.save(RUN, checkpoint())
-
-
-def in_fork(work):
-    """Run work in a forked child; return what it returned, as text."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.write(writing, str(work()).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        answer = file.read()
-    os.waitpid(pid, 0)
-    return answer
-
-
-def error_of(act):
-    try:
-        act()
-    except FlowckptError as error:
-        return type(error).__name__
-    return "nothing"
 
 
 @pytest.mark.filterwarnings("ignore:This process")

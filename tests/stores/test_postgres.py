@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import socket
 import threading
 import time
@@ -17,7 +16,6 @@ from flowckpt.errors import (
     CheckpointStorageError,
     FlowckptError,
     ForeignRecordError,
-    RunLockedError,
     StoreSpecError,
     UnsupportedSchemaError,
 )
@@ -28,11 +26,11 @@ from flowckpt.stores.postgres.address import parsed_address
 from flowckpt.stores.postgres.durability import check_server
 from flowckpt.stores.sql import migrations
 from flowckpt.testing.contract import checkpoint, results
-from tests.postgres import PostgresServer, free_port, postgres, postgres_database  # noqa: F401 - fixtures
+from tests.postgres import PostgresServer, free_port
+from tests.stores.many_at_once import fill_by_processes, fill_by_threads
 
 RUN = "run-1"
 SECRET = "h%unter 22"  # percent-encoded, it is another text
-spawned = multiprocessing.get_context("spawn")
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +40,7 @@ def in_place():
 
 
 @pytest.fixture
-def url(postgres, postgres_database):  # noqa: F811
+def url(postgres, postgres_database):
     return f"{postgres.url(postgres_database)}?allow_unsafe=true"
 
 
@@ -54,7 +52,7 @@ def store(url):
 
 
 @pytest.fixture
-def query(postgres, postgres_database):  # noqa: F811
+def query(postgres, postgres_database):
     """Ask as a person would."""
 
     def ask(statement):
@@ -169,7 +167,7 @@ def test_a_secret_that_a_message_repeats_is_struck_out():
     assert address.scrubbed("FATAL: hunter 22, hunter%2022") == "FATAL: ***, ***"
 
 
-def test_a_server_that_does_not_keep_what_it_commits_is_refused(postgres, postgres_database, durable):  # noqa: F811
+def test_a_server_that_does_not_keep_what_it_commits_is_refused(postgres, postgres_database, durable):
     with pytest.raises(CheckpointStorageError, match="fsync is off") as refused:
         PostgresCheckpointStore(postgres.url(postgres_database)).runs.list_runs()
     assert "allow_unsafe" in refused.value.remedy
@@ -252,37 +250,8 @@ def test_an_older_database_is_brought_forward_once(store, url, query, monkeypatc
     assert query("SELECT colour FROM runs") == [("red",)]
 
 
-def fill(url, number, barrier, answers):
-    store = open_store(url)
-    try:
-        with blocking_allowed(True):
-            barrier.wait(60)
-            steps = results(*range(20))
-            for sequence in range(1, 21):
-                store.runs.save(f"run-{number}", checkpoint(sequence, steps[:sequence]))
-                try:
-                    store.runs.acquire("shared", steal=False)
-                    store.runs.release("shared")
-                except RunLockedError:
-                    pass
-            answers.put((number, "done"))
-    except BaseException as error:
-        answers.put((number, repr(error)))
-
-
 def test_many_processes_begin_on_an_empty_database_at_once(url):
-    barrier, answers = spawned.Barrier(6), spawned.Queue()
-    processes = [spawned.Process(target=fill, args=(url, number, barrier, answers)) for number in range(6)]
-    for process in processes:
-        process.start()
-    said = dict(answers.get(timeout=120) for _ in processes)
-    for process in processes:
-        process.join(30)
-    assert said == dict.fromkeys(range(6), "done")
-    store = open_store(url)
-    assert [store.runs.latest(f"run-{number}").sequence for number in range(6)] == [20] * 6
-    assert {finding.severity for finding in store.runs.check(None)} == {"ok"}
-    store.close()
+    fill_by_processes(url, count=6, saves=20)
 
 
 # --- lost connections ------------------------------------------------------------------------------------------------
@@ -363,7 +332,7 @@ def hang_up(connection):
 
 
 @pytest.fixture
-def proxy(postgres):  # noqa: F811
+def proxy(postgres):
     made = Proxy(postgres.port)
     yield made
     made.close()
@@ -371,7 +340,7 @@ def proxy(postgres):  # noqa: F811
 
 @pytest.mark.parametrize("where", ["cut_before", "cut_after"])
 @pytest.mark.parametrize("steps", [1, 3, 0])
-def test_a_save_whose_line_was_cut_is_there_once(proxy, postgres, postgres_database, query, where, steps):  # noqa: F811
+def test_a_save_whose_line_was_cut_is_there_once(proxy, postgres, postgres_database, query, where, steps):
     url = postgres.url(postgres_database).replace(f":{postgres.port}/", f":{proxy.port}/")
     store = PostgresCheckpointStore(f"{url}?allow_unsafe=true&sslmode=disable")
     done = []
@@ -390,7 +359,7 @@ def test_a_save_whose_line_was_cut_is_there_once(proxy, postgres, postgres_datab
 
 
 @pytest.mark.parametrize("where", ["cut_before", "cut_after"])
-def test_other_work_whose_line_was_cut_is_done_once(proxy, postgres, postgres_database, query, where):  # noqa: F811
+def test_other_work_whose_line_was_cut_is_done_once(proxy, postgres, postgres_database, query, where):
     url = postgres.url(postgres_database).replace(f":{postgres.port}/", f":{proxy.port}/")
     store = PostgresCheckpointStore(f"{url}?allow_unsafe=true&sslmode=disable")
     store.runs.save("other", checkpoint())
@@ -433,7 +402,7 @@ def test_a_server_that_is_gone_is_waited_for_and_then_an_error(durable):
 
 
 @pytest.mark.timeout(300)
-def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load(durable):
+def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load(durable, is_soak):
     stop = threading.Event()
     acknowledged, failures = {}, []
 
@@ -458,8 +427,8 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load(durab
     for thread in threads:
         thread.start()
     try:
-        for number in range(10):
-            time.sleep(0.15 + 0.03 * number)
+        for number in range(30 if is_soak else 5):
+            time.sleep(0.15 + 0.06 * (number % 5))
             durable.kill()
             durable.start()
     finally:
@@ -498,24 +467,7 @@ def test_nul_in_names_is_kept(store):
 
 
 def test_threads_share_a_store(store):
-    failures = []
-
-    def work(number):
-        try:
-            with blocking_allowed(True):
-                steps = results(*range(20))
-                for sequence in range(1, 21):
-                    store.runs.save(f"run-{number}", checkpoint(sequence, steps[:sequence]))
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    assert len(store.runs.list_runs()) == 6
+    fill_by_threads(store)
     assert len(store.runs.database._pool._idle) <= 4
 
 

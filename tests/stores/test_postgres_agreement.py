@@ -2,58 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
-from hypothesis import HealthCheck, settings
 
 from flowckpt.stores import PostgresCheckpointStore
-from tests.postgres import PostgresServer
-from tests.stores.test_agreement import Agreement
+from tests.stores.test_agreement import Agreement, long, short
 
-_server: list[PostgresServer] = []
-
-
-def setup_module():
-    _server.append(PostgresServer())
-    _server[0].start()
+_urls: list[str] = []
+_numbers = itertools.count()
 
 
-def teardown_module():
-    _server.pop().close()
+@pytest.fixture(autouse=True)
+def place(postgres, postgres_database):
+    """Where the machine finds its database: it is no test, and has no fixtures."""
+    _urls.append(f"{postgres.url(postgres_database)}?allow_unsafe=true")
+    yield
+    _urls.clear()
 
 
 class PostgresAgreement(Agreement):
-    """The same, and one store more."""
+    """The same, and one store more: a schema of its own for each program."""
 
     def __init__(self):
         super().__init__()
-        self.stores["postgres"] = PostgresCheckpointStore(_server[0].url(), allow_unsafe=True)
-
-    def teardown(self):
-        super().teardown()
-        _server[0].execute("DELETE FROM flowckpt.runs")
+        self.stores["postgres"] = PostgresCheckpointStore(_urls[0], schema=f"program_{next(_numbers)}")
 
 
-PostgresAgreement.TestCase.settings = settings(
-    max_examples=12,
-    stateful_step_count=20,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize=True,
-    database=None,
-)
-TestPostgresAgreement = PostgresAgreement.TestCase
-
-
-class TestPostgresAgreementForLong(PostgresAgreement.TestCase):
-    """The same with other programs each time."""
-
-    settings = settings(
-        max_examples=300,
-        stateful_step_count=50,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
-
-
-TestPostgresAgreementForLong = pytest.mark.soak(pytest.mark.timeout(3_600)(TestPostgresAgreementForLong))
+TestPostgresAgreement = short(PostgresAgreement, examples=12, steps=20)
+TestPostgresAgreementForLong = long(PostgresAgreement, examples=300)

@@ -6,14 +6,13 @@ import pytest
 
 from flowckpt.stores import PostgresCheckpointStore
 from flowckpt.testing.contract import CheckpointStoreContract
-from tests.postgres import postgres  # noqa: F401 - a fixture
 
 _numbers = iter(range(10**9))
 
 
 class TestPostgresCheckpointStore(CheckpointStoreContract):
     @pytest.fixture(autouse=True)
-    def place(self, postgres):  # noqa: F811
+    def place(self, postgres):
         self.url = postgres.url()
         self.schema = f"contract_{next(_numbers)}"
         self.made = []

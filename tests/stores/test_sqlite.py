@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
-import multiprocessing
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -36,9 +34,10 @@ from flowckpt.stores.sqlite import database as database_module
 from flowckpt.stores.sqlite import opening
 from flowckpt.stores.sqlite.database import SqliteDatabase
 from flowckpt.testing.contract import checkpoint, results
+from tests.forked import processes
+from tests.stores.many_at_once import fill_by_processes, fill_by_threads
 
 RUN = "run-1"
-spawned = multiprocessing.get_context("spawn")
 
 
 @pytest.fixture(autouse=True)
@@ -250,96 +249,51 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(store, path, query
 # --- many at once ----------------------------------------------------------------------------------------------------
 
 
-def fill(path, number, barrier, answers):
-    store = SqliteCheckpointStore(path)
-    mine = f"run-{number}"
-    try:
-        with blocking_allowed(True):
-            barrier.wait(60)
-            steps = results(*range(30))
-            for sequence in range(1, 31):
-                store.runs.save(mine, checkpoint(sequence, steps[:sequence]))
-                store.runs.list_runs()
-                try:
-                    store.runs.acquire("shared", steal=False)
-                    store.runs.release("shared")
-                except FlowckptError as error:
-                    if type(error).__name__ != "RunLockedError":
-                        raise
-            answers.put((number, "done"))
-    except BaseException as error:
-        answers.put((number, repr(error)))
-
-
 def test_eight_processes_on_one_new_file_never_see_it_locked(path):
-    barrier, answers = spawned.Barrier(8), spawned.Queue()
-    processes = [spawned.Process(target=fill, args=(path, number, barrier, answers)) for number in range(8)]
-    for process in processes:
-        process.start()
-    said = dict(answers.get(timeout=120) for _ in processes)
-    for process in processes:
-        process.join(30)
-    assert said == dict.fromkeys(range(8), "done")
-    store = SqliteCheckpointStore(path)
-    for number in range(8):
-        latest = store.runs.latest(f"run-{number}")
-        assert (latest.sequence, len(latest.step_results)) == (30, 30)
-    assert {finding.severity for finding in store.runs.check(None)} == {"ok"}
+    fill_by_processes(f"sqlite:{path}", count=8, saves=30)
 
 
 def test_threads_share_a_store(store):
-    failures = []
-
-    def work(number):
-        try:
-            with blocking_allowed(True):
-                steps = results(*range(20))
-                for sequence in range(1, 21):
-                    store.runs.save(f"run-{number}", checkpoint(sequence, steps[:sequence]))
-                    store.runs.latest(f"run-{number}")
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    assert len(store.runs.list_runs()) == 6
+    fill_by_threads(store)
 
 
-SAVER = """
-import sys
-from flowckpt.blocking import blocking_allowed
-from flowckpt.stores import SqliteCheckpointStore
-from flowckpt.testing.contract import checkpoint, results
-with blocking_allowed(True):
-    store = SqliteCheckpointStore(sys.argv[1])
-    lease = store.runs.acquire("run-1", steal=False)
-    steps = list(lease.latest.step_results) if lease.latest else []
-    sequence = lease.last_sequence
-    print("owned", lease.attempt, len(steps), sequence, flush=True)
-    while True:
-        sequence += 1
-        steps = [*steps, *results("x" * 300, first=len(steps) + 1)]
-        store.runs.save("run-1", checkpoint(sequence, steps, attempt=lease.attempt))
-        print(sequence, flush=True)
-"""
+def save_for_ever(path, pipe):
+    with blocking_allowed(True):
+        store = SqliteCheckpointStore(path)
+        lease = store.runs.acquire(RUN, steal=False)
+        steps = list(lease.latest.step_results) if lease.latest else []
+        sequence = lease.last_sequence
+        pipe.send((lease.attempt, sequence))
+        while True:
+            sequence += 1
+            steps = [*steps, *results("x" * 300, first=len(steps) + 1)]
+            store.runs.save(RUN, checkpoint(sequence, steps, attempt=lease.attempt))
+            pipe.send(sequence)
+
+
+def received(pipe):
+    """What was sent before the other end was gone."""
+    with contextlib.suppress(EOFError, OSError):  # in the middle of a message
+        while True:
+            yield pipe.recv()
 
 
 @pytest.mark.timeout(600)
 def test_what_was_acknowledged_outlives_every_kill(path):
     acknowledged = 0
     for number in range(50):
-        with subprocess.Popen([sys.executable, "-c", SAVER, path], stdout=subprocess.PIPE, text=True) as saver:
-            first = saver.stdout.readline().split()
-            assert first[:2] == ["owned", str(number + 1)], first
-            assert int(first[3]) >= acknowledged
+        reading, writing = processes.Pipe(duplex=False)
+        saver = processes.Process(target=save_for_ever, args=(path, writing), daemon=True)
+        saver.start()
+        writing.close()
+        with reading:
+            attempt, last = reading.recv()
+            assert attempt == number + 1
+            assert last >= acknowledged
             time.sleep(0.002 + number * 0.0017)
             saver.kill()
-            said = [int(line) for line in saver.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
-        acknowledged = max([acknowledged, *said])
+            acknowledged = max([acknowledged, *received(reading)])
+        saver.join()
     store = SqliteCheckpointStore(path)
     latest = store.runs.latest(RUN)
     assert latest.sequence >= acknowledged > 50

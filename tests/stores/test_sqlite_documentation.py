@@ -13,7 +13,6 @@ from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import Reason, StepError, StepResult
 from flowckpt.stores import PostgresCheckpointStore, SqliteCheckpointStore
 from flowckpt.testing.contract import checkpoint, results
-from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "sql-schema.md").read_text("utf-8")
 QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
@@ -48,7 +47,7 @@ def ask_sqlite(tmp_path):
 
 
 @pytest.fixture
-def ask_postgres(postgres, postgres_database):  # noqa: F811
+def ask_postgres(postgres, postgres_database):
     store = PostgresCheckpointStore(postgres.url(postgres_database), allow_unsafe=True)
     fill(store)
     with psycopg.connect(postgres.dsn(postgres_database), autocommit=True) as connection:
