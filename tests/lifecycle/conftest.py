@@ -9,28 +9,14 @@ from typing import Any
 
 import pytest
 
-from flowckpt import FileCheckpointStore, MemoryCheckpointStore
+from tests.reopening import reopened_files, reopened_memory
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(params=["memory", "file"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Any]]:
-    memory = MemoryCheckpointStore()
-    opened: list[FileCheckpointStore] = []
-
-    def open_again() -> Any:
-        if request.param == "memory":
-            for run in memory._runs.values():
-                run.is_owned = False
-            return memory
-        for store in opened:
-            for owned in store.runs.owned.values():
-                owned.close()
-            store.runs.owned.clear()
-        opened.append(FileCheckpointStore(tmp_path / "store"))
-        return opened[-1]
-
+    open_again = reopened_memory() if request.param == "memory" else reopened_files(tmp_path / "store")
     yield open_again
     open_again()
 

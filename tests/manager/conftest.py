@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flowckpt import CheckpointManager, FileCheckpointStore, MemoryCheckpointStore
+from flowckpt import CheckpointManager
 from flowckpt.testing import FakeClock
+from tests.reopening import reopened_files, reopened_memory
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -15,22 +16,8 @@ from five_methods import FiveMethods
 
 @pytest.fixture(params=["memory", "file", "five methods"])
 def reopen(request, tmp_path):
-    memory = MemoryCheckpointStore()
-    opened = []
-
-    def open_again():
-        if request.param == "file":
-            for store in opened:
-                for owned in store.runs.owned.values():
-                    owned.close()  # the kernel closes a dead process's files; nothing else happens
-                store.runs.owned.clear()
-            opened.append(FileCheckpointStore(tmp_path / "store"))
-            return opened[-1]
-        for run in memory._runs.values():
-            run.is_owned = False  # the process that owned it is gone
-        return memory if request.param == "memory" else FiveMethods(memory)
-
-    yield open_again
+    open_again = reopened_files(tmp_path / "store") if request.param == "file" else reopened_memory()
+    yield (lambda: FiveMethods(open_again())) if request.param == "five methods" else open_again
     open_again()
 
 

@@ -12,27 +12,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import Reason
 from flowckpt.errors import FlowckptError
 from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore, SqliteCheckpointStore
 from flowckpt.testing.contract import EXACT, checkpoint, results
+from tests.crash.workload import done
 
 RUNS = st.sampled_from(["a", "A", "../x"])
 NAMES = st.sampled_from(["one", "two", "three"])
 VALUES = [*(value for value in EXACT if value == value), *["x" * 70_000] * 4]
 OUTPUTS = st.integers(0, len(VALUES) - 1)
 LARGE = {"x": "y" * 70_000}
-
-
-def done(coroutine):
-    """Run a coroutine of a store to its end without a loop: where it may block, it never waits."""
-    with blocking_allowed(allowed=True):
-        try:
-            coroutine.send(None)
-        except StopIteration as stop:
-            return stop.value
-    raise RuntimeError("it waited")
 
 
 class Agreement(RuleBasedStateMachine):
