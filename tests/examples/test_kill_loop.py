@@ -33,6 +33,16 @@ class Proof:
     at: Counter = attrs.Factory(Counter)  # how many kills came after so many acknowledged results
     counting: threading.Lock = attrs.Factory(threading.Lock)
 
+    @property
+    def is_enough(self) -> bool:
+        """Whether there were as many kills as wanted, half of them in the middle of the run, at many places of it.
+
+        A busy machine gives a process its time in lumps, so that it is killed at few places: then it takes more kills.
+        """
+        with self.counting:
+            middle = sum(count for steps, count in self.at.items() if 0 < steps < len(self.expected) - 1)
+            return self.kills >= self.wanted and middle >= self.wanted // 2 and len(self.at) >= 8
+
     def measure(self) -> None:
         """Run once without a kill: what it leaves is expected of the others, and its time is theirs."""
         times = []
@@ -126,7 +136,7 @@ def test_a_killed_run_ends_as_one_that_was_left_alone(tmp_path, request, mode, r
     numbers = iter(range(10_000))
 
     def work() -> None:
-        while proof.kills < proof.wanted:
+        while not proof.is_enough and proof.kills < 4 * proof.wanted:
             proof.run(next(numbers))
 
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -135,8 +145,4 @@ def test_a_killed_run_ends_as_one_that_was_left_alone(tmp_path, request, mode, r
     record_property("kills", proof.kills)
     record_property("starts", proof.starts)
     print(f"{mode}: {proof.kills} kills in {proof.starts} starts of {proof.seconds:.3f} s; {sorted(proof.at.items())}")
-    # The kills hit the run itself, at its beginning, in its middle and near its end.
-    middle = sum(count for steps, count in proof.at.items() if 0 < steps < len(proof.expected) - 1)
-    assert proof.kills >= proof.wanted
-    assert middle >= proof.wanted // 2, proof.at
-    assert len(proof.at) >= 8, proof.at
+    assert proof.is_enough, (proof.kills, proof.at)

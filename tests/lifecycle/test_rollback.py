@@ -20,7 +20,7 @@ from flowckpt.errors import (
     StaleCheckpointError,
     StepInDoubtError,
 )
-from flowckpt.evidence import predicate
+from flowckpt.evidence import predicate, registry
 
 Reopen = Callable[[], Any]
 
@@ -72,16 +72,14 @@ def test_it_is_refused_when_what_was_verified_has_moved_since(reopen: Reopen) ->
     assert asyncio.run(reopen().load_attempt("run", 1)).step_results == before.step_results
 
 
-def test_what_nobody_can_check_is_no_yes(reopen: Reopen) -> None:
+def test_what_nobody_can_check_is_no_yes(reopen: Reopen, monkeypatch: pytest.MonkeyPatch) -> None:
     @workflow("asks")
     def asks() -> Any:
         yield step("ask").python(abs, 1).evidence(predicate(_is_fine)).checkpoint()
         yield step("more").python(abs, 2).checkpoint()
 
     WorkflowEngine(reopen()).run_sync(asks, workflow_id="run")
-    from flowckpt.evidence import registry
-
-    registry._FUNCTIONS.clear()  # as in a new process
+    monkeypatch.setattr(registry, "_FUNCTIONS", {})  # as in a new process
     with pytest.raises(StaleCheckpointError, match="ask"):
         WorkflowEngine(reopen()).rollback_sync("run", "ask")
     assert WorkflowEngine(reopen()).rollback_sync("run", "ask", workflow=asks).steps == 1
