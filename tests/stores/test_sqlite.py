@@ -301,6 +301,7 @@ def test_what_was_acknowledged_outlives_every_kill(path):
         f"step-{n}" for n in range(1, len(latest.step_results) + 1)
     ]
     assert [finding.severity for finding in store.runs.check(None)] == ["ok"]
+    store.close()
 
 
 # --- transactions ----------------------------------------------------------------------------------------------------
