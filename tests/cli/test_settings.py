@@ -66,6 +66,8 @@ def test_the_option_is_repeated_only_where_it_is_needed(deep):
 
 VALUES = {  # by setting: as text, in TOML, and what both mean
     "store": ("sqlite:/r.db", '"sqlite:/r.db"', "sqlite:/r.db"),
+    "key_file": ("/k/keys", '"/k/keys"', "/k/keys"),
+    "compression": ("gzip", '"gzip"', "gzip"),
     "every": ("3", "3", 3),
     "interval": ("1.5", "1.5", 1.5),
     "on_save_error": ("continue", '"continue"', "continue"),
@@ -131,7 +133,7 @@ def test_an_unrelated_pyproject_is_not_even_parsed(deep):
         ("store = ''", "tool.flowckpt.store must be text", ""),
         ("sotre = 'x'", "tool.flowckpt.sotre is no setting", "Did you mean store?"),
         ("on-stale = 'fail'", "tool.flowckpt.on-stale is no setting", "Did you mean on_stale?"),
-        ("xyz = 1", "tool.flowckpt.xyz is no setting", "The settings are store, every"),
+        ("xyz = 1", "tool.flowckpt.xyz is no setting", "The settings are store, key_file"),
         ("color = 'no'", "tool.flowckpt.color must be true or false, got 'no'", ""),
         ("every = true", "tool.flowckpt.every must be a whole number of at least 1, got True", ""),
         ("every = 1.0", "tool.flowckpt.every must be a whole number of at least 1, got 1.0", ""),
