@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flowckpt.evidence import Evidence, EvidencePack, EvidenceType, EvidenceVerifier
     from flowckpt.execution.current_step import current_step
     from flowckpt.manager import CheckpointManager
+    from flowckpt.secret import Secret
     from flowckpt.stores import CheckpointStore, FileCheckpointStore, MemoryCheckpointStore, open_store
     from flowckpt.sync_door import in_sync
     from flowckpt.triggers import CompositeTrigger, StepCountTrigger, TimeTrigger
@@ -38,6 +39,7 @@ _ROOMS = {
     "FlowckptError": "flowckpt.errors",
     "MemoryCheckpointStore": "flowckpt.stores.memory",
     "RunOptions": "flowckpt.engine",
+    "Secret": "flowckpt.secret",
     "StepCountTrigger": "flowckpt.triggers",
     "StepResult": "flowckpt.checkpoint",
     "TimeTrigger": "flowckpt.triggers",
@@ -69,6 +71,7 @@ __all__ = [
     "FlowckptError",
     "MemoryCheckpointStore",
     "RunOptions",
+    "Secret",
     "StepCountTrigger",
     "StepResult",
     "TimeTrigger",

@@ -7,6 +7,9 @@ record.
 What is digested is `hashing.canonical` of the value's tree. A str and bytes by themselves may be long, and are digested as
 they are behind a `"` or a `b`, with which no canonical form of another value begins.
 
+A secret is compared only by being one, and known secret values go out of everything before it is digested: a short one
+could be guessed from its digest.
+
 The tree is the codec's, and further than the codec goes an object is `{"$object": [class, fields]}`: this one is never
 read back, so it needs no annotation. The class is named without its module, as code that moves is the same code; the
 fields are those that the class compares by.
@@ -33,7 +36,9 @@ from flowckpt.codec import Json
 from flowckpt.codec import encode as encode_leaf
 from flowckpt.codec.kinds import is_named_tuple, is_pydantic
 from flowckpt.hashing import canonical
+from flowckpt.known_secrets import KnownSecrets
 from flowckpt.per_function import per_function
+from flowckpt.secret import MARK, Secret
 
 UNKNOWN = "?"
 """Stands for a value that cannot be compared."""
@@ -59,8 +64,12 @@ _USER_IN_URL = r"(?s)://.*@"
 _END_OF_URL = r"(://[^\s?#]*)[?#]\S*"
 
 
+NONE = KnownSecrets()
+"""Of a call outside a run, where no value is secret but what is wrapped as one."""
+
+
 def recorded_arguments(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], secrets: KnownSecrets = NONE
 ) -> dict[str, Json]:
     """Return what a record keeps of the arguments of a call, by parameter. It never raises, and keeps nothing of them.
 
@@ -68,19 +77,23 @@ def recorded_arguments(
         function: what is called.
         args: the positional arguments.
         kwargs: the keyword arguments; defaults are code, and not applied.
+        secrets: what the record must not hold; it learns the secrets that are passed.
     """
-    return {name: _kept(value) for name, value in _named(function, args, kwargs)}
+    return {name: _kept(value, secrets) for name, value in _named(function, args, kwargs)}
 
 
-def shown_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, str]:
+def shown_arguments(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], secrets: KnownSecrets = NONE
+) -> dict[str, str]:
     """Return the arguments of a call for people: plain values only, at most 60 characters each, secrets hidden.
 
     Args:
         function: what is called.
         args: the positional arguments.
         kwargs: the keyword arguments.
+        secrets: what is not shown either.
     """
-    return {name: text for name, value in _named(function, args, kwargs) if (text := _shown(name, value))}
+    return {name: text for name, value in _named(function, args, kwargs) if (text := _shown(name, value, secrets))}
 
 
 def argument_differences(
@@ -188,8 +201,11 @@ def _signature(function: Callable[..., Any]) -> tuple[tuple[str, ...], str]:
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-def _kept(value: Any) -> Json:
+def _kept(value: Any, secrets: KnownSecrets) -> Json:
     kind = type(value)
+    if secrets.is_any and (kind is int or kind is float) and secrets.is_number(value):
+        value = Secret(value)
+        kind = Secret
     if kind is int:
         if -_LIMIT <= value < _LIMIT:
             return value
@@ -197,13 +213,18 @@ def _kept(value: Any) -> Json:
         return value
     try:
         if kind is str:
+            value = secrets.text(value) if secrets.is_any else value
             digest = sha256(b'"')
             digest.update(value.encode("utf-8", "surrogatepass"))
-        elif kind is bytes:
+        elif kind is bytes and not secrets.is_any:
             digest = sha256(b"b")
             digest.update(value)
+        elif kind is bytes:
+            digest = sha256(b"b")
+            digest.update(secrets.text(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
         else:
-            digest = sha256(canonical(_Tree().of(value, 0)))
+            tree = _Tree(secrets).of(value, 0)
+            digest = sha256(canonical(secrets.tree(tree) if secrets.is_any else tree))
     except Exception:  # whatever a value does when it is looked at, the step runs
         return UNKNOWN
     return urlsafe_b64encode(digest.digest()[:16])[:22].decode()
@@ -216,8 +237,9 @@ class _IncomparableError(Exception):
 class _Tree:
     """Makes the tree of one value: what `codec.encode` returns, and objects by their fields."""
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: KnownSecrets = NONE) -> None:
         self._left = MAX_ITEMS
+        self._secrets = secrets
 
     def of(self, value: Any, depth: int) -> Json:
         kind = type(value)
@@ -236,6 +258,10 @@ class _Tree:
             if all(type(key) is str and key[:1] != "$" for key in keys):
                 return dict(zip(keys, values, strict=True))
             return {"$dict": [list(pair) for pair in zip(keys, values, strict=True)]}
+        if kind is Secret:
+            if not value.is_absent and self._secrets is not NONE:
+                self._secrets.learn(value)
+            return dict(MARK)
         fields = _fields(value, kind)
         if fields is None:
             return encode_leaf(value)
@@ -279,15 +305,17 @@ def _fields(value: Any, kind: type) -> Iterator[tuple[str, Any]] | None:
 # --- for people ------------------------------------------------------------------------------------------------------
 
 
-def _shown(name: str, value: Any) -> str:
+def _shown(name: str, value: Any, secrets: KnownSecrets) -> str:
     kind = type(value)
+    if kind is Secret or secrets.is_number(value):
+        return HIDDEN
     if kind is not str and kind is not _PATH and kind not in _PLAIN:
         return ""
     if _is_secret(name) and value is not None and kind is not bool:
         return HIDDEN
     if kind in _PLAIN:
         return "" if isinstance(value, int) and abs(value) >= _LIMIT else repr(value)
-    text = str(value)[:4096]
+    text = secrets.text(str(value))[:4096]
     text = re.sub(_END_OF_URL, r"\1?…", re.sub(_USER_IN_URL, f"://{HIDDEN}@", text))
     if re.search(_TELLING_TEXT, text):
         return HIDDEN

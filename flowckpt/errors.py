@@ -37,6 +37,7 @@ __all__ = [
     "RunLockedError",
     "RunUndoneError",
     "SaveConflictError",
+    "SecretMissingError",
     "SettingError",
     "SourceUnreadableError",
     "StaleCheckpointError",
@@ -137,6 +138,31 @@ class InputError(FlowckptError):
     def __init__(self, message: str, *, parameter: str = "", remedy: str = "") -> None:
         super().__init__(message, remedy=remedy)
         self.parameter = parameter
+
+
+class SecretMissingError(InputError):
+    """A run is to be resumed, and a secret input that was given at the start has not been given again.
+
+    Attributes:
+        workflow_id: the run; empty where it is not known.
+        names: the secret inputs that are missing.
+    """
+
+    def __init__(self, names: Sequence[str], *, workflow_id: str = "") -> None:
+        said = (
+            f"the secret input{'s' * (len(names) > 1)} {', '.join(map(repr, names))}" if names else "a recorded secret"
+        )
+        run = f" of run {workflow_id!r}" if workflow_id else ""
+        shell = " ".join(f"-i {name}=@env:{name.upper()}" for name in names or ["NAME"])
+        python = ", ".join(f"{name}=…" for name in names or ["NAME"])
+        super().__init__(
+            f"{said}{run} must be given again: the value of a secret is never recorded",
+            parameter=names[0] if names else "",
+            remedy=f"Run 'flowckpt resume {workflow_id or 'RUN'} {shell}', or with @file:PATH, or with - to be asked; in "
+            f"Python: engine.resume(workflow, workflow_id=…, {python}).",
+        )
+        self.workflow_id = workflow_id
+        self.names = tuple(names)
 
 
 class SettingError(FlowckptError):

@@ -13,6 +13,8 @@ from hashlib import sha256
 from json import JSONEncoder
 from typing import Any
 
+from flowckpt.secret import HIDDEN, MARK
+
 FORM = "sha256:v1:"
 
 _canonical_text = JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True).encode
@@ -73,8 +75,11 @@ def differences(recorded: Mapping[str, Any], given: Mapping[str, Any], *, most: 
     Returns:
         By the leaf's place, the recorded and the given value as text.
     """
-    old, new = dict(leaves(recorded)), dict(leaves(given))
     found: dict[str, tuple[str, str]] = {}
+    for name in [name for name in recorded if name in given and (recorded[name] == MARK) != (given[name] == MARK)]:
+        found[name] = _beside_secret(recorded[name]), _beside_secret(given[name])  # the other may be the secret's value
+    recorded = {name: tree for name, tree in recorded.items() if name not in found}
+    old, new = dict(leaves(recorded)), dict(leaves({name: given[name] for name in given if name not in found}))
     for place in [*old, *(place for place in new if place not in old)]:
         if len(found) == most:
             break
@@ -85,6 +90,10 @@ def differences(recorded: Mapping[str, Any], given: Mapping[str, Any], *, most: 
         elif canonical(old[place]) != canonical(new[place]):
             found[place] = _told_apart(old[place], new[place])
     return found
+
+
+def _beside_secret(leaf: Any) -> str:
+    return show(leaf) if leaf is None or leaf == MARK else "(a value that is no secret)"
 
 
 def _told_apart(old: Any, new: Any) -> tuple[str, str]:
@@ -99,6 +108,8 @@ def _kind(leaf: Any) -> str:
 
 def show(leaf: Any) -> str:
     """Write a leaf for people: `'a.csv'`, `1000`; a tagged one by its body; cut at 80 characters."""
+    if leaf == MARK:
+        return HIDDEN
     body = next(iter(leaf.values())) if _is_tag(leaf) else leaf
     text = repr(body)
     return text if len(text) <= 80 else f"{text[:77]}…"

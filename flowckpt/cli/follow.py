@@ -16,11 +16,18 @@ from flowckpt.cli.run_documents import ended_document
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.cli.summary import show_failure, summary_text
 from flowckpt.cli.terminal_text import json_text
-from flowckpt.cli.ways_on import CODE, STOPS, ResumeLine, kinds_of, show_stop
+from flowckpt.cli.ways_on import CODE, STOPS, ResumeLine, kinds_of, secret_ways, show_stop
 from flowckpt.dsl import Workflow
 from flowckpt.engine import WorkflowEngine, WorkflowResult
 from flowckpt.engine.session import Session
-from flowckpt.errors import FencedError, FlowckptError, RunLockedError, StaleStepError, WorkflowChangedError
+from flowckpt.errors import (
+    FencedError,
+    FlowckptError,
+    RunLockedError,
+    SecretMissingError,
+    StaleStepError,
+    WorkflowChangedError,
+)
 from flowckpt.execution.interrupts import RunInterrupted
 
 _RESUMABLE = (RunLockedError, FencedError, WorkflowChangedError)
@@ -105,7 +112,10 @@ def follow(
         if isinstance(error, STOPS) and line is not None:
             show_stop(error, line)
             return code_of_error(error)
-        show_error(error)
+        if isinstance(error, SecretMissingError) and line is not None:
+            show_error(error, secret_ways(line, error.names))
+        else:
+            show_error(error)
         if isinstance(error, _RESUMABLE):
             show_resume_hint(workflow_id, store)
         return code_of_error(error)

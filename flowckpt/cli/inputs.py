@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flowckpt.cli.secret_inputs import read_secret
 from flowckpt.cli.terminal_text import short_value
 from flowckpt.cli.values import MisfitError, from_json, from_text
 from flowckpt.dsl import Workflow
 from flowckpt.errors import InputError
+from flowckpt.secret import HIDDEN, Secret
 
 
 def convert_inputs(
@@ -23,7 +25,7 @@ def convert_inputs(
 
     Args:
         workflow: the workflow.
-        texts: inputs as text, by name; they go before the document's.
+        texts: inputs as text, by name; they go before the document's. Those of secret inputs may say where the value is.
         document: inputs from a JSON or TOML file.
 
     Raises:
@@ -31,10 +33,15 @@ def convert_inputs(
     """
     found: dict[str, Any] = {}
     for name, value in (document or {}).items():
-        if name not in texts:
+        if name in workflow.secret_inputs and name not in texts:
+            found[name] = read_secret(workflow, name, value, is_text=False)
+        elif name not in texts:
             found[name] = _converted(workflow, name, value, from_json)
     for name, text in texts.items():
-        found[name] = _converted(workflow, name, text, from_text)
+        if name in workflow.secret_inputs:
+            found[name] = read_secret(workflow, name, text, is_text=True)
+        else:
+            found[name] = _converted(workflow, name, text, from_text)
     return found
 
 
@@ -100,5 +107,7 @@ def _definition(parameter: inspect.Parameter) -> str:
         said = f": {annotation}"
     else:
         said = "" if annotation is parameter.empty else f": {inspect.formatannotation(annotation)}"
+    if isinstance(parameter.default, Secret):
+        return f"{parameter.name}{said} = {HIDDEN}"
     default = "" if parameter.default is parameter.empty else f" = {short_value(parameter.default, 40)}"
     return f"{parameter.name}{said}{default}"

@@ -189,7 +189,8 @@ def input_option(command: F) -> F:
         metavar="K=V",
         type=KeyValue(),
         multiple=True,
-        help="An input of the workflow, converted by its annotation; lists and objects as JSON.",
+        help="An input of the workflow, converted by its annotation; lists and objects as JSON. A secret one as "
+        "@env:NAME, as @file:PATH, or as - to be asked.",
     )(command)
 
 
@@ -245,6 +246,6 @@ def without_repeats(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str
     found: dict[str, str] = {}
     for key, value in pairs:
         if key in found:
-            raise click.UsageError(f"{option} {key}=… is given twice: {found[key]!r} and {value!r}")
+            raise click.UsageError(f"{option} {key}=… is given twice")  # without the values: they may be secret
         found[key] = value
     return found

@@ -7,12 +7,15 @@ from typing import Any
 
 import attrs
 
-from flowckpt.checkpoint import CheckpointData
+from flowckpt.checkpoint import CheckpointData, Status
 from flowckpt.cli.inputs import convert_inputs
+from flowckpt.cli.secret_inputs import ask_for_secrets
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.cli.stored_runs import latest_of, opened
 from flowckpt.cli.targets import recorded_target, typed_target
+from flowckpt.codec.results import plain_tree
 from flowckpt.dsl import Workflow
+from flowckpt.secret import MARK
 from flowckpt.stores.base import CheckpointStore
 
 
@@ -42,7 +45,12 @@ class RecordedRun:
 
 
 def recorded_run(
-    choice: StoreChoice, workflow_id: str, *, target: str | None = None, inputs: Mapping[str, str] | None = None
+    choice: StoreChoice,
+    workflow_id: str,
+    *,
+    target: str | None = None,
+    inputs: Mapping[str, str] | None = None,
+    asks_for_secrets: bool = False,
 ) -> RecordedRun:
     """Read a run and load its program.
 
@@ -51,6 +59,7 @@ def recorded_run(
         workflow_id: the run.
         target: where the workflow is now, as typed; where it was at the start, if not given.
         inputs: inputs given again, as text.
+        asks_for_secrets: whether secret inputs that are needed again are asked for at a terminal.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
@@ -65,4 +74,13 @@ def recorded_run(
     else:
         workflow, moved_to = typed_target(target)
     values = convert_inputs(workflow, inputs or {})
+    if workflow.secret_inputs:
+        at_terminal = asks_for_secrets and latest.status is not Status.COMPLETED  # that most likely needs none
+        ask_for_secrets(workflow, _needed(workflow, latest), values, at_terminal=at_terminal)
     return RecordedRun(workflow_id, choice, store, latest, workflow, target, moved_to, values)
+
+
+def _needed(workflow: Workflow[..., Any], latest: CheckpointData) -> list[str]:
+    """Return the secret inputs that were given at the start."""
+    recorded, defaulted = plain_tree(latest.held_inputs, "inputs"), latest.metadata.get("defaulted", ())
+    return [name for name in workflow.secret_inputs if recorded.get(name) == MARK and name not in defaulted]

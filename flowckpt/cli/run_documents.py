@@ -9,7 +9,6 @@ import attrs
 from flowckpt import codec
 from flowckpt.codec import Json
 from flowckpt.codec.results import encode_error
-from flowckpt.engine.failures import failed_step, recorded_error
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.events import Event
 
@@ -21,8 +20,6 @@ def ended_document(result: WorkflowResult, output_type: Any) -> Json:
         result: how it ended.
         output_type: what the workflow says that it returns.
     """
-    error = result.error
-    is_failed = error is not None and result.status.value == "failed"
     return {
         "workflow_id": result.workflow_id,
         "workflow_name": result.workflow_name,
@@ -31,7 +28,7 @@ def ended_document(result: WorkflowResult, output_type: Any) -> Json:
         "attempt": result.attempt,
         "steps": attrs.asdict(result.steps),
         "duration_ms": result.duration_ms,
-        "error": encode_error(recorded_error(error, path=failed_step(error))) if error and is_failed else None,
+        "error": None if result.failure is None else encode_error(result.failure),
     }
 
 

@@ -44,7 +44,7 @@ def show_failure(result: WorkflowResult, signal_name: str) -> None:
     elif isinstance(error, FlowckptError) and not isinstance(error, StepFailedError):
         show_error(error)
     elif error is not None:
-        recorded = recorded_error(error, path=failed_step(error))
+        recorded = result.failure or recorded_error(error, path=failed_step(error))
         if recorded.traceback:
             say(escaped_lines(recorded.traceback.rstrip()))
         if isinstance(error, StepFailedError):

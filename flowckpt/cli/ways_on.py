@@ -117,6 +117,20 @@ def changed_ways(line: ResumeLine) -> list[str]:
     ]
 
 
+def secret_ways(line: ResumeLine, names: Iterable[str]) -> list[str]:
+    """Return the way on from a resume that lacks secret inputs.
+
+    Args:
+        line: the resume that stopped.
+        names: the inputs.
+    """
+    given = [word for name in names for word in ("-i", f"{name}=@env:{name.upper()}")]
+    return [
+        f"Put it into the environment, and: {line.command(*given)}",
+        "@file:PATH reads it from a file, and - asks for it.",
+    ]
+
+
 def show_stop(error: FlowckptError, line: ResumeLine) -> None:
     """Show on standard error what a resume stopped at, and the commands that go on.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flowckpt.errors import EncodingError, type_name
+from flowckpt.secret import Secret
 
 CONTAINERS = frozenset({list, dict, tuple, set, frozenset})
 
@@ -72,6 +73,13 @@ def shown(value: object) -> str:
 
 def _refusal_of(found: Any, place: str, why: str) -> EncodingError:
     name = type_name(type(found))
+    if isinstance(found, Secret):
+        return EncodingError(
+            f"{place} is a secret, and secrets are never recorded: mark a step that returns one .secret(), and annotate a "
+            "whole input, as 'token: Secret[str]'",
+            place=place,
+            type_name=name,
+        )
     return EncodingError(
         f"{place} is a {name}, which cannot be recorded so that it comes back the same{why and f': {why}'}",
         place=place,

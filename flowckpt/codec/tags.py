@@ -22,14 +22,15 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from json import encoder as _json
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import attrs
 
 from flowckpt.codec.moments import encode_moment, moment_decoder
 from flowckpt.codec.refusal import RefusedError, refusal
 from flowckpt.codec.stack import on_fresh_stack
-from flowckpt.errors import DecodingError, EncodingError, type_name
+from flowckpt.errors import DecodingError, EncodingError, SecretMissingError, type_name
+from flowckpt.secret import MARK, Secret, absent_secret
 
 Json: TypeAlias = Any
 """A JSON tree: None, bool, int, float, str, and lists and text-keyed dicts of them."""
@@ -156,6 +157,16 @@ def _timedelta(value: timedelta, _: int) -> Any:
     return {"$timedelta": [value.days, value.seconds, value.microseconds]}
 
 
+def _secret(value: Secret[Any], _: int) -> Json:
+    if value.is_absent:  # it came from a record, and goes back as it came
+        return dict(MARK)
+    raise RefusedError("a secret is never recorded")
+
+
+def _missing() -> NoReturn:
+    raise SecretMissingError(())
+
+
 def _b64(data: bytes) -> str:
     return b64encode(data).decode("ascii")
 
@@ -179,6 +190,7 @@ _ENCODERS: dict[type, Callable[[Any, int], Json]] = {
     time: lambda value, _: {"$time": encode_moment(value)},
     datetime: lambda value, _: {"$datetime": encode_moment(value)},
     timedelta: _timedelta,
+    Secret: _secret,
     PathType: lambda value, _: {"$path": _str(str(value), 0)},
 }
 
@@ -278,6 +290,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "$datetime": moment_decoder(datetime),
     "$timedelta": lambda body: timedelta(*body),
     "$path": lambda body: Path(_decode(body)),
+    "$secret": lambda _: absent_secret(_missing),
 }
 _RARE_TAGS = frozenset({"$decimal", "$fraction", "$uuid"})
 

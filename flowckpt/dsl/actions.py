@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import attrs
 
 from flowckpt.per_function import per_function
+from flowckpt.secret import Secret
 
 
 class Action:
@@ -69,8 +70,8 @@ class CommandAction(Action):
     Attributes:
         argv: the program and its arguments.
         cwd: the directory to run it in, relative to the process's own; None for that one.
-        env: what is added to the environment of the process; None takes a name out of it.
-        stdin: what it reads, as bytes or as text in UTF-8; None for nothing.
+        env: what is added to the environment of the process, secrets too; None takes a name out of it.
+        stdin: what it reads, as bytes or as text in UTF-8, or a secret of these; None for nothing.
         max_output: how many bytes are kept of its standard output, and of its standard error.
     """
 
@@ -78,9 +79,24 @@ class CommandAction(Action):
 
     argv: tuple[str, ...]
     cwd: str | None = None
-    env: Mapping[str, str | None] = attrs.field(factory=dict, repr=False)  # it may hold secrets
-    stdin: str | bytes | None = attrs.field(default=None, repr=False)
+    env: Mapping[str, str | Secret[str] | None] = attrs.field(factory=dict, repr=False)  # it may hold secrets
+    stdin: str | bytes | Secret[str] | Secret[bytes] | None = attrs.field(default=None, repr=False)
     max_output: int = 1_000_000
+
+    def given(self) -> tuple[dict[str, str | None], bytes | None]:
+        """Return the environment and the input as the program gets them, secrets revealed.
+
+        Raises:
+            TypeError: a secret holds neither text nor, for the input, bytes.
+        """
+        env = {name: value.reveal() if isinstance(value, Secret) else value for name, value in self.env.items()}
+        stdin = self.stdin.reveal() if isinstance(self.stdin, Secret) else self.stdin
+        for name, value in env.items():
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"the secret {name!r} in env= holds a {type(value).__name__}, not a text")
+        if stdin is not None and not isinstance(stdin, str | bytes):
+            raise TypeError(f"the secret in stdin= holds a {type(stdin).__name__}, neither text nor bytes")
+        return env, stdin.encode() if isinstance(stdin, str) else stdin
 
     @property
     def identity(self) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from flowckpt.dsl.actions import CommandAction
 from flowckpt.dsl.caller import caller
 from flowckpt.errors import StepDefinitionError
+from flowckpt.secret import Secret
 
 
 def command_action(step_name: str, argv: Any, cwd: Any, env: Any, stdin: Any, max_output: Any) -> CommandAction:
@@ -28,7 +29,7 @@ def command_action(step_name: str, argv: Any, cwd: Any, env: Any, stdin: Any, ma
     if isinstance(stdin, str):
         if not _is_unicode(stdin):
             raise _refused(step_name, f"stdin= is no valid Unicode: {stdin!r:.80}", "Pass it as bytes.")
-    elif stdin is not None and not isinstance(stdin, bytes):
+    elif stdin is not None and not isinstance(stdin, bytes | Secret):
         raise _refused(step_name, f"stdin= takes text, bytes or None, got {_shown(stdin)}", "Read the file first.")
     if type(max_output) is not int or max_output < 0:
         raise _refused(
@@ -59,7 +60,7 @@ def _checked_argv(step_name: str, argv: Any) -> tuple[str, ...]:
     return found
 
 
-def _checked_env(step_name: str, env: Any) -> Mapping[str, str | None]:
+def _checked_env(step_name: str, env: Any) -> Mapping[str, str | Secret[str] | None]:
     """Check the environment; its values may be secret, so no message shows one."""
     if env is None:
         return {}
@@ -68,6 +69,8 @@ def _checked_env(step_name: str, env: Any) -> Mapping[str, str | None]:
     for name, value in env.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name or not _is_for_the_system(name):
             raise _refused(step_name, f"env= has the name {name!r:.80}", "A name is text without '=' and NUL.")
+        if isinstance(value, Secret):  # it is looked at when the program is started: a plan does not have it
+            continue
         if value is not None and not isinstance(value, str):
             raise _refused(
                 step_name,
@@ -76,11 +79,20 @@ def _checked_env(step_name: str, env: Any) -> Mapping[str, str | None]:
             )
         if value is not None and ("\0" in value or not _is_for_the_system(value)):
             raise _refused(step_name, f"the value of {name!r} in env= holds a NUL or no valid Unicode", "Leave it out.")
-    return {str.__str__(name): value if value is None else str.__str__(value) for name, value in env.items()}
+    return {
+        str.__str__(name): value if value is None or isinstance(value, Secret) else str.__str__(value)
+        for name, value in env.items()
+    }
 
 
 def _checked_text(step_name: str, what: str, value: Any, *, can_be_empty: bool = False) -> str:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(text, Secret):
+        raise _refused(
+            step_name,
+            f"{what} is a secret, and everybody on the machine can read the command line of a program",
+            "Pass it by env= or stdin=, which take secrets.",
+        )
     if not isinstance(text, str):
         remedy = (
             "Write os.fsdecode(…)." if isinstance(text, bytes) else f"Write str({value!r:.40}) where you mean that."

@@ -12,6 +12,7 @@ from flowckpt.dsl.named_function import check_function
 from flowckpt.dsl.step import Step
 from flowckpt.dsl.workflow import Workflow
 from flowckpt.errors import StepDefinitionError
+from flowckpt.secret import Secret
 
 
 def map_action(
@@ -74,7 +75,11 @@ def workflow_action(name: str, child: Any, args: tuple[Any, ...], inputs: Mappin
             where=caller(),
             remedy=f"Its inputs: {', '.join(child.signature.parameters) or 'none'}.",
         )
-    return WorkflowAction(child, child.bind(inputs))
+    bound = child.bind(inputs)
+    for secret in child.secret_inputs:  # a start wraps them, too
+        if bound[secret] is not None:
+            bound[secret] = Secret(bound[secret])
+    return WorkflowAction(child, bound)
 
 
 def _checked_concurrency(name: str, concurrency: Any) -> int | None:

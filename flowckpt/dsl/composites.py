@@ -43,7 +43,7 @@ class Composite(Action):
         given = {
             "retry": modifiers.retry is not None,
             "timeout": modifiers.timeout_seconds is not None,
-            "ephemeral": modifiers.is_ephemeral,
+            "secret" if modifiers.is_secret else "ephemeral": modifiers.is_ephemeral,
             "evidence": modifiers.evidence is not None,
             "at_most_once": modifiers.is_at_most_once,
             "adopt": modifiers.adopt is not None,
@@ -107,7 +107,7 @@ class MapAction(FanOutAction):
 
     step_type: ClassVar[str] = "map"
     modifies_members: ClassVar[bool] = True
-    refused: ClassVar[frozenset[str]] = frozenset({"ephemeral"})
+    refused: ClassVar[frozenset[str]] = frozenset({"ephemeral", "secret"})
 
     function: Any
     items: Iterable[Any] = attrs.field(repr=False)
@@ -166,7 +166,7 @@ class ParallelAction(FanOutAction):
 
     step_type: ClassVar[str] = "parallel"
     refused: ClassVar[frozenset[str]] = frozenset(
-        {"retry", "timeout", "ephemeral", "evidence", "at_most_once", "adopt", "on_rerun", "rollback"}
+        {"retry", "timeout", "ephemeral", "secret", "evidence", "at_most_once", "adopt", "on_rerun", "rollback"}
     )
 
     steps: tuple[Step[Any], ...]

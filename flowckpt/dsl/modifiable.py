@@ -8,7 +8,16 @@ from typing import Any, Self
 import attrs
 
 from flowckpt.dsl.caller import caller
-from flowckpt.dsl.modifiers import CHECKPOINTED, PLAIN, Modifiers, checked_timeout, claimed_evidence, retry_policy
+from flowckpt.dsl.modifiers import (
+    CHECKPOINTED,
+    PLAIN,
+    Modifiers,
+    checked_timeout,
+    checked_together,
+    claimed_evidence,
+    refuse_needless_ephemeral,
+    retry_policy,
+)
 from flowckpt.dsl.path import MAX_NAME_LENGTH
 from flowckpt.errors import StepDefinitionError
 
@@ -32,27 +41,6 @@ class Modifiable:
                 remedy="Keep one of them: the order of modifiers has no meaning, so neither could win.",
             )
 
-    def _refuse_both(self, modifiers: Modifiers) -> Modifiers:
-        if modifiers.is_ephemeral and modifiers.has_checkpoint:
-            raise StepDefinitionError(
-                f"step {self.name!r} is .ephemeral() and has a .checkpoint()",
-                step=self.name,
-                where=caller(),
-                remedy="An ephemeral step is never recorded; put the checkpoint on the step before it.",
-            )
-        looks_back = modifiers.looks_back or modifiers.rollback is not None
-        if modifiers.is_ephemeral and looks_back:
-            which = (
-                "rollback" if not modifiers.looks_back else "at_most_once" if modifiers.is_at_most_once else "on_rerun"
-            )
-            raise StepDefinitionError(
-                f"step {self.name!r} is .ephemeral() and has .{which}()",
-                step=self.name,
-                where=caller(),
-                remedy="An ephemeral step is never recorded and runs at each replay; leave out one of the two.",
-            )
-        return modifiers
-
     def checkpoint(self, id: str | None = None) -> Self:  # noqa: A002 - the keyword is part of the language
         """Take a checkpoint after the step.
 
@@ -68,7 +56,7 @@ class Modifiable:
         self._refuse_twice("checkpoint", modifiers.has_checkpoint)
         if id is not None:
             check_name(id, "checkpoint id")
-        return self._with(self._refuse_both(attrs.evolve(modifiers, has_checkpoint=True, checkpoint_id=id)))
+        return self._with(checked_together(self.name, attrs.evolve(modifiers, has_checkpoint=True, checkpoint_id=id)))
 
     def _with_checkpoint(self) -> Self:
         return attrs.evolve(self, modifiers=CHECKPOINTED)
@@ -115,10 +103,12 @@ class Modifiable:
         """Never record the step and run it again at each replay: for a model, a connection, an open file.
 
         Raises:
-            StepDefinitionError: it was given already, or the step has a checkpoint.
+            StepDefinitionError: it was given already, or the step is secret or has a checkpoint.
         """
+        if self.modifiers.is_secret:
+            refuse_needless_ephemeral(self.name)
         self._refuse_twice("ephemeral", self.modifiers.is_ephemeral)
-        return self._with(self._refuse_both(attrs.evolve(self.modifiers, is_ephemeral=True)))
+        return self._with(checked_together(self.name, attrs.evolve(self.modifiers, is_ephemeral=True)))
 
     def evidence(self, *claims: Any, require_all: bool = True, min_verified: int | None = None) -> Self:
         """Claim what is true of the outside world once the step is done.
@@ -150,7 +140,7 @@ class Modifiable:
             StepDefinitionError: it was given already, or the step is ephemeral.
         """
         self._refuse_twice("at_most_once", self.modifiers.is_at_most_once)
-        return self._with(self._refuse_both(attrs.evolve(self.modifiers, is_at_most_once=True)))
+        return self._with(checked_together(self.name, attrs.evolve(self.modifiers, is_at_most_once=True)))
 
     def adopt(self, function: Callable[..., Any]) -> Self:
         """Rebuild the result of an `.at_most_once()` step whose effect is proved, but whose end was never recorded.
@@ -162,7 +152,8 @@ class Modifiable:
             StepDefinitionError: it cannot be called, or `.adopt()` was given already.
         """
         self._refuse_twice("adopt", self.modifiers.adopt is not None)
-        return self._with(attrs.evolve(self.modifiers, adopt=self._callable("adopt", function)))
+        adopt = self._callable("adopt", function)
+        return self._with(checked_together(self.name, attrs.evolve(self.modifiers, adopt=adopt)))
 
     def on_rerun(self, function: Callable[[Any], Any]) -> Self:
         """Undo what the recorded execution left behind, right before a resume runs the step again.
@@ -175,7 +166,14 @@ class Modifiable:
         """
         self._refuse_twice("on_rerun", self.modifiers.on_rerun is not None)
         undo = self._callable("on_rerun", function)
-        return self._with(self._refuse_both(attrs.evolve(self.modifiers, on_rerun=undo)))
+        return self._with(checked_together(self.name, attrs.evolve(self.modifiers, on_rerun=undo)))
+
+    def _with_secret(self) -> Any:
+        modifiers = self.modifiers
+        self._refuse_twice("secret", modifiers.is_secret)
+        if modifiers.is_ephemeral:
+            refuse_needless_ephemeral(self.name)
+        return self._with(checked_together(self.name, attrs.evolve(modifiers, is_secret=True, is_ephemeral=True)))
 
     def rollback(self, function: Callable[[Any], Any]) -> Self:
         """Undo what the step did, when the run fails or is cancelled later: newest first, in every attempt.
@@ -188,7 +186,7 @@ class Modifiable:
         """
         self._refuse_twice("rollback", self.modifiers.rollback is not None)
         undo = self._callable("rollback", function)
-        return self._with(self._refuse_both(attrs.evolve(self.modifiers, rollback=undo)))
+        return self._with(checked_together(self.name, attrs.evolve(self.modifiers, rollback=undo)))
 
     def _callable(self, modifier: str, function: Any) -> Any:
         if not callable(function):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 
@@ -76,6 +76,7 @@ class Modifiers:
         adopt: makes the result of a step whose effect is proved although its end was not recorded, or None.
         on_rerun: undoes the recorded effect before the step is run again, or None.
         rollback: undoes the effect when the run fails or is cancelled, or None.
+        is_secret: whether its output is shown nowhere and recorded nowhere; then it is ephemeral, too.
     """
 
     has_checkpoint: bool = False
@@ -89,6 +90,7 @@ class Modifiers:
     adopt: Callable[..., Any] | None = None
     on_rerun: Callable[[Any], Any] | None = None
     rollback: Callable[[Any], Any] | None = None
+    is_secret: bool = False
 
     @property
     def looks_back(self) -> bool:
@@ -98,6 +100,63 @@ class Modifiers:
 
 PLAIN = Modifiers()
 CHECKPOINTED = Modifiers(has_checkpoint=True)
+
+
+def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
+    """Return modifiers that do not contradict each other.
+
+    Args:
+        name: the step.
+        modifiers: what it was given so far.
+
+    Raises:
+        StepDefinitionError: one of them needs a record, and another says that there is to be none.
+    """
+    if not modifiers.is_ephemeral:
+        return modifiers
+    remedy = "An ephemeral step is never recorded and runs at each replay; leave out one of the two."
+    kind = "ephemeral"
+    if modifiers.is_secret:
+        kind = "secret"
+        remedy = (
+            "The output of a secret step is never recorded, and the step runs at each replay; leave out one of the two."
+        )
+    if modifiers.has_checkpoint:
+        raise StepDefinitionError(
+            f"step {name!r} is .{kind}() and has a .checkpoint()",
+            step=name,
+            where=caller(),
+            remedy=f"{'A secret' if modifiers.is_secret else 'An ephemeral'} step is never recorded; put the checkpoint on "
+            "the step before it.",
+        )
+    for which, is_given in (
+        ("at_most_once", modifiers.is_at_most_once),
+        ("on_rerun", modifiers.on_rerun is not None),
+        ("rollback", modifiers.rollback is not None),
+        ("adopt", modifiers.adopt is not None and modifiers.is_secret),
+    ):
+        if is_given:
+            raise StepDefinitionError(
+                f"step {name!r} is .{kind}() and has .{which}()", step=name, where=caller(), remedy=remedy
+            )
+    return modifiers
+
+
+def refuse_needless_ephemeral(name: str) -> NoReturn:
+    """Refuse `.secret()` and `.ephemeral()` on one step.
+
+    Args:
+        name: the step.
+
+    Raises:
+        StepDefinitionError: always.
+    """
+    raise StepDefinitionError(
+        f"step {name!r} is .secret() and .ephemeral()",
+        step=name,
+        where=caller(),
+        remedy="A secret step is run again at each replay as it is; leave .ephemeral() out.",
+    )
 
 
 def retry_policy(

@@ -21,6 +21,7 @@ from flowckpt.dsl.modifiers import CHECKPOINTED, PLAIN
 from flowckpt.dsl.named_function import check_function
 from flowckpt.errors import StepDefinitionError
 from flowckpt.lazy import LazyModule
+from flowckpt.secret import Secret
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint.command_output import CommandOutput
@@ -54,6 +55,17 @@ class Step(Modifiable, Generic[T_co]):
 
     def _with_checkpoint(self) -> Self:
         return type(self)(self.name, CHECKPOINTED, self.action)
+
+    def secret(self) -> Step[Secret[T_co]]:
+        """Keep the output out of records, logs and events; the workflow gets it as a `Secret`.
+
+        What is not recorded cannot be restored: the step is run again at each replay, as an ephemeral one is.
+
+        Raises:
+            StepDefinitionError: it was given already, or with a modifier that needs a record of the output.
+        """
+        made: Step[Secret[T_co]] = self._with_secret()
+        return made
 
     def python(self, *args: Any, **kwargs: Any) -> Self:
         """Refuse a second action.
@@ -103,6 +115,15 @@ class Step(Modifiable, Generic[T_co]):
 @attrs.frozen
 class StepWithoutAction(Modifiable):
     """A step that still lacks its action."""
+
+    def secret(self) -> SecretStepWithoutAction:
+        """Keep the output out of records, logs and events; see `Step.secret`.
+
+        Raises:
+            StepDefinitionError: it was given already, or with a modifier that needs a record of the output.
+        """
+        made: SecretStepWithoutAction = self._with_secret()
+        return made
 
     @overload
     def python(
@@ -245,8 +266,8 @@ class StepWithoutAction(Modifiable):
         argv: Sequence[str | PathLike[str]],
         *,
         cwd: str | PathLike[str] | None = None,
-        env: Mapping[str, str | None] | None = None,
-        stdin: str | bytes | None = None,
+        env: Mapping[str, str | Secret[str] | None] | None = None,
+        stdin: str | bytes | Secret[str] | Secret[bytes] | None = None,
         max_output: int = 1_000_000,
     ) -> Step[CommandOutput]:
         """Run a program, without a shell.
@@ -266,6 +287,42 @@ class StepWithoutAction(Modifiable):
         """
         action = command_arguments.command_action(self.name, argv, cwd, env, stdin, max_output)
         return Step(self.name, self.modifiers, action)
+
+
+if TYPE_CHECKING:
+
+    class SecretStepWithoutAction(Modifiable):
+        """What type checkers see of a step that is secret before it has its action."""
+
+        @overload
+        def python(
+            self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+        ) -> Step[Secret[R]]: ...
+        @overload
+        def python(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Step[Secret[R]]: ...
+        @overload
+        def python(  # type: ignore[overload-cannot-match]  # as above
+            self, function: Callable[..., R], /, *, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+        ) -> Step[Secret[R]]: ...
+        @overload
+        def python(  # type: ignore[overload-cannot-match]  # as above
+            self, function: Callable[..., R], /, *, kwargs: Mapping[str, Any]
+        ) -> Step[Secret[R]]: ...
+        def python(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Step[Any]:
+            """Call a Python function; see `StepWithoutAction.python`."""
+            raise NotImplementedError
+
+        def command(
+            self,
+            argv: Sequence[str | PathLike[str]],
+            *,
+            cwd: str | PathLike[str] | None = None,
+            env: Mapping[str, str | Secret[str] | None] | None = None,
+            stdin: str | bytes | Secret[str] | Secret[bytes] | None = None,
+            max_output: int = 1_000_000,
+        ) -> Step[Secret[CommandOutput]]:
+            """Run a program; see `StepWithoutAction.command`."""
+            raise NotImplementedError
 
 
 def step(name: str) -> StepWithoutAction:

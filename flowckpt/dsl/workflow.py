@@ -10,6 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from flowckpt.dsl.actions import module_name
 from flowckpt.errors import InputError, WorkflowDefinitionError
+from flowckpt.secret import NOT_SECRET, secret_type
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -69,6 +70,12 @@ class Workflow(Generic[P, R_co]):
                 remedy="Import the annotated types outside 'if TYPE_CHECKING'.",
             ) from error
 
+    @functools.cached_property
+    def secret_inputs(self) -> Mapping[str, Any]:
+        """The inputs that are secret, with the annotation of what they hold: `str` for `Secret[str]`."""
+        inner = {name: secret_type(self.hints.get(name, Any)) for name in self.signature.parameters}
+        return {name: found for name, found in inner.items() if found is not NOT_SECRET}
+
     @property
     def output_type(self) -> Any:
         """What the workflow returns, from `Generator[…, …, R]`; `Any` where it is not annotated."""
@@ -98,10 +105,19 @@ class Workflow(Generic[P, R_co]):
             raise InputError(
                 f"workflow {self.name!r} lacks its input {', '.join(map(repr, missing))}",
                 parameter=missing[0] if missing else "",
-                remedy="Give it by name: -i NAME=VALUE on the command line, NAME=value in Python.",
+                remedy=self._how_to_give(missing),
             ) from error
         bound.apply_defaults()
         return dict(bound.arguments)
+
+    def _how_to_give(self, missing: list[str]) -> str:
+        secret = next((name for name in missing if name in self.secret_inputs), "")
+        if not secret:
+            return "Give it by name: -i NAME=VALUE on the command line, NAME=value in Python."
+        return (
+            f"Give {secret!r} by -i {secret}=@env:NAME, -i {secret}=@file:PATH or -i {secret}=- (to be asked) on the command "
+            f"line, so that nothing shows it; by {secret}=value in Python."
+        )
 
 
 @overload

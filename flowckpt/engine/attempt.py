@@ -26,6 +26,7 @@ from flowckpt.engine.verifying import Verifying
 from flowckpt.errors import FlowckptError
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import Outcome, StepRunner
+from flowckpt.known_secrets import KnownSecrets
 from flowckpt.plan.judge import Judge
 from flowckpt.plan.policy import ResumePolicy
 from flowckpt.replay import Execute, Replay, SetAside
@@ -83,7 +84,8 @@ class Attempt:
     replays: list[Replay] = attrs.field(factory=list)
     undoable: dict[str, Step[Any]] = attrs.field(factory=dict)
     runner: StepRunner = attrs.field(
-        init=False, default=attrs.Factory(lambda self: StepRunner(self.interrupts, self.verifying), takes_self=True)
+        init=False,
+        default=attrs.Factory(lambda it: StepRunner(it.interrupts, it.verifying, it.secrets), takes_self=True),
     )
     note_begun: Callable[[str, str], None] | None = attrs.field(
         init=False, default=attrs.Factory(lambda self: _note_begun(self.checkpointer.store), takes_self=True)
@@ -100,6 +102,11 @@ class Attempt:
     def number(self) -> int:
         """The attempt's number."""
         return self.checkpointer.attempt
+
+    @property
+    def secrets(self) -> KnownSecrets:
+        """The secrets of the run, those included that its steps return."""
+        return self.judge.secrets
 
     @property
     def counts(self) -> StepCounts:

@@ -1,41 +1,67 @@
-"""A run's inputs: bound, encoded, hashed, and compared with the recorded ones."""
+"""A run's inputs: bound, encoded, hashed, and compared with the recorded ones. Of secret ones only that they are given."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NoReturn
 
 import attrs
 
 from flowckpt import codec, hashing
 from flowckpt.codec.blob import Recorded
 from flowckpt.dsl import Workflow
-from flowckpt.errors import InputMismatchError
+from flowckpt.errors import InputError, InputMismatchError, SecretMissingError, type_name
+from flowckpt.known_secrets import KnownSecrets
+from flowckpt.secret import MARK, Secret, absent_secret, is_optional
+
+_CHECKED = (str, bytes, int, float, bool)
 
 
 @attrs.frozen
 class BoundInputs:
-    """Inputs as they are recorded.
+    """Inputs as they are recorded, and beside them the values of the secret ones.
 
     Attributes:
         tree: the tree of each input, by name.
         hash: the digest of them all.
         defaulted: the names that nobody gave.
+        secrets: the secret inputs that have a value, in memory only.
     """
 
     tree: Mapping[str, Any]
     hash: str
     defaulted: tuple[str, ...]
+    secrets: Mapping[str, Secret[Any]] = attrs.field(factory=dict)
 
     @property
     def recorded(self) -> Recorded:
         """The inputs as a checkpoint holds them."""
         return Recorded(self.tree)
 
-    def values(self, workflow: Workflow[Any, Any]) -> dict[str, Any]:
-        """Decode the inputs: the generator gets what a resumed one gets, on the first run too."""
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The secret inputs that were given at the start and have no value now."""
+        return tuple(name for name, tree in self.tree.items() if tree == MARK and name not in self.secrets)
+
+    def known_secrets(self) -> KnownSecrets:
+        """Return what must not be written or shown of this run."""
+        return KnownSecrets(self.secrets.values())
+
+    def values(
+        self, workflow: Workflow[Any, Any], *, use_missing: Callable[[str], NoReturn] | None = None
+    ) -> dict[str, Any]:
+        """Decode the inputs: the generator gets what a resumed one gets, on the first run too.
+
+        Args:
+            workflow: the workflow.
+            use_missing: called where the generator uses a secret input that has no value, with its name.
+        """
+        use = _refuse_missing if use_missing is None else use_missing
         return {
-            name: codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
+            name: self.secrets.get(name) or absent_secret(partial(use, name))
+            if tree == MARK
+            else codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
             for name, tree in self.tree.items()
         }
 
@@ -52,10 +78,28 @@ def bind_inputs(workflow: Workflow[Any, Any], given: Mapping[str, Any]) -> Bound
         EncodingError: one cannot be recorded.
     """
     bound = workflow.bind(given)
-    tree = {
-        name: codec.encode(value, workflow.hints.get(name, Any), place=f"input {name}") for name, value in bound.items()
-    }
-    return BoundInputs(tree, hashing.digest(tree), tuple(name for name in bound if name not in given))
+    tree: dict[str, Any] = {}
+    secrets: dict[str, Secret[Any]] = {}
+    for name, value in bound.items():
+        if name not in workflow.secret_inputs:
+            tree[name] = codec.encode(value, workflow.hints.get(name, Any), place=f"input {name}")
+        elif value is None and is_optional(workflow.hints[name]):
+            tree[name] = None
+        else:
+            secret = _checked_secret(workflow, name, value)
+            tree[name] = dict(MARK)
+            if not secret.is_absent:
+                secrets[name] = secret
+    made = BoundInputs(tree, hashing.digest(tree), tuple(name for name in bound if name not in given), secrets)
+    known = made.known_secrets()
+    for name, held in tree.items():
+        if found := known.place_in(held, name):
+            raise InputError(
+                f"the input {name!r} holds the value of a secret input, at {known.text(found)}, and would be recorded",
+                parameter=name,
+                remedy=f"Leave it out there, or annotate the input as a secret one: {name}: Secret[…].",
+            )
+    return made
 
 
 def rebind_inputs(
@@ -69,7 +113,8 @@ def rebind_inputs(
     """Bind the inputs of a resume and compare them with the record.
 
     What is not given now is taken from the record; but where inputs are given again, one that was left to its default
-    at the start is left to its default now, so that a changed default is noticed.
+    at the start is left to its default now, so that a changed default is noticed. Secret inputs have no value unless
+    they are given, or left to their default; to give only them says nothing about the others.
 
     Args:
         workflow: the workflow.
@@ -82,13 +127,23 @@ def rebind_inputs(
         InputMismatchError: they differ; it says which.
         InputError: one is unknown.
     """
-    left_out = set(defaulted) if given else set()
+    left_out = set(defaulted) if given.keys() - workflow.secret_inputs.keys() else set()
     parameters = workflow.signature.parameters
+    left_out.update(name for name in defaulted if recorded.get(name) == MARK and _has_default(workflow, name))
     kept = {
-        name: codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
+        name: absent_secret(partial(_refuse_missing, name))
+        if tree == MARK
+        else codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
         for name, tree in recorded.items()
         if name in parameters and name not in given and name not in left_out
     }
+    for name, value in kept.items():
+        if isinstance(value, Secret) and name not in workflow.secret_inputs:
+            raise InputMismatchError(
+                expected_hash=recorded_hash,
+                actual_hash="without it",
+                differences={name: ("(hidden)", "an input that is no longer annotated as a secret")},
+            )
     bound = bind_inputs(workflow, {**kept, **given})
     if bound.hash != recorded_hash:
         raise InputMismatchError(
@@ -97,3 +152,29 @@ def rebind_inputs(
             differences=hashing.differences(recorded, bound.tree),
         )
     return attrs.evolve(bound, defaulted=defaulted)
+
+
+def _has_default(workflow: Workflow[Any, Any], name: str) -> bool:
+    parameter = workflow.signature.parameters.get(name)
+    return parameter is not None and parameter.default is not parameter.empty
+
+
+def _refuse_missing(name: str) -> NoReturn:
+    raise SecretMissingError((name,))
+
+
+def _checked_secret(workflow: Workflow[Any, Any], name: str, value: Any) -> Secret[Any]:
+    """Return the value of a secret input as a secret; no message tells anything of it but its type."""
+    secret = Secret(value)
+    wanted = workflow.secret_inputs[name]
+    if secret.is_absent or (wanted not in _CHECKED and secret.reveal() is not None):
+        return secret
+    kind = type(secret.reveal())
+    if kind is wanted or (wanted is float and kind is int) or wanted is Any:
+        return secret
+    expected = wanted.__name__ if isinstance(wanted, type) else str(wanted)
+    raise InputError(
+        f"the secret input {name!r} of workflow {workflow.name!r} must be of type {expected}, got a {type_name(kind)}",
+        parameter=name,
+        remedy=f"Annotate it {name}: Secret[…] with what it holds, or pass that.",
+    )

@@ -19,6 +19,7 @@ from flowckpt.engine.failures import recorded_error, step_failure
 from flowckpt.engine.looking_back import Answer, is_still_true
 from flowckpt.engine.members import Driven, NewScope
 from flowckpt.events import StepCompleted, StepFailed, StepRestored, StepStarted
+from flowckpt.execution.redaction import refuse_secret_names, refuse_secrets
 from flowckpt.execution.runner import Outcome
 from flowckpt.plan.identity import arguments_of
 from flowckpt.plan.policy import ReuseMode
@@ -101,6 +102,7 @@ class ChildWorkflow:
         """Drive its generator to its end, and record how it ended."""
         attempt, enter, clock = self.attempt, self.enter, self.attempt.clock
         run, path, step = attempt.workflow_id, enter.path, enter.step
+        refuse_secret_names(step, path, attempt.secrets)
         if self._scope is None:
             await self.look_back()
         assert self._scope is not None
@@ -110,7 +112,7 @@ class ChildWorkflow:
             await attempt.tell(StepStarted(run, path, step.action.step_type))
         started_at, started_ns = clock.now(), clock.elapsed_ns()
         outcome, error = self._outcome(await self._scope.run())
-        failure = None if error is None else recorded_error(error, path=path)
+        failure = None if error is None else recorded_error(error, path=path, secrets=attempt.secrets)
         duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
         attempt.record(
             Execute(path, step, enter.location),
@@ -120,7 +122,7 @@ class ChildWorkflow:
             started_at=started_at,
             tries=1,
             code="",
-            arguments=arguments_of(step.action),
+            arguments=arguments_of(step.action, attempt.secrets),
             marks=(),
         )
         saved = None
@@ -144,6 +146,7 @@ class ChildWorkflow:
         annotation: Any = self._action.workflow.output_type
         try:
             tree = codec.encode(end.output, annotation, place=f"{self.enter.path}: output")
+            refuse_secrets(tree, self.attempt.secrets, f"{self.enter.path}: output")
             return Outcome(codec.decode(tree, annotation), tree), None
         except Exception as error:
             return Outcome(), error

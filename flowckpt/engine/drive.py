@@ -23,6 +23,7 @@ from flowckpt.engine.rolling_back import UnfinishedRollback, roll_back
 from flowckpt.engine.scope import new_scope
 from flowckpt.errors import FencedError, RunUndoneError, StepFailedError
 from flowckpt.events import WorkflowResumed, WorkflowStarted
+from flowckpt.execution.redaction import refuse_secrets
 from flowckpt.replay import Crash, Replay
 
 
@@ -78,6 +79,7 @@ class Drive:
                 raise end.error
             attempt.checkpointer.metadata = without_reusable(attempt.checkpointer.metadata)
             output = codec.encode(end.output, self.workflow.output_type, place="the workflow's output")
+            refuse_secrets(output, attempt.secrets, "the workflow's output")
         except BaseException as error:
             ending = attempt.interrupts.cause_of(error)
         ending = await self._end(output, ending, began_ns)
@@ -130,6 +132,7 @@ class Drive:
             attempt.answers(),
             failures,
             self.rolling_back,
+            attempt.secrets,
         )
         self.result, told = await end.end(output, ending)
         if attempt.tell is not None:
@@ -142,4 +145,4 @@ class Drive:
         attempt = self.attempt
         if not attempt.rolls_back or not attempt.checkpointer.is_usable:
             return ()  # what cannot be recorded as undone must not be undone: a resume would take it for done
-        return await roll_back(attempt, self.rolling_back or UnfinishedRollback(*reason_of(ending)))
+        return await roll_back(attempt, self.rolling_back or UnfinishedRollback(*reason_of(ending, attempt.secrets)))

@@ -13,12 +13,15 @@ from flowckpt import codec
 from flowckpt.checkpoint import StepResult
 from flowckpt.codec.blob import Recorded
 from flowckpt.dsl import Step, Workflow
+from flowckpt.engine.binding import BoundInputs
 from flowckpt.engine.following import follow, recorded_answer
 from flowckpt.engine.looking_back import Answer
-from flowckpt.engine.planning import PlanStopped
+from flowckpt.engine.planning import PlanStopped, SecretNeeded, use_missing_secret
 from flowckpt.engine.superseded import AT_MOST_ONCE
 from flowckpt.errors import InputError
+from flowckpt.execution.redaction import refuse_secrets
 from flowckpt.execution.runner import output_annotation
+from flowckpt.known_secrets import KnownSecrets
 from flowckpt.plan.behind import is_within
 from flowckpt.plan.identity import arguments_of, fingerprint_of, identity_reasons
 from flowckpt.plan.reason import ReasonKind
@@ -49,13 +52,13 @@ _MOVES = (ReasonKind.ARGUMENTS, ReasonKind.VERSION)
 
 
 def edited_results(
-    workflow: Workflow[Any, Any], values: Mapping[str, Any], results: Sequence[StepResult], edits: Mapping[str, Edit]
+    workflow: Workflow[Any, Any], bound: BoundInputs, results: Sequence[StepResult], edits: Mapping[str, Edit]
 ) -> list[StepResult]:
     """Return the results of the edited steps, driving the generator up to them. Nothing is run.
 
     Args:
         workflow: the workflow.
-        values: its inputs.
+        bound: its inputs.
         results: the recorded results up to the last edited step.
         edits: what to put in their place, by path.
 
@@ -65,16 +68,17 @@ def edited_results(
         WorkflowChangedError: the program yields something else than the record says.
     """
     found: list[StepResult] = []
-    replay = Replay(workflow(**values), results, workflow.name)
+    secrets = bound.known_secrets()
+    replay = Replay(workflow(**bound.values(workflow, use_missing=use_missing_secret)), results, workflow.name)
 
     def visit(step: Step[Any], result: StepResult) -> Answer:
         if result.path in edits:
-            edited, value = _edited(step, result, edits[result.path])
+            edited, value = _edited(step, result, edits[result.path], secrets)
             found.append(edited)
             if len(found) == len(edits):
                 raise _AllFoundError
             return value, None
-        moved = [reason for reason in identity_reasons(step, result) if reason.kind in _MOVES]
+        moved = [reason for reason in identity_reasons(step, result, secrets) if reason.kind in _MOVES]
         if moved:
             raise InputError(
                 f"step {result.path!r} stands before an edited one and would run again: {moved[0]}",
@@ -94,10 +98,11 @@ class _AllFoundError(Exception):
     """Every edited step was come to: no need to go further."""
 
 
-def _edited(step: Step[Any], result: StepResult, edit: Edit) -> tuple[StepResult, Any]:
+def _edited(step: Step[Any], result: StepResult, edit: Edit, secrets: KnownSecrets) -> tuple[StepResult, Any]:
     action = step.action
     annotation = output_annotation(action)
     tree = codec.encode(edit(annotation), annotation, place=f"{result.path}: output")
+    refuse_secrets(tree, secrets, f"{result.path}: output")
     made = attrs.evolve(
         result,
         success=True,
@@ -110,7 +115,7 @@ def _edited(step: Step[Any], result: StepResult, edit: Edit) -> tuple[StepResult
         function=action.function_name,
         version=step.modifiers.version,
         fingerprint=fingerprint_of(action),
-        arguments=arguments_of(action),
+        arguments=arguments_of(action, secrets),
         evidence=None,  # its claims were about what the step itself did
         marks=(EDITED, *[mark for mark in result.marks if mark == AT_MOST_ONCE]),
     )
@@ -127,7 +132,10 @@ def _unreached(path: str, command: Command, results: Sequence[StepResult]) -> In
     why = "the program, driven by its record, does not come to it"
     if isinstance(command, Crash):
         why = f"the program raises {type(command.error).__name__} before it: {command.error}"
-        if isinstance(command.error, PlanStopped):
+        if isinstance(command.error, SecretNeeded):
+            name = command.error.args[0]
+            why = f"the program uses the secret input {name!r} before it, which no record holds: give it, -i {name}=…"
+        elif isinstance(command.error, PlanStopped):
             why = f"the program needs the output of {command.error.args[0]!r} before it, which is run at each resume"
     return InputError(
         f"the output of step {path!r} cannot be set: {why}",

@@ -12,7 +12,8 @@ from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
 from flowckpt.codec.blob import Recorded
 from flowckpt.dsl import Workflow
-from flowckpt.engine.failures import failed_step, recorded_error
+from flowckpt.engine.failures import NO_SECRETS, failed_step, recorded_error
+from flowckpt.engine.redaction import redact_ending
 from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.rolling_back import UnfinishedRollback
 from flowckpt.engine.telling import failed_event, saved_event
@@ -25,6 +26,7 @@ from flowckpt.events import (
 )
 from flowckpt.execution.interrupts import Interrupts, RunInterrupted
 from flowckpt.execution.runner import STOPS
+from flowckpt.known_secrets import KnownSecrets
 
 
 @attrs.frozen
@@ -42,6 +44,7 @@ class Ending:
         evidence: answers to recorded claims that no checkpoint holds yet.
         rollback_failures: the steps that were to be undone and could not be.
         decided: how the run ends, where an earlier attempt said so.
+        secrets: what is not told of its errors.
     """
 
     workflow: Workflow[Any, Any]
@@ -54,6 +57,7 @@ class Ending:
     evidence: tuple[Any, ...] = ()
     rollback_failures: tuple[StepFailedError, ...] = ()
     decided: UnfinishedRollback | None = None
+    secrets: KnownSecrets = NO_SECRETS
 
     async def end(self, output: Any, ending: BaseException | None) -> tuple[WorkflowResult, list[Event]]:
         """Save where the run stands, and return its result and what is to be told.
@@ -67,9 +71,11 @@ class Ending:
         """
         told: list[Event] = []
         checkpointer = self.checkpointer
+        if ending is not None:
+            redact_ending(ending, self.secrets)
         if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable:
             told.append(failed_event(checkpointer.workflow_id, checkpointer.attempted, ending))
-        reason, error = reason_of(ending)
+        reason, error = reason_of(ending, self.secrets)
         if self.decided is not None:
             reason, error = self.decided.reason, self.decided.error
         is_saved = False
@@ -86,14 +92,16 @@ class Ending:
             except FlowckptError as failure:
                 told.append(failed_event(checkpointer.workflow_id, checkpointer.attempted, failure))
                 if ending is None:
-                    ending, (reason, error) = failure, reason_of(failure)
+                    ending, (reason, error) = failure, reason_of(failure, self.secrets)
                 else:
                     ending.add_note(f"The end of the run could not be saved: {failure}")
-        result = self._result(output, ending, reason, is_saved)
+        result = self._result(output, ending, reason, is_saved, error)
         told.append(self._final_event(result, ending, error))
         return result, told
 
-    def _result(self, output: Any, ending: BaseException | None, reason: Reason, is_saved: bool) -> WorkflowResult:
+    def _result(
+        self, output: Any, ending: BaseException | None, reason: Reason, is_saved: bool, error: StepError | None
+    ) -> WorkflowResult:
         value = codec.decode(output, self.workflow.output_type) if ending is None else None
         result = WorkflowResult(
             self.checkpointer.workflow_id,
@@ -106,6 +114,7 @@ class Ending:
             ending,
             is_saved,
             self.rollback_failures,
+            error,
         )
         self.interrupts.result = result
         if isinstance(ending, RunInterrupted):
@@ -124,14 +133,15 @@ class Ending:
         return WorkflowFailed(run, error.type, error.message, *steps, duration, result.is_saved)
 
 
-def reason_of(ending: BaseException | None) -> tuple[Reason, StepError | None]:
+def reason_of(ending: BaseException | None, secrets: KnownSecrets = NO_SECRETS) -> tuple[Reason, StepError | None]:
     """Return how a run ends by what ended it, and the error as it is recorded.
 
     Args:
         ending: what ended it, or None.
+        secrets: what goes out of the error's texts.
     """
     if ending is None:
         return Reason.COMPLETED, None
     if isinstance(ending, STOPS):
         return Reason.CANCELLED, None
-    return Reason.FAILED, recorded_error(ending, path=failed_step(ending))
+    return Reason.FAILED, recorded_error(ending, path=failed_step(ending), secrets=secrets)

@@ -19,7 +19,10 @@ from flowckpt.errors import (
     WorkflowChangedError,
     type_name,
 )
+from flowckpt.known_secrets import KnownSecrets
 from flowckpt.plan.reason import Reason, ReasonKind
+
+NO_SECRETS = KnownSecrets()
 
 REFUSALS = (
     WorkflowChangedError,
@@ -35,24 +38,27 @@ REFUSALS = (
 _NO_NEWS = ("builtins.object", "builtins.BaseException", "builtins.Exception")
 
 
-def recorded_error(error: BaseException, *, path: str = "", tries: int = 1) -> StepError:
+def recorded_error(
+    error: BaseException, *, path: str = "", tries: int = 1, secrets: KnownSecrets = NO_SECRETS
+) -> StepError:
     """Return what is recorded of an exception.
 
     Args:
         error: the exception.
         path: the step that it ended.
         tries: how often the step was tried.
+        secrets: what goes out of its texts.
     """
     if isinstance(error, StepFailedError):
+        message, trace = secrets.text(error.error_message), secrets.text(error.traceback)
         causes = tuple(each.path for each in error.causes) if isinstance(error, FanOutFailedError) else ()
-        return StepError(
-            error.error_type, error.error_message, error.error_bases, error.traceback, error.path, error.tries, causes
-        )
+        return StepError(error.error_type, message, error.error_bases, trace, error.path, error.tries, causes)
     bases = tuple(
         type_name(base) for base in type(error).__mro__ if f"{base.__module__}.{base.__qualname__}" not in _NO_NEWS
     )
     message = error.message if isinstance(error, FlowckptError) else text_of(error)
-    return StepError(_clean(type_name(type(error))), _clean(message), bases, _clean(_formatted(error)), path, tries)
+    message, trace = secrets.text(message), _shortened(secrets.text(_formatted(error)))
+    return StepError(_clean(type_name(type(error))), _clean(message), bases, _clean(trace), path, tries)
 
 
 def step_failure(path: str, error: StepError) -> StepFailedError:
@@ -158,6 +164,10 @@ def _formatted(error: BaseException) -> str:
         text = "".join(traceback.format_exception(type(error), error, at))
     except Exception:  # a chained exception that cannot be shown must not hide this one
         text = "".join(traceback.format_tb(at))
+    return text
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= 20_000 else text[:10_000] + "\n[…]\n" + text[-10_000:]
 
 

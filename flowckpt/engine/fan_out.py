@@ -31,6 +31,7 @@ from flowckpt.engine.members import Member, NewScope, member_of
 from flowckpt.errors import FanOutFailedError, FlowckptError, StepFailedError, type_name
 from flowckpt.events import StepCompleted, StepFailed, StepRestored, StepStarted
 from flowckpt.execution.python import waited
+from flowckpt.execution.redaction import refuse_secret_names
 from flowckpt.execution.runner import Outcome
 from flowckpt.plan.reason import Reason as Why
 from flowckpt.plan.reason import ReasonKind
@@ -148,6 +149,7 @@ class FanOut:
         """Run the members that have no results, and record how it ended."""
         attempt, enter, clock = self.attempt, self.enter, self.attempt.clock
         run, path, step = attempt.workflow_id, enter.path, enter.step
+        refuse_secret_names(step, path, attempt.secrets)
         if self._placed is None:
             await self.look_back()
         attempt.let_go()
@@ -258,7 +260,7 @@ class FanOut:
         """Return how it failed, or None where it did not."""
         path, total = self.enter.path, len(self._answers)
         if self._error is not None:
-            return recorded_error(self._error, path=path)
+            return recorded_error(self._error, path=path, secrets=self.attempt.secrets)
         if not self._is_lost and self._action.completion.is_met(self._failed, total):
             return None
         causes = [failure for _, failure in self._known() if failure is not None]

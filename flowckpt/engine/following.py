@@ -10,7 +10,7 @@ from flowckpt.dsl import Step
 from flowckpt.dsl.composites import FanOutAction, WorkflowAction, place_under
 from flowckpt.engine.failures import fan_out_failure, step_failure
 from flowckpt.engine.looking_back import Answer
-from flowckpt.engine.planning import NotRun
+from flowckpt.engine.planning import not_run
 from flowckpt.execution.runner import restored_value
 from flowckpt.replay import Crash, Enter, Execute, Finish, Replay, Restore
 from flowckpt.replay.record import split_record
@@ -55,7 +55,7 @@ def follow(replay: Replay, visit: Visit) -> Execute | Enter | Finish | Crash:
         elif isinstance(command, Enter):
             answer = _entered(replay, command, visit)
         else:
-            answer = (NotRun(command.path), None) if command.step.modifiers.is_ephemeral else None
+            answer = (not_run(command), None) if command.step.modifiers.is_ephemeral else None
         if answer is None:
             assert isinstance(command, Execute | Enter)
             return command

@@ -149,7 +149,7 @@ async def fork_run(
     if edits:
         assert workflow is not None
         assert bound is not None
-        edited = edited_results(workflow, bound.values(workflow), results[: kept + len(edits)], edits)
+        edited = edited_results(workflow, bound, results[: kept + len(edits)], edits)
     dropped = results[kept + len(edited) :]
     data = _first_checkpoint(clock, source_id, latest, [*map(_inherited, results[:kept]), *edited], rechecking.options)
     data = attrs.evolve(data, evidence=answers, metadata=_without_effects(data.metadata, latest, dropped))

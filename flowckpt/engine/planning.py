@@ -8,6 +8,7 @@ so (`assumes`). It ends at the first step whose output nobody has.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
@@ -29,6 +30,7 @@ from flowckpt.plan.model import Decision, PlannedStep, ResumePlan
 from flowckpt.plan.policy import OnStale, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
 from flowckpt.replay import Crash, Enter, Execute, Finish, Replay, Restore, SetAside
+from flowckpt.secret import absent_secret
 
 if TYPE_CHECKING:
     from flowckpt.engine import planning_composites as composites
@@ -46,6 +48,36 @@ class PlanStopped(BaseException):
 
 def _stop(self: NotRun, *_: Any, **__: Any) -> NoReturn:
     raise PlanStopped(self._path)
+
+
+class SecretNeeded(PlanStopped):
+    """Likewise: raised where the generator uses a secret input that a plan does not have."""
+
+
+def use_missing_secret(name: str) -> NoReturn:
+    """Stop a plan: what is done with a secret input, for `BoundInputs.values`.
+
+    Args:
+        name: the input.
+
+    Raises:
+        SecretNeeded: always.
+    """
+    raise SecretNeeded(name)
+
+
+def not_run(command: Execute) -> Any:
+    """Return what stands for the output of a step that is run at each resume, and not by a plan.
+
+    Args:
+        command: the step.
+    """
+    path = command.path
+    return absent_secret(partial(_stopped, path)) if command.step.modifiers.is_secret else NotRun(path)
+
+
+def _stopped(path: str) -> NoReturn:
+    raise PlanStopped(path)
 
 
 class NotRun:
@@ -100,7 +132,7 @@ class Planning:
         history = resumption.history
         self.aside.spare.update(resumption.spare)
         replay = Replay(
-            self.workflow(**resumption.bound.values(self.workflow)),
+            self.workflow(**resumption.bound.values(self.workflow, use_missing=use_missing_secret)),
             history.results,
             self.workflow.name,
             drops_what_changed=policy.is_forced,
@@ -109,11 +141,15 @@ class Planning:
         ends_at = ""
         try:
             end = await self.driven(replay)
-            ends_at = end if isinstance(end, str) else _crash_text(end)
+            ends_at = resumption.judge.secrets.text(end if isinstance(end, str) else _crash_text(end))
+        except SecretNeeded as stop:
+            name = stop.args[0]
+            ends_at = f"the workflow itself uses the secret input {name!r}, which no record holds: give it, -i {name}=…"
         except PlanStopped as stop:
             ends_at = f"the workflow uses the output of {stop.args[0]!r}, which is run at each resume and not by a plan"
         except WorkflowChangedError as error:
-            self.stops, self.stopped_by = error.message, error.yielded
+            secrets = resumption.judge.secrets
+            self.stops, self.stopped_by = secrets.text(error.message), secrets.text(error.yielded)
             ends_at = "the workflow yields something else than the record says"
         finally:
             replay.close()
@@ -140,7 +176,7 @@ class Planning:
                 return command
             if isinstance(command, Execute) and command.step.modifiers.is_ephemeral:
                 self.seen.add(command.path)
-                command = replay.send(NotRun(command.path))
+                command = replay.send(not_run(command))
                 continue
             if isinstance(command, Enter):
                 answer = await composites.entered(self, command, replay)
@@ -199,9 +235,12 @@ class Planning:
             return Decision.REUSE, reasons
         modifiers, is_forced = command.step.modifiers, result.path == judge.policy.from_path
         is_settled = modifiers.is_at_most_once and result.success and not is_forced
-        if is_settled and is_same_call(result, arguments_of(command.step.action), modifiers.version):
+        if is_settled and is_same_call(result, self._arguments_of(command.step), modifiers.version):
             return await self._settled(command.step, result, reasons)
         return Decision.RERUN, reasons
+
+    def _arguments_of(self, step: Step[Any]) -> dict[str, Any]:
+        return arguments_of(step.action, self.resumption.judge.secrets)
 
     async def _settled(
         self, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]
@@ -226,7 +265,7 @@ class Planning:
         question = open_question(
             step.modifiers,
             old,
-            arguments_of(step.action),
+            self._arguments_of(step),
             is_in_doubt=path in resumption.in_doubt,
             is_asked_for=path == resumption.judge.policy.from_path,
         )

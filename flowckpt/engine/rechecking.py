@@ -14,7 +14,7 @@ from flowckpt.engine.binding import rebind_inputs
 from flowckpt.engine.following import follow, recorded_answer
 from flowckpt.engine.looking_back import Answer
 from flowckpt.engine.options import RunOptions
-from flowckpt.engine.planning import PlanStopped
+from flowckpt.engine.planning import PlanStopped, use_missing_secret
 from flowckpt.engine.verifying import is_open, verifying_of
 from flowckpt.evidence.model import EvidencePack
 from flowckpt.evidence.verdict import Moment, VerificationReport
@@ -125,7 +125,8 @@ def lend_functions(workflow: Workflow[Any, Any], data: CheckpointData) -> None:
         defaulted=tuple(data.metadata.get("defaulted", ())),
         given={},
     )
-    replay = Replay(workflow(**bound.values(workflow)), data.step_results, workflow.name)
+    values = bound.values(workflow, use_missing=use_missing_secret)
+    replay = Replay(workflow(**values), data.step_results, workflow.name)
 
     def visit(step: Step[Any], result: StepResult) -> Answer:
         value, failure = recorded_answer(step, result)

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.checkpoint import Status
+from flowckpt.checkpoint import Status, StepError
 from flowckpt.errors import StepFailedError
 
 
@@ -40,6 +40,7 @@ class WorkflowResult:
         error: the error that ended the run, or None.
         is_saved: whether the end was recorded.
         rollback_failures: the steps that were to be undone and could not be.
+        failure: how the run failed, as its record says it: without what is secret.
     """
 
     workflow_id: str
@@ -52,6 +53,7 @@ class WorkflowResult:
     error: BaseException | None = None
     is_saved: bool = True
     rollback_failures: tuple[StepFailedError, ...] = ()
+    failure: StepError | None = None
 
     def unwrap(self) -> Any:
         """Return the output, or raise the error that ended the run.

@@ -103,7 +103,7 @@ async def read_resumption(
         taken.update(latest.metadata.get(NOT_REUSABLE, ()))
         spare = await _spare(store, workflow_id, latest, taken)
     reports = await verifying.reports_of([*history.results, *spare.values()])
-    judge = Judge(policy, reports)
+    judge = Judge(policy, reports, bound.known_secrets())
     begun = await _begun(store, workflow_id, latest)
     return Resumption(latest, bound, history, judge, cut, superseded, frozenset(latest.in_flight), spare, begun)
 
@@ -132,7 +132,8 @@ def read_unfinished(
         given=inputs,
     )
     history = kept_history(as_view(latest.step_results), ())
-    judge = Judge(ResumePolicy(on_stale=OnStale.REUSE, on_code_change=OnStale.REUSE))
+    policy = ResumePolicy(on_stale=OnStale.REUSE, on_code_change=OnStale.REUSE)
+    judge = Judge(policy, secrets=bound.known_secrets())
     return Resumption(latest, bound, history, judge, {}, Superseded(latest.metadata), frozenset(latest.in_flight))
 
 

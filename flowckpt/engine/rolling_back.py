@@ -100,7 +100,7 @@ async def _undo(attempt: Attempt, result: StepResult) -> StepFailedError | None:
     except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
-        failure = recorded_error(error, path=undo_path(path))
+        failure = recorded_error(error, path=undo_path(path), secrets=attempt.secrets)
     duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
     append_result(
         attempt.checkpointer.history,

@@ -19,20 +19,22 @@ from flowckpt.dsl import Workflow
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.binding import BoundInputs
 from flowckpt.engine.drive import Drive
-from flowckpt.engine.failures import stale_step
+from flowckpt.engine.failures import NO_SECRETS, stale_step
 from flowckpt.engine.listening import Tell, told_by
 from flowckpt.engine.options import RunOptions, Saving
+from flowckpt.engine.redaction import redact_error, redacted_event
 from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.resumption import Resumption, read_resumption, read_unfinished
 from flowckpt.engine.rolling_back import KEY, unfinished_rollback
 from flowckpt.engine.target import describe_target
 from flowckpt.engine.verifying import Verifying, verifying_of
-from flowckpt.errors import CheckpointNotFoundError, RunExistsError
+from flowckpt.errors import CheckpointNotFoundError, FlowckptError, InputError, RunExistsError, SecretMissingError
 from flowckpt.events import Event, WorkflowCompleted, WorkflowResumed
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.fingerprint import fingerprint, step_fingerprint
 from flowckpt.lazy import LazyModule
-from flowckpt.plan.policy import ReuseMode
+from flowckpt.plan.judge import Judge
+from flowckpt.plan.policy import ResumePolicy, ReuseMode
 from flowckpt.plan.undoing import ROLLBACK
 from flowckpt.replay import Replay
 from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
@@ -90,11 +92,12 @@ class Session:
         self._inputs = inputs
         self._verifier = verifier
         self._saving = saving
+        self._secrets = NO_SECRETS
 
     async def result(self, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
         """Drive the run to its end and return how it ended."""
         async with self._taken() as drive:
-            await drive.run(None if on_event is None else _telling(on_event))
+            await drive.run(None if on_event is None else self._telling_redacted(on_event))
         assert drive.result is not None
         return drive.result
 
@@ -104,9 +107,18 @@ class Session:
             async for event in events:
                 yield event
 
+    def _telling_redacted(self, on_event: Callable[[Event], None]) -> Tell:
+        async def tell(event: Event) -> None:
+            on_event(redacted_event(event, self._secrets))
+
+        return tell
+
     async def _run(self, tell: Tell) -> None:
+        async def tell_redacted(event: Event) -> None:
+            await tell(redacted_event(event, self._secrets))
+
         async with self._taken() as drive:
-            await drive.run(tell)
+            await drive.run(tell_redacted)
 
     @asynccontextmanager
     async def _taken(self) -> AsyncGenerator[Drive | CompletedRun, None]:
@@ -117,6 +129,9 @@ class Session:
             for notice in lease.notices:
                 _log.warning("run %s: %s", workflow_id, notice)
             yield self._started(lease, self._bound) if self._bound is not None else await self._resumed(lease)
+        except FlowckptError as error:
+            redact_error(error, self._secrets)
+            raise
         finally:
             if isinstance(store, OwnsRuns):
                 await finish_despite_cancel(store.release(workflow_id))
@@ -135,7 +150,14 @@ class Session:
         if options.asked_saving:
             metadata["saving"] = options.asked_saving
         verifying = Verifying(self._verifier, options.verify, base_path, options.allow_network)
-        return self._drive(lease, bound, History(), metadata, verifying)
+        secrets = bound.known_secrets()
+        if secrets.is_any and secrets.tree(options.tags) != options.tags:
+            raise InputError(
+                f"a tag of the run holds a secret input: {secrets.tree(options.tags)}",
+                parameter="tags",
+                remedy="Tags are recorded and shown.",
+            )
+        return self._drive(lease, bound, History(), metadata, verifying, Judge(ResumePolicy(), secrets=secrets))
 
     async def _resumed(self, lease: Lease) -> Drive | CompletedRun:
         latest = lease.latest
@@ -156,6 +178,7 @@ class Session:
             verifying=verifying,
             store=self._store,
         )
+        self._secrets = resumption.judge.secrets
         # Reusing by inputs, the step to stop at may stand behind one that runs; and it is to stop before anything does.
         is_completed, mode = latest.status is Status.COMPLETED, resumption.judge.policy.reuse
         if is_completed or mode is ReuseMode.INPUTS:
@@ -179,18 +202,20 @@ class Session:
         verifying: Verifying,
         metadata: dict[str, Any],
     ) -> Drive:
+        if resumption.bound.missing:
+            raise SecretMissingError(resumption.bound.missing, workflow_id=self._workflow_id)
         drive = self._drive(
             lease,
             resumption.bound,
             resumption.history,
             metadata,
             verifying,
+            resumption.judge,
             drops_what_changed=resumption.judge.policy.is_forced,
             spare=resumption.spare,
         )
         attempt = drive.attempt
         attempt.resumed_from = latest
-        attempt.judge = resumption.judge
         attempt.superseded = resumption.superseded
         attempt.in_doubt = {*resumption.in_doubt}
         attempt.is_stolen = self._options.steal
@@ -203,11 +228,13 @@ class Session:
         history: History,
         metadata: dict[str, Any],
         verifying: Verifying,
+        judge: Judge,
         *,
         drops_what_changed: bool = False,
         spare: Mapping[str, StepResult] | None = None,
     ) -> Drive:
         workflow = self._workflow
+        self._secrets = judge.secrets
         checkpointer = Checkpointer(
             self._store,
             self._clock,
@@ -229,7 +256,9 @@ class Session:
         if KEY in metadata:  # steps are being undone: what says so is no result of the generator's
             recorded = [each for each in recorded if each.step_type != ROLLBACK]
         replay = Replay(generator, recorded, workflow.name, drops_what_changed=drops_what_changed, spare=spare)
-        attempt = Attempt(checkpointer, self._clock, self._random, self.interrupts, verifying, replay.aside)
+        attempt = Attempt(
+            checkpointer, self._clock, self._random, self.interrupts, verifying, replay.aside, judge=judge
+        )
         attempt.rolls_back = self._options.rolls_back
         return Drive(workflow, replay, attempt)
 
@@ -266,12 +295,6 @@ class CompletedRun:
             await tell(WorkflowResumed(run, result.workflow_name, result.attempt, restored, self._checkpoint_id))
             await tell(WorkflowCompleted(run, result.output, 0, restored, 0.0))
 
-
-def _telling(on_event: Callable[[Event], None]) -> Tell:
-    async def tell(event: Event) -> None:
-        on_event(event)
-
-    return tell
 
 
 async def _acquired(store: CheckpointStore, workflow_id: str, *, steal: bool) -> Lease:

@@ -21,6 +21,7 @@ from flowckpt.engine.telling import evidence_event
 from flowckpt.engine.trying import Trying
 from flowckpt.errors import StepFailedError
 from flowckpt.events import StepAdopted, StepCompleted, StepFailed, StepRestored, StepStarted
+from flowckpt.execution.redaction import refuse_secret_names
 from flowckpt.execution.runner import restored_value
 from flowckpt.plan.identity import arguments_of, fingerprint_of
 from flowckpt.replay import Execute
@@ -45,9 +46,10 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
     step, path = command.step, command.path
     modifiers, action, tell = step.modifiers, step.action, attempt.tell
     is_recorded = not modifiers.is_ephemeral
+    refuse_secret_names(step, path, attempt.secrets)
     code, arguments, settled = "", _NOTHING, RUN
     if is_recorded:
-        code, arguments = fingerprint_of(action), arguments_of(action)
+        code, arguments = fingerprint_of(action), arguments_of(action, attempt.secrets)
         if modifiers.is_at_most_once or path in attempt.superseded:
             settled = await attempt.settling().before(step, path, arguments)
             if tell is not None and settled.report is not None and settled.report.verdicts:
@@ -80,7 +82,7 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
         outcome, tries = trying.outcome, trying.tries
     error = outcome.error
     duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
-    failure = None if error is None else recorded_error(error, path=path, tries=tries)
+    failure = None if error is None else recorded_error(error, path=path, tries=tries, secrets=attempt.secrets)
     if is_adopted := trying is not None and trying.is_adopted:
         attempt.restored += 1
     else:

@@ -84,6 +84,7 @@ class CommandProcess:
         self._process: subprocess.Popen[bytes]
         self._streams: list[_Stream] = []
         self._stdin = memoryview(b"")
+        self._given: bytes | None = None
         self._has_exited = False
         self._exit_is_polled = False
         self._is_stopping = False
@@ -191,7 +192,8 @@ class CommandProcess:
     def _started(self) -> subprocess.Popen[bytes]:
         action = self._action
         environment = dict(os.environ)
-        for name, value in action.env.items():
+        env, self._given = action.given()
+        for name, value in env.items():
             if value is None:
                 environment.pop(name, None)
             else:
@@ -216,8 +218,7 @@ class CommandProcess:
             selector.register(pipe, selectors.EVENT_READ, partial(self._read, selector, stream))
             self._streams.append(stream)
         if self._process.stdin is not None:
-            given = self._action.stdin or b""
-            self._stdin = memoryview(given.encode() if isinstance(given, str) else given)
+            self._stdin = memoryview(self._given or b"")
             os.set_blocking(self._process.stdin.fileno(), False)
             selector.register(self._process.stdin, selectors.EVENT_WRITE, partial(self._write, selector))
         if exit_handle is not None:

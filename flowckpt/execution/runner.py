@@ -16,12 +16,15 @@ from flowckpt.codec.results import plain_tree
 from flowckpt.dsl.actions import Action, CommandAction, PythonAction
 from flowckpt.dsl.composites import WorkflowAction
 from flowckpt.dsl.step import Step
+from flowckpt.execution import redaction
 from flowckpt.execution.annotation import return_annotation
 from flowckpt.execution.current_step import Told, tell_current
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import run_python, waited
 from flowckpt.execution.thread import StepThreads
+from flowckpt.known_secrets import KnownSecrets
 from flowckpt.lazy import LazyModule
+from flowckpt.secret import Secret
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint import command_output
@@ -59,11 +62,13 @@ class StepRunner:
     Args:
         interrupts: delivers signals to the step that runs.
         verifier: checks what the steps claim.
+        secrets: the secrets of the run; it learns those that steps return.
     """
 
-    def __init__(self, interrupts: Interrupts, verifier: Callable[[], EvidenceVerifier]) -> None:
+    def __init__(self, interrupts: Interrupts, verifier: Callable[[], EvidenceVerifier], secrets: KnownSecrets) -> None:
         self._interrupts = interrupts
         self._verifier = verifier
+        self._secrets = secrets
         self._threads = StepThreads()
 
     async def attempt(
@@ -81,6 +86,8 @@ class StepRunner:
             asyncio.CancelledError: the run was cancelled while it ran.
         """
         modifiers, action, path = step.modifiers, step.action, told[1]
+        if modifiers.is_ephemeral and isinstance(action, PythonAction):  # of recorded ones they are known already
+            self._secrets.learn_from((*action.args, *action.kwargs.values()))
         tell_current(told)
         try:
             # No coroutine of its own around the plain call: 0.4 µs.
@@ -89,12 +96,20 @@ class StepRunner:
                 if hasattr(type(value), "__await__"):  # inspect.isawaitable takes 0.5 µs
                     value = await waited(value, self._interrupts)
             else:
-                value = await self._done(action, path, modifiers.timeout_seconds, on_line)
-            if modifiers.is_ephemeral:
+                heard = None if modifiers.is_secret else on_line
+                value = await self._done(action, path, modifiers.timeout_seconds, heard)
+            if modifiers.is_secret:
+                self._secrets.learn((value.stdout, value.stderr) if type(action) is CommandAction else value)
+                value, tree = Secret(value), None
+            elif modifiers.is_ephemeral:
                 tree = None
             else:
+                if type(action) is CommandAction:
+                    value = redaction.hidden_output(value, self._secrets)
                 annotation = output_annotation(action)
                 tree = codec.encode(value, annotation, place=f"{path}: output")
+                if self._secrets.is_any:
+                    redaction.refuse_secrets(tree, self._secrets, f"{path}: output")
                 value = codec.decode(tree, annotation)
             if modifiers.evidence is None and type(action) is not CommandAction:
                 return Outcome(value, tree)
@@ -104,6 +119,8 @@ class StepRunner:
                 raise
             return Outcome(error=stop)
         except (Exception, SystemExit) as error:
+            if modifiers.is_secret:
+                redaction.hide_output_of(error)
             return Outcome(error=error)
         finally:
             tell_current(None)
@@ -145,6 +162,7 @@ class StepRunner:
             # Without .adopt() the step's result is not known: None, whatever its function's annotation says.
             annotation = Any if adopt is None else output_annotation(action)
             tree = codec.encode(value, annotation, place=f"{path}: output")
+            redaction.refuse_secrets(tree, self._secrets, f"{path}: output")
             return await self._committed(step, path, codec.decode(tree, annotation), tree, is_adopted=True)
         except STOPS as stop:
             if not _is_raised_by_step(stop):
@@ -185,13 +203,20 @@ class StepRunner:
             pack = evidence.claimed_pack(claimed, own, place=path)
         exit_code = None
         if isinstance(action, CommandAction) and not is_adopted:
-            exit_code = value.exit_code
+            output = value.reveal() if isinstance(value, Secret) else value
+            exit_code = output.exit_code
             if pack is None or not evidence.has_exit_claim(pack):
-                command.check_exit(path, action, value)
+                shown = attrs.evolve(output, stdout="", stderr="") if output is not value else output
+                command.check_exit(path, action, shown)
         if pack is None:
             return Outcome(value, tree)
+        if self._secrets.is_any:
+            redaction.refuse_secret_claims(pack.to_document(), self._secrets, path)
         # The step is done: a cancel that comes while its claims are checked must not lose it.
         committed = await finish_despite_cancel(evidence.commit(self._verifier(), pack, path=path, exit_code=exit_code))
+        if self._secrets.is_any:  # what was taken from the world
+            redaction.refuse_secret_claims(committed.document["pack"], self._secrets, path)
+            committed = attrs.evolve(committed, document=self._secrets.tree(committed.document))
         error = None if committed.report.verified else evidence.not_verified(path, committed.report)
         return Outcome(value, tree, error, committed)
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowckpt.arguments import UNKNOWN, argument_differences, recorded_arguments, shown_arguments
+from flowckpt.arguments import NONE, UNKNOWN, argument_differences, recorded_arguments, shown_arguments
 from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step
 from flowckpt.dsl.actions import Action, CommandAction, PythonAction
 from flowckpt.dsl.composites import WorkflowAction
 from flowckpt.fingerprint import step_fingerprint
+from flowckpt.known_secrets import KnownSecrets
 from flowckpt.plan.reason import Reason, ReasonKind
 
 
@@ -25,30 +26,32 @@ def fingerprint_of(action: Action) -> str:
     return step_fingerprint(action.function) if type(action) is PythonAction else ""
 
 
-def arguments_of(action: Action) -> dict[str, Any]:
+def arguments_of(action: Action, secrets: KnownSecrets = NONE) -> dict[str, Any]:
     """Return what a record keeps of the arguments of an action.
 
     Args:
         action: the action.
+        secrets: what the record must not hold; it learns the secrets that are passed.
     """
     if type(action) is PythonAction:
-        return recorded_arguments(action.function, action.args, action.kwargs)
+        return recorded_arguments(action.function, action.args, action.kwargs, secrets)
     if isinstance(action, CommandAction):
-        return recorded_arguments(_command, (), action.identity)
+        return recorded_arguments(_command, (), action.identity, secrets)
     if isinstance(action, WorkflowAction):
-        return recorded_arguments(action.workflow.function, (), action.inputs)
+        return recorded_arguments(action.workflow.function, (), action.inputs, secrets)
     return {}
 
 
-def identity_reasons(step: Step[Any], result: StepResult) -> tuple[Reason, ...]:
+def identity_reasons(step: Step[Any], result: StepResult, secrets: KnownSecrets = NONE) -> tuple[Reason, ...]:
     """Return why a recorded result is not the result of this step; nothing where it is.
 
     Args:
         step: the step as it is yielded now.
         result: the recorded result of its path.
+        secrets: what the record does not hold, and nobody is shown.
     """
     action = step.action
-    arguments = arguments_of(action)
+    arguments = arguments_of(action, secrets)
     code = fingerprint_of(action)
     recorded = result.arguments
     if (
@@ -57,24 +60,27 @@ def identity_reasons(step: Step[Any], result: StepResult) -> tuple[Reason, ...]:
         and repr(arguments) == repr(recorded)  # as values, 1 == 1.0 == True
     ):
         return ()  # as nearly always
-    return tuple(_reasons(step, result, arguments, code))
+    return tuple(_reasons(step, result, arguments, code, secrets))
 
 
-def incomparable_reasons(step: Step[Any], result: StepResult) -> tuple[Reason, ...]:
+def incomparable_reasons(step: Step[Any], result: StepResult, secrets: KnownSecrets = NONE) -> tuple[Reason, ...]:
     """Return which arguments nobody can compare with the recorded ones: a model, a connection, a plain object.
 
     Args:
         step: the step as it is yielded now.
         result: the recorded result of its path.
+        secrets: what the record does not hold.
     """
-    now = arguments_of(step.action)
+    now = arguments_of(step.action, secrets)
     names = [name for name in now if UNKNOWN in (now[name], result.arguments.get(name))]
     return tuple(
         Reason(ReasonKind.ARGUMENTS, f"{name}: cannot be compared, and a step before it runs again") for name in names
     )
 
 
-def _reasons(step: Step[Any], result: StepResult, arguments: dict[str, Any], code: str) -> list[Reason]:
+def _reasons(
+    step: Step[Any], result: StepResult, arguments: dict[str, Any], code: str, secrets: KnownSecrets
+) -> list[Reason]:
     reasons: list[Reason] = []
     if step.modifiers.version != result.version:
         detail = f"recorded {result.version!r}, now {step.modifiers.version!r}"
@@ -84,7 +90,9 @@ def _reasons(step: Step[Any], result: StepResult, arguments: dict[str, Any], cod
         where = f" ({step.action.function_name})" if named else ""
         reasons.append(Reason(ReasonKind.CODE, f"{named}(), or a helper in its module that it uses, was edited{where}"))
     action = step.action
-    shown = shown_arguments(action.function, action.args, action.kwargs) if type(action) is PythonAction else {}
+    shown: dict[str, str] = {}
+    if type(action) is PythonAction:
+        shown = shown_arguments(action.function, action.args, action.kwargs, secrets)
     moved = argument_differences(result.arguments, arguments, shown)
     reasons += [Reason(ReasonKind.ARGUMENTS, line) for line in moved]
     return reasons

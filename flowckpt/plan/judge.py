@@ -8,6 +8,7 @@ import attrs
 
 from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step
+from flowckpt.known_secrets import KnownSecrets
 from flowckpt.plan.identity import arguments_of, identity_reasons, incomparable_reasons
 from flowckpt.plan.in_doubt import is_same_call
 from flowckpt.plan.policy import OnStale, ResumePolicy
@@ -24,10 +25,12 @@ class Judge:
     Attributes:
         policy: what follows when something has moved.
         reports: the answers to the claims of the recorded results, by path; asked again where the world has moved on.
+        secrets: the secrets of the run, which no record holds.
     """
 
     policy: ResumePolicy
     reports: dict[str, VerificationReport] = attrs.field(factory=dict)
+    secrets: KnownSecrets = attrs.field(factory=KnownSecrets)
 
     def reasons(self, step: Step[Any], result: StepResult, *, is_behind_rerun: bool = False) -> tuple[Reason, ...]:
         """Return why a recorded result would not simply be reused.
@@ -37,9 +40,9 @@ class Judge:
             result: the recorded result of its path.
             is_behind_rerun: whether a step before it runs again: what cannot be compared may then have moved.
         """
-        reasons = identity_reasons(step, result)
+        reasons = identity_reasons(step, result, self.secrets)
         if is_behind_rerun:
-            reasons += incomparable_reasons(step, result)
+            reasons += incomparable_reasons(step, result, self.secrets)
         if self.reports:
             reasons += self.evidence_reasons(result)
         if self.is_forced(result.path):
@@ -53,7 +56,10 @@ class Judge:
             result: the recorded result.
         """
         report = self.reports.get(result.path)
-        return () if report is None else evidence_reasons(report)
+        found = () if report is None else evidence_reasons(report)
+        if self.secrets.is_any:  # what was found in the world may be one
+            found = tuple(attrs.evolve(reason, detail=self.secrets.text(reason.detail)) for reason in found)
+        return found
 
     def decide(self, reasons: tuple[Reason, ...]) -> OnStale:
         """Return what to do with a result for these reasons.
@@ -73,7 +79,8 @@ class Judge:
         modifiers, report = step.modifiers, self.reports.get(result.path)
         if not modifiers.is_at_most_once or report is None or not report.verified:
             return False
-        return not self.is_forced(result.path) and is_same_call(result, arguments_of(step.action), modifiers.version)
+        arguments = arguments_of(step.action, self.secrets)
+        return not self.is_forced(result.path) and is_same_call(result, arguments, modifiers.version)
 
     def is_forced(self, path: str) -> bool:
         """Tell whether somebody asked for a step to be run again, or for one that it is nested in.

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from flowckpt import step, workflow
+from flowckpt import Secret, step, workflow
 from flowckpt.dsl import Step
 
 
@@ -54,7 +54,30 @@ def bare(name: str) -> Generator[Step[Any], Any, str]:
     return name
 
 
-def wrong(source: str) -> None:
+def login(token: Secret[str]) -> str:
+    raise NotImplementedError
+
+
+@workflow
+def secretive(token: Secret[str], pin: Secret[int] | None = None) -> Generator[Any, Any, str]:
+    reveal_type(token)  # says: Secret[str]
+    reveal_type(token.reveal())  # says: str
+    session = yield from step("login").python(login, token).secret()
+    reveal_type(session)  # says: Secret[str]
+    before = yield from step("login").retry(2).secret().python(login, token)
+    reveal_type(before)  # says: Secret[str]
+    answer = yield from step("curl").secret().command(["curl"], env={"T": token, "U": None}, stdin=session)
+    reveal_type(answer)  # says: Secret[CommandOutput]
+    yield step("login").python(login, session)
+    return session.reveal()
+
+
+def wrong(source: str, secret: Secret[str]) -> None:
+    step("login").python(login, source)  # error
+    step("count").python(count, secret)  # error
+    step("make").command(["make", secret])  # error
+    step("make").command(["make"], env={"A": Secret(5)})  # error
+    secretive(source)  # error
     step("fetch").python(fetch)  # error
     step("fetch").python(fetch, 5)  # error
     step("fetch").python(fetch, source, limit="many")  # error

@@ -42,6 +42,7 @@ Examples:
   flowckpt resume --last
   flowckpt resume nightly --plan
   flowckpt resume nightly --on-code-change rerun
+  flowckpt resume nightly -i token=@env:SHOP_TOKEN
   flowckpt resume nightly --from clean --reuse inputs
   flowckpt resume nightly --target moved/pipeline.py:etl --json"""
 
@@ -75,8 +76,8 @@ def command(
 ) -> int:
     """Carry a run on from its last checkpoint, and reuse only what is still true.
 
-    Its inputs and its target were recorded at the start. Inputs that are given again must match the record. Where a
-    step's function was edited, a person at a terminal is shown the plan and asked; elsewhere the resume stops, exits
+    Its inputs and its target were recorded at the start. Inputs that are given again must match the record; secret
+    ones were not recorded, and are asked for. Where a step's function was edited, a person at a terminal is shown the plan and asked; elsewhere the resume stops, exits
     with 10 and says how to go on.
     """
     if (run is None) is not last:
@@ -98,7 +99,7 @@ def command(
             say(f"flowckpt: no run in {choice.shown} is left to resume: each is completed or running, or there is none")
             return ExitCode.NOT_FOUND
         run = found.workflow_id
-    recorded = recorded_run(choice, run, target=target, inputs=texts)
+    recorded = recorded_run(choice, run, target=target, inputs=texts, asks_for_secrets=not only_plan)
     options = RunOptions(steal=steal, target=recorded.moved_to, **policy)
     if only_plan:
         return showing_plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)

@@ -21,6 +21,7 @@ from flowckpt.cli.options import (
     without_repeats,
 )
 from flowckpt.cli.output import keep_for_document
+from flowckpt.cli.secret_inputs import ask_for_secrets
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_runs import opened
 from flowckpt.cli.targets import typed_target
@@ -31,6 +32,7 @@ _EXAMPLE = """\b
 Examples:
   flowckpt run pipeline.py:etl -i source=orders.csv -i limit=500
   flowckpt run shop.pipelines:etl --inputs inputs.json --tag team=data
+  flowckpt run pipeline.py:upload -i token=@file:/run/secrets/token
   flowckpt run pipeline.py --id nightly-2026-11-20 --json"""
 
 
@@ -80,6 +82,9 @@ def command(
     checkpoints = opened(choice)
     workflow, described = typed_target(target)
     values = convert_inputs(workflow, texts, document)
+    parameters = workflow.signature.parameters
+    needed = [name for name in workflow.secret_inputs if parameters[name].default is parameters[name].empty]
+    ask_for_secrets(workflow, needed, values)
     run = run or new_run_id()
     options = RunOptions(tags=labels, target=described, every=every, interval=interval, allow_network=allow_network)
     session = WorkflowEngine(checkpoints, on_save_error=on_save_error or "fail").prepare(workflow, run, options, values)

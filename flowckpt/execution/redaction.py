@@ -1,0 +1,98 @@
+"""What a step must not leave in the record: the secrets of its run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from flowckpt.checkpoint.command_output import CommandOutput
+from flowckpt.dsl import Step
+from flowckpt.errors import CommandFailedError, EncodingError, EvidenceError, StepDefinitionError
+from flowckpt.known_secrets import KnownSecrets
+from flowckpt.secret import HIDDEN
+
+
+def refuse_secrets(tree: Any, secrets: KnownSecrets, place: str) -> None:
+    """Refuse to record an output that holds a secret: it must come back as it is, so nothing can be taken out of it.
+
+    Args:
+        tree: the output, as it would be recorded.
+        secrets: the secrets of the run.
+        place: what to call it.
+
+    Raises:
+        EncodingError: it holds one; the error names the place.
+    """
+    if found := secrets.place_in(tree, place):
+        raise EncodingError(
+            f"{secrets.text(found)} holds a secret of the run, and secrets are never recorded: return something without it, "
+            "or mark the step .secret()",
+            place=secrets.text(found),
+        )
+
+
+def refuse_secret_names(step: Step[Any], path: str, secrets: KnownSecrets) -> None:
+    """Refuse a step whose name, checkpoint or version tells a secret.
+
+    Args:
+        step: the step.
+        path: its path.
+        secrets: the secrets of the run.
+
+    Raises:
+        StepDefinitionError: it does.
+    """
+    if not secrets.is_any:
+        return
+    modifiers = step.modifiers
+    for what, text in (("name", path), ("checkpoint id", modifiers.checkpoint_id), ("version tag", modifiers.version)):
+        if text and secrets.is_in(text):
+            raise StepDefinitionError(
+                f"the {what} of a step holds a secret of the run: {secrets.text(text)!r}",
+                step=secrets.text(step.name),
+                remedy="Name the work, and pass the secret as an argument: names are recorded and shown.",
+            )
+
+
+def refuse_secret_claims(document: Any, secrets: KnownSecrets, path: str) -> None:
+    """Refuse to record claims that hold a secret: they must be checked again later as they are.
+
+    Args:
+        document: the claims, as they would be recorded.
+        secrets: the secrets of the run.
+        path: the step.
+
+    Raises:
+        EvidenceError: they do.
+    """
+    if secrets.is_any and secrets.tree(document) != document:
+        raise EvidenceError(
+            f"{path}: a claim of its evidence holds a secret of the run, and claims are recorded",
+            remedy="Claim something that can be checked without it; credentials belong to the verifier, which never records "
+            "them: EvidenceVerifier(credentials=…).",
+        )
+
+
+def hidden_output(output: CommandOutput, secrets: KnownSecrets) -> CommandOutput:
+    """Return what a program wrote without the secrets of the run.
+
+    Args:
+        output: what it wrote.
+        secrets: the secrets of the run.
+    """
+    if not secrets.is_any:
+        return output
+    return attrs.evolve(output, stdout=secrets.text(output.stdout), stderr=secrets.text(output.stderr))
+
+
+def hide_output_of(error: BaseException) -> None:
+    """Take out of an error what a secret program wrote: its output is the secret.
+
+    Args:
+        error: what running it raised.
+    """
+    if isinstance(error, CommandFailedError):
+        error.stdout = error.stderr = HIDDEN
+    if isinstance(error, CommandFailedError | TimeoutError):
+        error.__notes__ = []

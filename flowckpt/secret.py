@@ -1,0 +1,130 @@
+"""A value that is used and never shown: what the annotation `Secret[str]` gives to a workflow.
+
+The wrapper protects where values leak by accident: logs, f-strings, tracebacks with their locals, error messages,
+arguments of steps. Whoever asks for the value with `reveal()` holds a plain value again.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Generic, NoReturn, TypeVar, final
+
+T_co = TypeVar("T_co", covariant=True)
+
+HIDDEN = "(hidden)"
+MARK = {"$secret": True}
+"""What a record holds of a secret: that there is one, and nothing of its value."""
+
+
+@final
+class Secret(Generic[T_co]):
+    """A value that does not print itself.
+
+    Two secrets are equal where their values are.
+
+    Args:
+        value: the value; a secret is taken for what it holds.
+    """
+
+    __slots__ = ("_absent", "_value")
+
+    def __init__(self, value: T_co | Secret[T_co]) -> None:
+        self._value: Any = value._value if isinstance(value, Secret) else value
+        self._absent: Callable[[], NoReturn] | None = value._absent if isinstance(value, Secret) else None
+
+    def reveal(self) -> T_co:
+        """Return the value itself.
+
+        Raises:
+            SecretMissingError: the secret comes from a record, which does not hold its value.
+        """
+        if self._absent is not None:
+            self._absent()
+        value: T_co = self._value
+        return value
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether nobody has given its value: it stands for a recorded secret."""
+        return self._absent is not None
+
+    def __repr__(self) -> str:
+        return f"Secret{HIDDEN}"
+
+    def __str__(self) -> str:
+        return HIDDEN
+
+    def __format__(self, spec: str) -> str:
+        return HIDDEN
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return bool(self.reveal() == other.reveal()) if isinstance(other, Secret) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((Secret, self.reveal()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Secret, (self.reveal(),)  # for steps in other processes; a record holds no pickles
+
+    def __copy__(self) -> Secret[T_co]:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Secret[T_co]:
+        return self
+
+
+def absent_secret(raise_missing: Callable[[], NoReturn]) -> Secret[Any]:
+    """Return a secret whose value nobody has given: it may be handed on, and not be used.
+
+    Args:
+        raise_missing: raises what using it comes to.
+    """
+    secret: Secret[Any] = Secret(None)
+    secret._absent = raise_missing
+    return secret
+
+
+NOT_SECRET = object()
+"""What `secret_type` returns of an annotation that is none of a secret."""
+
+
+def secret_type(annotation: Any) -> Any:
+    """Return what the value of a secret is annotated with: `str` of `Secret[str]` and of `Secret[str] | None`.
+
+    Args:
+        annotation: a resolved annotation.
+
+    Returns:
+        The inner annotation, `Any` of a bare `Secret`, and `NOT_SECRET` where the annotation is none of a secret.
+    """
+    if annotation is Secret:
+        return Any
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Secret:
+        return arguments[0]
+    if origin in (typing.Annotated, typing.Final):
+        return secret_type(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        for member in arguments:
+            if (found := secret_type(member)) is not NOT_SECRET:
+                return found
+    if (aliased := getattr(annotation, "__value__", None)) is not None and type(annotation).__name__ == "TypeAliasType":
+        return secret_type(aliased)
+    return NOT_SECRET
+
+
+def is_optional(annotation: Any) -> bool:
+    """Tell whether an annotation takes None beside a secret.
+
+    Args:
+        annotation: a resolved annotation.
+    """
+    if typing.get_origin(annotation) in (typing.Annotated, typing.Final):
+        return is_optional(typing.get_args(annotation)[0])
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType) and type(None) in typing.get_args(
+        annotation
+    )

@@ -1,0 +1,148 @@
+"""Finding secret values in texts and trees, however somebody has written them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from base64 import b64encode, urlsafe_b64encode
+from decimal import Decimal
+from hashlib import sha256
+from urllib.parse import quote, quote_plus
+
+import attrs
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from flowckpt import Secret
+from flowckpt.known_secrets import KnownSecrets
+
+SPELLINGS = {
+    "plain": str,
+    "repr": lambda text: repr(text)[1:-1],
+    "repr of bytes": lambda text: repr(text.encode())[2:-1],
+    "json": lambda text: json.dumps(text)[1:-1],
+    "json in Unicode": lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+    "json of a repr": lambda text: json.dumps(repr(text))[2:-2],
+    "url": lambda text: quote(text, safe=""),
+    "form": lambda text: quote_plus(text, safe=""),
+    "shell": lambda text: shlex.quote(text)[1:-1] if shlex.quote(text) != text else text,
+    "hex": lambda text: text.encode().hex(),
+    "base64": lambda text: b64encode(text.encode()).decode(),
+    "url-safe base64": lambda text: urlsafe_b64encode(text.encode()).decode(),
+    "sha256": lambda text: sha256(text.encode()).hexdigest(),
+}
+values = st.text(st.characters(exclude_categories=["Cs"]), min_size=4, max_size=40)
+around = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@settings(max_examples=40, deadline=None)
+@given(value=values, before=around, after=around)
+def test_no_spelling_of_a_secret_is_left_in_a_text(spelling, value, before, after):
+    written = SPELLINGS[spelling](value)
+    assume(written not in before + after and "hidden" not in value and len(set(value)) > 2)
+    text = KnownSecrets([Secret(value)]).text(before + written + after)
+    assert written not in text.replace("(hidden)", "\0")
+
+
+@given(user=st.text("abcdefgh", max_size=7), value=st.text(min_size=8).filter(lambda text: text.isascii()))
+def test_base64_of_something_longer_gives_nothing_of_the_secret_away_but_its_edges(user, value):
+    coded = b64encode(f"{user}:{value}".encode()).decode()
+    shown = KnownSecrets([value]).text(coded)
+    begins = (len(user) + 1) * 4 // 3 + 2
+    assert "(hidden)" in shown
+    assert coded[begins : begins + 8] not in shown
+
+
+@given(st.text("abc xyz", max_size=50))
+def test_a_text_without_secrets_stays_as_it_is(text):
+    assert KnownSecrets().text(text) == text
+    assert KnownSecrets(["hunter2"]).text(text) == text
+
+
+def test_the_beginning_and_the_end_of_a_long_secret_are_found_where_the_rest_was_cut_off():
+    known = KnownSecrets(["abcdefghijklmnopqrstuvwxyz"])
+    assert known.text("got 'abcdefghijklmno…") == "got '(hidden)…"
+    assert known.text("…mnopqrstuvwxyz'") == "…(hidden)'"
+
+
+def test_each_line_of_a_key_is_a_secret():
+    known = KnownSecrets(["-----BEGIN KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQEF\n"])
+    assert known.text("read MIIEvQIBADANBg") == "read (hidden)"
+
+
+def test_short_secrets_go_where_they_stand_as_a_word():
+    assert KnownSecrets(["abc"]).text("abc, cabcab, (abc)") == "(hidden), cabcab, ((hidden))"
+    assert KnownSecrets([1234]).text("1234 12345 1234. 1234.5") == "(hidden) 12345 (hidden). 1234.5"
+
+
+@attrs.frozen
+class Login:
+    user: str
+    password: str = attrs.field(repr=False)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "hunter2-hunter2",
+        b"hunter2-hunter2",
+        {"a": [{"b": "hunter2-hunter2"}]},
+        Login("somebody", "hunter2-hunter2"),
+        ("x", Secret("hunter2-hunter2")),
+    ],
+    ids=["text", "bytes", "mapping", "object", "secret"],
+)
+def test_everything_in_a_secret_is_secret(value):
+    assert KnownSecrets([Secret(value)]).text("it is hunter2-hunter2!") == "it is (hidden)!"
+
+
+def test_a_number_in_another_form_is_found():
+    assert KnownSecrets([Decimal("123.4567")]).text("123.4567") == "(hidden)"
+
+
+@pytest.mark.parametrize(
+    ("tree", "place"),
+    [
+        ("a long-secret b", "it"),
+        ({"rows": [{"token": "long-secret"}]}, "it.rows[0].token"),
+        ({"a b": {"long-secret": 1}}, "a key of it['a b']"),
+        ({"$tuple": ["x", {"$bytes": b64encode(b"a long-secret b").decode()}]}, "it[1]"),
+        ("pass", "it"),
+        (1234567, "it"),
+        ("a password", ""),
+        ("3", ""),
+        (12, ""),
+        ([True, None, 1.5, {"rows": "2"}], ""),
+    ],
+    ids=[
+        "text",
+        "nested",
+        "key",
+        "bytes",
+        "short and whole",
+        "number",
+        "short inside",
+        "shorter",
+        "few digits",
+        "else",
+    ],
+)
+def test_an_output_that_holds_a_secret_is_found_with_its_place(tree, place):
+    assert KnownSecrets(["long-secret", "pass", "3", 1234567, 12]).place_in(tree, "it") == place
+
+
+def test_short_parts_of_a_secret_of_several_parts_are_none():
+    known = KnownSecrets([{"country": "ch", "retries": 3, "is_on": True, "pin": 4711}])
+    assert known.text("3 retries in ch with 4711") == "3 retries in ch with (hidden)"
+
+
+def test_it_tells_nothing_of_itself():
+    assert "hunter2" not in repr(KnownSecrets(["hunter2"]))
+
+
+def test_a_secret_without_a_value_is_nothing_to_look_for():
+    known = KnownSecrets(["", None, b"", True, {}, []])
+    assert not known.is_any
+    assert known.text("True") == "True"
