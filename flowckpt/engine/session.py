@@ -296,7 +296,6 @@ class CompletedRun:
             await tell(WorkflowCompleted(run, result.output, 0, restored, 0.0))
 
 
-
 async def _acquired(store: CheckpointStore, workflow_id: str, *, steal: bool) -> Lease:
     """Take the run; a store that knows no owners is trusted to have one user."""
     if isinstance(store, OwnsRuns):

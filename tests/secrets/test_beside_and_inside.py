@@ -77,7 +77,8 @@ async def test_what_is_nested_leaves_no_trace_and_is_resumed_with_the_secret_giv
         await engine.resume_run(made, workflow_id="run")
     is_ready.append(True)
     result = await engine.resume_run(made, workflow_id="run", token="rotated")
-    assert result.status == "completed" and result.steps.restored
+    assert result.status == "completed"
+    assert result.steps.restored or made is grouping  # where one failed, the other may have been stopped
     assert "rotated" not in str(export_document(await engine.store.load_latest("run")))
 
 
@@ -101,11 +102,11 @@ async def test_what_is_made_of_steps_cannot_be_secret_itself(engine, kind):
     assert isinstance(result.error, StepDefinitionError) and ".secret()" in str(result.error)
 
 
-async def test_a_secret_step_in_a_group_is_refused_or_hidden(engine):
+async def test_a_secret_step_may_stand_in_a_group(engine):
     @workflow
     def grouped(token: Secret[str]):
         one, _ = yield parallel(step("a").python(length, token).secret(), step("b").python(length, token))
         return type(one).__name__
 
     result = await engine.run(grouped, workflow_id="run", token=TOKEN)
-    assert result.output == "Secret" or isinstance(result.error, StepDefinitionError)
+    assert result.output == "Secret", result.error
