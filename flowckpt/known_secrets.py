@@ -11,6 +11,7 @@ secret of several parts, short parts are none.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import json
@@ -18,6 +19,7 @@ import re
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import attrs
@@ -32,7 +34,8 @@ _DIGITS = 6
 """From how many characters on an output may not be a secret number."""
 _EDGE = 12
 """How many characters of a long form give it away where the rest was cut off."""
-_MAX_DEPTH = 20
+_MOST_PARTS = 10_000
+_NO_VALUES = (bool, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
@@ -60,8 +63,8 @@ class KnownSecrets:
         Args:
             value: a secret, or what one holds.
         """
-        for leaf, depth in _leaves(value, 0):
-            if depth and len(leaf if isinstance(leaf, str | bytes) else repr(leaf)) < _ANYWHERE:
+        for leaf, is_whole in _leaves(value):
+            if not is_whole and len(leaf if isinstance(leaf, str | bytes) else repr(leaf)) < _ANYWHERE:
                 continue  # among others: a flag, a country, a port's last digit
             if isinstance(leaf, int | float):
                 if leaf in self._numbers:
@@ -264,41 +267,41 @@ def _without_edges(text: str, form: str) -> str:
     return text
 
 
-def _other(value: Any, depth: int) -> Iterator[tuple[Any, int]]:
-    fields: Iterable[Any] = ()
+def _leaves(value: Any) -> Iterator[tuple[Any, bool]]:
+    """Yield the texts, bytes and numbers that a secret is made of, and whether it is that alone; keys are no secret.
+
+    An object is looked into as far as its fields go, each object once: a session or a connection leads everywhere.
+    """
+    waiting, seen = [(value, True)], set[int]()
+    while waiting and len(seen) < _MOST_PARTS:
+        part, is_whole = waiting.pop()
+        if isinstance(part, Secret):
+            part = None if part.is_absent else part.reveal()
+        if isinstance(part, enum.Enum):
+            part = part.value
+        if isinstance(part, bytearray | memoryview):
+            part = bytes(part)
+        if part is None or isinstance(part, _NO_VALUES) or id(part) in seen:
+            continue
+        if isinstance(part, str | bytes | int | float):
+            yield part, is_whole
+            continue
+        seen.add(id(part))
+        inner = _inside(part)
+        if inner is None:  # a Decimal, a UUID, a path, a time
+            with contextlib.suppress(Exception):
+                yield str(part), is_whole
+        else:
+            waiting += [(each, False) for each in inner]
+
+
+def _inside(value: Any) -> list[Any] | None:
+    if isinstance(value, Mapping):
+        return [*value.values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [*value]
     if attrs.has(type(value)):
-        fields = [getattr(value, field.name, None) for field in attrs.fields(type(value))]
-    elif dataclasses.is_dataclass(value):
-        fields = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    elif hasattr(value, "__dict__"):
-        fields = [*vars(value).values()]
-    else:
-        try:
-            yield str(value), depth  # a Decimal, a UUID, a path, a time
-        except Exception:
-            return
-    for field in fields:
-        yield from _leaves(field, depth + 1)
-
-
-def _leaves(value: Any, depth: int) -> Iterator[tuple[Any, int]]:
-    """Yield the texts, bytes and numbers that a secret is made of, and how deep they lie in it; keys are no secret."""
-    if depth > _MAX_DEPTH or value is None or isinstance(value, bool):
-        return
-    if isinstance(value, Secret):
-        if not value.is_absent:
-            yield from _leaves(value.reveal(), depth)
-    elif isinstance(value, enum.Enum):
-        yield from _leaves(value.value, depth)
-    elif isinstance(value, str | bytes | int | float):
-        yield value, depth
-    elif isinstance(value, bytearray | memoryview):
-        yield bytes(value), depth
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _leaves(item, depth + 1)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for item in value:
-            yield from _leaves(item, depth + 1)
-    else:
-        yield from _other(value, depth)
+        return [getattr(value, field.name, None) for field in attrs.fields(type(value))]
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    return [*vars(value).values()] if hasattr(value, "__dict__") else None

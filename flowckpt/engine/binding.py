@@ -154,6 +154,27 @@ def rebind_inputs(
     return attrs.evolve(bound, defaulted=defaulted)
 
 
+def refuse_in_labels(bound: BoundInputs, workflow_id: str, tags: Mapping[str, str]) -> None:
+    """Refuse a run whose id or tags tell a secret input: they are recorded and shown.
+
+    Args:
+        bound: the inputs.
+        workflow_id: the run's id.
+        tags: its tags.
+
+    Raises:
+        InputError: they do.
+    """
+    secrets = bound.known_secrets()
+    for what, label in (("id", workflow_id), *(("tag", text) for pair in tags.items() for text in pair)):
+        if secrets.is_in(label):
+            raise InputError(
+                f"the {what} of the run holds a secret input: {secrets.text(label)!r}",
+                parameter="workflow_id" if what == "id" else "tags",
+                remedy="Ids and tags are recorded and shown: choose another.",
+            )
+
+
 def _has_default(workflow: Workflow[Any, Any], name: str) -> bool:
     parameter = workflow.signature.parameters.get(name)
     return parameter is not None and parameter.default is not parameter.empty

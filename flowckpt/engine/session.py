@@ -17,7 +17,7 @@ from flowckpt.clock import Clock
 from flowckpt.codec.results import plain_tree
 from flowckpt.dsl import Workflow
 from flowckpt.engine.attempt import Attempt
-from flowckpt.engine.binding import BoundInputs
+from flowckpt.engine.binding import BoundInputs, refuse_in_labels
 from flowckpt.engine.drive import Drive
 from flowckpt.engine.failures import NO_SECRETS, stale_step
 from flowckpt.engine.listening import Tell, told_by
@@ -28,7 +28,7 @@ from flowckpt.engine.resumption import Resumption, read_resumption, read_unfinis
 from flowckpt.engine.rolling_back import KEY, unfinished_rollback
 from flowckpt.engine.target import describe_target
 from flowckpt.engine.verifying import Verifying, verifying_of
-from flowckpt.errors import CheckpointNotFoundError, FlowckptError, InputError, RunExistsError, SecretMissingError
+from flowckpt.errors import CheckpointNotFoundError, FlowckptError, RunExistsError, SecretMissingError
 from flowckpt.events import Event, WorkflowCompleted, WorkflowResumed
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.fingerprint import fingerprint, step_fingerprint
@@ -93,6 +93,8 @@ class Session:
         self._verifier = verifier
         self._saving = saving
         self._secrets = NO_SECRETS
+        if bound is not None:
+            refuse_in_labels(bound, workflow_id, options.tags)
 
     async def result(self, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
         """Drive the run to its end and return how it ended."""
@@ -150,14 +152,8 @@ class Session:
         if options.asked_saving:
             metadata["saving"] = options.asked_saving
         verifying = Verifying(self._verifier, options.verify, base_path, options.allow_network)
-        secrets = bound.known_secrets()
-        if secrets.is_any and secrets.tree(options.tags) != options.tags:
-            raise InputError(
-                f"a tag of the run holds a secret input: {secrets.tree(options.tags)}",
-                parameter="tags",
-                remedy="Tags are recorded and shown.",
-            )
-        return self._drive(lease, bound, History(), metadata, verifying, Judge(ResumePolicy(), secrets=secrets))
+        judge = Judge(ResumePolicy(), secrets=bound.known_secrets())
+        return self._drive(lease, bound, History(), metadata, verifying, judge)
 
     async def _resumed(self, lease: Lease) -> Drive | CompletedRun:
         latest = lease.latest

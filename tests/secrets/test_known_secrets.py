@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 from base64 import b64encode, urlsafe_b64encode
 from decimal import Decimal
@@ -136,6 +137,17 @@ def test_an_output_that_holds_a_secret_is_found_with_its_place(tree, place):
 def test_short_parts_of_a_secret_of_several_parts_are_none():
     known = KnownSecrets([{"country": "ch", "retries": 3, "is_on": True, "pin": 4711}])
     assert known.text("3 retries in ch with 4711") == "3 retries in ch with (hidden)"
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.password = "hunter2-hunter2"
+        self.me = self
+        self.others = {index: [self, logging, Connection, print] for index in range(9)}
+
+
+def test_an_object_that_leads_everywhere_is_looked_into_once():
+    assert KnownSecrets([Connection()]).text("it is hunter2-hunter2!") == "it is (hidden)!"
 
 
 def test_it_tells_nothing_of_itself():

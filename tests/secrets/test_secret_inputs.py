@@ -161,9 +161,12 @@ async def test_an_input_beside_it_that_holds_its_value_is_refused(engine):
     assert TOKEN not in str(caught.value)
 
 
-async def test_a_tag_that_holds_it_is_refused(engine):
-    with pytest.raises(InputError, match="a tag of the run") as caught:
-        await engine.run(etl, options=RunOptions(tags={"by": TOKEN}), source="a", token=TOKEN)
+@pytest.mark.parametrize(
+    "label", [{"workflow_id": f"run-{TOKEN}"}, {"options": RunOptions(tags={"by": TOKEN})}], ids=["id", "tag"]
+)
+async def test_a_run_named_after_it_is_refused(engine, label):
+    with pytest.raises(InputError, match="of the run holds a secret input") as caught:
+        await engine.run(etl, **label, source="a", token=TOKEN)
     assert TOKEN not in str(caught.value)
 
 
