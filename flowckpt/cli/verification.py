@@ -14,7 +14,7 @@ from flowckpt.checkpoint import CheckpointData, StepResult
 from flowckpt.cli.notices import warn
 from flowckpt.cli.targets import recorded_target, typed_target
 from flowckpt.engine import RunOptions
-from flowckpt.engine.planning import PlanStopped
+from flowckpt.engine.not_run import PlanStopped
 from flowckpt.engine.rechecking import checkpoint_packs, lend_functions
 from flowckpt.engine.verifying import verifying_of
 from flowckpt.evidence.model import EvidencePack

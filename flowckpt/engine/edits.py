@@ -16,7 +16,7 @@ from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.binding import BoundInputs
 from flowckpt.engine.following import follow, recorded_answer
 from flowckpt.engine.looking_back import Answer
-from flowckpt.engine.planning import PlanStopped, SecretNeeded, use_missing_secret
+from flowckpt.engine.not_run import PlanStopped, SecretNeeded, use_missing_secret
 from flowckpt.engine.superseded import AT_MOST_ONCE
 from flowckpt.errors import InputError
 from flowckpt.execution.redaction import refuse_secrets

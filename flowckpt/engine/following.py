@@ -10,7 +10,7 @@ from flowckpt.dsl import Step
 from flowckpt.dsl.composites import FanOutAction, WorkflowAction, place_under
 from flowckpt.engine.failures import fan_out_failure, step_failure
 from flowckpt.engine.looking_back import Answer
-from flowckpt.engine.planning import not_run
+from flowckpt.engine.not_run import not_run
 from flowckpt.execution.runner import restored_value
 from flowckpt.replay import Crash, Enter, Execute, Finish, Replay, Restore
 from flowckpt.replay.record import split_record

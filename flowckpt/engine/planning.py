@@ -8,8 +8,7 @@ so (`assumes`). It ends at the first step whose output nobody has.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -17,6 +16,7 @@ from flowckpt.checkpoint import Status, StepError, StepResult
 from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.failures import step_failure
 from flowckpt.engine.looking_back import Answer
+from flowckpt.engine.not_run import PlanStopped, SecretNeeded, not_run, use_missing_secret
 from flowckpt.engine.resumption import Resumption
 from flowckpt.engine.superseded import AT_MOST_ONCE
 from flowckpt.engine.verifying import Verifying, is_open
@@ -30,7 +30,6 @@ from flowckpt.plan.model import Decision, PlannedStep, ResumePlan
 from flowckpt.plan.policy import OnStale, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
 from flowckpt.replay import Crash, Enter, Execute, Finish, Replay, Restore, SetAside
-from flowckpt.secret import absent_secret
 
 if TYPE_CHECKING:
     from flowckpt.engine import planning_composites as composites
@@ -40,59 +39,6 @@ else:  # only plans of workflows that use them need them
 
 MOST_ASSUMED = 8
 """How many steps are named that a step's plan assumes to return the same again; a long loop has thousands."""
-
-
-class PlanStopped(BaseException):
-    """No error, and no `Exception`: raised where the generator uses the output of a step that a plan does not run."""
-
-
-def _stop(self: NotRun, *_: Any, **__: Any) -> NoReturn:
-    raise PlanStopped(self._path)
-
-
-class SecretNeeded(PlanStopped):
-    """Likewise: raised where the generator uses a secret input that a plan does not have."""
-
-
-def use_missing_secret(name: str) -> NoReturn:
-    """Stop a plan: what is done with a secret input, for `BoundInputs.values`.
-
-    Args:
-        name: the input.
-
-    Raises:
-        SecretNeeded: always.
-    """
-    raise SecretNeeded(name)
-
-
-def not_run(command: Execute) -> Any:
-    """Return what stands for the output of a step that is run at each resume, and not by a plan.
-
-    Args:
-        command: the step.
-    """
-    path = command.path
-    return absent_secret(partial(_stopped, path)) if command.step.modifiers.is_secret else NotRun(path)
-
-
-def _stopped(path: str) -> NoReturn:
-    raise PlanStopped(path)
-
-
-class NotRun:
-    """Stands for the output of an ephemeral step, which a plan does not run; it may be handed on, but not used."""
-
-    def __init__(self, path: str) -> None:
-        object.__setattr__(self, "_path", path)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("_path", "__class__"):
-            return object.__getattribute__(self, name)
-        raise PlanStopped(object.__getattribute__(self, "_path"))
-
-    __bool__ = __len__ = __iter__ = __call__ = __getitem__ = __enter__ = __eq__ = __lt__ = __add__ = __str__ = _stop
-    __repr__ = __contains__ = __setattr__ = __radd__ = __int__ = __float__ = __index__ = __hash__ = _stop
 
 
 @attrs.define

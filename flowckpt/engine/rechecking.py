@@ -13,8 +13,8 @@ from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.binding import rebind_inputs
 from flowckpt.engine.following import follow, recorded_answer
 from flowckpt.engine.looking_back import Answer
+from flowckpt.engine.not_run import PlanStopped, use_missing_secret
 from flowckpt.engine.options import RunOptions
-from flowckpt.engine.planning import PlanStopped, use_missing_secret
 from flowckpt.engine.verifying import is_open, verifying_of
 from flowckpt.evidence.model import EvidencePack
 from flowckpt.evidence.verdict import Moment, VerificationReport

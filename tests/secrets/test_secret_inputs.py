@@ -327,3 +327,17 @@ async def test_a_fork_may_be_given_a_secret_that_the_source_did_not_have(engine)
     with pytest.raises(SecretMissingError) as caught:
         await engine.resume_run(etl, workflow_id="fork", token=TOKEN)
     assert caught.value.names == ("pin",)
+
+
+async def test_what_an_undo_raises_and_why_it_is_undone_do_not_tell_it(engine):
+    def undo(output: int) -> None:
+        raise OSError(f"{TOKEN} cannot be undone")
+
+    @workflow
+    def undoing(token: Secret[str]):
+        yield step("fetch").python(fetch, "a", token).rollback(undo).checkpoint()
+        raise ValueError(token.reveal())
+
+    events = [str(event) async for event in engine.execute(undoing, workflow_id="run", token=TOKEN)]
+    assert TOKEN not in "".join(events) + await record(engine)
+    assert "(hidden) cannot be undone" in "".join(events) + await record(engine)

@@ -110,6 +110,7 @@ MODIFIERS = {
     "checkpoint": lambda made: made.checkpoint(),
     "at_most_once": lambda made: made.at_most_once(),
     "on_rerun": lambda made: made.on_rerun(print),
+    "rollback": lambda made: made.rollback(print),
     "adopt": lambda made: made.adopt(print),
     "ephemeral": lambda made: made.ephemeral(),
     "secret": lambda made: made.secret(),
