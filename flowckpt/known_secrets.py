@@ -126,7 +126,7 @@ class KnownSecrets:
         Args:
             value: any value.
         """
-        return isinstance(value, int | float) and type(value) is not bool and value in self._numbers
+        return (type(value) is int or type(value) is float) and value in self._numbers
 
     def place_in(self, tree: Any, place: str) -> str:
         """Return where a JSON tree holds a secret; empty where it holds none.
