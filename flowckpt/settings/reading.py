@@ -24,6 +24,8 @@ else:  # only a mistake needs it
     difflib = LazyModule("difflib")
 
 _PREFIX = "FLOWCKPT_"
+_SECRETS = "FLOWCKPT_SECRET_"
+"""Secret inputs, by name: no settings."""
 
 
 class Source(StrEnum):
@@ -102,7 +104,8 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
     """
     environ = os.environ if environ is None else environ
     known = [setting.variable for setting in SETTINGS.values()]
-    found = sorted(name for name in environ if name.startswith(_PREFIX) and name not in known)
+    ours = (name for name in environ if name.startswith(_PREFIX) and not name.startswith(_SECRETS))
+    found = sorted(name for name in ours if name not in known)
     return {name: _nearest(name, known, "") for name in found}
 
 

@@ -99,4 +99,6 @@ def test_what_cannot_be_done_is_not_left_out(flowckpt):
     flowckpt("key", "new", "key").expect(0)
     ran = flowckpt(*RUN, "--store", "sqlite:runs.db", FLOWCKPT_KEY_FILE="key").expect(2)
     assert "cannot authenticate or encrypt" in ran.err
-    assert "must be one of none, gzip, zstd, auto, got 'zip'" in flowckpt("list", FLOWCKPT_COMPRESSION="zip").expect(2).err
+    assert (
+        "must be one of none, gzip, zstd, auto, got 'zip'" in flowckpt("list", FLOWCKPT_COMPRESSION="zip").expect(2).err
+    )
