@@ -82,7 +82,7 @@ def test_one_from_a_record_says_that_its_value_must_be_given_again():
         (str | None, NOT_SECRET, True),
         (Any, NOT_SECRET, False),
     ],
-    ids=str,
+    ids=lambda value: "none" if value is NOT_SECRET else str(value),
 )
 def test_an_annotation_says_what_a_secret_holds(annotation, inner, takes_none):
     assert secret_type(annotation) == inner
