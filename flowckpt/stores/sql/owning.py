@@ -9,11 +9,11 @@ from flowckpt.checkpoint import CheckpointData
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunLockedError
 from flowckpt.process import ProcessIdentity, current_process
 from flowckpt.stores.base import Lease
+from flowckpt.stores.heartbeat import Heartbeat
+from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.sql.claims import Claim, clear_run, give_up, renew
 from flowckpt.stores.sql.database import Database, Session
-from flowckpt.stores.sql.heartbeat import Heartbeat
 from flowckpt.stores.sql.image import RunImage
-from flowckpt.stores.sql.leases import LeaseTimes
 from flowckpt.stores.sql.owned import OwnedRun
 from flowckpt.stores.sql.reading import ReadableRuns
 from flowckpt.stores.sql.receiving import Arrival

@@ -38,7 +38,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it; the thread is not waited for, as it may be waiting for the database."""
+        """End it; the thread is not waited for, as it may be waiting for the store."""
         self._stop.set()
         self._thread = None
 
@@ -47,7 +47,7 @@ class Heartbeat:
             renew = self._renew()
             if renew is None:
                 return
-            # A lease that could not be renewed is no failure yet: each save asks the database whether it still holds.
+            # A lease that could not be renewed is no failure yet: each save asks the store whether it still holds.
             with contextlib.suppress(FlowckptError):
                 if not renew():
                     return
