@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from flowckpt.stores.figures import store_figures
     from flowckpt.stores.file import FileCheckpointStore
     from flowckpt.stores.memory import MemoryCheckpointStore
+    from flowckpt.stores.objects import ObjectCheckpointStore
     from flowckpt.stores.opening import open_store
     from flowckpt.stores.postgres import PostgresCheckpointStore
     from flowckpt.stores.sqlite import SqliteCheckpointStore
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "FileCheckpointStore": "flowckpt.stores.file",
     "MemoryCheckpointStore": "flowckpt.stores.memory",
+    "ObjectCheckpointStore": "flowckpt.stores.objects",
     "PostgresCheckpointStore": "flowckpt.stores.postgres",
     "SqliteCheckpointStore": "flowckpt.stores.sqlite",
     "open_store": "flowckpt.stores.opening",
@@ -53,6 +55,7 @@ __all__ = [
     "ListsRuns",
     "MemoryCheckpointStore",
     "NotesBeginnings",
+    "ObjectCheckpointStore",
     "OwnsRuns",
     "PostgresCheckpointStore",
     "ReadsAttempts",

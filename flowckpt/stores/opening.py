@@ -15,9 +15,10 @@ from flowckpt.stores.memory import MemoryCheckpointStore
 if TYPE_CHECKING:
     from importlib import metadata
 
-    from flowckpt.stores import postgres, sqlite
+    from flowckpt.stores import objects, postgres, sqlite
 else:  # 12 ms, and only the stores of others need it; a database's driver, and only its own store does
     metadata = LazyModule("importlib.metadata")
+    objects = LazyModule("flowckpt.stores.objects")
     postgres = LazyModule("flowckpt.stores.postgres")
     sqlite = LazyModule("flowckpt.stores.sqlite")
 
@@ -32,6 +33,10 @@ _BUILT_IN: dict[str, Callable[[str], Any]] = {
     "sqlite": lambda rest: sqlite.SqliteCheckpointStore(rest or ".flowckpt.db"),
     "postgresql": lambda rest: _postgres(f"postgresql:{rest}"),
     "postgres": lambda rest: _postgres(f"postgres:{rest}"),
+    "s3": lambda rest: _objects(f"s3:{rest}"),
+    "gs": lambda rest: _objects(f"gs:{rest}"),
+    "az": lambda rest: _objects(f"az:{rest}"),
+    "objects+file": lambda rest: _objects(f"objects+file:{rest}"),
 }
 
 
@@ -48,13 +53,26 @@ def _postgres(url: str) -> Any:
         ) from error
 
 
+def _objects(url: str) -> Any:
+    try:
+        return objects.ObjectCheckpointStore(url)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "obstore":
+            raise
+        raise StoreSpecError(
+            "the store in object storage needs the package obstore, which is not installed",
+            spec=f"{url.partition(':')[0]}:…",
+            remedy="pip install 'flowckpt[s3]'",
+        ) from error
+
+
 def open_store(
     spec: str, *, key_file: str | os.PathLike[str] | None = None, compression: str = "none", trust: bool = False
 ) -> Any:
     """Return the store of a description.
 
     Args:
-        spec: `file:PATH`, `sqlite:PATH`, `postgresql://…`, `memory:`, or the scheme of an entry point in the group `flowckpt.stores`, whose object is
+        spec: `file:PATH`, `sqlite:PATH`, `postgresql://…`, `s3://bucket/prefix`, `memory:`, or the scheme of an entry point in the group `flowckpt.stores`, whose object is
             called with what stands behind the colon.
         key_file: a file with keys: the store authenticates, or encrypts, what it writes. Only the file store does; what
             lies in memory alone needs no key.

@@ -61,6 +61,7 @@ class RunImage:
         is_cleared: whether it was cleared, and nothing was begun since.
         begun: the number of the newest segment that has a record; 0 where there is none.
         seal: how the lines of that one are sealed; None where they are not.
+        place: names a segment in errors and notices.
     """
 
     workflow_id: str
@@ -74,6 +75,7 @@ class RunImage:
     is_cleared: bool = False
     begun: int = 0
     seal: LineSeal | None = None
+    place: Callable[[int], str] = segment_name
     _deleted: set[int] = attrs.field(factory=set)
     _first: dict[int, Record] = attrs.field(factory=dict)
 
@@ -165,7 +167,15 @@ class RunImage:
         )
 
 
-def read_run(workflow_id: str, numbers: list[int], read: ReadSegment, fetch: Fetch, seals: Seals = PLAIN) -> RunImage:
+def read_run(
+    workflow_id: str,
+    numbers: list[int],
+    read: ReadSegment,
+    fetch: Fetch,
+    seals: Seals = PLAIN,
+    *,
+    place: Callable[[int], str] = segment_name,
+) -> RunImage:
     """Join the segments of a run.
 
     Args:
@@ -174,6 +184,7 @@ def read_run(workflow_id: str, numbers: list[int], read: ReadSegment, fetch: Fet
         read: returns the bytes of one of them.
         fetch: reads large values.
         seals: the seals of the store.
+        place: names a segment in errors and notices.
 
     Raises:
         CheckpointCorruptedError: a record of the run is damaged or missing.
@@ -182,7 +193,7 @@ def read_run(workflow_id: str, numbers: list[int], read: ReadSegment, fetch: Fet
         KeyMissingError: a segment is encrypted, and there is no key.
         WrongKeyError: a segment is sealed with a key that is not at hand.
     """
-    image = RunImage(workflow_id, newest=numbers[-1] if numbers else 0)
+    image = RunImage(workflow_id, newest=numbers[-1] if numbers else 0, place=place)
     if not numbers:
         return image
     # What is read stays, so the garbage collector would look through it again and again, for nothing: 1 µs of 4.5 a result.
@@ -246,14 +257,14 @@ def _header(image: RunImage, number: int, data: bytes, seals: Seals) -> tuple[di
     check_schema(header.get("schema_version"))
     if header.get("workflow_id") != image.workflow_id or header.get("segment") != number:
         raise ForeignRecordError(
-            f"{segment_name(number)} in the directory of run {image.workflow_id!r} is segment {header.get('segment')!r} "
+            f"{image.place(number)} in the place of run {image.workflow_id!r} is segment {header.get('segment')!r} "
             f"of run {header.get('workflow_id')!r}",
             workflow_id=image.workflow_id,
             found=str(header.get("workflow_id")),
-            remedy="A file was moved or copied between runs; put it back where it belongs.",
+            remedy="It was moved or copied between runs; put it back where it belongs.",
         )
     try:
-        seal = seals.for_found(image.workflow_id, number, header, segment_name(number))
+        seal = seals.for_found(image.workflow_id, number, header, image.place(number))
         if seal is not None:
             seal.verified(signed_header(data, end), 0, START)
     except SealBrokenError as broken:
@@ -267,7 +278,7 @@ def _segment(image: RunImage, number: int, data: bytes, cut: Cut | None, seal: L
     except SegmentDamagedError as damage:
         raise _corrupt(image, number, str(damage)) from damage
     if segment.notice:
-        image.notices.append(f"{segment_name(number)}: {segment.notice}")
+        image.notices.append(f"{image.place(number)}: {segment.notice}")
     return segment
 
 
@@ -293,4 +304,4 @@ def _join(image: RunImage, record: Record, fetch: Fetch) -> None:
 
 
 def _corrupt(image: RunImage, number: int, detail: str) -> CheckpointCorruptedError:
-    return CheckpointCorruptedError(image.workflow_id, location=segment_name(number), detail=detail)
+    return CheckpointCorruptedError(image.workflow_id, location=image.place(number), detail=detail)

@@ -1,0 +1,111 @@
+"""Where a bucket is: `s3://bucket/prefix`, with options, and never with credentials.
+
+==================  =======================================================================================
+`endpoint=URL`      another server than the provider's own; `http://…` allows it to be without TLS
+`region=NAME`       the region
+`request_seconds=N`  how long one request may take; 60 by default
+==================  =======================================================================================
+
+Credentials are where the provider's tools look for them in the environment; the library reads them, and we never do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import obstore.store
+from obstore.exceptions import BaseError
+
+from flowckpt.errors import StoreSpecError
+
+SCHEMES = ("s3", "gs", "az")
+LOCAL = "objects+file"
+_OPTIONS = ("endpoint", "region", "request_seconds", "allow_unsafe")
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
+def driver_at(url: str) -> tuple[Any, str]:
+    """Return the library's store of a URL, and how to show the place.
+
+    Args:
+        url: the URL.
+
+    Raises:
+        StoreSpecError: it is no URL of a bucket, or has an option that nobody knows, or a password.
+    """
+    parts = urlsplit(url)
+    shown = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+    if "@" in parts.netloc:
+        raise StoreSpecError(
+            f"the address of {shown} has a name or a password in it",
+            spec=shown,
+            remedy="Credentials come from the environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+        )
+    options = _options(parts.query, shown)
+    if parts.scheme == LOCAL:
+        return _local(parts.path, shown, is_accepted=options.get("allow_unsafe") == "true"), shown
+    if parts.scheme not in SCHEMES or not parts.netloc:
+        raise StoreSpecError(
+            f"{shown!r} is no address of a bucket",
+            spec=shown,
+            remedy="Write 's3://bucket/prefix', 'gs://bucket/prefix' or 'az://container/prefix'.",
+        )
+    config = {name: options[name] for name in ("endpoint", "region") if name in options}
+    try:
+        driver = obstore.store.from_url(
+            f"{parts.scheme}://{parts.netloc}{parts.path}",
+            client_options={
+                "connect_timeout": timedelta(seconds=5),
+                "timeout": timedelta(seconds=_seconds(options, shown)),
+                "allow_http": _is_without_tls(options),
+            },
+            retry_config={"max_retries": 0},  # what is tried again, and for how long, is the bucket's business
+            **config,  # type: ignore[arg-type]
+        )
+    except (BaseError, ValueError) as error:
+        detail = str(error).partition("\n")[0]
+        raise StoreSpecError(f"{shown} cannot be opened: {detail}", spec=shown) from error
+    return driver, shown
+
+
+def _options(query: str, shown: str) -> dict[str, str]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in options:
+        if name not in _OPTIONS:  # its value may be a secret
+            raise StoreSpecError(
+                f"the address of {shown} has an option {name!r}, which is none",
+                spec=shown,
+                remedy=f"Known are {', '.join(_OPTIONS[:-1])}. Credentials come from the environment.",
+            )
+    return options
+
+
+def _seconds(options: Mapping[str, str], shown: str) -> float:
+    given = options.get("request_seconds", "60")
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 0.001 <= seconds <= 86_400:
+        raise StoreSpecError(f"request_seconds of {shown} is {given!r}, which is no number of seconds", spec=shown)
+    return seconds
+
+
+def _is_without_tls(options: Mapping[str, str]) -> bool:
+    found = options.get("endpoint") or next((os.environ[name] for name in _ENDPOINT_VARIABLES if name in os.environ), "")
+    return found.startswith("http://")
+
+
+def _local(path: str, shown: str, *, is_accepted: bool) -> Any:
+    """Return a local directory, for tests: the library does not sync what it writes there."""
+    if not is_accepted:
+        raise StoreSpecError(
+            f"{shown} would lose acknowledged checkpoints at a power cut: the library does not sync what it writes",
+            spec=shown,
+            remedy=f"Use 'file:{path}'. For tests, add '?allow_unsafe=true'.",
+        )
+    return obstore.store.LocalStore(unquote(path), mkdir=True, automatic_cleanup=True)

@@ -1,0 +1,307 @@
+"""A place for objects: the few requests that the store makes, tried again where that helps, and their errors.
+
+Nothing but this module speaks to the library `obstore`. Its calls block (its asynchronous ones end the process with an
+abort), and release the interpreter while they wait. Its threads do not survive a fork, so a forked child is refused.
+
+Creating an object is the only write that the safety of a run rests upon. It is tried again whatever came of it: where
+the object is there then, it is read, and is ours if it holds what we put. So a reply that was lost is no doubt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+from itertools import islice
+from typing import Any, TypeVar
+
+import attrs
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+
+from flowckpt.errors import CheckpointStorageError
+from flowckpt.stores.objects.failures import Failure, explained, failure_of
+
+T = TypeVar("T")
+PAGE = 1000
+_THREADS = 16
+_WINDOW = 4 * _THREADS
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds
+
+_library_of: list[int] = []
+"""The process in which the library was first used: its threads are there, and in no child."""
+
+
+@attrs.frozen
+class Listed:
+    """An object in a list.
+
+    Attributes:
+        key: its key.
+        modified_at: when it was written, by the server's clock.
+    """
+
+    key: str
+    modified_at: datetime
+
+
+class _NotYetThereError(Exception):
+    """A create found the object there, and a read did not: another request is on its way. Try again."""
+
+
+class Bucket:
+    """A bucket, or the part of it under a prefix.
+
+    Args:
+        driver: a store of `obstore`.
+        shown: what to call it in messages.
+        patience_seconds: how long a request that fails in passing is tried again.
+    """
+
+    def __init__(self, driver: Any, shown: str, *, patience_seconds: float) -> None:
+        self.shown = shown
+        self._driver = driver
+        self._patience = patience_seconds
+
+    def __str__(self) -> str:
+        return self.shown
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    def create(self, key: str, body: bytes, workflow_id: str, operation: str) -> bytes | None:
+        """Make an object where there is none.
+
+        Args:
+            key: its key.
+            body: what it shall hold.
+            workflow_id: the run, for errors.
+            operation: what is being done, for errors.
+
+        Returns:
+            None where it is ours now; else what another one has put there.
+
+        Raises:
+            CheckpointStorageError: the request failed; it says whether the object may be there.
+        """
+
+        def put() -> bytes | None:
+            try:
+                obstore.put(self._driver, key, body, mode="create", use_multipart=False)
+            except AlreadyExistsError as error:  # or a conflict with a request that is under way
+                found = self._read(key)
+                if found is None:
+                    raise _NotYetThereError("another request for the same object is under way") from error
+                return None if found == body else found
+            return None
+
+        return self._patiently(workflow_id, operation, put, is_write=True)
+
+    def create_all(self, bodies: Sequence[tuple[str, Callable[[], bytes]]], workflow_id: str, operation: str) -> None:
+        """Make objects that hold the same whoever makes them; those that are there are left as they are.
+
+        Args:
+            bodies: the keys, and what makes the body of each.
+            workflow_id: the run, for errors.
+            operation: what is being done, for errors.
+        """
+
+        def put(key: str, make: Callable[[], bytes]) -> None:
+            body = make()
+
+            def once() -> None:
+                with contextlib.suppress(AlreadyExistsError):
+                    obstore.put(self._driver, key, body, mode="create", use_multipart=False)
+
+            self._patiently(workflow_id, operation, once, is_write=False)
+
+        for _ in _in_parallel([lambda key=key, make=make: put(key, make) for key, make in bodies]):  # type: ignore[misc]
+            pass
+
+    def overwrite(self, key: str, body: bytes, workflow_id: str, operation: str) -> None:
+        """Put an object that nothing depends on, once."""
+        put = lambda: obstore.put(self._driver, key, body, mode="overwrite", use_multipart=False)  # noqa: E731
+        self._patiently(workflow_id, operation, put, patience=0.0)
+
+    def copy(self, source: str, target: str, workflow_id: str) -> bool:
+        """Copy an object within the bucket; tell whether it was there."""
+
+        def once() -> bool:
+            try:
+                obstore.copy(self._driver, source, target)
+            except FileNotFoundError as error:
+                _check_bucket(error)
+                return False
+            return True
+
+        return self._patiently(workflow_id, "share", once)
+
+    def delete(self, keys: Sequence[str], workflow_id: str, operation: str) -> None:
+        """Delete objects; those that are not there are no error."""
+
+        def each_of(some: Sequence[str]) -> None:
+            for key in some:
+                try:
+                    obstore.delete(self._driver, key)
+                except FileNotFoundError as error:
+                    _check_bucket(error)
+
+        def at_once(some: Sequence[str]) -> None:
+            try:
+                obstore.delete(self._driver, list(some))
+            except FileNotFoundError:
+                each_of(some)
+
+        for start in range(0, len(keys), PAGE):
+            some = keys[start : start + PAGE]
+            self._patiently(workflow_id, operation, lambda some=some: at_once(some))  # type: ignore[misc]
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def get(self, key: str, workflow_id: str, operation: str = "read") -> bytes | None:
+        """Return what an object holds; None where there is none."""
+        return self._patiently(workflow_id, operation, lambda: self._read(key))
+
+    def get_all(self, keys: Sequence[str], workflow_id: str, operation: str = "read") -> Iterator[bytes | None]:
+        """Return what objects hold, in the order of the keys: several at a time, and never all at once."""
+        return _in_parallel([lambda key=key: self.get(key, workflow_id, operation) for key in keys])  # type: ignore[misc]
+
+    def each(self, works: Sequence[Callable[[], T]]) -> Iterator[T]:
+        """Do several things that wait for this bucket at once; return what came of them, in their order."""
+        return _in_parallel(works)
+
+    def list(self, prefix: str, workflow_id: str, *, after: str | None = None, most: int | None = None) -> list[Listed]:
+        """Return the objects under a prefix, ordered by key.
+
+        Args:
+            prefix: the prefix, without a slash at its end.
+            workflow_id: the run, for errors.
+            after: only keys behind this one.
+            most: stop after so many, or a few more.
+        """
+
+        def once() -> list[Listed]:
+            found: list[Listed] = []
+            for page in obstore.list(self._driver, prefix, offset=after, chunk_size=PAGE):
+                found += [Listed(each["path"], each["last_modified"]) for each in page]
+                if most is not None and len(found) >= most:
+                    break
+            return sorted(found, key=lambda each: each.key)
+
+        return self._patiently(workflow_id, "list", once)
+
+    def names(self, prefix: str, workflow_id: str) -> list[str]:
+        """Return the first parts of the keys under a prefix, each once."""
+
+        def once() -> list[str]:
+            found = obstore.list_with_delimiter(self._driver, prefix)
+            paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
+            return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
+
+        return self._patiently(workflow_id, "list", once)
+
+    def now(self, workflow_id: str) -> datetime:
+        """Return the time by the server's clock, from an object that is written for it."""
+        key = f"clock/{secrets.token_hex(8)}"
+
+        def once() -> datetime:
+            obstore.put(self._driver, key, b"what time is it?\n", use_multipart=False)
+            modified_at: datetime = obstore.head(self._driver, key)["last_modified"]
+            return modified_at
+
+        moment = self._patiently(workflow_id, "acquire", once)
+        self.delete([key], workflow_id, "acquire")
+        return moment
+
+    # --- failures --------------------------------------------------------------------------------------------------
+
+    def _read(self, key: str) -> bytes | None:
+        try:
+            return bytes(obstore.get(self._driver, key).bytes())
+        except FileNotFoundError as error:
+            _check_bucket(error)
+            return None
+
+    def _patiently(
+        self,
+        workflow_id: str,
+        operation: str,
+        request: Callable[[], T],
+        *,
+        is_write: bool = False,
+        patience: float | None = None,
+    ) -> T:
+        """Make a request until it is answered, or the patience is over."""
+        self._check_process(workflow_id, operation)
+        until = time.monotonic() + (self._patience if patience is None else patience)
+        pause, is_in_doubt = _FIRST_PAUSE, False
+        while True:
+            try:
+                return request()
+            except (BaseError, OSError, ValueError, _NotYetThereError) as error:
+                failure = Failure.PASSING if isinstance(error, _NotYetThereError) else failure_of(error)
+                is_in_doubt = is_in_doubt or failure is not Failure.REFUSED
+                rest = until - time.monotonic()
+                if failure is not Failure.PASSING or rest <= 0:
+                    raise self._failed(error, workflow_id, operation, is_in_doubt=is_write and is_in_doubt) from error
+                time.sleep(min(rest, pause * random.uniform(0.5, 1.0)))  # noqa: S311 - spreads those that wait
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _failed(
+        self, error: Exception, workflow_id: str, operation: str, *, is_in_doubt: bool
+    ) -> CheckpointStorageError:
+        what = f"{operation} run {workflow_id!r}" if workflow_id else operation
+        detail, remedy = explained(error)
+        return CheckpointStorageError(
+            f"the store in {self.shown} could not {what}: {detail}"
+            + ("; whether the object was written is unknown" if is_in_doubt else ""),
+            workflow_id=workflow_id,
+            operation=operation,
+            is_outcome_unknown=is_in_doubt,
+            remedy=remedy
+            or (
+                f"'flowckpt resume {workflow_id}' finds out."
+                if is_in_doubt
+                else "Nothing that was acknowledged is lost."
+            ),
+        )
+
+    def _check_process(self, workflow_id: str, operation: str) -> None:
+        if not _library_of:
+            _library_of.append(os.getpid())
+        if _library_of[0] != os.getpid():
+            raise CheckpointStorageError(
+                f"the store in {self.shown} cannot be used here: this process was forked from one that uses object "
+                "storage, and the threads of the library stayed there",
+                workflow_id=workflow_id,
+                operation=operation,
+                remedy="Start processes with 'spawn' or 'forkserver' (multiprocessing.get_context).",
+            )
+
+
+def _check_bucket(error: Exception) -> None:
+    """Tell an object that is not there from a bucket that is not there."""
+    if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
+        raise error
+
+
+def _in_parallel(works: Sequence[Callable[[], T]]) -> Iterator[T]:
+    if len(works) < 3:  # a thread costs more
+        for work in works:
+            yield work()
+        return
+    with ThreadPoolExecutor(min(_THREADS, len(works)), thread_name_prefix="flowckpt-objects") as pool:
+        waiting: Iterable[Callable[[], T]] = iter(works)
+        futures: deque[Future[T]] = deque(pool.submit(work) for work in islice(waiting, _WINDOW))
+        try:
+            while futures:
+                yield futures.popleft().result()
+                futures.extend(pool.submit(work) for work in islice(waiting, 1))
+        finally:
+            for future in futures:
+                future.cancel()

@@ -1,0 +1,205 @@
+"""Becoming the owner of a run: the claim of its next attempt, and the end of all attempts below it.
+
+The order of a claim is the whole safety of it:
+
+1. the claim, record 0 of attempt N + 1, is created; of two claimers one finds it taken;
+2. the attempts are listed again: one with a higher number has overtaken this claim, which is then given up;
+3. each attempt below gets an end at its next free number. Its writer creates its records one after the other, and
+   only where there is none, so it cannot pass that end. This goes on downwards until an attempt that has a record,
+   because whoever wrote that record had ended all below it first;
+4. only then the run is read. What a former owner acknowledged stands before the end of its attempt.
+
+No clock has a part in this, and no message is needed: a former owner finds out when it saves.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from datetime import datetime
+from itertools import count
+
+import attrs
+
+from flowckpt.checkpoint.data import SCHEMA_VERSION
+from flowckpt.codec.results import encode_time
+from flowckpt.errors import CheckpointStorageError, RunLockedError
+from flowckpt.process import ProcessIdentity
+from flowckpt.stores.base import refusal_of_field
+from flowckpt.stores.file.line import START, seal
+from flowckpt.stores.objects.attempt import Tail, tail_of
+from flowckpt.stores.objects.bucket import Bucket
+from flowckpt.stores.objects.clearing import finish_clearing
+from flowckpt.stores.objects.compression import packed, unpacked
+from flowckpt.stores.objects.ending import CLEARED, FENCED, End, end_in, is_end
+from flowckpt.stores.objects.holding import holder_in, holder_of, holds_now
+from flowckpt.stores.objects.keys import MOST, AttemptKeys, RunKeys, run_key, run_keys
+
+_PATIENCE = 100
+_TRIES, _LEAP = 4, 64
+"""After so many numbers that a busy writer has taken, an end is put so far ahead that it runs into it."""
+
+
+@attrs.frozen
+class Claimed:
+    """An attempt that was claimed, with all below it ended.
+
+    Attributes:
+        keys: the keys of the run, with the attempts below this one.
+        attempt: the attempt.
+        digest: the digest of the claim, which the first record carries on.
+        line: the claim itself.
+        token: the random name of the claimer.
+        at: when, by the claimer's clock.
+    """
+
+    keys: RunKeys
+    attempt: int
+    digest: bytes
+    line: bytes
+    token: str
+    at: datetime
+
+
+@attrs.frozen
+class Claimer:
+    """Who claims, and what for.
+
+    Attributes:
+        workflow_id: the run.
+        process: the claimer's process.
+        lease_seconds: how long it holds the run without a sign of life.
+        now: the time by its clock, for people.
+        at_least: the lowest number that the attempt may have.
+        steal: whether to take the run from a living owner.
+    """
+
+    workflow_id: str
+    process: ProcessIdentity
+    lease_seconds: float
+    now: datetime
+    at_least: int = 1
+    steal: bool = False
+
+    def claim(self, bucket: Bucket) -> Claimed:
+        """Claim the next attempt, and end all below it.
+
+        Args:
+            bucket: the bucket.
+
+        Raises:
+            RunLockedError: the run has a living owner, or another process claimed it at the same time.
+            CheckpointStorageError: a request failed.
+        """
+        for _ in range(_PATIENCE):
+            keys = look(bucket, self.workflow_id)
+            newest = keys.attempts[-1] if keys.attempts else 0
+            ended: dict[int, Tail] = {}
+            if newest:
+                tail = tail_of(bucket, keys.at(newest), self.workflow_id)
+                if tail.end is not None and tail.end.kind == CLEARED:
+                    finish_clearing(bucket, keys, newest, self.workflow_id)
+                    continue
+                if tail.end is not None:
+                    ended[newest] = tail
+                elif not self.steal:
+                    self._check_free(bucket, keys.at(newest), tail)
+            claimed = self._create(bucket, keys, max(newest + 1, self.at_least))
+            try:
+                below = self._below(bucket, claimed)
+                is_ours = below is not None and self._end_all(bucket, claimed, below, ended)
+            except BaseException:
+                give_up(bucket, claimed.keys.at(claimed.attempt), self.workflow_id)
+                raise
+            if is_ours:
+                return attrs.evolve(claimed, keys=attrs.evolve(claimed.keys, attempts=tuple(below or ())))
+            give_up(bucket, claimed.keys.at(claimed.attempt), self.workflow_id)
+        raise CheckpointStorageError(
+            f"run {self.workflow_id!r} is being cleared over and over",
+            workflow_id=self.workflow_id,
+            operation="acquire",
+        )
+
+    def _check_free(self, bucket: Bucket, keys: AttemptKeys, tail: Tail) -> None:
+        holder = holder_of(bucket, keys, tail, self.workflow_id)
+        if holder is not None and holds_now(bucket, holder, self.workflow_id):
+            raise RunLockedError(self.workflow_id, holder=str(holder.owner))
+
+    def _create(self, bucket: Bucket, keys: RunKeys, attempt: int) -> Claimed:
+        if attempt > MOST:
+            raise refusal_of_field(OverflowError(f"attempt {attempt} is beyond {MOST}"))
+        token = secrets.token_hex(16)
+        moment = encode_time(self.now)
+        header = {
+            "flowckpt": "segment",
+            "schema_version": SCHEMA_VERSION,
+            "workflow_id": self.workflow_id,
+            "segment": attempt,
+            "owner": {**attrs.asdict(self.process), "acquired_at": moment},
+            "created_at": moment,
+            "lease_seconds": self.lease_seconds,
+            "token": token,
+        }
+        line, digest = seal(json.dumps(header, separators=(",", ":"))[:-1].encode(), START)
+        other = bucket.create(keys.at(attempt).record(0), line, self.workflow_id, "acquire")
+        if other is not None:
+            holder = holder_in(other, self.now)
+            raise RunLockedError(self.workflow_id, holder=str(holder.owner) if holder else "another process")
+        return Claimed(keys, attempt, digest, line, token, self.now)
+
+    def _below(self, bucket: Bucket, claimed: Claimed) -> list[int] | None:
+        """Return the attempts below a claim; None where another claim has overtaken it, or the run was cleared."""
+        found = look(bucket, self.workflow_id)
+        if found.life != claimed.keys.life:
+            return None
+        higher = [attempt for attempt in found.attempts if attempt > claimed.attempt]
+        if higher:
+            keys = found.at(higher[-1])
+            holder = holder_of(bucket, keys, tail_of(bucket, keys, self.workflow_id), self.workflow_id)
+            if holder is not None:
+                raise RunLockedError(self.workflow_id, holder=str(holder.owner))
+            return None
+        return [attempt for attempt in found.attempts if attempt < claimed.attempt]
+
+    def _end_all(self, bucket: Bucket, claimed: Claimed, below: list[int], ended: Mapping[int, Tail]) -> bool:
+        """End the attempts below a claim; tell whether the run is still there."""
+        end = End(FENCED, encode_time(self.now), claimed.token)
+        for attempt in reversed(below):
+            keys = claimed.keys.at(attempt)
+            tail = ended.get(attempt) or tail_of(bucket, keys, self.workflow_id)
+            if tail.end is None:
+                tail = _put_end(bucket, keys, tail, end, self.workflow_id)
+            if tail.end is not None and tail.end.kind == CLEARED:
+                return False
+            if tail.is_begun:
+                break
+        return True
+
+
+def look(bucket: Bucket, workflow_id: str) -> RunKeys:
+    """Return the keys of a run, as they are now."""
+    run = run_key(workflow_id)
+    return run_keys(run, bucket.names(run, workflow_id))
+
+
+def give_up(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> None:
+    """Remove a claim under which nothing was recorded. An end that another one has put there stays."""
+    bucket.delete([keys.record(0), keys.alive], workflow_id, "release")
+
+
+def _put_end(bucket: Bucket, keys: AttemptKeys, tail: Tail, end: End, workflow_id: str) -> Tail:
+    """Put an end behind the last record of an attempt, whose writer may be adding records just now."""
+    body = packed(end.line())
+    number = max(tail.number + 1, 1)
+    for tries in count(1):
+        other = bucket.create(keys.record(number), body, workflow_id, "acquire")
+        if other is None:
+            return Tail(number, end, tail.last_sign)
+        content = unpacked(other)
+        if is_end(content):
+            return Tail(number, end_in(content), tail.last_sign)
+        number += 1
+        if tries == _TRIES:
+            bucket.create(keys.record(number + _LEAP), body, workflow_id, "acquire")
+    raise AssertionError("unreachable")

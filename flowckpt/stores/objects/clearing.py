@@ -1,0 +1,57 @@
+"""The end of a run in a bucket: a tombstone first, then its objects.
+
+The tombstone is the end of the newest attempt, so a clear is fenced like a save. What stays for good is the word that
+this life of the run has ended, and the ends that fence writers which may still be asleep: some hundred bytes each. The
+numbers of a life are never used again; the run begins its next life with attempt 1.
+"""
+
+from __future__ import annotations
+
+from flowckpt.stores.objects.bucket import Bucket
+from flowckpt.stores.objects.compression import InflationError, unpacked
+from flowckpt.stores.objects.ending import RELEASED, end_in, is_end
+from flowckpt.stores.objects.keys import AttemptKeys, RunKeys
+
+
+def finish_clearing(bucket: Bucket, keys: RunKeys, last: int, workflow_id: str) -> None:
+    """Remove what a cleared run has.
+
+    Args:
+        bucket: the bucket.
+        keys: the keys of the run.
+        last: the attempt that has the tombstone.
+        workflow_id: the run, for errors.
+    """
+    bucket.create_all([(keys.cleared, lambda: b'{"flowckpt":"cleared"}\n')], workflow_id, "clear")
+    values = [each.key for each in bucket.list(keys.values, workflow_id)]
+    bucket.delete(values, workflow_id, "clear")
+    sweep(bucket, [keys.at(attempt) for attempt in keys.attempts if attempt <= last], workflow_id)
+
+
+def sweep(bucket: Bucket, attempts: list[AttemptKeys], workflow_id: str) -> None:
+    """Remove attempts of a life that has ended, in any state in which an earlier try may have left them.
+
+    Args:
+        bucket: the bucket.
+        attempts: their keys.
+        workflow_id: the run, for errors.
+    """
+    for keys in attempts:
+        listed = [each.key for each in bucket.list(keys.root, workflow_id)]
+        kept = _fences(bucket, [key for key in listed if key.startswith(f"{keys.records}/")], workflow_id)
+        bucket.delete([key for key in listed if key not in kept], workflow_id, "clear")
+
+
+def _fences(bucket: Bucket, records: list[str], workflow_id: str) -> set[str]:
+    """Return the ends that fence a writer which may still be asleep; ends stand behind all records."""
+    kept = set()
+    for key in reversed(records):
+        try:
+            content = unpacked(bucket.get(key, workflow_id) or b"")
+            if not is_end(content):
+                break
+            if end_in(content).kind != RELEASED:
+                kept.add(key)
+        except (InflationError, ValueError, KeyError, TypeError):  # damaged, so it is kept, to be safe
+            kept.add(key)
+    return kept

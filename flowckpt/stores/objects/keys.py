@@ -1,0 +1,163 @@
+"""The keys of a store's objects; the only way from an id to a key.
+
+::
+
+    flowckpt.json                                       the mark of the store: is the condition of a put honoured here?
+    runs/RUN/000001.000000000002/records/000000000000   attempt 2 of the run: its claim
+                                         000000000001   its first record
+                                         000000000002   …, and its end
+                                 bundles/000000000000-000000000063   64 of them once more, in one object
+                                 alive                  overwritten now and then while its owner lives
+    runs/RUN/000001.values/SHA256                       large values
+    runs/RUN/000001.cleared                             the run was cleared; what comes next has the number 000002
+
+The numbers have a fixed width, so the order of keys is that of numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import attrs
+
+from flowckpt.stores.file.names import run_directory
+
+RUNS = "runs"
+MARK = "flowckpt.json"
+MOST = 10**12 - 1
+"""The highest number that an attempt or a record can have."""
+
+_ATTEMPT = re.compile(r"([0-9]{6})\.([0-9]{12})")
+_CLEARED = re.compile(r"([0-9]{6})\.cleared")
+_NUMBER = re.compile(r"[0-9]{12}")
+_NUMBERS = re.compile(r"([0-9]{12})-([0-9]{12})")
+
+
+def run_key(workflow_id: str) -> str:
+    """Return the key under which all of a run lies.
+
+    Args:
+        workflow_id: any text; what is no plain name is hashed.
+    """
+    return f"{RUNS}/{run_directory(workflow_id)}"
+
+
+@attrs.frozen
+class AttemptKeys:
+    """The keys of one attempt.
+
+    Attributes:
+        run: the key of its run.
+        life: how often the run was begun: 1, and one more after each time that it was cleared.
+        attempt: the attempt.
+    """
+
+    run: str
+    life: int
+    attempt: int
+
+    @property
+    def root(self) -> str:
+        """The key under which all of it lies."""
+        return f"{self.run}/{self.life:06d}.{self.attempt:012d}"
+
+    @property
+    def records(self) -> str:
+        """The key of its records."""
+        return f"{self.root}/records"
+
+    @property
+    def bundles(self) -> str:
+        """The key of its bundles."""
+        return f"{self.root}/bundles"
+
+    @property
+    def alive(self) -> str:
+        """The key of the sign of life."""
+        return f"{self.root}/alive"
+
+    def record(self, number: int) -> str:
+        """Return the key of a record; 0 is the claim."""
+        return f"{self.records}/{number:012d}"
+
+    def bundle(self, first: int, last: int) -> str:
+        """Return the key of a bundle, by its first and its last record."""
+        return f"{self.bundles}/{first:012d}-{last:012d}"
+
+
+@attrs.frozen
+class RunKeys:
+    """What the keys directly under a run say.
+
+    Attributes:
+        run: the key of the run.
+        life: the life that it is in, or that is to begin.
+        attempts: the attempts of that life, ascending; those of former lives are gone.
+        former: attempts of former lives, of which at most their ends are left.
+    """
+
+    run: str
+    life: int = 1
+    attempts: tuple[int, ...] = ()
+    former: tuple[AttemptKeys, ...] = ()
+
+    def at(self, attempt: int) -> AttemptKeys:
+        """Return the keys of an attempt of this life."""
+        return AttemptKeys(self.run, self.life, attempt)
+
+    def value(self, digest: str) -> str:
+        """Return the key of a large value."""
+        return f"{self.values}/{digest}"
+
+    @property
+    def values(self) -> str:
+        """The key of the large values."""
+        return f"{self.run}/{self.life:06d}.values"
+
+    @property
+    def cleared(self) -> str:
+        """The key that says that this life has ended."""
+        return f"{self.run}/{self.life:06d}.cleared"
+
+
+def run_keys(run: str, names: Iterable[str]) -> RunKeys:
+    """Return what the names under a run say.
+
+    Args:
+        run: the key of the run.
+        names: the first parts of all keys under it.
+    """
+    attempts: dict[int, set[int]] = {}
+    cleared: set[int] = set()
+    for name in names:
+        if found := _ATTEMPT.fullmatch(name):
+            attempts.setdefault(int(found[1]), set()).add(int(found[2]))
+        elif found := _CLEARED.fullmatch(name):
+            cleared.add(int(found[1]))
+    if not attempts and not cleared:
+        return RunKeys(run)
+    last = max([*attempts, *cleared])
+    life = last + (last in cleared)
+    former = [AttemptKeys(run, each, attempt) for each in attempts if each != life for attempt in attempts[each]]
+    return RunKeys(run, life, tuple(sorted(attempts.get(life, ()))), tuple(former))
+
+
+def number_in(key: str) -> int | None:
+    """Return the number of a record, or None where the key is of something else.
+
+    Args:
+        key: a key.
+    """
+    name = key.rpartition("/")[2]
+    return int(name) if _NUMBER.fullmatch(name) else None
+
+
+def numbers_in(key: str) -> tuple[int, int] | None:
+    """Return the first and the last number of a bundle, or None where the key is of something else.
+
+    Args:
+        key: a key.
+    """
+    found = _NUMBERS.fullmatch(key.rpartition("/")[2])
+    return (int(found[1]), int(found[2])) if found else None

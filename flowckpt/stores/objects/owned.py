@@ -1,0 +1,234 @@
+"""A run that this process owns: the saves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from datetime import datetime
+from time import monotonic
+from typing import Any
+
+from flowckpt.checkpoint import CheckpointData, History, HistoryView
+from flowckpt.codec import dumps, encode
+from flowckpt.codec.blob import Blob, Fetch
+from flowckpt.codec.checkpoints import encode_head
+from flowckpt.codec.results import Blobs, as_view, encode_time
+from flowckpt.errors import FencedError, ForeignRecordError, SaveConflictError
+from flowckpt.stores.base import refusal_of_field
+from flowckpt.stores.file.image import RunImage
+from flowckpt.stores.objects.bucket import Bucket
+from flowckpt.stores.objects.compression import packed
+from flowckpt.stores.objects.ending import CLEARED, RELEASED, End
+from flowckpt.stores.objects.keys import RunKeys
+from flowckpt.stores.objects.writer import AttemptWriter
+
+
+class OwnedRun:
+    """A run that this process owns: the only thing that writes to it.
+
+    Args:
+        bucket: the bucket.
+        keys: the keys of the run.
+        writer: the writer of the claimed attempt.
+        image: the run as it was read after the claim.
+        token: the random name of this owner.
+        claimed_at: when it claimed the run.
+        fetch: reads large values.
+
+    Attributes:
+        keys: the same.
+        writer: the same.
+        last_sequence: the highest sequence that the run ever had, as this owner knows.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        keys: RunKeys,
+        *,
+        writer: AttemptWriter,
+        image: RunImage,
+        token: str,
+        claimed_at: datetime,
+        fetch: Fetch,
+    ) -> None:
+        self.keys = keys
+        self.writer = writer
+        self.last_sequence = image.last_sequence
+        self._workflow_id = image.workflow_id
+        self._bucket = bucket
+        self._image = image
+        self._token = token
+        self._fetch = fetch
+        self._is_adopted = False
+        self._is_closed = False
+        self._saved: HistoryView = History().view()
+        self._first: CheckpointData | None = None  # of this attempt: later ones hold what differs from it
+        self._last: CheckpointData | None = None  # None where a list must read the run to know its newest
+        self._started_at = image.started_at or claimed_at
+        self._values = {digest for blobs in image.history.blobs.values() for digest in blobs}
+        self._one_at_a_time = threading.Lock()
+        self._alive = threading.Lock()
+
+    def save(self, data: CheckpointData) -> None:
+        """Add a checkpoint with the results that are new in it."""
+        self._check_process()
+        with self._one_at_a_time:
+            self._check_usable()
+            attempt = self.writer.keys.attempt
+            if data.attempt != attempt:
+                raise FencedError(self._workflow_id, attempt=data.attempt, newest_attempt=attempt)
+            if data.sequence <= self.last_sequence:
+                raise SaveConflictError(self._workflow_id, sequence=data.sequence, last_sequence=self.last_sequence)
+            try:
+                view = as_view(data.step_results)
+                head, head_blobs = self._head(data, len(view))
+            except (TypeError, ValueError, RecursionError) as error:
+                raise refusal_of_field(error) from error
+            begin, saved = ([], self._saved) if self._is_adopted else self._beginning(view)
+            if not view.continues(saved):
+                raise ForeignRecordError(
+                    f"the history to be saved for run {self._workflow_id!r} does not continue the one that the store "
+                    "holds",
+                    workflow_id=self._workflow_id,
+                    found=f"{len(saved)} results held, {len(view)} given",
+                )
+            self._save_values(view, len(saved), list(head_blobs.values()))
+            results = b",".join(view.history.encoded_between(len(saved), len(view)))
+            self.writer.append(*begin, b'{"step_results":[%b],%b' % (results, head))
+            self._is_adopted = True
+            self._saved, self.last_sequence, self._last = view, data.sequence, data
+            self._first = self._first or data
+
+    def _head(self, data: CheckpointData, count: int) -> tuple[bytes, Blobs]:
+        """Return the fields of a checkpoint behind its results, and the large values that they name."""
+        head, blobs = encode_head(data, self._first)
+        del head["attempt"]  # the key says it
+        head["results"] = count
+        return dumps(head)[1:-1].encode(), blobs
+
+    def _beginning(self, view: HistoryView) -> tuple[list[bytes], HistoryView]:
+        """Return the line that says which records are continued, and the history there: what the new one shares."""
+        if self.writer.keys.attempt == 1:
+            return [], self._saved
+        shared = self._image.history.view().shared_length(view)
+        cut = self._image.cut_at(sum(count <= shared for count in self._image.counts))
+        document = cut.document()
+        document["adopts"]["last_line"] = ""  # an object is there or it is not: no copy is needed
+        return [dumps(document)[:-1].encode()], view.history.view(cut.results)
+
+    def delete(self, sequences: list[int]) -> None:
+        """Record that checkpoints are deleted; their results stay."""
+        self._check_process()
+        with self._one_at_a_time:
+            self._check_usable()
+            begin: list[bytes] = []
+            saved = self._saved
+            if not self._is_adopted:  # what the owner was told is the newest is what it will go on from
+                live = self._image.checkpoints()
+                begin, saved = self._beginning(self._image.history.view(self._image.counts[live[-1]] if live else 0))
+            self.writer.append(*begin, dumps({"deletes": sequences})[:-1].encode())
+            self._is_adopted, self._saved, self._last = True, saved, None
+
+    def share_from(self, source: RunKeys, sizes: Mapping[str, int]) -> None:
+        """Copy large values of another run within the bucket, as far as they are there."""
+        with self._one_at_a_time:
+            self._check_usable()
+            missing = [digest for digest in sizes if digest not in self._values]
+
+            def copy(digest: str) -> bool:
+                return self._bucket.copy(source.value(digest), self.keys.value(digest), self._workflow_id)
+
+            is_there = self._bucket.each([lambda digest=digest: copy(digest) for digest in missing])  # type: ignore[misc]
+            self._values |= {digest for digest, found in zip(missing, is_there, strict=True) if found}
+
+    def _save_values(self, view: HistoryView, held: int, blobs: list[Blob]) -> None:
+        if view.history.blobs:
+            for index in range(held, len(view)):
+                blobs.extend(view.history.blobs.get(index, {}).values())
+        missing = {blob.digest: blob for blob in blobs if blob.digest not in self._values}
+        if missing:
+            bodies = [
+                (self.keys.value(digest), lambda blob=blob: packed(blob.content()))  # type: ignore[misc]
+                for digest, blob in missing.items()
+            ]
+            self._bucket.create_all(bodies, self._workflow_id, "save")
+            self._values.update(missing)
+        for blob in blobs:
+            blob.settle(self._fetch)
+
+    # --- ends and signs of life ------------------------------------------------------------------------------------
+
+    def give_sign(self, interval: float) -> None:
+        """Overwrite the sign of life, where nothing was written for a while.
+
+        Args:
+            interval: the while, in seconds.
+        """
+        with self._alive:
+            if not self._is_closed and monotonic() - self.writer.wrote_at >= interval:
+                self._bucket.overwrite(self.writer.keys.alive, b"", self._workflow_id, "renew")
+
+    def release(self, now: str) -> None:
+        """Give the run up: the attempt gets its end; a claim under which nothing was recorded leaves no trace."""
+        if not self.writer.is_mine:
+            return
+        with self._one_at_a_time:
+            if not self._close():
+                return
+            if self.writer.has_written:
+                self.writer.end(End(RELEASED, now, self._token, self._summary()))
+            else:
+                keys = self.writer.keys
+                self._bucket.delete([keys.record(0), keys.alive], self._workflow_id, "release")
+
+    def entomb(self, now: str) -> None:
+        """End the attempt with the word that the run is cleared.
+
+        Raises:
+            FencedError: another attempt has begun.
+        """
+        with self._one_at_a_time:
+            self._check_usable()
+            if not self.writer.end(End(CLEARED, now, self._token)):
+                raise FencedError(self._workflow_id, attempt=self.writer.keys.attempt, newest_attempt=None)
+            self._close()
+
+    def close(self) -> None:
+        """Save nothing more."""
+        if self.writer.is_mine:
+            with self._one_at_a_time:
+                self._close()
+
+    def _close(self) -> bool:
+        with self._alive:
+            was_open, self._is_closed = not self._is_closed, True
+        return was_open
+
+    def _summary(self) -> dict[str, Any] | None:
+        """Return how the run stands, for lists; None where the last record does not say so."""
+        data = self._last
+        if data is None or self.writer.is_poisoned:
+            return None
+        return {
+            "workflow_id": self._workflow_id,
+            "workflow_name": data.workflow_name,
+            "status": data.status.value,
+            "attempt": data.attempt,
+            "started_at": encode_time(self._started_at),
+            "updated_at": encode_time(data.saved_at),
+            "steps": len(data.step_results),
+            "metadata": encode(dict(data.metadata)),
+        }
+
+    def _check_process(self) -> None:
+        """Refuse a forked child before it waits for a lock that nobody in it holds."""
+        if not self.writer.is_mine:
+            self.writer.check_usable()
+
+    def _check_usable(self) -> None:
+        if self._is_closed:  # given up or stolen by another task, while this one was on its way here
+            attempt = self.writer.keys.attempt
+            raise FencedError(self._workflow_id, attempt=attempt, newest_attempt=attempt)
+        self.writer.check_usable()
+

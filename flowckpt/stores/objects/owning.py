@@ -1,0 +1,200 @@
+"""The runs in a bucket, to be owned: claimed, saved to, given up, cleared. Synchronous; `store` is its async door."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+
+from flowckpt.checkpoint import CheckpointData
+from flowckpt.clock import Clock, SystemClock
+from flowckpt.codec.results import encode_time
+from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
+from flowckpt.process import ProcessIdentity, current_process
+from flowckpt.stores.base import Lease
+from flowckpt.stores.file.image import RunImage
+from flowckpt.stores.heartbeat import Heartbeat
+from flowckpt.stores.leases import LeaseTimes
+from flowckpt.stores.objects.bucket import Bucket
+from flowckpt.stores.objects.claim import Claimed, Claimer, give_up, look
+from flowckpt.stores.objects.clearing import finish_clearing, sweep
+from flowckpt.stores.objects.keys import RunKeys
+from flowckpt.stores.objects.owned import OwnedRun
+from flowckpt.stores.objects.probe import check_conditions
+from flowckpt.stores.objects.reading import ReadableRuns, RunRead
+from flowckpt.stores.objects.writer import AttemptWriter
+
+
+class ObjectRuns(ReadableRuns):
+    """The runs in a bucket, and those among them that this process owns.
+
+    Args:
+        bucket: the bucket.
+        lease_seconds: how long a run stays owned without a sign of life of its owner.
+        clock: the time, for people, and for the leases that are shown.
+        process: tells which process this is, for tests.
+
+    Attributes:
+        owned: the runs that this process owns.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        *,
+        lease_seconds: float,
+        clock: Clock | None = None,
+        process: Callable[[], ProcessIdentity] = current_process,
+    ) -> None:
+        super().__init__(bucket, clock or SystemClock())
+        self.owned: dict[str, OwnedRun] = {}
+        self._times = LeaseTimes(lease_seconds)
+        self._process = process
+        self._heartbeat = Heartbeat(self.renew_leases, self._times.interval)
+        self._is_probed = False
+        self._probing = threading.Lock()
+
+    def close(self) -> None:
+        """Give up every run that this process owns."""
+        for workflow_id in list(self.owned):
+            self.release(workflow_id)
+        self._heartbeat.stop()
+
+    def save(self, workflow_id: str, data: CheckpointData) -> None:
+        """Create the object of a checkpoint with its new results."""
+        owned = self.owned.get(workflow_id)
+        if owned is None:
+            owned = self._own_for(workflow_id, data.attempt)
+        owned.save(data)
+
+    def _own_for(self, workflow_id: str, attempt: int) -> OwnedRun:
+        """Claim a run for a caller that saves without having acquired it."""
+        lease = self.acquire(workflow_id, steal=False, at_least=attempt)
+        if lease.attempt != attempt:
+            self.release(workflow_id)
+            raise FencedError(workflow_id, attempt=attempt, newest_attempt=lease.attempt - 1)
+        return self.owned[workflow_id]
+
+    def acquire(self, workflow_id: str, *, steal: bool, at_least: int = 1) -> Lease:
+        """Claim the run's next attempt, then read the run."""
+        mine = self.owned.get(workflow_id)
+        if mine is not None and not steal:
+            raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.bucket}")
+        claimed = self._claim(workflow_id, steal=steal, at_least=at_least)
+        if mine is not None:
+            self.owned.pop(workflow_id).close()
+        try:
+            found = self.read(workflow_id, keys=claimed.keys)
+            latest = found.latest()
+        except BaseException:
+            give_up(self.bucket, claimed.keys.at(claimed.attempt), workflow_id)
+            raise
+        self.owned[workflow_id] = self._owned(claimed, found)
+        self._heartbeat.start()
+        return Lease(workflow_id, claimed.attempt, latest, found.image.last_sequence)
+
+    def _claim(self, workflow_id: str, *, steal: bool, at_least: int = 1) -> Claimed:
+        with self._probing:
+            if not self._is_probed:
+                check_conditions(self.bucket)
+                self._is_probed = True
+        now = self._clock.now()
+        claimer = Claimer(workflow_id, self._process(), self._times.seconds, now, at_least=at_least, steal=steal)
+        return claimer.claim(self.bucket)
+
+    def _owned(self, claimed: Claimed, found: RunRead) -> OwnedRun:
+        keys, workflow_id = claimed.keys, found.image.workflow_id
+        writer = AttemptWriter(
+            self.bucket,
+            keys.at(claimed.attempt),
+            workflow_id=workflow_id,
+            claim=claimed.line,
+            digest=claimed.digest,
+            newest_attempt=lambda: self._newest_attempt(workflow_id, keys),
+        )
+        return OwnedRun(
+            self.bucket,
+            keys,
+            writer=writer,
+            image=found.image,
+            token=claimed.token,
+            claimed_at=claimed.at,
+            fetch=found.fetch,
+        )
+
+    def _newest_attempt(self, workflow_id: str, keys: RunKeys) -> int | None:
+        """Return the newest attempt of a run; None where the life that is meant has ended."""
+        found = look(self.bucket, workflow_id)
+        return found.attempts[-1] if found.life == keys.life and found.attempts else None
+
+    def renew_leases(self) -> bool:
+        """Give signs of life for all owned runs; tell whether there are any."""
+        owned = [each for each in list(self.owned.values()) if each.writer.is_mine]
+        failure: CheckpointStorageError | None = None
+        for each in owned:
+            try:
+                each.give_sign(self._times.interval)
+            except CheckpointStorageError as error:  # the others may be in other hands soon, too
+                failure = error
+        if failure is not None:
+            raise failure
+        return bool(owned)
+
+    def share(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
+        """Let an owned run have large values of another, copied by the server."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None:
+            owned.share_from(look(self.bucket, source_id), sizes)
+
+    def release(self, workflow_id: str) -> None:
+        """Give a run up."""
+        owned = self.owned.pop(workflow_id, None)
+        if owned is not None:
+            owned.release(encode_time(self._clock.now()))
+
+    def clear(self, workflow_id: str) -> None:
+        """Remove a run, behind a tombstone."""
+        keys = look(self.bucket, workflow_id)
+        if keys.attempts:
+            self._entomb(workflow_id)
+        sweep(self.bucket, list(keys.former), workflow_id)
+
+    def _entomb(self, workflow_id: str) -> None:
+        owned = self.owned.get(workflow_id)
+        if owned is None or not owned.writer.is_mine:
+            claimed = self._claim(workflow_id, steal=False)
+            owned = self._owned(claimed, RunRead(claimed.keys, RunImage(workflow_id), self._fetch(workflow_id, claimed.keys)))
+        now = encode_time(self._clock.now())
+        try:
+            owned.entomb(now)
+        except FencedError as error:
+            holder = self.owner(workflow_id)
+            raise RunLockedError(workflow_id, holder=str(holder or "another process")) from error
+        except BaseException:
+            if workflow_id not in self.owned:
+                with contextlib.suppress(CheckpointStorageError):
+                    owned.release(now)
+            raise
+        self.owned.pop(workflow_id, None)
+        found = look(self.bucket, workflow_id)
+        if found.life == owned.keys.life:
+            finish_clearing(self.bucket, found, owned.writer.keys.attempt, workflow_id)
+
+    def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
+        """Delete the checkpoints of an id."""
+        is_mine = workflow_id in self.owned
+        if not self._sequences(workflow_id, checkpoint_id):
+            return False
+        if not is_mine:
+            self.acquire(workflow_id, steal=False)
+        try:
+            doomed = self._sequences(workflow_id, checkpoint_id)
+            if doomed:
+                self.owned[workflow_id].delete(doomed)
+        finally:
+            if not is_mine:
+                self.release(workflow_id)
+        return bool(doomed)
+
+    def _sequences(self, workflow_id: str, checkpoint_id: str) -> list[int]:
+        return [ref.sequence for ref in self.references(workflow_id) if ref.checkpoint_id == checkpoint_id]

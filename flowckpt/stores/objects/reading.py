@@ -1,0 +1,233 @@
+"""What can be asked of the runs in a bucket, without owning them and without writing anything."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from hashlib import sha256
+from typing import TypeVar
+
+import attrs
+
+from flowckpt.checkpoint import CheckpointData
+from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+from flowckpt.clock import Clock
+from flowckpt.codec.blob import Fetch
+from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, FlowckptError
+from flowckpt.stores.base import Finding
+from flowckpt.stores.file.image import RunImage, read_run
+from flowckpt.stores.objects.attempt import ChangedMeanwhileError, Content, corrupt, read_attempt, tail_of
+from flowckpt.stores.objects.bucket import Bucket
+from flowckpt.stores.objects.claim import look
+from flowckpt.stores.objects.compression import InflationError, unpacked
+from flowckpt.stores.objects.holding import holder_of
+from flowckpt.stores.objects.keys import RunKeys, run_key
+from flowckpt.stores.objects.listing import has_records, listed_runs, run_id_in, run_info
+
+T = TypeVar("T")
+_PATIENCE = 100
+_log = logging.getLogger("flowckpt")
+
+
+@attrs.frozen
+class RunRead:
+    """A run, read.
+
+    Attributes:
+        keys: its keys.
+        image: what it is.
+        fetch: reads its large values.
+    """
+
+    keys: RunKeys
+    image: RunImage
+    fetch: Fetch
+
+    def latest(self) -> CheckpointData | None:
+        """Return the newest checkpoint."""
+        found = self.image.checkpoints()
+        return self.image.data(found[-1], self.fetch) if found else None
+
+
+class ReadableRuns:
+    """The runs in a bucket, to be read.
+
+    Args:
+        bucket: the bucket.
+        clock: the time, by which leases of other machines are shown.
+    """
+
+    def __init__(self, bucket: Bucket, clock: Clock) -> None:
+        self.bucket = bucket
+        self._clock = clock
+
+    def read(
+        self, workflow_id: str, *, keys: RunKeys | None = None, below: int | None = None, with_bundles: bool = True
+    ) -> RunRead:
+        """Read a run, or its attempts below a number; one that is cleared or that has no objects is empty.
+
+        Args:
+            workflow_id: the run.
+            keys: its keys, where they are known and do not change.
+            below: read it as it was before this attempt.
+            with_bundles: whether to read bundles in place of the records in them.
+        """
+
+        def read_once() -> RunRead:
+            found = keys or look(self.bucket, workflow_id)
+            fetch = self._fetch(workflow_id, found)
+            return RunRead(found, self._image(workflow_id, found, below, fetch, with_bundles=with_bundles), fetch)
+
+        return self._steadily(workflow_id, "read", read_once)
+
+    def _image(
+        self, workflow_id: str, keys: RunKeys, below: int | None, fetch: Fetch, *, with_bundles: bool
+    ) -> RunImage:
+        read: dict[int, Content] = {}
+
+        def content_of(number: int) -> Content:
+            if number not in read:
+                read[number] = read_attempt(self.bucket, keys.at(number), workflow_id, with_bundles=with_bundles)
+            return read[number]
+
+        numbers = [number for number in keys.attempts if below is None or number < below]
+        if keys.attempts and content_of(keys.attempts[-1]).is_cleared:
+            return RunImage(workflow_id, is_cleared=True)
+        while numbers and not content_of(numbers[-1]).is_begun:
+            numbers.pop()
+        place = lambda number: keys.at(number).root  # noqa: E731
+        image = read_run(workflow_id, numbers, lambda number: content_of(number).text, fetch, place=place)
+        for notice in image.notices:  # a file may be torn; an object is whole or damaged
+            raise corrupt(notice.partition(":")[0], workflow_id, "a record does not match its checksum")
+        return image
+
+    def latest(self, workflow_id: str) -> CheckpointData | None:
+        """Return the newest checkpoint of a run."""
+        return self.read(workflow_id).latest()
+
+    def latest_of_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
+        """Return the last checkpoint of an attempt, as the attempt left it."""
+        latest = self.read(workflow_id, below=attempt + 1).latest()
+        return latest if latest is not None and latest.attempt == attempt else None
+
+    def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
+        """Return the newest checkpoint of an id."""
+        found = self.read(workflow_id)
+        image = found.image
+        if not image.records:
+            raise CheckpointNotFoundError(workflow_id)
+        for index in reversed(image.checkpoints()):
+            if image.records[index].head["checkpoint_id"] == checkpoint_id:
+                return image.data(index, found.fetch)
+        raise CheckpointNotFoundError(workflow_id, checkpoint_id)
+
+    def references(self, workflow_id: str) -> list[CheckpointRef]:
+        """Return the checkpoints of a run, newest first."""
+        image = self.read(workflow_id).image
+        return [image.reference(index) for index in reversed(image.checkpoints())]
+
+    def references_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
+        """Return the checkpoints of an attempt, oldest first, as the attempt left them."""
+        image = self.read(workflow_id, below=attempt + 1).image
+        return [image.reference(index) for index in image.checkpoints() if image.records[index].segment == attempt]
+
+    def owner(self, workflow_id: str) -> Owner | None:
+        """Return who owns a run and is alive."""
+
+        def look_once() -> Owner | None:
+            keys = look(self.bucket, workflow_id)
+            return self._owner_at(workflow_id, keys) if keys.attempts else None
+
+        return self._steadily(workflow_id, "read", look_once)
+
+    def _owner_at(self, workflow_id: str, keys: RunKeys) -> Owner | None:
+        newest = keys.at(keys.attempts[-1])
+        holder = holder_of(self.bucket, newest, tail_of(self.bucket, newest, workflow_id), workflow_id)
+        return holder.owner if holder is not None and holder.holds(self._clock.now()) else None
+
+    def list_runs(self) -> list[RunInfo]:
+        """Return the runs, the one started last first; a damaged one is told to the log."""
+        runs = listed_runs(self.bucket)
+        found = [info for info in self.bucket.each([lambda run=run: self._listed(run) for run in runs]) if info]  # type: ignore[misc]
+        return sorted(found, key=lambda info: info.started_at, reverse=True)
+
+    def _listed(self, run: str) -> RunInfo | None:
+        try:
+            return self._info(run)
+        except (FlowckptError, ValueError, LookupError, TypeError) as error:
+            _log.warning("%s in %s is left out of the list: %s ('flowckpt check' says more)", run, self.bucket, error)
+            return None
+
+    def describe(self, workflow_id: str) -> RunInfo | None:
+        """Return one run as the list shows it; None where there is none."""
+        return self._info(run_key(workflow_id))
+
+    def _info(self, run: str) -> RunInfo | None:
+        return self._steadily(run, "list", lambda: run_info(self.bucket, run, self._clock.now(), self.latest))
+
+    def check(self, workflow_id: str | None) -> list[Finding]:
+        """Verify one run or all of them."""
+        if workflow_id is not None:
+            findings = self._check_run(workflow_id)
+            if not findings:
+                raise CheckpointNotFoundError(workflow_id)
+            return findings
+        findings = []
+        for run in listed_runs(self.bucket):
+            workflow_id = run_id_in(self.bucket, run)
+            if workflow_id is not None:
+                findings += self._check_run(workflow_id)
+            elif has_records(self.bucket, run):
+                findings.append(Finding(run, "corrupt", "no claim says whose run it is"))
+        return findings
+
+    def _check_run(self, workflow_id: str) -> list[Finding]:
+        try:
+            found = self.read(workflow_id, with_bundles=False)
+            image = found.image
+            if image.is_cleared or not found.keys.attempts:
+                return []
+            for below in [*found.keys.attempts[1:], None]:  # as each attempt left it, and by way of the bundles
+                read = self.read(workflow_id, below=below)
+                for index in read.image.checkpoints():
+                    read.image.data(index, read.fetch)
+            for blobs in image.history.blobs.values():
+                for blob in blobs.values():
+                    blob.content()
+        except FlowckptError as error:
+            return [Finding(workflow_id, "corrupt", error.message)]
+        if not image.newest:
+            return []
+        count, steps = len(image.checkpoints()), len(image.history.results)
+        return [Finding(workflow_id, "ok", f"{count} checkpoints, {steps} results")]
+
+    def _fetch(self, workflow_id: str, keys: RunKeys) -> Fetch:
+        def fetch(digest: str, size: int) -> bytes:
+            key = keys.value(digest)
+            body = self.bucket.get(key, workflow_id)
+            if body is None:
+                if look(self.bucket, workflow_id).life != keys.life:
+                    raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
+                raise corrupt(key, workflow_id, "a large value is missing")
+            try:
+                content = unpacked(body, size)
+            except InflationError as error:
+                raise corrupt(key, workflow_id, f"a large value cannot be read: {error}") from error
+            if len(content) != size or sha256(content).hexdigest() != digest:
+                raise corrupt(key, workflow_id, "a large value does not match its digest")
+            return content
+
+        return fetch
+
+    def _steadily(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
+        """Do work again where objects vanished under it: the run was cleared, or a claim given up, meanwhile."""
+        for _ in range(_PATIENCE):
+            try:
+                return work()
+            except ChangedMeanwhileError:
+                continue
+        raise CheckpointStorageError(
+            f"run {workflow_id!r} changes faster than it could be read: an object is listed, and is not there",
+            workflow_id=workflow_id,
+            operation=operation,
+        )

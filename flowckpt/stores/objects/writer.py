@@ -1,0 +1,160 @@
+"""The writer of one attempt: each record is created at the next number, and only where there is nothing.
+
+That is the fence. Whoever takes the run over puts an end at our next number first; then our create finds it taken, and
+nothing is acknowledged. A save is one request, and the check is in the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from time import monotonic
+
+from flowckpt.errors import CheckpointStorageError, FencedError
+from flowckpt.stores.file.line import seal
+from flowckpt.stores.objects.bucket import Bucket
+from flowckpt.stores.objects.compression import packed, unpacked
+from flowckpt.stores.objects.ending import End, is_end
+from flowckpt.stores.objects.keys import AttemptKeys
+
+BUNDLE = 64
+"""So many records are put together into one object more, for a quick resume."""
+_LARGEST_BUNDLE = 4 * 1024 * 1024
+
+_log = logging.getLogger("flowckpt")
+
+
+class AttemptWriter:
+    """Creates the records of one attempt.
+
+    Args:
+        bucket: the bucket.
+        keys: the keys of the attempt.
+        workflow_id: the run.
+        claim: the line of the claim.
+        digest: its digest.
+        newest_attempt: tells which attempt is the newest; None where the run was cleared.
+
+    Attributes:
+        keys: the same.
+        is_poisoned: whether a save failed so that nothing more may be written.
+        has_written: whether a record may be there.
+        wrote_at: when something was last written, by a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        keys: AttemptKeys,
+        *,
+        workflow_id: str,
+        claim: bytes,
+        digest: bytes,
+        newest_attempt: Callable[[], int | None],
+    ) -> None:
+        self.keys = keys
+        self.is_poisoned = False
+        self.has_written = False
+        self.wrote_at = monotonic()
+        self._bucket = bucket
+        self._workflow_id = workflow_id
+        self._digest = digest
+        self._number = 1
+        self._lines = [claim]  # of no bundle yet
+        self._newest_attempt = newest_attempt
+        self._fence: FencedError | None = None
+        self._pid = os.getpid()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process made the writer: a forked child inherits it and may not use it."""
+        return os.getpid() == self._pid
+
+    def append(self, *bodies: bytes) -> None:
+        """Create the next record, or raise. Ask `check_usable` before.
+
+        Args:
+            *bodies: its lines, each a JSON object without its closing brace.
+
+        Raises:
+            FencedError: another attempt has begun, or the run was cleared; nothing is acknowledged.
+            CheckpointStorageError: the request failed; where the outcome is unknown, nothing more may be written.
+        """
+        text, digest = b"", self._digest
+        for body in bodies:
+            line, digest = seal(body, digest)
+            text += line
+        had_written = self.has_written
+        self.is_poisoned = self.has_written = True  # until it is acknowledged: any exception, of whatever kind
+        try:
+            other = self._bucket.create(self.keys.record(self._number), packed(text), self._workflow_id, "save")
+        except CheckpointStorageError as error:
+            if not error.is_outcome_unknown:
+                self.is_poisoned, self.has_written = False, had_written
+            raise
+        self.is_poisoned = False
+        if other is not None:
+            self.has_written = had_written
+            newest = self._newest_attempt()
+            self._fence = FencedError(self._workflow_id, attempt=self.keys.attempt, newest_attempt=newest)
+            raise self._fence
+        self._digest, self.wrote_at = digest, monotonic()
+        self._lines.append(text)
+        self._number += 1
+        if len(self._lines) >= BUNDLE:
+            self._bundle()
+
+    def _bundle(self) -> None:
+        """Put the last records into one object as well. It is a help for readers: without it they read the records."""
+        lines, self._lines = self._lines, []
+        if sum(map(len, lines)) > _LARGEST_BUNDLE:
+            return  # so much is not worth a second upload
+        body = packed(b"".join(lines))
+        try:
+            self._bucket.overwrite(
+                self.keys.bundle(self._number - len(lines), self._number - 1), body, self._workflow_id, "bundle"
+            )
+        except CheckpointStorageError as error:
+            _log.warning("records of run %r were not bundled, so a resume takes longer: %s", self._workflow_id, error)
+
+    def end(self, end: End) -> bool:
+        """Put an end at the next number; tell whether it is there.
+
+        Args:
+            end: the end.
+        """
+        body = packed(end.line())
+        for number in (self._number, self._number + 1):
+            other = self._bucket.create(self.keys.record(number), body, self._workflow_id, "release")
+            if other is None:
+                return True
+            if not self.is_poisoned or is_end(unpacked(other)):
+                break  # else it is the record whose save nobody answered
+        return False
+
+    def check_usable(self) -> None:
+        """Refuse to write from a forked child, after a failure, and after another attempt has begun.
+
+        Raises:
+            FencedError: a save found that this attempt is not the newest.
+            CheckpointStorageError: the writer is another process's, or poisoned.
+        """
+        if not self.is_mine:
+            raise CheckpointStorageError(
+                f"run {self._workflow_id!r} is owned by the process that this one was forked from",
+                workflow_id=self._workflow_id,
+                operation="save",
+                remedy="Save from the parent; start processes with 'spawn' or 'forkserver'.",
+            )
+        if self._fence is not None:
+            newest = self._fence.newest_attempt
+            raise FencedError(self._workflow_id, attempt=self.keys.attempt, newest_attempt=newest) from self._fence
+        if self.is_poisoned:
+            raise CheckpointStorageError(
+                f"an earlier save of run {self._workflow_id!r} failed, so what is in {self._bucket} is unknown",
+                workflow_id=self._workflow_id,
+                operation="save",
+                is_outcome_unknown=True,
+                remedy=f"Nothing more is written by this process. 'flowckpt resume {self._workflow_id}' finds out.",
+            )

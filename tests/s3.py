@@ -1,0 +1,104 @@
+"""An S3 server of the tests' own: moto, in a process, spoken to over HTTP. Its pages are short, so lists are paged.
+
+A test module imports the fixture: `from tests.s3 import s3`. `FLOWCKPT_TEST_S3=http://host:port` names another server
+(with credentials in the environment), in which buckets are made and removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import boto3
+import pytest
+from botocore.config import Config
+
+VARIABLE = "FLOWCKPT_TEST_S3"
+PAGE = 50
+_SLOWEST = 60.0  # seconds
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "none-of-your-business", "AWS_REGION": "us-east-1"}
+
+
+class S3Server:
+    """A server, and what a test needs to make and look into buckets of it by another client than ours."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.client = boto3.client(
+            "s3", endpoint_url=endpoint, region_name="us-east-1", config=Config(s3={"addressing_style": "path"})
+        )
+
+    def make_bucket(self) -> str:
+        name = f"tests-{secrets.token_hex(6)}"
+        self.client.create_bucket(Bucket=name)
+        return name
+
+    def spec(self, bucket: str, prefix: str = "some/where", **options: object) -> str:
+        extra = "".join(f"&{name}={value}" for name, value in options.items())
+        return f"s3://{bucket}/{prefix}?endpoint={self.endpoint}&region=us-east-1{extra}"
+
+    def keys(self, bucket: str) -> list[str]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        return [each["Key"] for page in pages for each in page.get("Contents", [])]
+
+    def read(self, bucket: str, key: str) -> bytes:
+        return self.client.get_object(Bucket=bucket, Key=key)["Body"].read()
+
+    def overwrite(self, bucket: str, key: str, body: bytes) -> None:
+        self.client.put_object(Bucket=bucket, Key=key, Body=body)
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+@contextlib.contextmanager
+def moto():
+    """A server in a process of its own, for the block."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(PAGE)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        await_answer(f"http://127.0.0.1:{port}/", process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+def await_answer(url, process):
+    until = time.monotonic() + _SLOWEST
+    while True:
+        assert process.poll() is None, "the server ended"
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            assert time.monotonic() < until, "the server does not answer"
+            time.sleep(0.05)
+        else:
+            return
+
+
+@pytest.fixture(scope="session")
+def s3():
+    """A server for the whole session, with its credentials in the environment."""
+    with contextlib.ExitStack() as opened, pytest.MonkeyPatch.context() as patch:
+        for name, value in CREDENTIALS.items():
+            if not os.environ.get(VARIABLE):
+                patch.setenv(name, value)
+        yield S3Server(os.environ.get(VARIABLE) or opened.enter_context(moto()))

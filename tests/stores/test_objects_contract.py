@@ -1,0 +1,43 @@
+"""The store in object storage keeps the promises of the port: over S3's real language, in memory, and in a directory."""
+
+from __future__ import annotations
+
+import pytest
+from obstore.store import MemoryStore
+
+from flowckpt.stores import ObjectCheckpointStore, open_store
+from flowckpt.testing.contract import CheckpointStoreContract
+from tests.s3 import s3  # noqa: F401 - a fixture
+
+
+class TestObjectCheckpointStoreInMemory(CheckpointStoreContract):
+    def make_store(self):
+        self.driver = MemoryStore()
+        return ObjectCheckpointStore(self.driver)
+
+    def reopen(self, store):
+        return ObjectCheckpointStore(self.driver)
+
+
+class TestObjectCheckpointStoreInADirectory(CheckpointStoreContract):
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path):
+        self.spec = f"objects+file://{tmp_path / 'store'}?allow_unsafe=true"
+
+    def make_store(self):
+        return open_store(self.spec)
+
+    def reopen(self, store):
+        return open_store(self.spec)
+
+
+class TestObjectCheckpointStoreInS3(CheckpointStoreContract):
+    @pytest.fixture(autouse=True)
+    def place(self, s3):  # noqa: F811
+        self.spec = s3.spec(s3.make_bucket())
+
+    def make_store(self):
+        return open_store(self.spec)
+
+    def reopen(self, store):
+        return open_store(self.spec)
