@@ -1,4 +1,4 @@
-"""One writer a run, among real processes, for the stores in databases; a test module subclasses it."""
+"""One writer a run, among real processes, for the stores with leases; a test module subclasses it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from tests.stores.peers import RUN, elsewhere, error_of, in_fork, peers_on, show
 
 class SqlOwnership:
     """Subclass it with a fixture `spec`: the description of a new, empty store."""
+
+    coarseness = 0.0
+    """How much longer than it says a lease lasts, because the store's clock is so coarse: seconds."""
 
     @pytest.fixture(autouse=True)
     def in_place(self):
@@ -94,7 +97,7 @@ class SqlOwnership:
         try:
             with pytest.raises(RunLockedError, match="another-machine"):
                 store.runs.acquire(RUN, steal=False)
-            time.sleep(1.2)
+            time.sleep(1.2 + self.coarseness)
             assert store.runs.acquire(RUN, steal=False).attempt == 2
             store.runs.save(RUN, checkpoint(2, results("x"), attempt=2, checkpoint_id="new"))
         finally:

@@ -11,10 +11,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from obstore.store import MemoryStore
 
 from flowckpt.checkpoint import Reason
 from flowckpt.errors import FlowckptError
-from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore, SqliteCheckpointStore
+from flowckpt.stores import (
+    FileCheckpointStore,
+    MemoryCheckpointStore,
+    ObjectCheckpointStore,
+    SqliteCheckpointStore,
+)
 from flowckpt.testing.contract import EXACT, checkpoint, results
 from tests.crash.workload import done
 
@@ -35,6 +41,7 @@ class Agreement(RuleBasedStateMachine):
             "memory": MemoryCheckpointStore(),
             "file": FileCheckpointStore(self.place / "store"),
             "sqlite": SqliteCheckpointStore(self.place / "store.db"),
+            "objects": ObjectCheckpointStore(MemoryStore()),
         }
         self.histories = {}
         self.leases = {}
