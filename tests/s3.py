@@ -23,7 +23,11 @@ from botocore.config import Config
 VARIABLE = "FLOWCKPT_TEST_S3"
 PAGE = 50
 _SLOWEST = 60.0  # seconds
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "none-of-your-business", "AWS_REGION": "us-east-1"}
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "tests",
+    "AWS_SECRET_ACCESS_KEY": "none-of-your-business",
+    "AWS_REGION": "us-east-1",
+}
 
 
 class S3Server:

@@ -55,6 +55,7 @@ class TestObjectOwnershipInADirectory(ObjectOwnership):
         return f"objects+file://{tmp_path / 'store'}?allow_unsafe=true"
 
 
+@pytest.mark.soak
 class TestObjectOwnershipInS3(ObjectOwnership):
     @pytest.fixture
     def spec(self, s3):  # noqa: F811

@@ -56,7 +56,8 @@ def driver_at(url: str) -> tuple[Any, str]:
         )
     config = {name: options[name] for name in ("endpoint", "region") if name in options}
     try:
-        driver = obstore.store.from_url(
+        from_url: Any = obstore.store.from_url  # its overloads are one a provider
+        driver = from_url(
             f"{parts.scheme}://{parts.netloc}{parts.path}",
             client_options={
                 "connect_timeout": timedelta(seconds=5),
@@ -64,7 +65,7 @@ def driver_at(url: str) -> tuple[Any, str]:
                 "allow_http": _is_without_tls(options),
             },
             retry_config={"max_retries": 0},  # what is tried again, and for how long, is the bucket's business
-            **config,  # type: ignore[arg-type]
+            **config,
         )
     except (BaseError, ValueError) as error:
         detail = str(error).partition("\n")[0]
@@ -96,7 +97,9 @@ def _seconds(options: Mapping[str, str], shown: str) -> float:
 
 
 def _is_without_tls(options: Mapping[str, str]) -> bool:
-    found = options.get("endpoint") or next((os.environ[name] for name in _ENDPOINT_VARIABLES if name in os.environ), "")
+    found = options.get("endpoint") or next(
+        (os.environ[name] for name in _ENDPOINT_VARIABLES if name in os.environ), ""
+    )
     return found.startswith("http://")
 
 

@@ -73,13 +73,13 @@ def list_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> Shelf:
         keys: the keys of the attempt.
         workflow_id: the run, for errors.
     """
-    listed = bucket.list(keys.root, workflow_id, most=PAGE)
+    listed = bucket.objects(keys.root, workflow_id, most=PAGE)
     if len(listed) < PAGE:
         return shelf_of(keys, listed)
     signs = [each for each in listed if each.key == keys.alive]
-    bundles = bucket.list(keys.bundles, workflow_id)
+    bundles = bucket.objects(keys.bundles, workflow_id)
     last = numbers_in(bundles[-1].key) if bundles else None
-    rest = bucket.list(keys.records, workflow_id, after=keys.record(last[1]) if last else None)
+    rest = bucket.objects(keys.records, workflow_id, after=keys.record(last[1]) if last else None)
     return shelf_of(keys, [*signs, *bundles, *rest])
 
 
@@ -160,7 +160,7 @@ def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bu
     if with_bundles:
         shelf = list_attempt(bucket, keys, workflow_id)
     else:
-        shelf = attrs.evolve(shelf_of(keys, bucket.list(keys.records, workflow_id)), bundles=())
+        shelf = attrs.evolve(shelf_of(keys, bucket.objects(keys.records, workflow_id)), bundles=())
     single: list[int] = []
     bundled: dict[int, int] = {}
     taken = 0

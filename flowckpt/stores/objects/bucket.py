@@ -175,7 +175,9 @@ class Bucket:
         """Do several things that wait for this bucket at once; return what came of them, in their order."""
         return _in_parallel(works)
 
-    def list(self, prefix: str, workflow_id: str, *, after: str | None = None, most: int | None = None) -> list[Listed]:
+    def objects(
+        self, prefix: str, workflow_id: str, *, after: str | None = None, most: int | None = None
+    ) -> list[Listed]:
         """Return the objects under a prefix, ordered by key.
 
         Args:

@@ -23,7 +23,7 @@ def finish_clearing(bucket: Bucket, keys: RunKeys, last: int, workflow_id: str) 
         workflow_id: the run, for errors.
     """
     bucket.create_all([(keys.cleared, lambda: b'{"flowckpt":"cleared"}\n')], workflow_id, "clear")
-    values = [each.key for each in bucket.list(keys.values, workflow_id)]
+    values = [each.key for each in bucket.objects(keys.values, workflow_id)]
     bucket.delete(values, workflow_id, "clear")
     sweep(bucket, [keys.at(attempt) for attempt in keys.attempts if attempt <= last], workflow_id)
 
@@ -37,7 +37,7 @@ def sweep(bucket: Bucket, attempts: list[AttemptKeys], workflow_id: str) -> None
         workflow_id: the run, for errors.
     """
     for keys in attempts:
-        listed = [each.key for each in bucket.list(keys.root, workflow_id)]
+        listed = [each.key for each in bucket.objects(keys.root, workflow_id)]
         kept = _fences(bucket, [key for key in listed if key.startswith(f"{keys.records}/")], workflow_id)
         bucket.delete([key for key in listed if key not in kept], workflow_id, "clear")
 

@@ -149,7 +149,7 @@ class OwnedRun:
         missing = {blob.digest: blob for blob in blobs if blob.digest not in self._values}
         if missing:
             bodies = [
-                (self.keys.value(digest), lambda blob=blob: packed(blob.content()))  # type: ignore[misc]
+                (self.keys.value(digest), lambda blob=blob: packed(blob.content()))
                 for digest, blob in missing.items()
             ]
             self._bucket.create_all(bodies, self._workflow_id, "save")
@@ -231,4 +231,3 @@ class OwnedRun:
             attempt = self.writer.keys.attempt
             raise FencedError(self._workflow_id, attempt=attempt, newest_attempt=attempt)
         self.writer.check_usable()
-

@@ -163,7 +163,9 @@ class ObjectRuns(ReadableRuns):
         owned = self.owned.get(workflow_id)
         if owned is None or not owned.writer.is_mine:
             claimed = self._claim(workflow_id, steal=False)
-            owned = self._owned(claimed, RunRead(claimed.keys, RunImage(workflow_id), self._fetch(workflow_id, claimed.keys)))
+            owned = self._owned(
+                claimed, RunRead(claimed.keys, RunImage(workflow_id), self._fetch(workflow_id, claimed.keys))
+            )
         now = encode_time(self._clock.now())
         try:
             owned.entomb(now)

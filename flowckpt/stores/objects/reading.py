@@ -26,6 +26,7 @@ from flowckpt.stores.objects.listing import has_records, listed_runs, run_id_in,
 
 T = TypeVar("T")
 _PATIENCE = 100
+_AT_ONCE = 16
 _log = logging.getLogger("flowckpt")
 
 
@@ -84,13 +85,20 @@ class ReadableRuns:
         self, workflow_id: str, keys: RunKeys, below: int | None, fetch: Fetch, *, with_bundles: bool
     ) -> RunImage:
         read: dict[int, Content] = {}
+        numbers = [number for number in keys.attempts if below is None or number < below]
+
+        def read_one(number: int) -> Content:
+            return read_attempt(self.bucket, keys.at(number), workflow_id, with_bundles=with_bundles)
 
         def content_of(number: int) -> Content:
+            """Return an attempt, and read some below it in the same go: most runs continue one after the other."""
             if number not in read:
-                read[number] = read_attempt(self.bucket, keys.at(number), workflow_id, with_bundles=with_bundles)
+                lower = [each for each in keys.attempts if each <= number and each not in read]
+                batch = lower[-min(len(read) + 1, _AT_ONCE) :]
+                found = self.bucket.each([lambda each=each: read_one(each) for each in batch])  # type: ignore[misc]
+                read.update(zip(batch, found, strict=True))
             return read[number]
 
-        numbers = [number for number in keys.attempts if below is None or number < below]
         if keys.attempts and content_of(keys.attempts[-1]).is_cleared:
             return RunImage(workflow_id, is_cleared=True)
         while numbers and not content_of(numbers[-1]).is_begun:
