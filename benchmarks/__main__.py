@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from benchmarks import evidence, processes, sql, steps
+from benchmarks import evidence, objects, processes, sql, steps
 from benchmarks.figure import Figure
 
 
@@ -43,6 +43,7 @@ def _groups(directory: Path, *, is_smoke: bool) -> dict[str, Callable[[], list[F
     return {
         "durable step": lambda: steps.durable_step(directory, few, rounds),
         "sql": lambda: [*sql.sqlite_step(directory, few, rounds), *sql.postgres_step(few, rounds)],
+        "object": lambda: objects.object_step(few // 5, min(rounds, 5)),
         "growth": lambda: steps.growth(directory, many, min(rounds, 3)),
         "light step": lambda: steps.light_step(directory, many // 2, rounds),
         "large outputs": lambda: steps.large_outputs(directory, few // 10, min(rounds, 5)),

@@ -83,7 +83,11 @@ class FaultyProxy:
             time.sleep(TIMEOUT * 1.5)
             hang_up(handler)
         elif fault == "late":  # the client sees its line cut, and the server gets the request all the same
-            self._late.append(threading.Thread(target=self.pass_late, args=(handler.command, handler.path, dict(handler.headers), body)))
+            self._late.append(
+                threading.Thread(
+                    target=self.pass_late, args=(handler.command, handler.path, dict(handler.headers), body)
+                )
+            )
             self._late[-1].start()
             hang_up(handler)
         else:

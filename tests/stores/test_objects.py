@@ -186,7 +186,7 @@ def test_a_run_lies_in_objects_that_people_can_read(store, driver):
     fill(store, 1, first=3, attempt=2)
     second = "runs/run-1/000001.000000000002"
     assert keys(driver) == [
-        "flowckpt.json",
+        "store.json",
         f"{FIRST}/records/000000000000",
         f"{FIRST}/records/000000000001",
         f"{FIRST}/records/000000000002",
@@ -269,7 +269,7 @@ def test_a_byte_that_flips_in_any_object_is_noticed(driver):
     whole = filled(driver)
     store = ObjectCheckpointStore(driver)
     for key in keys(driver):
-        if key == "flowckpt.json" or key.endswith("alive"):
+        if key == "store.json" or key.endswith("alive"):
             continue
         good = content(driver, key)
         for place in {0, 1, len(good) // 3, len(good) // 2, len(good) - 2, len(good) - 1}:
@@ -421,7 +421,7 @@ def test_a_cleared_run_leaves_its_tombstone_and_nothing_else(store, driver):
     store.runs.release(RUN)
     store.runs.clear(RUN)
     assert keys(driver) == [
-        "flowckpt.json",
+        "store.json",
         "runs/run-1/000001.000000000002/records/000000000001",
         "runs/run-1/000001.cleared",
     ]
@@ -571,7 +571,7 @@ def test_credentials_are_shown_nowhere(monkeypatch):
 def test_numbers_beyond_the_names_are_refused_before_anything_is_written(store, driver):
     with pytest.raises(EncodingError):
         store.runs.save(RUN, checkpoint(1, attempt=10**12))
-    assert keys(driver) == ["flowckpt.json"]
+    assert keys(driver) == ["store.json"]
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from obstore.exceptions import (
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>(?:\s*<Message>([^<]*)</Message>)?")
 _NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal")
+_SERVER = re.compile(r"Error performing \w+ (https?://[^/\s]+)")
 _AGAIN = {"408", "425", "429"}
 
 
@@ -83,4 +84,7 @@ def explained(error: Exception) -> tuple[str, str]:
         return said, "Mend the credentials or their rights." if status[1] in ("401", "403") else ""
     if "builder error" in text:
         return "the request could not be made", "For a server without TLS, give the endpoint as 'http://…'."
+    if "HTTP error" in text and (server := _SERVER.search(text)):
+        when = " in time" if "TimedOut" in str(error) else ""
+        return f"{server[1]} did not answer{when}", ""
     return text.partition("\n")[0][:300] or type(error).__name__, ""

@@ -2,7 +2,7 @@
 
 ::
 
-    flowckpt.json                                       the mark of the store: is the condition of a put honoured here?
+    store.json                                          the mark of the store: is the condition of a put honoured here?
     runs/RUN/000001.000000000002/records/000000000000   attempt 2 of the run: its claim
                                          000000000001   its first record
                                          000000000002   …, and its end
@@ -24,7 +24,7 @@ import attrs
 from flowckpt.stores.file.names import run_directory
 
 RUNS = "runs"
-MARK = "flowckpt.json"
+MARK = "store.json"
 MOST = 10**12 - 1
 """The highest number that an attempt or a record can have."""
 

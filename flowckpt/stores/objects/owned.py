@@ -149,8 +149,7 @@ class OwnedRun:
         missing = {blob.digest: blob for blob in blobs if blob.digest not in self._values}
         if missing:
             bodies = [
-                (self.keys.value(digest), lambda blob=blob: packed(blob.content()))
-                for digest, blob in missing.items()
+                (self.keys.value(digest), lambda blob=blob: packed(blob.content())) for digest, blob in missing.items()
             ]
             self._bucket.create_all(bodies, self._workflow_id, "save")
             self._values.update(missing)
