@@ -22,6 +22,7 @@ from flowckpt.errors import (
     EncodingError,
     FencedError,
     FlowckptError,
+    RunLockedError,
     StoreSpecError,
 )
 from flowckpt.process import current_process
@@ -186,13 +187,13 @@ def test_a_run_lies_in_objects_that_people_can_read(store, driver):
     fill(store, 1, first=3, attempt=2)
     second = "runs/run-1/000001.000000000002"
     assert keys(driver) == [
-        "store.json",
         f"{FIRST}/records/000000000000",
         f"{FIRST}/records/000000000001",
         f"{FIRST}/records/000000000002",
         f"{FIRST}/records/000000000003",
         f"{second}/records/000000000000",
         f"{second}/records/000000000001",
+        "store.json",
     ]
     said = [json.loads(content(driver, f"{FIRST}/records/{number:012d}")) for number in range(4)]
     assert (said[0]["workflow_id"], said[0]["owner"]["pid"]) == (RUN, os.getpid())
@@ -421,9 +422,9 @@ def test_a_cleared_run_leaves_its_tombstone_and_nothing_else(store, driver):
     store.runs.release(RUN)
     store.runs.clear(RUN)
     assert keys(driver) == [
-        "store.json",
         "runs/run-1/000001.000000000002/records/000000000001",
         "runs/run-1/000001.cleared",
+        "store.json",
     ]
     assert store.runs.list_runs() == store.runs.check(None) == []
     store.runs.clear(RUN)
@@ -473,6 +474,56 @@ def test_an_owner_that_shows_no_sign_of_life_elsewhere_writes_one_when_it_does_n
     store.runs.release(RUN)
     owned.give_sign(0.0)
     assert store.runs.owner(RUN) is None
+
+
+def after_look(monkeypatch, number, act):
+    """Do something after the n-th look of a claimer at the run, and before it does anything else."""
+    looks, true_look = [], claim.look
+
+    def look(bucket, workflow_id):
+        found = true_look(bucket, workflow_id)
+        looks.append(found)
+        if len(looks) == number:
+            act()
+        return found
+
+    monkeypatch.setattr(claim, "look", look)
+
+
+def test_a_claim_that_a_higher_one_has_overtaken_gives_way(store, driver, monkeypatch):
+    fill(store, 1)
+    store.runs.release(RUN)
+    other = ObjectCheckpointStore(driver)
+    after_look(monkeypatch, 1, lambda: other.runs.acquire(RUN, steal=False, at_least=7))
+    with pytest.raises(RunLockedError, match=f"process {os.getpid()} "):
+        store.runs.acquire(RUN, steal=True)
+    assert [key for key in keys(driver) if "000000000002/" in key] == []
+    other.runs.save(RUN, checkpoint(2, results(1, 2), attempt=7))
+    assert shown(store) == [(2, "c2"), (1, "c1")]
+
+
+def test_a_claim_in_a_run_that_is_cleared_meanwhile_begins_anew(store, driver, monkeypatch):
+    fill(store, 2)
+    store.runs.release(RUN)
+    other = ObjectCheckpointStore(driver)
+    after_look(monkeypatch, 1, lambda: other.runs.clear(RUN))
+    lease = store.runs.acquire(RUN, steal=False)
+    assert (lease.attempt, lease.latest) == (1, None)
+    fill(store, 1)
+    assert shown(other) == [(1, "c1")]
+    assert "runs/run-1/000002.000000000001/records/000000000001" in keys(driver)
+    assert [finding.severity for finding in store.runs.check(None)] == ["ok"]
+
+
+def test_a_clear_that_died_at_its_tombstone_is_finished_by_the_next_claim(store, driver, monkeypatch):
+    fill(store, 2)
+    store.runs.release(RUN)
+    monkeypatch.setattr("flowckpt.stores.objects.owning.finish_clearing", lambda *_: None)
+    ObjectCheckpointStore(driver).runs.clear(RUN)
+    assert f"{FIRST}/records/000000000001" in keys(driver)
+    assert shown(store) == store.runs.list_runs() == []
+    assert (store.runs.acquire(RUN, steal=False).attempt, shown(store)) == (1, [])
+    assert f"{FIRST}/records/000000000001" not in keys(driver)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

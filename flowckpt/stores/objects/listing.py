@@ -1,6 +1,6 @@
 """A run in a list: from the end of its newest attempt, where the owner said how it stands; else from a few records.
 
-That takes three requests for a run that was given up, and six for one that is running or has crashed; the runs of a
+That takes three requests for a run that was given up, and up to eight for one that is running or has crashed; the runs of a
 list are asked for sixteen at a time.
 """
 
