@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import attrs
@@ -513,6 +514,29 @@ def test_a_claim_in_a_run_that_is_cleared_meanwhile_begins_anew(store, driver, m
     assert shown(other) == [(1, "c1")]
     assert "runs/run-1/000002.000000000001/records/000000000001" in keys(driver)
     assert [finding.severity for finding in store.runs.check(None)] == ["ok"]
+
+
+def test_an_owner_is_fenced_also_where_the_one_between_died_with_its_claim_alone(store, driver):
+    fill(store, 1)
+    bucket = store.runs.bucket
+    between = claim.Claimer(RUN, current_process(), 30.0, datetime.now(UTC), steal=True)
+    between._create(bucket, claim.look(bucket, RUN), 2)
+    last = ObjectCheckpointStore(driver)
+    assert last.runs.acquire(RUN, steal=True).attempt == 3
+    with pytest.raises(FencedError):
+        store.runs.save(RUN, checkpoint(2, results(1, 2)))
+    assert shown(last) == [(1, "c1")]
+
+
+def test_a_claim_above_a_tombstone_is_none(store, driver, monkeypatch):
+    fill(store, 2)
+    store.runs.release(RUN)
+    other = ObjectCheckpointStore(driver)
+    monkeypatch.setattr("flowckpt.stores.objects.owning.finish_clearing", lambda *_: None)
+    after_look(monkeypatch, 1, lambda: other.runs.clear(RUN))
+    lease = store.runs.acquire(RUN, steal=False, at_least=5)
+    assert (lease.attempt, lease.latest) == (5, None)
+    assert "runs/run-1/000002.000000000005/records/000000000000" in keys(driver)
 
 
 def test_a_clear_that_died_at_its_tombstone_is_finished_by_the_next_claim(store, driver, monkeypatch):
