@@ -33,7 +33,7 @@ from flowckpt.stores.objects import claim, compression
 from flowckpt.stores.objects.attempt import Tail
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.ending import FENCED, End
-from flowckpt.stores.objects.keys import AttemptKeys, run_keys
+from flowckpt.stores.objects.keys import AttemptKeys, number_in, run_keys
 from flowckpt.stores.objects.writer import BUNDLE
 from flowckpt.testing.contract import checkpoint, results
 from tests.faulty_proxy import FaultyProxy
@@ -257,29 +257,33 @@ def test_large_values_of_a_fork_are_copied_by_the_server(watched):
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
-def filled(driver):
+def filled(driver, *, is_released=True):
     store = ObjectCheckpointStore(driver)
     fill(store, 2)
     store.runs.release(RUN)
     store.runs.acquire(RUN, steal=False)
     fill(store, BUNDLE + 2, first=3, attempt=2, output=lambda number: "x" * 70_000 if number == 5 else number)
-    store.runs.release(RUN)
+    if is_released:
+        store.runs.release(RUN)
     return store.runs.latest(RUN)
 
 
-def test_a_byte_that_flips_in_any_object_is_noticed(driver):
-    whole = filled(driver)
+@pytest.mark.parametrize("is_released", [True, False], ids=["ended", "open"])
+def test_a_byte_that_flips_in_any_object_or_is_cut_off_is_noticed(driver, is_released, is_soak):
+    whole = filled(driver, is_released=is_released)
     store = ObjectCheckpointStore(driver)
     for key in keys(driver):
-        if key == "store.json" or key.endswith("alive"):
+        if key == "store.json" or (6 < (number_in(key) or 0) < BUNDLE - 1 and not is_soak):
             continue
         good = content(driver, key)
-        for place in {0, 1, len(good) // 3, len(good) // 2, len(good) - 2, len(good) - 1}:
-            bad = bytearray(good)
+        flipped = [bytearray(good) for _ in range(6)]
+        for bad, place in zip(flipped, (0, 1, len(good) // 3, len(good) // 2, -2, -1), strict=True):
             bad[place] ^= 0x04
+        shorter = [good[:-1], good[:-10], good[:5], b"", good[: len(good) // 2].ljust(len(good), b"\0")]
+        for bad in [*flipped, *shorter]:
             obstore.put(driver, key, bytes(bad))
             (finding,) = store.runs.check(RUN)
-            assert finding.severity == "corrupt", (key, place)
+            assert finding.severity == "corrupt", (key, bad)
             try:
                 found = store.runs.latest(RUN)
                 assert found == whole

@@ -190,6 +190,8 @@ def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bu
             what = "it is missing, and later ones are there" if end is None else "it stands behind the end"
             raise corrupt(place, workflow_id, what)
         else:
+            if content[-1:] != b"\n":
+                raise corrupt(keys.record(number), workflow_id, "it is not whole")
             parts.append(content)
             taken += 1
     return Content(b"".join(parts), taken, end)

@@ -20,6 +20,7 @@ from flowckpt.stores.objects.attempt import ChangedMeanwhileError, Content, corr
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import look
 from flowckpt.stores.objects.compression import InflationError, unpacked
+from flowckpt.stores.objects.ending import CLEARED
 from flowckpt.stores.objects.holding import holder_of
 from flowckpt.stores.objects.keys import RunKeys, run_key
 from flowckpt.stores.objects.listing import has_records, listed_runs, run_id_in, run_info
@@ -44,9 +45,10 @@ class RunRead:
     image: RunImage
     fetch: Fetch
 
-    def latest(self) -> CheckpointData | None:
-        """Return the newest checkpoint."""
-        found = self.image.checkpoints()
+    def latest(self, attempt: int | None = None) -> CheckpointData | None:
+        """Return the newest checkpoint, of all or of those that an attempt saved."""
+        image = self.image
+        found = [index for index in image.checkpoints() if attempt in (None, image.records[index].segment)]
         return self.image.data(found[-1], self.fetch) if found else None
 
 
@@ -109,14 +111,23 @@ class ReadableRuns:
             raise corrupt(notice.partition(":")[0], workflow_id, "a record does not match its checksum")
         return image
 
-    def latest(self, workflow_id: str) -> CheckpointData | None:
-        """Return the newest checkpoint of a run."""
-        return self.read(workflow_id).latest()
+    def latest(self, workflow_id: str, attempt: int | None = None) -> CheckpointData | None:
+        """Return the newest checkpoint of a run, of all or of those that an attempt saved."""
+        return self.read(workflow_id).latest(attempt)
 
     def latest_of_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
         """Return the last checkpoint of an attempt, as the attempt left it."""
-        latest = self.read(workflow_id, below=attempt + 1).latest()
+        latest = self._left_by(workflow_id, attempt).latest()
         return latest if latest is not None and latest.attempt == attempt else None
+
+    def _left_by(self, workflow_id: str, attempt: int) -> RunRead:
+        """Read a run as an attempt left it, but for the checkpoints that later ones deleted."""
+        now = self.read(workflow_id)
+        if now.image.records and now.image.records[-1].segment == attempt:
+            return now
+        then = self.read(workflow_id, below=attempt + 1)
+        then.image.forget_deleted(now.image)
+        return then
 
     def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
         """Return the newest checkpoint of an id."""
@@ -131,13 +142,26 @@ class ReadableRuns:
 
     def references(self, workflow_id: str) -> list[CheckpointRef]:
         """Return the checkpoints of a run, newest first."""
-        image = self.read(workflow_id).image
-        return [image.reference(index) for index in reversed(image.checkpoints())]
+        return self.read(workflow_id).image.references()[::-1]
+
+    def attempts(self, workflow_id: str) -> list[int]:
+        """Return the numbers of the attempts that wrote something, ascending."""
+        keys = look(self.bucket, workflow_id)
+        asked = [lambda number=number: tail_of(self.bucket, keys.at(number), workflow_id) for number in keys.attempts]
+        tails = list(self.bucket.each(asked))
+        if tails and (end := tails[-1].end) is not None and end.kind == CLEARED:
+            return []
+        return [number for number, tail in zip(keys.attempts, tails, strict=True) if tail.is_begun]
 
     def references_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first, as the attempt left them."""
-        image = self.read(workflow_id, below=attempt + 1).image
-        return [image.reference(index) for index in image.checkpoints() if image.records[index].segment == attempt]
+        return [each for each in self._left_by(workflow_id, attempt).image.references() if each.attempt == attempt]
+
+    def data_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
+        """Return the checkpoints of an attempt whole, oldest first, without those that were deleted since."""
+        found = self._left_by(workflow_id, attempt)
+        image = found.image
+        return [image.data(i, found.fetch) for i in image.checkpoints() if image.records[i].segment == attempt]
 
     def owner(self, workflow_id: str) -> Owner | None:
         """Return who owns a run and is alive."""

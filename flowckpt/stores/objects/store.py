@@ -13,12 +13,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowckpt.blocking import may_block, run_blocking
+from flowckpt.checkpoint.selection import Selection
+from flowckpt.stores.figures import added_up
 from flowckpt.stores.objects.address import driver_at
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.owning import ObjectRuns
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData
+    from flowckpt.checkpoint import CheckpointData, Reason
+    from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.clock import Clock
     from flowckpt.stores.base import Finding, Lease
@@ -67,17 +70,28 @@ class ObjectCheckpointStore:
         """Return the newest checkpoint of that id; see `CheckpointStore.load`."""
         return await run_blocking(lambda: self.runs.load(workflow_id, checkpoint_id))
 
-    async def load_latest(self, workflow_id: str) -> CheckpointData | None:
-        """Return the newest checkpoint; see `CheckpointStore.load_latest`."""
-        return await run_blocking(lambda: self.runs.latest(workflow_id))
+    async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
+        """Return the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""
+        if attempt is not None:
+            attempt = Selection(attempt=attempt).attempt
+        return await run_blocking(lambda: self.runs.latest(workflow_id, attempt))
 
     async def clear(self, workflow_id: str) -> None:
         """Remove the run, behind a tombstone; see `CheckpointStore.clear`."""
         await run_blocking(lambda: self.runs.clear(workflow_id))
 
-    async def list_checkpoints(self, workflow_id: str) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints, newest first; see `CheckpointStore.list_checkpoints`."""
-        return await run_blocking(lambda: self.runs.references(workflow_id))
+    async def list_checkpoints(
+        self,
+        workflow_id: str,
+        *,
+        attempt: int | None = None,
+        reason: Reason | str | None = None,
+        verified: bool | None = None,
+        limit: int | None = None,
+    ) -> Sequence[CheckpointRef]:
+        """Return the run's checkpoints, newest first; see `FiltersCheckpoints.list_checkpoints`."""
+        wanted = Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
+        return await run_blocking(lambda: wanted.of(self.runs.references(workflow_id)))
 
     # --- abilities -------------------------------------------------------------------------------------------------
 
@@ -112,6 +126,18 @@ class ObjectCheckpointStore:
     async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first; see `ListsAttempts`."""
         return await run_blocking(lambda: self.runs.references_of_attempt(workflow_id, attempt))
+
+    async def attempts(self, workflow_id: str) -> Sequence[int]:
+        """Return the numbers of the attempts that have a record; see `ListsAttempts`."""
+        return await run_blocking(lambda: self.runs.attempts(workflow_id))
+
+    async def read_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
+        """Return the checkpoints of an attempt whole, oldest first; see `ReadsAttempts`."""
+        return await run_blocking(lambda: self.runs.data_of_attempt(workflow_id, attempt))
+
+    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
+        """Return what the store holds in figures, reading run by run; see `TellsFigures`."""
+        return await added_up(self, workflow_id, limit=limit)
 
     async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Have the server copy large values of one run to another; see `SharesValues`."""
