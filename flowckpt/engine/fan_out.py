@@ -114,7 +114,9 @@ class FanOut:
             member = self._member(path, step, own.pop(path, None), nested.pop(path, []))
             index = len(self._answers)
             self._answers.append(None)
-            if is_known and await member.look_back():
+            if step.modifiers.is_ephemeral and is_ended:  # as in any replay, it runs before anything is decided
+                self._note(index, await member.run())
+            elif is_known and await member.look_back():
                 self._note(index, member.answer)
             else:
                 self.is_stale = self.is_stale or member.is_stale

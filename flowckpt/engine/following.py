@@ -88,13 +88,15 @@ def _fan_out(replay: Replay, enter: Enter, action: FanOutAction, visit: Visit) -
     own, nested = split_record(enter.nested, f"{enter.path}/")
     answers: list[Answer] = []
     for place, step in action.members(enter.step):
-        if not own:
+        if not own and enter.result is None:
             break
         path = place_under(enter.path, place)
         result, below = own.pop(path, None), nested.pop(path, [])
         answer: Answer | None = None
         if step.action.is_composite:
             answer = _entered(replay, Enter(path, step, enter.location, result, below), visit)
+        elif step.modifiers.is_ephemeral:
+            answer = not_run(Execute(path, step, enter.location)), None
         elif result is not None:
             answer = visit(step, result)
         if answer is not None:

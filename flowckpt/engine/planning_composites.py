@@ -9,6 +9,7 @@ from flowckpt.checkpoint import StepError, StepResult
 from flowckpt.dsl.composites import FanOutAction, WorkflowAction, place_under
 from flowckpt.engine.failures import fan_out_failure, step_failure
 from flowckpt.engine.looking_back import Answer
+from flowckpt.engine.not_run import not_run
 from flowckpt.errors import StepFailedError
 from flowckpt.plan.model import Decision, PlannedStep
 from flowckpt.plan.policy import ReuseMode
@@ -49,6 +50,9 @@ async def _member(planning: Planning, enter: Enter, replay: Replay) -> tuple[Ans
             return await _fan_out(planning, enter, replay)
         assert isinstance(step.action, WorkflowAction)
         return await _child(planning, enter, step.action)
+    if step.modifiers.is_ephemeral:
+        planning.seen.add(path)
+        return (not_run(Execute(path, step, enter.location)), None), True
     if result is None:
         return await planning.executed(Execute(path, step, enter.location), replay), False
     before = len(planning.reruns)

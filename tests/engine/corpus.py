@@ -242,8 +242,12 @@ def groups() -> Generator[Any, Any, list[Any]]:
         step("b").map(effect, ["b", "c"], concurrency=2),
         parallel(step("c").workflow(child, n=5), step("a").python(note, "inner a", {2}).checkpoint(), name="inner"),
     ).checkpoint()
+    opened, made = yield parallel(
+        step("model").python(model).ephemeral(), step("made").python(note, "made", 6)
+    ).checkpoint()
+    assert type(opened) is object
     e, f = yield parallel(step("x").python(note, "x", 3), step("x").python(note, "x again", 4), concurrency=1)
-    return [a, b, c, d, e, f]
+    return [a, b, c, d, made, e, f]
 
 
 CORPUS = [
