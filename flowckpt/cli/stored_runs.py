@@ -16,7 +16,7 @@ from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.errors import CheckpointNotFoundError
-from flowckpt.manager.record import WORKFLOW_NAME as MANAGED
+from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import CheckpointStore, ChecksIntegrity, Finding, ListsRuns, OwnsRuns
 from flowckpt.stores.opening import open_store
 

@@ -21,7 +21,7 @@ from flowckpt.engine.resumption import without_reusable
 from flowckpt.engine.superseded import Superseded
 from flowckpt.engine.taking import taken
 from flowckpt.errors import CheckpointNotFoundError, InputError, StaleCheckpointError
-from flowckpt.manager.record import is_task
+from flowckpt.manager.task import is_task
 from flowckpt.plan.behind import failures_behind
 from flowckpt.plan.undoing import ROLLBACK, undone_paths
 from flowckpt.stores.base import CheckpointStore

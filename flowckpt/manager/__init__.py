@@ -1,6 +1,26 @@
-"""Checkpoints for plain loops: steps that a program begins and commits by itself, without the workflow language."""
+"""Checkpoints for plain loops: steps that a program begins and commits by itself, without the workflow language.
 
-from flowckpt.manager.checkpoint_manager import CheckpointManager
-from flowckpt.manager.records import BegunStep, CommittedStep, RestoredTask, TaskCheckpoint
+The names are imported when they are first used: a run of a workflow asks only whether a record is one of a plain loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flowckpt.lazy import front_door
+
+if TYPE_CHECKING:
+    from flowckpt.manager.checkpoint_manager import CheckpointManager
+    from flowckpt.manager.records import BegunStep, CommittedStep, RestoredTask, TaskCheckpoint
+
+_ROOMS = {
+    "BegunStep": "flowckpt.manager.records",
+    "CheckpointManager": "flowckpt.manager.checkpoint_manager",
+    "CommittedStep": "flowckpt.manager.records",
+    "RestoredTask": "flowckpt.manager.records",
+    "TaskCheckpoint": "flowckpt.manager.records",
+}
 
 __all__ = ["BegunStep", "CheckpointManager", "CommittedStep", "RestoredTask", "TaskCheckpoint"]
+
+__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())

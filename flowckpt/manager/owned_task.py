@@ -12,8 +12,9 @@ from flowckpt.checkpoint import CheckpointData, History, Reason, StepResult
 from flowckpt.clock import Clock
 from flowckpt.codec.results import append_result, as_view
 from flowckpt.errors import CheckpointStorageError, EncodingError, FlowckptError
-from flowckpt.manager.record import NO_INPUTS, WORKFLOW_NAME, read_log
+from flowckpt.manager.record import NO_INPUTS, read_log
 from flowckpt.manager.records import BegunStep
+from flowckpt.manager.task import WORKFLOW_NAME
 from flowckpt.manager.task_log import TaskLog
 from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
 

@@ -12,7 +12,8 @@ from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.manager.claims import Verifying
 from flowckpt.manager.names import checked_text, public_id, split_id
 from flowckpt.manager.owned_task import OwnedTask, take
-from flowckpt.manager.record import WORKFLOW_NAME, read_log
+from flowckpt.manager.record import read_log
+from flowckpt.manager.task import WORKFLOW_NAME
 from flowckpt.manager.task_log import TaskLog
 from flowckpt.stores.base import CheckpointStore, ListsRuns, OwnsRuns
 

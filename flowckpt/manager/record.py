@@ -16,15 +16,12 @@ from flowckpt.errors import CheckpointNotFoundError, ForeignRecordError
 from flowckpt.hashing import digest
 from flowckpt.manager.names import local_part, marker_id, path_in_marker, public_id
 from flowckpt.manager.records import BegunStep, CommittedStep
+from flowckpt.manager.task import KEY, is_task
 from flowckpt.manager.task_log import TaskLog
 from flowckpt.stores.base import CheckpointStore
 
-WORKFLOW_NAME = "CheckpointManager"
-"""What a task is called in a list of runs."""
-
 NO_INPUTS = digest(encode({}))
 _STEP_TYPE = "loop"
-_KEY = "manager"
 
 
 def result_of_commit(step: CommittedStep, local_id: str, *, index: int, attempt: int, evidence: Any) -> StepResult:
@@ -91,15 +88,6 @@ def description_of(step: BegunStep) -> dict[str, Any]:
     }
 
 
-def is_task(data: CheckpointData) -> bool:
-    """Tell whether a run is a manager's task.
-
-    Args:
-        data: one of its checkpoints.
-    """
-    return data.workflow_name == WORKFLOW_NAME and _KEY in data.metadata
-
-
 async def read_log(store: CheckpointStore, task_id: str, latest: CheckpointData | None) -> TaskLog:
     """Read what a task has done.
 
@@ -123,7 +111,7 @@ async def read_log(store: CheckpointStore, task_id: str, latest: CheckpointData 
             remedy="Choose another task id, or another store.",
         )
     log.committed = [_committed_step(task_id, index, result) for index, result in enumerate(latest.step_results)]
-    said = latest.metadata[_KEY]
+    said = latest.metadata[KEY]
     log.head = said.get("head", len(log.committed) - 1)
     log.plan = tuple(said["plan"]) if "plan" in said else None
     log.base_path = latest.metadata.get("base_path", "")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from flowckpt.errors import StoreSpecError
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.file import FileCheckpointStore
-from flowckpt.stores.memory import MemoryCheckpointStore
 
 if TYPE_CHECKING:
     from importlib import metadata
 
-    from flowckpt.stores import objects, postgres, sqlite
+    from flowckpt.stores import memory, objects, postgres, sqlite
 else:  # 12 ms, and only the stores of others need it; a database's driver, and only its own store does
+    memory = LazyModule("flowckpt.stores.memory")
     metadata = LazyModule("importlib.metadata")
     objects = LazyModule("flowckpt.stores.objects")
     postgres = LazyModule("flowckpt.stores.postgres")
@@ -29,7 +29,7 @@ _PASSWORD_OPTION = re.compile(r"([?&](?:password|sslpassword|passfile|service)=)
 
 _NOT_AT_REST = "memory"
 _BUILT_IN: dict[str, Callable[[str], Any]] = {
-    "memory": lambda rest: MemoryCheckpointStore(),
+    "memory": lambda rest: memory.MemoryCheckpointStore(),
     "sqlite": lambda rest: sqlite.SqliteCheckpointStore(rest or ".flowckpt.db"),
     "postgresql": lambda rest: _postgres(f"postgresql:{rest}"),
     "postgres": lambda rest: _postgres(f"postgres:{rest}"),

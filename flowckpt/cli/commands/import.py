@@ -13,7 +13,7 @@ from flowckpt.cli.resume_hint import show_resume_hint
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_runs import opened_store, waited
 from flowckpt.cli.terminal_text import escaped, json_text
-from flowckpt.manager.record import WORKFLOW_NAME as MANAGED
+from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
 from flowckpt.portable import ImportedRun, ImportLimits, import_run
 
 _EXAMPLE = """\b
