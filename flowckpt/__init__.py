@@ -8,7 +8,7 @@ from flowckpt._version import __version__
 from flowckpt.lazy import front_door
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData, CommandOutput, StepResult
+    from flowckpt.checkpoint import Approval, CheckpointData, CommandOutput, StepResult
     from flowckpt.checkpointer import Checkpointer
     from flowckpt.configured import configured_engine, configured_options
     from flowckpt.dsl import step, workflow
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # The front door is lazy (PEP 562): a program pays for what it uses, and `flowckpt --help` for next to nothing.
 _ROOMS = {
+    "Approval": "flowckpt.checkpoint.approval",
     "CheckpointData": "flowckpt.checkpoint",
     "CheckpointManager": "flowckpt.manager",
     "CheckpointStore": "flowckpt.stores.base",
@@ -57,6 +58,7 @@ _ROOMS = {
 }
 
 __all__ = [
+    "Approval",
     "CheckpointData",
     "CheckpointManager",
     "CheckpointStore",

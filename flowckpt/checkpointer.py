@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from flowckpt.blocking import finish_despite_cancel, may_block
-from flowckpt.checkpoint import CheckpointData, History, Reason, StepError
+from flowckpt.checkpoint import CheckpointData, History, Reason, Status, StepError
 from flowckpt.checkpoint.data import STATUS_OF_REASON, checkpoint_of
 from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError
@@ -70,7 +70,12 @@ class Checkpointer:
         return asks_for_checkpoint(self.trigger, progress, _log)
 
     async def save_or_go_on(
-        self, reason: Reason, checkpoint_id: str | None = None, *, in_flight: tuple[str, ...] = ()
+        self,
+        reason: Reason,
+        checkpoint_id: str | None = None,
+        *,
+        in_flight: tuple[str, ...] = (),
+        status: Status | None = None,
     ) -> CheckpointData | FlowckptError:
         """Make the checkpoint behind a step durable, or return why that was not possible where the run goes on then.
 
@@ -78,13 +83,14 @@ class Checkpointer:
             reason: why it is taken.
             checkpoint_id: what to call it; see `save`.
             in_flight: the paths of steps that were started and have not ended.
+            status: where the run stands; implied by the reason where not given.
 
         Raises:
             FencedError: the run was taken over by another owner.
             FlowckptError: it could not be saved, and the run is to stop then.
         """
         try:
-            return await self.save(reason, checkpoint_id, in_flight=in_flight)
+            return await self.save(reason, checkpoint_id, in_flight=in_flight, status=status)
         except FencedError:
             raise
         except FlowckptError as failure:
@@ -102,6 +108,7 @@ class Checkpointer:
         error: StepError | None = None,
         in_flight: tuple[str, ...] = (),
         evidence: tuple[Any, ...] = (),
+        status: Status | None = None,
     ) -> CheckpointData:
         """Make the next checkpoint durable. A cancel that comes meanwhile waits until the outcome is known.
 
@@ -112,6 +119,7 @@ class Checkpointer:
             error: how the run failed.
             in_flight: the paths of steps that were started and have not ended.
             evidence: claims about the outside world, as recorded.
+            status: where the run stands; implied by the reason where not given.
 
         Raises:
             FlowckptError: one of the store's errors; what a store raises beyond its contract becomes
@@ -130,7 +138,7 @@ class Checkpointer:
                 "sequence": self.sequence,
                 "attempt": self.attempt,
                 "reason": reason,
-                "status": STATUS_OF_REASON[reason],
+                "status": status or STATUS_OF_REASON[reason],
                 "_inputs": self.inputs,
                 "fingerprint": self.fingerprint,
                 "evidence": evidence,

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = [
+    "ApprovalRejectedError",
+    "ApprovalStaleError",
     "CheckpointCorruptedError",
     "CheckpointNotFoundError",
     "CheckpointStorageError",
@@ -35,10 +37,12 @@ __all__ = [
     "NestedLoopError",
     "RunExistsError",
     "RunLockedError",
+    "RunSuspendedError",
     "RunUndoneError",
     "SaveConflictError",
     "SecretMissingError",
     "SettingError",
+    "SignalRefusedError",
     "SourceUnreadableError",
     "StaleCheckpointError",
     "StaleStepError",
@@ -384,6 +388,81 @@ class StepTimeoutError(FlowckptError, TimeoutError):
         )
         self.path = path
         self.timeout_seconds = timeout_seconds
+
+
+class ApprovalRejectedError(FlowckptError):
+    """Somebody has said no to what an `.approval()` step asked for.
+
+    Attributes:
+        path: the step's path.
+        by: who.
+        comment: why; may be empty.
+    """
+
+    def __init__(self, path: str, *, by: str, comment: str = "") -> None:
+        super().__init__(
+            f"{path!r} was rejected by {by or 'somebody'}" + (f": {comment}" if comment else ""),
+            remedy="Handle it in the workflow, or mend what was rejected; a resume asks again.",
+        )
+        self.path = path
+        self.by = by
+        self.comment = comment
+
+
+class ApprovalStaleError(FlowckptError):
+    """What is to be approved has changed since the run has asked for it.
+
+    Attributes:
+        workflow_id: the run.
+        name: the approval.
+        reasons: what was found, claim by claim.
+    """
+
+    def __init__(self, workflow_id: str, name: str, *, reasons: Sequence[str]) -> None:
+        super().__init__(
+            f"{name!r} of run {workflow_id!r} cannot be approved: what is to be approved has changed since the run asked "
+            f"for it: {'; '.join(reasons)}",
+            remedy=f"Nothing was recorded. 'flowckpt resume {workflow_id}' asks anew, for what is there now.",
+        )
+        self.workflow_id = workflow_id
+        self.name = name
+        self.reasons = tuple(reasons)
+
+
+class RunSuspendedError(FlowckptError):
+    """The output is asked for of a run that is suspended, and so has none yet.
+
+    Attributes:
+        workflow_id: the run.
+        waits: what it waits for, as text.
+    """
+
+    def __init__(self, workflow_id: str, *, waits: Sequence[str]) -> None:
+        super().__init__(
+            f"run {workflow_id!r} is suspended: {'; '.join(waits)}",
+            remedy=f"It has an output once it has gone on: 'flowckpt resume {workflow_id}'.",
+        )
+        self.workflow_id = workflow_id
+        self.waits = tuple(waits)
+
+
+class SignalRefusedError(FlowckptError):
+    """A signal or an answer cannot be taken: the run is complete, or does not ask for it.
+
+    Attributes:
+        workflow_id: the run.
+        name: the signal, or the approval.
+        detail: why not.
+    """
+
+    def __init__(self, workflow_id: str, name: str, *, detail: str, remedy: str = "") -> None:
+        super().__init__(
+            f"{name!r} was not sent to run {workflow_id!r}: {detail}",
+            remedy=remedy or f"See what it waits for with 'flowckpt show {workflow_id}'.",
+        )
+        self.workflow_id = workflow_id
+        self.name = name
+        self.detail = detail
 
 
 class CommandFailedError(FlowckptError):

@@ -5,11 +5,16 @@ A step is never told as completed before its result is recorded, nor a checkpoin
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
+if TYPE_CHECKING:
+    from flowckpt.checkpoint.wait import Wait
+
 __all__ = [
+    "ApprovalVoided",
     "CheckpointFailed",
     "CheckpointSaved",
     "Event",
@@ -29,6 +34,8 @@ __all__ = [
     "WorkflowFailed",
     "WorkflowResumed",
     "WorkflowStarted",
+    "WorkflowSuspended",
+    "WorkflowWaiting",
 ]
 
 
@@ -291,6 +298,57 @@ class RollbackCompleted(Event):
     duration_ms: float
     error_type: str = ""
     error_message: str = ""
+
+
+@attrs.frozen(repr=False, eq=False)
+class ApprovalVoided(Event):
+    """An approval cannot be used: what was approved has changed since. It is asked for anew.
+
+    Attributes:
+        path: the step.
+        by: who had approved.
+        reason: why it is void, in one sentence.
+        details: what was found, claim by claim.
+    """
+
+    path: str
+    by: str
+    reason: str
+    details: tuple[str, ...] = ()
+
+
+@attrs.frozen(repr=False, eq=False)
+class WorkflowWaiting(Event):
+    """Everything in the run waits, and the process stays; it goes on by itself.
+
+    Attributes:
+        waits: what it waits for.
+        due_at: when the first of them ends by itself; None where none does.
+        stays_seconds: how long the process stays at most.
+    """
+
+    waits: tuple[Wait, ...]
+    due_at: datetime | None
+    stays_seconds: float
+
+
+@attrs.frozen(repr=False, eq=False)
+class WorkflowSuspended(Event):
+    """Everything in the run waits, and the attempt ends; a resume goes on once a wait has ended.
+
+    Attributes:
+        waits: what it waits for.
+        due_at: when the first of them ends by itself; None where none does.
+        executed: steps run by this attempt.
+        restored: results that came from the record.
+        duration_ms: how long this attempt took.
+    """
+
+    waits: tuple[Wait, ...]
+    due_at: datetime | None
+    executed: int
+    restored: int
+    duration_ms: float
 
 
 @attrs.frozen(repr=False, eq=False)

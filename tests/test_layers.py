@@ -29,7 +29,7 @@ ROWS = {  # from the bottom up; imports go strictly downwards
             "installed_code",
             "secret",
         ),
-        "checkpoint.command_output",
+        *("checkpoint.command_output", "checkpoint.approval", "checkpoint.wait"),
     ),
     "records": ("dsl", "checkpoint", "events", "evidence.model"),
     "rules": ("replay", "codec", "hashing", "fingerprint", "known_secrets"),

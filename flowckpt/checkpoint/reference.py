@@ -8,8 +8,10 @@ from typing import Any
 
 import attrs
 
+from flowckpt.checkpoint import wait
 from flowckpt.checkpoint.data import CheckpointData, Reason, Status
 from flowckpt.checkpoint.verified import verified_after
+from flowckpt.checkpoint.wait import Wait
 
 
 @attrs.frozen
@@ -119,3 +121,13 @@ class RunInfo:
         """The run's tags."""
         tags: Mapping[str, str] = self.metadata.get("tags", {})
         return tags
+
+    @property
+    def waits(self) -> tuple[Wait, ...]:
+        """What the run waits for; nothing where it is not suspended. Of hundreds, some may have ended meanwhile."""
+        return wait.waits_in(self.metadata) if self.status is Status.SUSPENDED else ()
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When a suspended run goes on by itself, if it is resumed; None where only a signal can end its waits."""
+        return wait.due_at(self.waits)

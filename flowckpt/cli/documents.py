@@ -9,7 +9,9 @@ import attrs
 from flowckpt import codec
 from flowckpt.checkpoint import StepResult
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+from flowckpt.checkpoint.signal import Signal
 from flowckpt.cli.claims import evidence_document
+from flowckpt.cli.run_documents import wait_document
 from flowckpt.cli.stored_runs import StoredRun
 from flowckpt.codec import Json
 from flowckpt.codec.checkpoints import result_document
@@ -33,6 +35,7 @@ def listed_document(info: RunInfo) -> Json:
         "steps": info.steps,
         "started_at": encode_time(info.started_at),
         "updated_at": encode_time(info.updated_at),
+        "due_at": None if info.due_at is None else encode_time(info.due_at),
         "tags": dict(info.tags),
         "owner": _owner_document(info.owner),
     }
@@ -64,6 +67,8 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "forked_from": codec.encode(latest.metadata.get("forked_from")),
         "owner": _owner_document(run.owner),
         "in_flight": list(latest.in_flight),
+        "waits": [wait_document(wait) for wait in run.waits],
+        "signals": [_signal_document(signal) for signal in run.signals],
         "steps": [step_document(result) for result in latest.step_results],
         "checkpoints": [checkpoint_document(reference) for reference in reversed(checkpoints)],
     }
@@ -102,6 +107,18 @@ def checkpoint_document(reference: CheckpointRef) -> dict[str, Json]:
         "reason": reference.reason.value,
         "saved_at": encode_time(reference.saved_at),
         "verified": reference.verified,
+    }
+
+
+def _signal_document(signal: Signal) -> Json:
+    return {
+        "signal_id": signal.signal_id,
+        "kind": str(signal.kind),
+        "name": signal.name,
+        "path": signal.path or None,
+        "by": signal.by,
+        "sent_at": encode_time(signal.sent_at),
+        "data": signal.data,
     }
 
 

@@ -42,6 +42,8 @@ _BY_ERROR: dict[type[BaseException], ExitCode] = {
     errors.SettingError: ExitCode.USAGE,
     errors.EncodingError: ExitCode.USAGE,  # an input; a step's output that cannot be recorded is a failed workflow
     errors.RunExistsError: ExitCode.USAGE,
+    errors.SignalRefusedError: ExitCode.USAGE,
+    errors.RunSuspendedError: ExitCode.SUSPENDED,
     errors.StoreSpecError: ExitCode.USAGE,
     errors.StoreAbilityError: ExitCode.USAGE,
     errors.SourceUnreadableError: ExitCode.USAGE,
@@ -49,6 +51,7 @@ _BY_ERROR: dict[type[BaseException], ExitCode] = {
     errors.KeyMissingError: ExitCode.USAGE,
     errors.WrongKeyError: ExitCode.USAGE,
     errors.StaleStepError: ExitCode.STALE,
+    errors.ApprovalStaleError: ExitCode.STALE,
     errors.StaleCheckpointError: ExitCode.STALE,
     errors.CheckpointCorruptedError: ExitCode.CORRUPT,
     errors.ForeignRecordError: ExitCode.CORRUPT,

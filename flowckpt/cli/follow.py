@@ -16,6 +16,7 @@ from flowckpt.cli.run_documents import ended_document
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.cli.summary import show_failure, summary_text
 from flowckpt.cli.terminal_text import json_text
+from flowckpt.cli.waiting import show_ways_on
 from flowckpt.cli.ways_on import CODE, STOPS, ResumeLine, kinds_of, secret_ways, show_stop
 from flowckpt.dsl import Workflow
 from flowckpt.engine import WorkflowEngine, WorkflowResult
@@ -135,6 +136,8 @@ def follow(
         code = code or ExitCode.OUTPUT_FAILED
     if isinstance(result.error, STOPS) and line is not None:
         show_stop(result.error, line)
+    elif code is ExitCode.SUSPENDED:
+        show_ways_on(workflow_id, result.waits, store)
     elif code not in (ExitCode.DONE, ExitCode.OUTPUT_FAILED):
         show_failure(result, ending.signal_name)
         if result.status == "failed" and result.steps.restored and not result.steps.executed:

@@ -43,6 +43,8 @@ def open_missing_descriptors() -> None:
 
 def keep_for_document() -> None:
     """Keep standard output for one document: from here on, prints go to standard error."""
+    if _Place.descriptor != _STDOUT:
+        return
     if sys.stdout is not None:
         sys.stdout.flush()
     _Place.descriptor = os.dup(_STDOUT)

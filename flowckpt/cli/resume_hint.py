@@ -30,9 +30,20 @@ def resume_command(workflow_id: str, store: StoreChoice) -> str:
         workflow_id: the run.
         store: the store that it is in.
     """
-    words = ["flowckpt", "resume"]
+    return command_line("resume", store, workflow_id)
+
+
+def command_line(name: str, store: StoreChoice, *words: str) -> str:
+    """Return a command on the same store, ready for a shell.
+
+    Args:
+        name: the command.
+        store: the store.
+        *words: its arguments.
+    """
+    line = ["flowckpt", name]
     if store.given:
-        words += ["--store", shown_spec(store.given)]
-    if workflow_id.startswith("-"):
-        words.append("--")
-    return escaped(shlex.join([*words, workflow_id]))
+        line += ["--store", shown_spec(store.given)]
+    if any(word.startswith("-") for word in words):
+        line.append("--")
+    return escaped(shlex.join([*line, *words]))

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt import codec
+from flowckpt.checkpoint.wait import Wait, moment_text
 from flowckpt.codec import Json
 from flowckpt.codec.results import encode_error
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.events import Event
+from flowckpt.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from flowckpt.engine import approved
+else:  # only approvals of something need it
+    approved = LazyModule("flowckpt.engine.approved")
 
 
 def ended_document(result: WorkflowResult, output_type: Any) -> Json:
@@ -20,6 +28,7 @@ def ended_document(result: WorkflowResult, output_type: Any) -> Json:
         result: how it ended.
         output_type: what the workflow says that it returns.
     """
+    waits = {"waits": [wait_document(wait) for wait in result.waits]} if result.waits else {}
     return {
         "workflow_id": result.workflow_id,
         "workflow_name": result.workflow_name,
@@ -29,6 +38,7 @@ def ended_document(result: WorkflowResult, output_type: Any) -> Json:
         "steps": attrs.asdict(result.steps),
         "duration_ms": result.duration_ms,
         "error": None if result.failure is None else encode_error(result.failure),
+        **waits,
     }
 
 
@@ -42,5 +52,30 @@ def event_document(event: Event, output_type: Any) -> Json:
     document: dict[str, Any] = {"event": event.kind}
     for field in attrs.fields(type(event)):
         value = getattr(event, field.name)
-        document[field.name] = codec.encode(value, output_type) if field.name == "output" else value
+        document[field.name] = codec.encode(value, output_type) if field.name == "output" else _plain(value)
     return document
+
+
+def wait_document(wait: Wait) -> Json:
+    """Return what a step waits for: one of the `waits` of `run --json` and of `show --json`.
+
+    Args:
+        wait: the wait.
+    """
+    return {
+        "path": wait.path,
+        "kind": str(wait.kind),
+        "name": wait.name,
+        "since": moment_text(wait.since),
+        "due_at": None if wait.due_at is None else moment_text(wait.due_at),
+        "digests": approved.digests_of(wait) if wait.claims else {},
+        "voided": wait.voided or None,
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return moment_text(value)
+    if isinstance(value, tuple):
+        return [wait_document(each) if isinstance(each, Wait) else each for each in value]
+    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -13,11 +13,13 @@ import click
 from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import CheckpointData, Status
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+from flowckpt.checkpoint.signal import Signal
+from flowckpt.checkpoint.wait import TAKEN, Wait, waits_in
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
-from flowckpt.stores.base import CheckpointStore, ChecksIntegrity, Finding, ListsRuns, OwnsRuns
+from flowckpt.stores.base import CheckpointStore, ChecksIntegrity, DeliversSignals, Finding, ListsRuns, OwnsRuns
 from flowckpt.stores.opening import open_store
 
 T = TypeVar("T")
@@ -32,12 +34,22 @@ class StoredRun:
         checkpoints: all of them, the newest first.
         owner: the process that runs it now, or None.
         status: where it stands; `crashed` where it is running and has no owner.
+        signals: messages that the run has not taken yet, in the order in which they were sent.
     """
 
     latest: CheckpointData
     checkpoints: tuple[CheckpointRef, ...]
     owner: Owner | None
     status: Status
+    signals: Sequence[Signal] = ()
+
+    @property
+    def waits(self) -> tuple[Wait, ...]:
+        """What it waits for; nothing where it has ended."""
+        if self.status is Status.COMPLETED:
+            return ()
+        ended = {result.path for result in self.latest.step_results}
+        return tuple(wait for wait in waits_in(self.latest.metadata) if wait.path not in ended)
 
     @property
     def started_at(self) -> datetime:
@@ -155,7 +167,14 @@ async def _stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
         latest = await store.load_latest(workflow_id) or latest
         status = Status.CRASHED if latest.status is Status.RUNNING else latest.status
     checkpoints = tuple(await store.list_checkpoints(workflow_id))
-    return StoredRun(latest, checkpoints, owner, status)
+    return StoredRun(latest, checkpoints, owner, status, await _untaken(store, workflow_id, latest))
+
+
+async def _untaken(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> list[Signal]:
+    if not isinstance(store, DeliversSignals):
+        return []
+    taken = {result.signal for result in latest.step_results if result.signal} | {*latest.metadata.get(TAKEN, ())}
+    return [signal for signal in await store.signals(workflow_id) if signal.signal_id not in taken]
 
 
 def checked(store: CheckpointStore, workflow_id: str | None) -> list[Finding]:

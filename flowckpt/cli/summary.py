@@ -7,6 +7,7 @@ from flowckpt.cli.failures import show_error
 from flowckpt.cli.output import say
 from flowckpt.cli.status_text import status_text
 from flowckpt.cli.terminal_text import escaped, escaped_lines, short_value
+from flowckpt.cli.waiting import wait_lines
 from flowckpt.engine.failures import failed_step, recorded_error
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.errors import FlowckptError, StepFailedError
@@ -24,6 +25,7 @@ def summary_text(result: WorkflowResult, *, no_color: bool) -> str:
     lines = [f"{status}: {escaped(result.workflow_name)} {escaped(result.workflow_id)}{attempt}"]
     if result.status.value == "completed":
         lines.append(f"output: {short_value(result.output)}")
+    lines += wait_lines(result.waits)
     counts = result.steps
     lines.append(f"steps: {counts.executed} executed, {counts.restored} restored, {counts.failed} failed")
     lines.append(f"time: {duration_text(result.duration_ms)}")

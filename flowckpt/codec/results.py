@@ -66,6 +66,8 @@ def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
         rest += f',"evidence":{dumps(checked_extra(result.evidence))}'
     if result.marks:
         rest += f',"marks":{dumps(list(result.marks))}'
+    if result.signal:
+        rest += f',"signal":{quote(result.signal)}'
     if result.extra:
         rest += f",{dumps(checked_extra(result.extra))[1:-1]}"
     origin = _origin(result.function, result.version, result.location, result.fingerprint)
@@ -142,6 +144,7 @@ _KNOWN = {
     "arguments",
     "evidence",
     "marks",
+    "signal",
 }
 
 

@@ -25,11 +25,23 @@ class Action:
     """Whether it is made of steps, which have results of their own."""
     modifies_members: ClassVar[bool] = False
     """Whether the step's modifiers are meant for each of those steps."""
+    is_waiting: ClassVar[bool] = False
+    """Whether it waits for something that the run cannot do, so that the run may be suspended meanwhile."""
 
     @property
     def function_name(self) -> str:
         """`module:qualname` of the action's function; empty where it has none."""
         return ""
+
+    @property
+    def output_type(self) -> Any:
+        """The type of what it returns, where the action itself says it."""
+        return Any
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What makes it this very work, by name, where that is not told from its function and its arguments."""
+        return {}
 
     def refused_modifier(self, modifiers: Any) -> str:
         """Return a modifier that makes no sense with this action, or an empty text.

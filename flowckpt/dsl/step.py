@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
 
@@ -24,14 +25,16 @@ from flowckpt.lazy import LazyModule
 from flowckpt.secret import Secret
 
 if TYPE_CHECKING:
+    from flowckpt.checkpoint.approval import Approval
     from flowckpt.checkpoint.command_output import CommandOutput
     from flowckpt.dsl import command as command_arguments
-    from flowckpt.dsl import composite_arguments
+    from flowckpt.dsl import composite_arguments, waits
     from flowckpt.dsl.workflow import Workflow
     from flowckpt.errors import StepFailedError
-else:  # only steps that run a program, or are made of steps, need them
+else:  # only steps that run a program, are made of steps, or wait, need them
     command_arguments = LazyModule("flowckpt.dsl.command")
     composite_arguments = LazyModule("flowckpt.dsl.composite_arguments")
+    waits = LazyModule("flowckpt.dsl.waits")
 
 P = ParamSpec("P")
 T_co = TypeVar("T_co", covariant=True)
@@ -95,6 +98,33 @@ class Step(Modifiable, Generic[T_co]):
         raise self._second_action()
 
     def workflow(self, *args: Any, **kwargs: Any) -> Self:
+        """Refuse a second action.
+
+        Raises:
+            StepDefinitionError: always.
+        """
+        del args, kwargs
+        raise self._second_action()
+
+    def sleep(self, *args: Any, **kwargs: Any) -> Self:
+        """Refuse a second action.
+
+        Raises:
+            StepDefinitionError: always.
+        """
+        del args, kwargs
+        raise self._second_action()
+
+    def wait(self, *args: Any, **kwargs: Any) -> Self:
+        """Refuse a second action.
+
+        Raises:
+            StepDefinitionError: always.
+        """
+        del args, kwargs
+        raise self._second_action()
+
+    def approval(self, *args: Any, **kwargs: Any) -> Self:
         """Refuse a second action.
 
         Raises:
@@ -286,6 +316,64 @@ class StepWithoutAction(Modifiable):
             StepDefinitionError: an argument is none that a program can be run with.
         """
         action = command_arguments.command_action(self.name, argv, cwd, env, stdin, max_output)
+        return Step(self.name, self.modifiers, action)
+
+    def sleep(self, time: float | timedelta | datetime | None = None, *, until: datetime | None = None) -> Step[None]:
+        """Wait for a time. The end is fixed when the step is first met; a run that is resumed does not wait anew.
+
+        Args:
+            time: seconds, a timedelta, or the time itself.
+            until: the time, aware, instead.
+
+        Raises:
+            StepDefinitionError: it is negative, more than a century, no time, or a time without a zone.
+        """
+        return Step(self.name, self.modifiers, waits.sleep_action(self.name, time, until))
+
+    @overload
+    def wait(self, signal: str, *, timeout: float | timedelta | None = None, default: Any = ...) -> Step[Any]: ...
+    @overload
+    def wait(self, signal: str, *, type: type[R], timeout: float | timedelta | None = None) -> Step[R]: ...
+    @overload
+    def wait(self, signal: str, *, type: type[R], timeout: float | timedelta, default: None) -> Step[R | None]: ...
+    @overload
+    def wait(self, signal: str, *, type: type[R], timeout: float | timedelta, default: R) -> Step[R]: ...
+    def wait(self, signal: str, *, type: Any = Any, timeout: Any = None, default: Any = ...) -> Step[Any]:  # noqa: A002 - part of the language
+        """Wait for a signal, and return what it carries. Each signal is taken by one wait; an early one is kept.
+
+        Args:
+            signal: its name: `flowckpt signal RUN NAME`.
+            type: the type of what it carries; where not given, JSON's own types.
+            timeout: seconds or a timedelta; when they are over, the step fails with `StepTimeoutError`.
+            default: what is returned then, instead.
+
+        Raises:
+            StepDefinitionError: an argument is none of these.
+        """
+        given = waits.NOTHING if default is ... else default
+        return Step(self.name, self.modifiers, waits.wait_action(self.name, signal, type, timeout, given))
+
+    def approval(
+        self,
+        name: str | None = None,
+        *,
+        of: Any = (),
+        timeout: float | timedelta | None = None,
+        on_rejection: str = "fail",
+    ) -> Step[Approval]:
+        """Wait until somebody approves: `flowckpt approve RUN NAME`.
+
+        Args:
+            name: what is to be approved, for people; the step's name where not given.
+            of: a list of claims about what is to be approved, or an `EvidencePack`. Their facts are taken when the step is met, shown to whoever
+                decides, and recorded with the decision; an approval is void if they have moved before it is used.
+            timeout: seconds or a timedelta; when they are over, the step fails with `StepTimeoutError`.
+            on_rejection: `fail`: the step fails with `ApprovalRejectedError`; `return`: an `Approval` that says no.
+
+        Raises:
+            StepDefinitionError: an argument is none of these.
+        """
+        action = waits.approval_action(self.name, name, of, timeout, on_rejection)
         return Step(self.name, self.modifiers, action)
 
 

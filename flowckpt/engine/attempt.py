@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any
 
 import attrs
 
-from flowckpt.checkpoint import CheckpointData, Reason, StepError, StepResult
+from flowckpt.checkpoint import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.checkpoint.result import result_of
 from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
@@ -16,6 +17,7 @@ from flowckpt.codec.blob import Recorded
 from flowckpt.codec.results import append_result
 from flowckpt.dsl import Step
 from flowckpt.engine.group_commit import GroupCommit
+from flowckpt.engine.inbox import Inbox
 from flowckpt.engine.listening import Tell
 from flowckpt.engine.result import StepCounts
 from flowckpt.engine.resumption import kept_history, with_reusable
@@ -23,12 +25,13 @@ from flowckpt.engine.settling import Settling
 from flowckpt.engine.superseded import NOT_UNDONE, Superseded
 from flowckpt.engine.telling import answer_documents, failed_event, saved_event
 from flowckpt.engine.verifying import Verifying
+from flowckpt.engine.waits import Waits
 from flowckpt.errors import FlowckptError
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import Outcome, StepRunner
 from flowckpt.known_secrets import KnownSecrets
 from flowckpt.plan.judge import Judge
-from flowckpt.plan.policy import ResumePolicy
+from flowckpt.plan.policy import ResumePolicy, ReuseMode
 from flowckpt.replay import Execute, Replay, SetAside
 from flowckpt.stores.base import CheckpointStore, NotesBeginnings
 
@@ -61,6 +64,9 @@ class Attempt:
         undoable: steps that have a result and say how it is undone, by path.
         runner: does the steps.
         note_begun: leaves word of a step that begins, where the store can.
+        waits: what its steps wait for.
+        told_waits: the steps that wait and were told to have been started.
+        fan_outs: how many fan-outs are being run: while there are any, others go on beside a step that waits.
     """
 
     checkpointer: Checkpointer
@@ -90,6 +96,11 @@ class Attempt:
     note_begun: Callable[[str, str], None] | None = attrs.field(
         init=False, default=attrs.Factory(lambda self: _note_begun(self.checkpointer.store), takes_self=True)
     )
+    waits: Waits = attrs.field(factory=Waits)
+    told_waits: set[str] = attrs.field(init=False, factory=set)
+    fan_outs: int = attrs.field(init=False, default=0)
+    _inbox: Inbox | None = attrs.field(init=False, default=None)
+    _beginning: asyncio.Lock = attrs.field(init=False, factory=asyncio.Lock)
     _group: GroupCommit = attrs.field(init=False, factory=GroupCommit)
     _told_reports: dict[str, Any] = attrs.field(init=False, factory=dict)
 
@@ -112,6 +123,14 @@ class Attempt:
     def counts(self) -> StepCounts:
         """Its steps, counted."""
         return StepCounts(self.executed, self.restored, self.failed)
+
+    @property
+    def inbox(self) -> Inbox:
+        """The messages for the run."""
+        if self._inbox is None:
+            checkpointer = self.checkpointer
+            self._inbox = Inbox(checkpointer.store, self.workflow_id, self.clock, self.waits, checkpointer.history)
+        return self._inbox
 
     def settling(self) -> Settling:
         """Return what settles a step that was started or done before."""
@@ -140,6 +159,7 @@ class Attempt:
         code: str,
         arguments: Mapping[str, Any],
         marks: tuple[str, ...],
+        signal: str = "",
     ) -> None:
         """Append what a step left behind to the history; nothing is durable yet."""
         step: Step[Any] = command.step
@@ -163,6 +183,8 @@ class Attempt:
             "evidence": None if outcome.committed is None else outcome.committed.document,
             "marks": marks,
         }
+        if signal:
+            fields["signal"] = signal
         append_result(self.checkpointer.history, result_of(fields))
         if failure is None and step.modifiers.rollback is not None and not action.modifies_members:
             self.undoable[command.path] = step
@@ -187,6 +209,7 @@ class Attempt:
             return
         checkpointer, spare = self.checkpointer, self.aside.spare
         self.superseded.add(self.aside.dropped)
+        self.waits.let_go(self.aside.dropped, takes_behind=self.judge.policy.reuse is ReuseMode.PREFIX)
         self.superseded.add(spare.values())  # a resume that does not ask for them must not forget them
         if not self.is_begun:
             dropped = {result.path for result in self.aside.dropped}
@@ -204,15 +227,24 @@ class Attempt:
     async def begin(self) -> None:
         """Save that the attempt has begun, if that is not saved yet."""
         if not self.is_begun:
-            data = await self.checkpointer.save(Reason.STARTED, in_flight=self.unended(), evidence=self.answers())
-            self.is_begun = True
-            if self.tell is not None:
+            async with self._beginning:  # of several that run beside each other, one saves it, and the others wait
+                data = await self._save_beginning()
+            if data is not None and self.tell is not None:
                 await self.tell(saved_event(self.workflow_id, data))
+
+    async def _save_beginning(self) -> CheckpointData | None:
+        if self.is_begun:
+            return None
+        self.write_down_waits()
+        data = await self.checkpointer.save(Reason.STARTED, in_flight=self.unended(), evidence=self.answers())
+        self.is_begun = True
+        return data
 
     async def mark(self, path: str) -> None:
         """Save that a step begins that must not be done twice; what an earlier call left behind is no question now."""
         self.in_doubt.add(path)
         self.settle(path)
+        self.write_down_waits()
         data = await self._group.saved(lambda: self.checkpointer.save(Reason.IN_DOUBT, in_flight=self.unended()))
         if data is not None and self.tell is not None:
             await self.tell(saved_event(self.workflow_id, data))
@@ -227,7 +259,45 @@ class Attempt:
         Returns:
             None where what was to be saved went into a checkpoint that somebody else asked for at the same time.
         """
-        return await self._group.saved(lambda: self.checkpointer.save_or_go_on(reason, name, in_flight=self.unended()))
+        return await self._group.saved(lambda: self._saved(reason, name))
+
+    def _saved(
+        self, reason: Reason, name: str | None, status: Status | None = None
+    ) -> Coroutine[Any, Any, CheckpointData | FlowckptError]:
+        self.write_down_waits()
+        return self.checkpointer.save_or_go_on(reason, name, in_flight=self.unended(), status=status)
+
+    async def save_wait(self) -> None:
+        """Make durable that a step waits, while others beside it go on."""
+        await self.begin()
+        await self.tell_saved(await self._group.saved(lambda: self._saved(Reason.SUSPENDED, None, Status.RUNNING)))
+
+    async def rest(self) -> None:
+        """Make durable that the whole run waits; where the record says so already, nothing is saved."""
+        self.write_down_waits(is_at_rest=True)
+        last = self.checkpointer.attempted if self.is_begun else self.resumed_from
+        if (
+            last is not None
+            and last.status is Status.SUSPENDED
+            and len(last.step_results) == len(self.checkpointer.history.results)
+            and last.metadata == self.checkpointer.metadata
+            and last.in_flight == self.unended()
+        ):
+            return
+        evidence = () if self.is_begun else self.answers()
+        data = await self.checkpointer.save(Reason.SUSPENDED, in_flight=self.unended(), evidence=evidence)
+        self.is_begun = True
+        if self.tell is not None:
+            await self.tell(saved_event(self.workflow_id, data))
+
+    def write_down_waits(self, *, is_at_rest: bool = False) -> None:
+        """Put what the run waits for into its metadata, for the next checkpoint.
+
+        Args:
+            is_at_rest: whether everything in the run waits, or the attempt ends.
+        """
+        if self.waits.is_changed:
+            self.checkpointer.metadata = self.waits.written_to(self.checkpointer.metadata, is_at_rest=is_at_rest)
 
     async def tell_saved(self, saved: CheckpointData | FlowckptError | None) -> None:
         """Tell of a save what `save` returned of it."""

@@ -44,6 +44,7 @@ class ChildWorkflow:
     answer: Answer = (None, None)
     is_stale: bool = False
     _scope: Driven | None = None
+    _begun: tuple[Any, int] | None = None
 
     @property
     def _action(self) -> WorkflowAction:
@@ -99,19 +100,27 @@ class ChildWorkflow:
         return True
 
     async def run(self) -> Answer:
-        """Drive its generator to its end, and record how it ended."""
+        """Drive its generator to its end, and record how it ended.
+
+        Raises:
+            Suspended: it waits; called again, it goes on from there.
+        """
         attempt, enter, clock = self.attempt, self.enter, self.attempt.clock
         run, path, step = attempt.workflow_id, enter.path, enter.step
         refuse_secret_names(step, path, attempt.secrets)
         if self._scope is None:
             await self.look_back()
         assert self._scope is not None
-        attempt.let_go()
-        await attempt.begin()
-        if attempt.tell is not None:
-            await attempt.tell(StepStarted(run, path, step.action.step_type))
-        started_at, started_ns = clock.now(), clock.elapsed_ns()
+        if attempt.aside.dropped:
+            attempt.let_go()
+            await attempt.begin()
+        if self._begun is None:
+            self._begun = clock.now(), clock.elapsed_ns()
+            if attempt.tell is not None:
+                await attempt.tell(StepStarted(run, path, step.action.step_type))
+        started_at, started_ns = self._begun
         outcome, error = self._outcome(await self._scope.run())
+        await attempt.begin()
         failure = None if error is None else recorded_error(error, path=path, secrets=attempt.secrets)
         duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
         attempt.record(

@@ -7,7 +7,7 @@ goes away) ends it on one path: `_end` closes the generator, saves the final che
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -21,10 +21,17 @@ from flowckpt.engine.result import WorkflowResult
 from flowckpt.engine.resumption import without_reusable
 from flowckpt.engine.rolling_back import UnfinishedRollback, roll_back
 from flowckpt.engine.scope import new_scope
+from flowckpt.engine.waits import Suspended
 from flowckpt.errors import FencedError, RunUndoneError, StepFailedError
 from flowckpt.events import WorkflowResumed, WorkflowStarted
 from flowckpt.execution.redaction import refuse_secrets
+from flowckpt.lazy import LazyModule
 from flowckpt.replay import Crash, Replay
+
+if TYPE_CHECKING:
+    from flowckpt.engine import resting
+else:  # only runs that wait need it
+    resting = LazyModule("flowckpt.engine.resting")
 
 
 @attrs.define(eq=False, repr=False)
@@ -36,6 +43,7 @@ class Drive:
         replay: its generator and its record.
         attempt: what its steps share.
         rolling_back: how the run ends, where an earlier attempt died while it undid its steps.
+        stay_seconds: how long the process stays for waits in all; None for short ones alone.
         result: how the attempt ended, once it has.
     """
 
@@ -43,6 +51,7 @@ class Drive:
     replay: Replay
     attempt: Attempt
     rolling_back: UnfinishedRollback | None = None
+    stay_seconds: float | None = None
     result: WorkflowResult | None = None
 
     async def run(self, tell: Tell | None = None) -> None:
@@ -70,21 +79,29 @@ class Drive:
             await self._tell_of_beginning()
             if attempt.resumed_from is None:
                 await attempt.begin()
+            scope = new_scope(attempt, self.replay)
             if self.rolling_back is not None:
-                await new_scope(attempt, self.replay).look_back()
+                await scope.look_back()
                 raise RunUndoneError(attempt.workflow_id, status=self.rolling_back.reason.value)
-            end = await new_scope(attempt, self.replay).run()
+            try:
+                end = await scope.run()
+            except Suspended as pause:
+                end = await resting.driven_to_its_end(attempt, scope, pause, self.stay_seconds)
             attempt.let_go()
             if isinstance(end, Crash):
                 raise end.error
+            attempt.waits.keep_only(())
+            if attempt.resumed_from is not None:
+                await attempt.inbox.tidy()
             attempt.checkpointer.metadata = without_reusable(attempt.checkpointer.metadata)
             output = codec.encode(end.output, self.workflow.output_type, place="the workflow's output")
             refuse_secrets(output, attempt.secrets, "the workflow's output")
         except BaseException as error:
             ending = attempt.interrupts.cause_of(error)
         ending = await self._end(output, ending, began_ns)
-        # A failing workflow is a result. What stops a program (Ctrl-C, a cancel, SystemExit) goes on through us.
-        if ending is not None and (not isinstance(ending, Exception) or self.result is None):
+        # A failing workflow is a result, and so is a suspended one. What stops a program (Ctrl-C, a cancel, SystemExit)
+        # goes on through us.
+        if ending is not None and (not isinstance(ending, Exception | Suspended) or self.result is None):
             raise ending
 
     async def _tell_of_beginning(self) -> None:
@@ -109,7 +126,7 @@ class Drive:
         is_refused = isinstance(ending, FencedError) or (not attempt.is_begun and isinstance(ending, REFUSALS))
         failures: tuple[StepFailedError, ...] = ()
         stop: BaseException | None = None
-        if ending is not None and not is_refused:
+        if ending is not None and not is_refused and not isinstance(ending, Suspended):
             try:
                 failures = await self._roll_back(ending)
             except BaseException as error:
@@ -121,6 +138,7 @@ class Drive:
             return ending  # a resume that is refused leaves the run as it was
         if stop is not None:
             return stop  # what is left to undo is in the record
+        attempt.write_down_waits(is_at_rest=True)
         end = Ending(
             self.workflow,
             attempt.checkpointer,
@@ -134,7 +152,11 @@ class Drive:
             self.rolling_back,
             attempt.secrets,
         )
-        self.result, told = await end.end(output, ending)
+        if isinstance(ending, Suspended):
+            last = attempt.checkpointer.attempted or attempt.resumed_from
+            self.result, told = end.suspend(attempt.waits.all, attempt.number if last is None else last.attempt)
+        else:
+            self.result, told = await end.end(output, ending)
         if attempt.tell is not None:
             for event in told:
                 await attempt.tell(event)

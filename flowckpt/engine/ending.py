@@ -8,6 +8,7 @@ import attrs
 
 from flowckpt import codec
 from flowckpt.checkpoint import Reason, Status, StepError
+from flowckpt.checkpoint.wait import Wait, due_at
 from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
 from flowckpt.codec.blob import Recorded
@@ -23,6 +24,7 @@ from flowckpt.events import (
     WorkflowCancelled,
     WorkflowCompleted,
     WorkflowFailed,
+    WorkflowSuspended,
 )
 from flowckpt.execution.interrupts import Interrupts, RunInterrupted
 from flowckpt.execution.runner import STOPS
@@ -98,6 +100,21 @@ class Ending:
         result = self._result(output, ending, reason, is_saved, error)
         told.append(self._final_event(result, ending, error))
         return result, told
+
+    def suspend(self, waits: tuple[Wait, ...], attempt: int) -> tuple[WorkflowResult, list[Event]]:
+        """Return the result of an attempt that ends because everything waits, and what is to be told; it is saved.
+
+        Args:
+            waits: what the run waits for.
+            attempt: the attempt that saved last: one that found nothing changed has left no trace.
+        """
+        run, steps = self.checkpointer.workflow_id, (self.counts.executed, self.counts.restored)
+        duration = round((self.clock.elapsed_ns() - self.began_ns) / 1e6, 3)
+        result = WorkflowResult(
+            run, self.workflow.name, Status.SUSPENDED, None, attempt, self.counts, duration, waits=waits
+        )
+        self.interrupts.result = result
+        return result, [WorkflowSuspended(run, waits, due_at(waits), *steps, duration)]
 
     def _result(
         self, output: Any, ending: BaseException | None, reason: Reason, is_saved: bool, error: StepError | None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.dsl import Workflow
+from flowckpt.engine.answers import AnswersRuns
 from flowckpt.engine.options import RunOptions, Saving
 from flowckpt.engine.own_loop import in_own_loop
 from flowckpt.engine.result import WorkflowResult
@@ -55,10 +56,8 @@ else:  # needed once a run starts; see flowckpt.lazy
     session = LazyModule("flowckpt.engine.session")
     verifying = LazyModule("flowckpt.engine.verifying")
 
-T = TypeVar("T")
 
-
-class WorkflowEngine:
+class WorkflowEngine(AnswersRuns):
     """Runs workflows and resumes them. It works under asyncio.
 
     Args:

@@ -28,6 +28,7 @@ from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.failures import fan_out_failure, recorded_error
 from flowckpt.engine.looking_back import Answer, is_still_true
 from flowckpt.engine.members import Member, NewScope, member_of
+from flowckpt.engine.waits import Suspended
 from flowckpt.errors import FanOutFailedError, FlowckptError, StepFailedError, type_name
 from flowckpt.events import StepCompleted, StepFailed, StepRestored, StepStarted
 from flowckpt.execution.python import waited
@@ -39,6 +40,8 @@ from flowckpt.replay import Enter, Execute
 from flowckpt.replay.record import Nested, Own, all_of, split_record
 
 DEFAULT_CONCURRENCY = 32
+_LOOK_SECONDS = 0.2
+"""How often a worker without work looks whether a member that waits can go on, while others run."""
 _BREATHER = 64
 """After so many members a worker lets others have the loop, even if nothing it did had to wait."""
 
@@ -69,6 +72,10 @@ class FanOut:
     _placed: Iterator[Placed] | None = None
     _failed: int = 0
     _error: BaseException | None = None
+    _paused: list[tuple[int, Member, Suspended]] = attrs.field(init=False, factory=list)
+    _busy: int = 0
+    _looking: asyncio.Lock = attrs.field(init=False, factory=asyncio.Lock)
+    _begun: tuple[Any, int] | None = None
 
     @property
     def _action(self) -> FanOutAction:
@@ -148,19 +155,32 @@ class FanOut:
     # --- running ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> Answer:
-        """Run the members that have no results, and record how it ended."""
+        """Run the members that have no results, and record how it ended.
+
+        Raises:
+            Suspended: some members wait, and all others have ended; called again, it goes on with those that wait.
+        """
         attempt, enter, clock = self.attempt, self.enter, self.attempt.clock
         run, path, step = attempt.workflow_id, enter.path, enter.step
         refuse_secret_names(step, path, attempt.secrets)
         if self._placed is None:
             await self.look_back()
-        attempt.let_go()
-        await attempt.begin()
-        if attempt.tell is not None:
-            await attempt.tell(StepStarted(run, path, step.action.step_type))
-        started_at, started_ns = clock.now(), clock.elapsed_ns()
+        if attempt.aside.dropped:
+            attempt.let_go()
+            await attempt.begin()
+        if self._begun is None:
+            self._begun = clock.now(), clock.elapsed_ns()
+            if attempt.tell is not None:
+                await attempt.tell(StepStarted(run, path, step.action.step_type))
+        started_at, started_ns = self._begun
         if not self._is_lost:
             await self._run_members()
+        if self._paused and not self._is_lost and self._error is None:
+            paused, self._paused = self._paused, []
+            self._unended.extend((index, member) for index, member, _ in paused)
+            raise Suspended(path for _, _, pause in paused for path in pause.paths)
+        attempt.waits.end_within(path)
+        await attempt.begin()
         failure = self._failure()
         duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
         summary = {"members": len(self._answers), "failed": self._failed}
@@ -191,6 +211,13 @@ class FanOut:
         return self.answer
 
     async def _run_members(self) -> None:
+        self.attempt.fan_outs += 1
+        try:
+            await self._run_beside_each_other()
+        finally:
+            self.attempt.fan_outs -= 1
+
+    async def _run_beside_each_other(self) -> None:
         width = self._width()
         feed = self._feed()
         if width == 1:  # nothing runs beside it, so it runs as any other step does
@@ -241,11 +268,39 @@ class FanOut:
         task, interrupts = asyncio.current_task(), self.attempt.interrupts
         for done, (index, member) in enumerate(feed):
             interrupts.raise_noted(task)
-            self._note(index, await member.run())
-            if self._is_lost:
-                raise _LostError
+            await self._run_member(index, member)
             if done % _BREATHER == _BREATHER - 1:
                 await asyncio.sleep(0)
+        while (woken := await self._woken()) is not None:
+            interrupts.raise_noted(task)
+            await self._run_member(*woken)
+
+    async def _run_member(self, index: int, member: Member) -> None:
+        self._busy += 1
+        try:
+            answer = await member.run()
+        except Suspended as pause:
+            self._paused.append((index, member, pause))
+            return
+        finally:
+            self._busy -= 1
+        self._note(index, answer)
+        if self._is_lost:
+            raise _LostError
+
+    async def _woken(self) -> tuple[int, Member] | None:
+        """Return a member that waited and can go on; None once nothing runs beside those that wait."""
+        attempt = self.attempt
+        if not self._paused:
+            return None
+        async with self._looking:  # one worker looks for all; when it finds something to do, the next one looks
+            while self._paused and self._busy:
+                for index, paused in enumerate(self._paused):
+                    if await attempt.inbox.can_end_any(attempt.waits.those_of(paused[2].paths)):
+                        del self._paused[index]  # nobody else takes any out; more may have come behind it
+                        return paused[0], paused[1]
+                await attempt.clock.sleep(_LOOK_SECONDS)
+        return None
 
     # --- how it ends -----------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from flowckpt.engine.rollback import KEY as ROLLED_BACK
 from flowckpt.engine.rollback import length_to_go_on_from, refuse_task, standing_length
 from flowckpt.engine.superseded import ON_RERUN, Superseded
 from flowckpt.engine.taking import taken
+from flowckpt.engine.waits import without_waits
 from flowckpt.errors import (
     CheckpointNotFoundError,
     InputError,
@@ -296,7 +297,9 @@ def _first_checkpoint(
     for result in results:
         append_result(history, result)
     paths = {result.path for result in results}
-    metadata = {name: value for name, value in without_reusable(latest.metadata).items() if name != ROLLED_BACK}
+    metadata = {
+        name: value for name, value in without_waits(without_reusable(latest.metadata)).items() if name != ROLLED_BACK
+    }
     metadata[KEY] = {
         "workflow_id": source_id,
         "checkpoint_id": latest.checkpoint_id,

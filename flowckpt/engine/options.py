@@ -46,6 +46,16 @@ def _reuse(value: object) -> ReuseMode | None:
     return _choice(ReuseMode, "reuse", value)
 
 
+def _stay(value: object) -> float | None:
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0):
+        return None if value is None else float(value)
+    raise InputError(
+        f"stay={value!r:.80} is no number of seconds, 0 or more",
+        parameter="stay",
+        remedy="Write 600 for ten minutes, or float('inf') for as long as it takes.",
+    )
+
+
 @attrs.frozen(kw_only=True)
 class RunOptions:
     """Options of starting or resuming a run.
@@ -67,6 +77,8 @@ class RunOptions:
         force: run again whatever the resume would stop at.
         allow_network: hosts that network claims may reach, as `host:port`, where the engine was given no verifier.
         rolls_back: whether a run that fails or is cancelled undoes what its steps did, where they say how.
+        stay: for how many seconds in all the process stays when everything waits; not given, it stays for what ends by
+            itself within a minute, and the run is suspended otherwise.
     """
 
     tags: Mapping[str, str] = attrs.field(factory=dict)
@@ -82,6 +94,7 @@ class RunOptions:
     force: bool = False
     allow_network: Sequence[str] = ()
     rolls_back: bool = True
+    stay: float | None = attrs.field(default=None, converter=_stay)
 
     @property
     def policy(self) -> ResumePolicy:

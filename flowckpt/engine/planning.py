@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.checkpoint import Status, StepError, StepResult
+from flowckpt.checkpoint.wait import shown_moment, wait_in
 from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.failures import step_failure
 from flowckpt.engine.looking_back import Answer
@@ -225,7 +226,11 @@ class Planning:
             self.add(old, Decision.RERUN, () if reason is None else (reason,))
             ended_it = reason is not None and reason.kind is ReasonKind.FAILED
             return old if path in resumption.cut and not ended_it else None
-        if path in resumption.in_doubt or path in resumption.begun:
+        if step.action.is_waiting and (wait := wait_in(resumption.latest.metadata, path)) is not None:
+            reason = Reason(ReasonKind.STARTED, f"it {wait.said} since {shown_moment(wait.since)}")
+            self.steps.append(PlannedStep(path, Decision.NEW, (reason,), location=command.location))
+            self.reruns.append(path)
+        elif path in resumption.in_doubt or path in resumption.begun:
             reason = Reason(ReasonKind.STARTED, "it was started, and its end was never recorded; it is run again")
             self.steps.append(PlannedStep(path, Decision.IN_DOUBT, (reason,), location=command.location))
         else:

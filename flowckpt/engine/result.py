@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import attrs
 
 from flowckpt.checkpoint import Status, StepError
-from flowckpt.errors import StepFailedError
+from flowckpt.checkpoint.wait import Wait, due_at
+from flowckpt.errors import RunSuspendedError, StepFailedError
 
 
 @attrs.frozen
@@ -32,7 +34,7 @@ class WorkflowResult:
     Attributes:
         workflow_id: the run.
         workflow_name: its workflow.
-        status: `completed`, `failed` or `cancelled`.
+        status: `completed`, `failed`, `cancelled` or `suspended`.
         output: what the workflow returned; None where it did not.
         attempt: how often the run was started or resumed.
         steps: what was executed and what was restored.
@@ -41,6 +43,7 @@ class WorkflowResult:
         is_saved: whether the end was recorded.
         rollback_failures: the steps that were to be undone and could not be.
         failure: how the run failed, as its record says it: without what is secret.
+        waits: what a suspended run waits for.
     """
 
     workflow_id: str
@@ -54,13 +57,22 @@ class WorkflowResult:
     is_saved: bool = True
     rollback_failures: tuple[StepFailedError, ...] = ()
     failure: StepError | None = None
+    waits: tuple[Wait, ...] = ()
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When a suspended run goes on by itself, if it is resumed; None where only a signal can end its waits."""
+        return due_at(self.waits)
 
     def unwrap(self) -> Any:
         """Return the output, or raise the error that ended the run.
 
         Raises:
+            RunSuspendedError: it has none yet.
             BaseException: the run's error.
         """
+        if self.status is Status.SUSPENDED:
+            raise RunSuspendedError(self.workflow_id, waits=[str(wait) for wait in self.waits])
         if self.error is not None:
             raise self.error
         return self.output

@@ -20,6 +20,7 @@ from flowckpt.engine.rechecking import Rechecking
 from flowckpt.engine.resumption import without_reusable
 from flowckpt.engine.superseded import Superseded
 from flowckpt.engine.taking import taken
+from flowckpt.engine.waits import waits_after_rollback
 from flowckpt.errors import CheckpointNotFoundError, InputError, StaleCheckpointError
 from flowckpt.manager.task import is_task
 from flowckpt.plan.behind import failures_behind
@@ -98,6 +99,7 @@ async def roll_back(
             return RolledBack(workflow_id, target.checkpoint_id, target.sequence, length, (), at, is_new=False)
         superseded = Superseded(latest.metadata)
         superseded.add(dropped)
+        metadata = superseded.written_to(without_reusable(latest.metadata))
         data = attrs.evolve(
             latest,
             checkpoint_id=f"@rollback.{lease.attempt}",
@@ -109,7 +111,7 @@ async def roll_back(
             status=Status.CANCELLED,
             evidence=answers,
             snapshot=target.held_snapshot,
-            metadata={**superseded.written_to(without_reusable(latest.metadata)), KEY: place},
+            metadata={**waits_after_rollback(metadata, target.metadata, dropped), KEY: place},
             output=None,
             error=None,
         )

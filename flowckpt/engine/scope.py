@@ -52,6 +52,7 @@ class Scope:
         """Drive the generator to its end and return how it ended.
 
         Raises:
+            Suspended: it waits, and everything beside it has come to rest; called again, it goes on from there.
             BaseException: what ends the run, and not the generator alone.
         """
         await self._advance(has_effects=True)
@@ -75,12 +76,13 @@ class Scope:
                     await asyncio.sleep(0)  # a cancel that waited for the end of the last step comes in here
                 if attempt.aside.dropped and not is_ephemeral:
                     attempt.let_go()
+                self._command = command  # where it waits, it is run again
                 value, failure = await run_step(attempt, command)
                 command = replay.send(value) if failure is None else replay.throw(failure)
             elif isinstance(command, Enter):
+                self._command = command
                 answer = await self._enter(command, has_effects=has_effects)
                 if answer is None:
-                    self._command = command
                     return False
                 value, failure = answer
                 command = replay.send(value) if failure is None else replay.throw(failure)
@@ -116,8 +118,9 @@ class Scope:
         self.attempt.interrupts.raise_noted(task)
         if task is not None and task.cancelling():
             await asyncio.sleep(0)
+        answer = await member.run()
         self._entered = None
-        return await member.run()
+        return answer
 
     @property
     def _keeps_rest(self) -> bool:

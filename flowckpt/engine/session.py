@@ -28,6 +28,7 @@ from flowckpt.engine.resumption import Resumption, read_resumption, read_unfinis
 from flowckpt.engine.rolling_back import KEY, unfinished_rollback
 from flowckpt.engine.target import describe_target
 from flowckpt.engine.verifying import Verifying, verifying_of
+from flowckpt.engine.waits import Waits
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, RunExistsError, SecretMissingError
 from flowckpt.events import Event, WorkflowCompleted, WorkflowResumed
 from flowckpt.execution.interrupts import Interrupts
@@ -212,6 +213,9 @@ class Session:
         )
         attempt = drive.attempt
         attempt.resumed_from = latest
+        attempt.waits = Waits.of(latest.metadata)
+        is_prefix = resumption.judge.policy.reuse is ReuseMode.PREFIX
+        attempt.waits.let_go((result for result, _ in resumption.cut.values()), takes_behind=is_prefix)
         attempt.superseded = resumption.superseded
         attempt.in_doubt = {*resumption.in_doubt}
         attempt.is_stolen = self._options.steal
@@ -256,7 +260,7 @@ class Session:
             checkpointer, self._clock, self._random, self.interrupts, verifying, replay.aside, judge=judge
         )
         attempt.rolls_back = self._options.rolls_back
-        return Drive(workflow, replay, attempt)
+        return Drive(workflow, replay, attempt, stay_seconds=self._options.stay)
 
 
 class CompletedRun:

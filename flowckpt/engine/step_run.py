@@ -8,7 +8,7 @@ A step is never told as done before it is durable where it was meant to be.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -23,8 +23,14 @@ from flowckpt.errors import StepFailedError
 from flowckpt.events import StepAdopted, StepCompleted, StepFailed, StepRestored, StepStarted
 from flowckpt.execution.redaction import refuse_secret_names
 from flowckpt.execution.runner import restored_value
+from flowckpt.lazy import LazyModule
 from flowckpt.plan.identity import arguments_of, fingerprint_of
 from flowckpt.replay import Execute
+
+if TYPE_CHECKING:
+    from flowckpt.engine import wait_run
+else:  # only workflows that wait need it
+    wait_run = LazyModule("flowckpt.engine.wait_run")
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -37,6 +43,7 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
         command: the step, its path and its place in the code.
 
     Raises:
+        Suspended: it waits.
         StepInDoubtError: nobody knows whether it was done, and it must not be done twice.
         FencedError: the run was taken over by another owner.
         FlowckptError: what it left behind cannot be saved.
@@ -45,6 +52,8 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
     """
     step, path = command.step, command.path
     modifiers, action, tell = step.modifiers, step.action, attempt.tell
+    if action.is_waiting:
+        return await wait_run.run_wait(attempt, command)
     is_recorded = not modifiers.is_ephemeral
     refuse_secret_names(step, path, attempt.secrets)
     code, arguments, settled = "", _NOTHING, RUN

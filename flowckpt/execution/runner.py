@@ -250,7 +250,7 @@ def output_annotation(action: Action) -> Any:
         return command_output.CommandOutput
     if isinstance(action, WorkflowAction):
         return action.workflow.output_type
-    return Any
+    return action.output_type
 
 
 def _is_raised_by_step(stop: BaseException) -> bool:

@@ -39,6 +39,20 @@ def results_behind(results: Sequence[StepResult], path: str) -> Iterator[StepRes
             yield result
 
 
+def is_behind(path: str, earlier: str) -> bool:
+    """Tell whether a step that has not ended depends on one that has, so that it is begun anew when that is run again.
+
+    Args:
+        path: the step that has not ended.
+        earlier: the step that has.
+    """
+    for each in (earlier, *_above(earlier)):
+        scope = each[: each.rfind("/") + 1]
+        if each[len(scope) : len(scope) + 1] != "[" and path.startswith(scope) and not is_within(path, each):
+            return True
+    return is_within(path, earlier)
+
+
 def is_within(path: str, outer: str) -> bool:
     """Tell whether a path is that of a step, or of one nested in it.
 

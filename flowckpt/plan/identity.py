@@ -39,6 +39,8 @@ def arguments_of(action: Action, secrets: KnownSecrets = NONE) -> dict[str, Any]
         return recorded_arguments(_command, (), action.identity, secrets)
     if isinstance(action, WorkflowAction):
         return recorded_arguments(action.workflow.function, (), action.inputs, secrets)
+    if action.is_waiting:
+        return recorded_arguments(_waited_for, (), action.identity)
     return {}
 
 
@@ -105,3 +107,7 @@ def _form(fingerprint: str) -> str:
 
 def _command(argv: Any, cwd: Any, env: Any, stdin: Any) -> None:
     """Name the arguments of a command for the record."""
+
+
+def _waited_for(signal: Any = None, approval: Any = None, of: Any = None) -> None:
+    """Name the arguments of a wait for the record."""

@@ -169,8 +169,9 @@ class Replay:
         step: Step[Any] = yielded
         if step.modifiers.adopt is not None and not step.modifiers.is_at_most_once:
             raise self._closed(_needless_adopt(step.name, self._where(full=True)))
-        if step.action.is_composite and (refused := step.action.refused_modifier(step.modifiers)):
-            raise self._closed(_no_such_modifier(step.name, step.action.step_type, refused, self._where(full=True)))
+        action = step.action
+        if (action.is_composite or action.is_waiting) and (refused := action.refused_modifier(step.modifiers)):
+            raise self._closed(_no_such_modifier(step, refused, self._where(full=True)))
         name = step.name
         occurrence = self._uses.get(name, 0)
         self._uses[name] = occurrence + 1
@@ -321,12 +322,20 @@ def _is_another(step: Step[Any], result: StepResult) -> bool:
     )
 
 
-def _no_such_modifier(name: str, action: str, modifier: str, where: str) -> StepDefinitionError:
+def _no_such_modifier(step: Step[Any], modifier: str, where: str) -> StepDefinitionError:
+    action = step.action
+    remedy = "Give it to the steps that it is made of."
+    if action.is_waiting:
+        remedy = "Leave it out."
+        if modifier == "timeout":
+            remedy = f"Say how long to wait: .{action.step_type}(…, timeout=60)."
+        elif modifier == "evidence":
+            remedy = "An approval is bound to claims by .approval(of=[…]); else claim it of the step that follows."
     return StepDefinitionError(
-        f"step {name!r}: .{modifier}() makes no sense with .{action}()",
-        step=name,
+        f"step {step.name!r}: .{modifier}() makes no sense with .{action.step_type}()",
+        step=step.name,
         where=where,
-        remedy="Give it to the steps that it is made of.",
+        remedy=remedy,
     )
 
 

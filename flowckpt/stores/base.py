@@ -20,7 +20,7 @@ The five methods are all that the engine needs. What a store can do beyond them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from flowckpt.checkpoint import CheckpointData
     from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+    from flowckpt.checkpoint.signal import Signal
 
 
 class CheckpointStore(Protocol):
@@ -293,6 +294,46 @@ class ReceivesRuns(Protocol):
             RunLockedError: another process is about to begin it.
             EncodingError: a value cannot be recorded.
             CheckpointStorageError: the medium failed.
+        """
+        ...
+
+
+@runtime_checkable
+class DeliversSignals(Protocol):
+    """A store that keeps messages for its runs. Whoever sends one does not own the run, which may be live elsewhere."""
+
+    async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
+        """Make a message durable; tell whether it is new, or was sent before under the same id.
+
+        Args:
+            workflow_id: the run.
+            signal: the message.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            CheckpointStorageError: the medium failed.
+        """
+        ...
+
+    async def signals(self, workflow_id: str) -> Sequence[Signal]:
+        """Return the messages that lie there, in the order in which they were sent; none where the run does not exist.
+
+        One that the run has taken may still be among them: the record of the run says which it took.
+
+        Args:
+            workflow_id: the run.
+
+        Raises:
+            CheckpointCorruptedError: a message is damaged.
+        """
+        ...
+
+    async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
+        """Remove messages: those that the record of the run says were taken. One that is not there is no error.
+
+        Args:
+            workflow_id: the run.
+            signal_ids: which.
         """
         ...
 

@@ -29,10 +29,11 @@ from flowckpt.stores.base import (
 )
 from flowckpt.stores.picking import FiltersCheckpoints, filters_checkpoints
 from flowckpt.testing.figures_contract import FiguresContract
+from flowckpt.testing.signals_contract import SignalsContract
 from flowckpt.testing.store_under_test import CLAIM, NOON, RUN, checkpoint, claimed, results
 
 
-class AbilityContract(FiguresContract):
+class AbilityContract(FiguresContract, SignalsContract):
     """What stores promise of their references, of the forms they read, and of each ability that they have."""
 
     # --- what a reference says -------------------------------------------------------------------------------------

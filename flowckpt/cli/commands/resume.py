@@ -56,6 +56,12 @@ Examples:
 @input_option
 @target_option
 @click.option("--steal", is_flag=True, help="Take the run over although its owner's process still holds it.")
+@click.option(
+    "--stay",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="How long to stay when everything waits, in all; inf for ever. By default for what ends within a minute.",
+)
 @json_option
 @events_option
 @store_option
@@ -68,6 +74,7 @@ def command(
     target: str | None,
     on_save_error: str | None,
     steal: bool,
+    stay: float | None,
     as_json: bool,
     as_events: bool,
     store: str | None,
@@ -100,7 +107,7 @@ def command(
             return ExitCode.NOT_FOUND
         run = found.workflow_id
     recorded = recorded_run(choice, run, target=target, inputs=texts, asks_for_secrets=not only_plan)
-    options = RunOptions(steal=steal, target=recorded.moved_to, **policy)
+    options = RunOptions(steal=steal, target=recorded.moved_to, stay=stay, **policy)
     if only_plan:
         return showing_plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
     form = Form(as_json, as_events, no_color)

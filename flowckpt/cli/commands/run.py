@@ -46,6 +46,12 @@ Examples:
 @setting_option("interval")
 @setting_option("on_save_error")
 @network_option
+@click.option(
+    "--stay",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="How long to stay when everything waits, in all; inf for ever. By default for what ends within a minute.",
+)
 @json_option
 @events_option
 @store_option
@@ -60,6 +66,7 @@ def command(
     interval: float | None,
     on_save_error: str | None,
     allow_network: tuple[str, ...],
+    stay: float | None,
     as_json: bool,
     as_events: bool,
     store: str | None,
@@ -86,6 +93,8 @@ def command(
     needed = [name for name in workflow.secret_inputs if parameters[name].default is parameters[name].empty]
     ask_for_secrets(workflow, needed, values)
     run = run or new_run_id()
-    options = RunOptions(tags=labels, target=described, every=every, interval=interval, allow_network=allow_network)
+    options = RunOptions(
+        tags=labels, target=described, every=every, interval=interval, allow_network=allow_network, stay=stay
+    )
     session = WorkflowEngine(checkpoints, on_save_error=on_save_error or "fail").prepare(workflow, run, options, values)
     return follow(session, workflow, run, store=choice, form=Form(as_json, as_events, no_color))

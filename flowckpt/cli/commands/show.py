@@ -10,6 +10,8 @@ import click
 from flowckpt.checkpoint import Reason, StepResult
 from flowckpt.checkpoint.reference import CheckpointRef
 from flowckpt.checkpoint.result import look
+from flowckpt.checkpoint.signal import Signal
+from flowckpt.checkpoint.wait import WaitKind
 from flowckpt.cli.claims import recorded_claims
 from flowckpt.cli.documents import run_document
 from flowckpt.cli.durations import ago_text, duration_text, moment_text
@@ -20,6 +22,7 @@ from flowckpt.cli.status_text import status_text
 from flowckpt.cli.stored_runs import StoredRun, opened_store, stored_run
 from flowckpt.cli.table import show_table
 from flowckpt.cli.terminal_text import escaped, json_text, short_value
+from flowckpt.cli.waiting import wait_lines
 from flowckpt.codec.results import plain_tree
 from flowckpt.errors import DecodingError
 
@@ -151,6 +154,8 @@ def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
     count = len(latest.step_results)
     lines.append(f"steps: {count} recorded, {executed} of them executed by attempt {latest.attempt}")
     lines += [f"started, not ended: {escaped(path)}" for path in latest.in_flight]
+    lines += wait_lines(run.waits)
+    lines += [_signal_line(signal) for signal in run.signals]
     lines.append(f"checkpoints: {len(run.checkpoints)}")
     if run.status.value == "completed":
         lines.append(f"output: {short_value(_looked_at(latest.held_output, 'output'))}")
@@ -158,6 +163,13 @@ def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
         at = f" at step {latest.error.path}" if latest.error.path else ""
         lines.append(f"error{escaped(at)}: {escaped(f'{latest.error.type}: {latest.error.message}')}")
     return lines
+
+
+def _signal_line(signal: Signal) -> str:
+    said = f"{signal.name} by {signal.by}" if signal.by else signal.name
+    what = "signal" if signal.kind is WaitKind.SIGNAL else "answer"
+    data = "" if signal.data is None else f": {short_value(signal.data, 60)}"
+    return f"{what} not taken yet: {escaped(said)} at {moment_text(signal.sent_at)}{data}"
 
 
 def _step_row(result: StepResult) -> list[str]:

@@ -163,6 +163,12 @@ class LiveProgress:
         self._notes.pop(line.path, None)
         self._lines.append(line)
 
+    def _on_waiting(self, event: Any) -> None:
+        self._notes.update({wait.path: wait.said for wait in event.waits})
+
+    def _on_voided(self, event: Any) -> None:
+        self._moved.append(f"{event.path}: the approval is void, it is asked for anew: {event.reason}")
+
     def _on_saved(self, event: Any) -> None:
         if event.reason == "step" and self._lines:
             self._lines[-1].is_saved = True
@@ -252,6 +258,9 @@ _NOTES: dict[str, Callable[[LiveProgress, Any], None]] = {
     "WorkflowCompleted": LiveProgress._on_over,
     "WorkflowFailed": LiveProgress._on_over,
     "WorkflowCancelled": LiveProgress._on_over,
+    "WorkflowSuspended": LiveProgress._on_over,
+    "WorkflowWaiting": LiveProgress._on_waiting,
+    "ApprovalVoided": LiveProgress._on_voided,
 }
 
 

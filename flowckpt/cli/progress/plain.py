@@ -16,6 +16,9 @@ _VERIFIED = {"resume": "still holds", "in_doubt": "proves that it was done"}
 _FAILED = {"resume": "no longer holds", "in_doubt": "does not prove that it was done"}
 
 
+_MOST_WAITS = 8
+
+
 def _claims(count: int) -> str:
     return f"{count} claim" if count == 1 else f"{count} claims"
 
@@ -46,6 +49,11 @@ _LINES: dict[str, Callable[[Any], str]] = {
         if e.error_type
         else f"{e.path}: undone in {duration_text(e.duration_ms)}"
     ),
+    "ApprovalVoided": lambda e: (
+        f"{e.path}: the approval{f' by {e.by}' if e.by else ''} is void, it is asked for anew: {e.reason}"
+    ),
+    "WorkflowWaiting": lambda e: f"run {e.workflow_id}: waits here: {'; '.join(map(str, e.waits[:_MOST_WAITS]))}",
+    "WorkflowSuspended": lambda e: f"run {e.workflow_id}: suspended: {'; '.join(map(str, e.waits[:_MOST_WAITS]))}",
     "WorkflowCompleted": lambda e: f"run {e.workflow_id}: completed in {duration_text(e.duration_ms)}",
     "WorkflowFailed": lambda e: f"run {e.workflow_id}: failed with {e.error_type}: {e.error_message}",
     "WorkflowCancelled": lambda e: f"run {e.workflow_id}: stopped by {e.cause}",

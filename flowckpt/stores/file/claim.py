@@ -43,6 +43,7 @@ from flowckpt.stores.file.names import (
     temporary_name,
 )
 from flowckpt.stores.file.owned import OwnedRun
+from flowckpt.stores.file.signals import clear_signals
 from flowckpt.stores.file.writer import SegmentWriter
 from flowckpt.stores.sealing.protection import PLAIN, Seals
 
@@ -91,6 +92,8 @@ def claim(
             raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory)))
         _sweep(filesystem, directory)
         numbers = segment_numbers(filesystem.names(directory))
+        if not numbers:  # messages without a run are what a clear has left behind
+            clear_signals(filesystem, directory)
         number = max([*numbers, 0]) + 1
         number = max(number, at_least)
         said, seal = seals.for_new(workflow_id, number, secrets.token_bytes(16).hex())

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from flowckpt.filesystem import FileSystem
 from flowckpt.stores.file.claim import claim_segment, mark_segments, segment_header
-from flowckpt.stores.file.names import BLOBS, LOCK, segment_name, segment_numbers
+from flowckpt.stores.file.names import BLOBS, LOCK, SIGNALS, segment_name, segment_numbers
+from flowckpt.stores.file.signals import clear_signals
 from flowckpt.stores.sealing.protection import PLAIN, Seals
 
 
@@ -40,8 +41,9 @@ def sweep_cleared(filesystem: FileSystem, directory: int, tombstone: int) -> Non
         finally:
             filesystem.close(blobs)
         filesystem.remove_directory(directory, BLOBS)
+    clear_signals(filesystem, directory)
     for name in names:
-        if name not in (BLOBS, LOCK, segment_name(tombstone)):
+        if name not in (BLOBS, SIGNALS, LOCK, segment_name(tombstone)):
             with contextlib.suppress(FileNotFoundError):  # a mark, which the writer of the segment takes away itself
                 filesystem.unlink(directory, name)
     filesystem.sync(directory)

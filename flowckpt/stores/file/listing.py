@@ -64,6 +64,21 @@ def begun_segments(filesystem: FileSystem, directory: int) -> list[int]:
     return found[::-1]
 
 
+def key_of(filesystem: FileSystem, directory: int) -> str:
+    """Return the id of the key that the newest segment of a run is sealed with; an empty text where it is not.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+
+    Raises:
+        CheckpointCorruptedError: its header is damaged.
+    """
+    numbers = segment_numbers(filesystem.names(directory))
+    seal = _header(filesystem, directory, numbers[-1]).get("seal") if numbers else None
+    return str(seal.get("key", "")) if isinstance(seal, dict) else ""
+
+
 def describe_run(
     filesystem: FileSystem, directory: int, fetch_for: Callable[[str], Fetch], seals: Seals = PLAIN
 ) -> RunInfo | None:

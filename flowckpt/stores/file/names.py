@@ -10,11 +10,14 @@ from flowckpt.process import ProcessIdentity
 RUNS = "runs"
 LOCK = "lock"
 BLOBS = "blobs"
+SIGNALS = "signals"
 HEAD = "head"
 IDENTITY = "store.json"
 
 _PLAIN_ID = re.compile(r"[a-z0-9_-]{1,64}")
 _SEGMENT = re.compile(r"([0-9]{8}|[1-9][0-9]{8,})\.jsonl")
+_ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
+_SIGNAL = re.compile(r"([0-9a-hjkmnp-tv-z]{26}|h\.[0-9a-f]{64})\.json")
 _MARK = re.compile(r"\.fenced-([0-9]{8}|[1-9][0-9]{8,})-([0-9]+)")
 _TEMPORARY = re.compile(r"\.new-([0-9a-f]{8})-([0-9]+)-([0-9]+)-[0-9a-f]+")
 
@@ -42,6 +45,18 @@ def segment_name(number: int) -> str:
 def segment_numbers(names: list[str]) -> list[int]:
     """Return the numbers of the segments among names, ascending."""
     return sorted(int(match[1]) for name in names if (match := _SEGMENT.fullmatch(name)))
+
+
+def signal_name(signal_id: str) -> str:
+    """Return the name of a message's file: a ULID in small letters stands for itself, any other id is hashed."""
+    if _ULID.fullmatch(signal_id):
+        return f"{signal_id.lower()}.json"
+    return f"h.{sha256(signal_id.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
+
+
+def is_signal(name: str) -> bool:
+    """Tell whether a name is that of a message."""
+    return _SIGNAL.fullmatch(name) is not None
 
 
 def mark_name(number: int, inode: int) -> str:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowckpt.checkpoint import CheckpointData
 from flowckpt.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
     FencedError,
+    KeyMissingError,
     RunExistsError,
     RunLockedError,
 )
+from flowckpt.lazy import LazyModule
 from flowckpt.stores.base import Lease
 from flowckpt.stores.file.claim import claim
 from flowckpt.stores.file.clearing import sweep_cleared, write_tombstone
@@ -25,6 +27,13 @@ from flowckpt.stores.file.names import LOCK
 from flowckpt.stores.file.owned import OwnedRun
 from flowckpt.stores.file.reading import ReadableRuns
 from flowckpt.stores.sealing.protection import PLAIN
+
+if TYPE_CHECKING:
+    from flowckpt.checkpoint.signal import Signal
+    from flowckpt.stores.file import listing, signals
+else:  # a run without messages needs none of it
+    listing = LazyModule("flowckpt.stores.file.listing")
+    signals = LazyModule("flowckpt.stores.file.signals")
 
 
 class FileRuns(ReadableRuns):
@@ -178,6 +187,32 @@ class FileRuns(ReadableRuns):
                 self.owned[workflow_id].vouch()
         finally:
             self.release(workflow_id)
+
+    def send_signal(self, workflow_id: str, signal: Signal) -> bool:
+        """Write a message for a run, whoever owns it; tell whether it is new."""
+
+        def send_once() -> bool:
+            with self._run_directory(workflow_id) as directory:
+                if directory is None or not self._is_a_run(directory):
+                    raise CheckpointNotFoundError(workflow_id)
+                if not self.seals.has_key and (key_id := listing.key_of(self._filesystem, directory)):
+                    raise KeyMissingError(workflow_id, key_id=key_id)  # the run would not believe it
+                is_new = signals.write_signal(self._filesystem, directory, workflow_id, signal, self.seals)
+                if not self._is_a_run(directory):  # it was cleared meanwhile
+                    signals.clear_signals(self._filesystem, directory)
+                    raise CheckpointNotFoundError(workflow_id)
+                return is_new
+
+        return self._steadily(workflow_id, "signal", send_once)
+
+    def _is_a_run(self, directory: int) -> bool:
+        return listing.describe_run(self._filesystem, directory, self._fetch, self.seals) is not None
+
+    def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
+        """Remove messages for a run."""
+        with self._translated(workflow_id, "signal"), self._run_directory(workflow_id) as directory:
+            if directory is not None:
+                signals.remove_signals(self._filesystem, directory, signal_ids)
 
     def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
         """Append that the checkpoints of an id are deleted."""

@@ -27,10 +27,12 @@ from flowckpt.stores.sealing.broken import SealBrokenError
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
-    from flowckpt.stores.file import listing
+    from flowckpt.checkpoint.signal import Signal
+    from flowckpt.stores.file import listing, signals
     from flowckpt.stores.sealing.lines import LineSeal
 else:  # a resume needs none of it
     listing = LazyModule("flowckpt.stores.file.listing")
+    signals = LazyModule("flowckpt.stores.file.signals")
 
 _log = logging.getLogger("flowckpt")
 
@@ -200,6 +202,17 @@ class ReadableRuns(Location):
                 return None
             return info.with_owner(self._live_owner(directory))
 
+    def signals(self, workflow_id: str) -> list[Signal]:
+        """Return the messages for a run, in the order in which they were sent."""
+
+        def read_once() -> list[Signal]:
+            with self._run_directory(workflow_id) as directory:
+                if directory is None:
+                    return []
+                return signals.read_signals(self._filesystem, directory, workflow_id, self.seals)
+
+        return self._steadily(workflow_id, "read", read_once)
+
     def check(self, workflow_id: str | None) -> list[Finding]:
         """Verify one run or all of them."""
         if workflow_id is not None:
@@ -244,6 +257,7 @@ class ReadableRuns(Location):
                     if isinstance(held, Blob) and held.digest not in seen:
                         seen.add(held.digest)
                         held.content()
+            self.signals(workflow_id)
         except FlowckptError as error:
             return [_finding(workflow_id, error)]
         count = len(image.checkpoints())

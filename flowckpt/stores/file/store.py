@@ -5,6 +5,7 @@
     .flowckpt/runs/RUN/00000001.jsonl   the segment of attempt 1: a JSON record a line
                        00000002.jsonl   the segment of attempt 2, which says what it continues
                        blobs/SHA256     large values, once per content
+                       signals/ID.json  messages for the run, each written by its sender
                        lock             locked by the owner while it lives
                        head             how far the run has come, where there is a key
                store.json               which store this is, where there is a key
@@ -15,7 +16,7 @@ The protocol stands in `run` (claiming), `writer` (saving), `segment` and `image
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from flowckpt.checkpoint import CheckpointData, Reason, selection
     from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+    from flowckpt.checkpoint.signal import Signal
     from flowckpt.clock import Clock
     from flowckpt.filesystem import FileSystem
     from flowckpt.stores import figures
@@ -187,6 +189,18 @@ class FileCheckpointStore:
     async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
         """Return what the store holds in figures, reading run by run; see `TellsFigures`."""
         return await figures.added_up(self, workflow_id, limit=limit)
+
+    async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
+        """Write a message for a run to a file of its own and sync it; see `DeliversSignals`."""
+        return await run_blocking(lambda: self.runs.send_signal(workflow_id, signal))
+
+    async def signals(self, workflow_id: str) -> Sequence[Signal]:
+        """Return the messages for a run; see `DeliversSignals`."""
+        return await run_blocking(lambda: self.runs.signals(workflow_id))
+
+    async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
+        """Remove messages; see `DeliversSignals`."""
+        await run_blocking(lambda: self.runs.remove_signals(workflow_id, signal_ids))
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Read all segments and large values and verify them; see `ChecksIntegrity`."""

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from flowckpt._version import __version__
 from flowckpt.errors import UnsupportedSchemaError
 from flowckpt.stores.sql.database import Session
-from flowckpt.stores.sql.schema import VERSION_1, VERSION_TABLE, Dialect
+from flowckpt.stores.sql.schema import VERSION_1, VERSION_2, VERSION_TABLE, Dialect
 from flowckpt.stores.sql.texts import sql_time
 
-MIGRATIONS: Sequence[Sequence[str]] = (VERSION_1,)
+MIGRATIONS: Sequence[Sequence[str]] = (VERSION_1, VERSION_2)
 """The statements that lead from version n to n + 1, at index n."""
 
 _TABLE = f"""

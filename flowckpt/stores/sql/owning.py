@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from flowckpt.checkpoint import CheckpointData
+from flowckpt.checkpoint.signal import Signal
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunLockedError
 from flowckpt.process import ProcessIdentity, current_process
 from flowckpt.stores.base import Lease
 from flowckpt.stores.heartbeat import Heartbeat
 from flowckpt.stores.leases import LeaseTimes
+from flowckpt.stores.sql import signals
 from flowckpt.stores.sql.claims import Claim, clear_run, give_up, renew
 from flowckpt.stores.sql.database import Database, Session
 from flowckpt.stores.sql.image import RunImage
@@ -150,6 +152,18 @@ class SqlRuns(ReadableRuns):
             dialect=self.database.dialect,
         )
         self.database.write(workflow_id, "receive", arrival.write)
+
+    def send_signal(self, workflow_id: str, signal: Signal) -> bool:
+        """Add a message for a run, whoever owns it; tell whether it is new."""
+        lock = self.database.dialect.lock
+        return self.database.write(
+            workflow_id, "signal", lambda session: signals.send(session, lock, workflow_id, signal)
+        )
+
+    def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
+        """Remove messages for a run."""
+        if signal_ids:
+            self.database.write(workflow_id, "signal", lambda session: signals.remove(session, workflow_id, signal_ids))
 
     def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
         """Delete the checkpoints of an id."""

@@ -9,9 +9,11 @@ from flowckpt.checkpoint import CheckpointData
 from flowckpt.checkpoint.figures import StoreFigures
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 from flowckpt.checkpoint.selection import EVERY, Selection
+from flowckpt.checkpoint.signal import Signal
 from flowckpt.codec.blob import Fetch
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.stores.base import Finding
+from flowckpt.stores.sql import signals
 from flowckpt.stores.sql.checking import check_all, check_run
 from flowckpt.stores.sql.database import Database, Session
 from flowckpt.stores.sql.description import run_infos
@@ -168,6 +170,10 @@ class ReadableRuns:
         """Return one run as the list shows it; None where there is none."""
         found = self.database.read(workflow_id, "read", lambda session: run_infos(session, id_text(workflow_id)))
         return found[0] if found else None
+
+    def signals(self, workflow_id: str) -> list[Signal]:
+        """Return the messages for a run, in the order in which they were sent."""
+        return self.database.read(workflow_id, "read", lambda session: signals.sent(session, workflow_id))
 
     def check(self, workflow_id: str | None) -> list[Finding]:
         """Verify one run, or all of them and the database."""

@@ -215,3 +215,19 @@ SELECT {day} AS day, count(*) AS checkpoints, sum(size) AS bytes FROM checkpoint
 """,
 )
 """The statements that make the first version of the schema."""
+
+VERSION_2 = (
+    """
+CREATE TABLE signals (
+  run {int} NOT NULL REFERENCES runs (run) ON DELETE CASCADE,
+  signal_id TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  name TEXT NOT NULL,
+  sent_by TEXT NOT NULL,
+  sent_at {time} NOT NULL,
+  document {json} NOT NULL,
+  PRIMARY KEY (run, signal_id)
+){strict}
+""",
+)
+"""What the second version adds: messages for runs, which wait there until their run takes them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flowckpt.blocking import may_block, run_blocking
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from flowckpt.checkpoint import CheckpointData, Reason
     from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+    from flowckpt.checkpoint.signal import Signal
     from flowckpt.stores.base import Finding, Lease
     from flowckpt.stores.sql.owning import SqlRuns
 
@@ -117,6 +118,18 @@ class SqlCheckpointStore:
     async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Name large values of one run in another, in the database; see `SharesValues`."""
         await run_blocking(lambda: self.runs.share(source_id, workflow_id, sizes))
+
+    async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
+        """Add a message for a run and commit; see `DeliversSignals`."""
+        return await run_blocking(lambda: self.runs.send_signal(workflow_id, signal))
+
+    async def signals(self, workflow_id: str) -> Sequence[Signal]:
+        """Return the messages for a run; see `DeliversSignals`."""
+        return await run_blocking(lambda: self.runs.signals(workflow_id))
+
+    async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
+        """Remove messages; see `DeliversSignals`."""
+        await run_blocking(lambda: self.runs.remove_signals(workflow_id, signal_ids))
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Verify the database, all records and large values; see `ChecksIntegrity`."""

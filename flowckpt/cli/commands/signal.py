@@ -1,0 +1,73 @@
+"""`flowckpt signal`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from flowckpt.cli.answering import by_option, resume_option, resumed, tell_sent, user_name
+from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.options import RunName, json_option, store_option
+from flowckpt.cli.output import keep_for_document
+from flowckpt.cli.settings import choose_store
+from flowckpt.cli.stored_runs import opened_store, waited
+from flowckpt.engine import WorkflowEngine
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt signal nightly go
+  flowckpt signal nightly order --data '{"id": 7, "paid": true}'
+  flowckpt signal nightly go --id 2026-11-20 --resume"""
+
+
+@click.command("signal", epilog=_EXAMPLE)
+@click.argument("run", type=RunName())
+@click.argument("name")
+@click.option("--data", metavar="JSON", help="What it carries, as JSON; nothing where not given.")
+@by_option
+@click.option(
+    "--id", "signal_id", metavar="ID", help="Names this very signal: sent again under the same id, it is there once."
+)
+@resume_option
+@json_option
+@store_option
+@click.pass_context
+def command(
+    context: click.Context,
+    run: str,
+    name: str,
+    data: str | None,
+    by: str | None,
+    signal_id: str | None,
+    is_to_resume: bool,
+    as_json: bool,
+    store: str | None,
+) -> int:
+    """Send a signal to a run. It is made durable, and taken once, by the first wait of its NAME.
+
+    A signal that comes early is kept until the run waits for it. The run may be live in another process, suspended or
+    crashed; one that is complete takes no signals (exit code 2).
+    """
+    if as_json:
+        keep_for_document()
+    checkpoints, choice = opened_store(store), choose_store(store)
+    carried = None if data is None else _parsed(data)
+    who = user_name() if by is None else by
+    engine = WorkflowEngine(checkpoints)
+    sent = waited(engine.signal(run, name, carried, by=who, signal_id=signal_id))
+    said = f"signal {name} was sent to run {run}"
+    if is_to_resume and not sent.owner:
+        return resumed(context, said, run, store, as_json=as_json)
+    tell_sent(sent, said, choice, as_json=as_json)
+    return ExitCode.DONE
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(
+            f"--data is no JSON: {error}; a text needs quotes of its own: --data '\"yes\"'"
+        ) from None

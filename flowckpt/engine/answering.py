@@ -1,0 +1,246 @@
+"""Telling a run something from outside: a signal, a yes or a no. Nothing is run, and the run need not be owned."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt import codec
+from flowckpt.checkpoint import CheckpointData, Status
+from flowckpt.checkpoint.reference import RunInfo
+from flowckpt.checkpoint.signal import Signal
+from flowckpt.checkpoint.wait import Wait, WaitKind, waits_in
+from flowckpt.clock import Clock
+from flowckpt.engine.options import RunOptions
+from flowckpt.engine.verifying import verifying_of
+from flowckpt.errors import (
+    ApprovalStaleError,
+    CheckpointNotFoundError,
+    InputError,
+    SettingError,
+    SignalRefusedError,
+)
+from flowckpt.lazy import LazyModule
+from flowckpt.manager.record import WORKFLOW_NAME as MANAGED
+from flowckpt.stores.base import CheckpointStore, DeliversSignals, ListsRuns
+
+if TYPE_CHECKING:
+    from flowckpt.evidence import model
+    from flowckpt.evidence.verifier import EvidenceVerifier
+    from flowckpt.execution import evidence
+else:  # only approvals of something need it
+    evidence = LazyModule("flowckpt.execution.evidence")
+    model = LazyModule("flowckpt.evidence.model")
+
+
+@attrs.frozen
+class Sent:
+    """A message that lies in the store of its run.
+
+    Attributes:
+        workflow_id: the run.
+        signal_id: the message's id.
+        name: the signal, or the approval.
+        kind: which of the two.
+        path: the step that it is for; empty for any that waits for its name.
+        is_new: whether it was sent now; False where the same id was sent before.
+        is_awaited: whether the run waited for it when it was sent.
+        pending_before: how many messages of this name lay there already, and are taken first.
+        status: where the run stood.
+        owner: the process that runs it, as text; empty where it is to be resumed.
+    """
+
+    workflow_id: str
+    signal_id: str
+    name: str
+    kind: WaitKind
+    path: str
+    is_new: bool
+    is_awaited: bool
+    pending_before: int
+    status: Status
+    owner: str
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain JSON: what `signal --json`, `approve --json` and `reject --json` print."""
+        return {**attrs.asdict(self), "kind": str(self.kind), "status": str(self.status)}
+
+
+async def send_signal(
+    store: CheckpointStore,
+    clock: Clock,
+    workflow_id: str,
+    name: str,
+    *,
+    data: Any = None,
+    by: str = "",
+    signal_id: str,
+) -> Sent:
+    """Send a signal to a run.
+
+    Args:
+        store: where the run lies.
+        clock: the time.
+        workflow_id: the run.
+        name: the signal's name.
+        data: what it carries.
+        by: who sends it.
+        signal_id: names this very message.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        SignalRefusedError: the run is complete.
+        EncodingError: the data cannot be recorded.
+        SettingError: the store cannot deliver signals.
+    """
+    inbox = _able(store)
+    if not isinstance(name, str) or not name.strip():
+        raise InputError(f"the name of a signal must be text and not blank, got {name!r:.80}", parameter="name")
+    is_record = attrs.has(type(data)) or (dataclasses.is_dataclass(data) and not isinstance(data, type))
+    tree = codec.encode(data, type(data) if is_record else Any, place="data")
+    info = await _described(store, workflow_id)
+    _refuse_ended(info, name)
+    before = [each for each in await inbox.signals(workflow_id) if each.signal_id != signal_id]
+    signal = Signal(signal_id, name, clock.now(), tree, by)
+    is_new = await inbox.send_signal(workflow_id, signal)
+    now = await _described(store, workflow_id)
+    if now.status is Status.COMPLETED and not await _was_taken(store, workflow_id, signal_id):
+        await inbox.remove_signals(workflow_id, [signal_id])
+        _refuse_ended(now, name)
+    return Sent(
+        workflow_id,
+        signal_id,
+        name,
+        WaitKind.SIGNAL,
+        "",
+        is_new,
+        any(signal.ends(wait) for wait in info.waits),
+        sum(each.kind is WaitKind.SIGNAL and each.name == name for each in before),
+        now.status,
+        "" if now.owner is None else str(now.owner),
+    )
+
+
+async def send_answer(
+    store: CheckpointStore,
+    clock: Clock,
+    workflow_id: str,
+    name: str,
+    *,
+    is_approved: bool,
+    by: str,
+    comment: str,
+    signal_id: str,
+    verifier: EvidenceVerifier | None,
+    options: RunOptions,
+) -> Sent:
+    """Answer an approval that a run waits for.
+
+    Args:
+        store: where the run lies.
+        clock: the time.
+        workflow_id: the run.
+        name: the approval's name, or the path of its step.
+        is_approved: yes or no.
+        by: who answers.
+        comment: why.
+        signal_id: names this very answer.
+        verifier: checks what is approved, or None for one that looks where the run was started.
+        options: how it is checked.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        SignalRefusedError: the run does not wait for it, or it is answered already.
+        ApprovalStaleError: what is to be approved is no longer what the run has asked for.
+        SettingError: the store cannot deliver signals.
+    """
+    inbox = _able(store)
+    latest = await store.load_latest(workflow_id)
+    if latest is None:
+        raise CheckpointNotFoundError(workflow_id)
+    info = await _described(store, workflow_id)
+    _refuse_ended(info, name)
+    wait = _asked(workflow_id, name, latest)
+    for each in await inbox.signals(workflow_id):
+        if each.ends(wait):
+            said = "approved" if each.data.get("approved") else "rejected"
+            who = f" by {each.by}" if each.by else ""
+            detail = f"it was {said}{who} at {each.sent_at:%Y-%m-%d %H:%M:%S} UTC already"
+            raise SignalRefusedError(
+                workflow_id, name, detail=detail, remedy=f"Resume: 'flowckpt resume {workflow_id}'."
+            )
+    if is_approved and wait.claims:
+        pack = model.EvidencePack.from_document(wait.claims)
+        report = await verifying_of(latest, verifier, options)().verify_evidence_pack(pack)
+        if not report.verified:
+            raise ApprovalStaleError(workflow_id, name, reasons=evidence.found_in(report) or (report.reason,))
+    data = {"approved": is_approved, "comment": comment}
+    answer = Signal(signal_id, wait.name, clock.now(), data, by, WaitKind.APPROVAL, wait.path, wait.request)
+    is_new = await inbox.send_signal(workflow_id, answer)
+    owner = "" if info.owner is None else str(info.owner)
+    return Sent(workflow_id, signal_id, wait.name, WaitKind.APPROVAL, wait.path, is_new, True, 0, info.status, owner)
+
+
+def _asked(workflow_id: str, name: str, latest: CheckpointData) -> Wait:
+    """Return the approval of a name, or of a path."""
+    ended = {result.path for result in latest.step_results}
+    waits = [wait for wait in waits_in(latest.metadata) if wait.path not in ended]
+    asked = [wait for wait in waits if wait.kind is WaitKind.APPROVAL]
+    found = [wait for wait in asked if wait.path == name] or [wait for wait in asked if wait.name == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        detail = f"it asks for it {len(found)} times: {_listed([wait.path for wait in found])}"
+        raise SignalRefusedError(workflow_id, name, detail=detail, remedy="Give the path of the step instead.")
+    known = _listed([wait.name for wait in asked])
+    detail = "it does not ask for it now" + (f"; it asks for {known}" if asked else "")
+    raise SignalRefusedError(workflow_id, name, detail=detail)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
+
+
+def _able(store: CheckpointStore) -> DeliversSignals:
+    if not isinstance(store, DeliversSignals):
+        raise SettingError(
+            f"{store!r} cannot deliver signals",
+            setting="checkpoint_store",
+            remedy="Use another store, or give it the three methods of DeliversSignals.",
+        )
+    return store
+
+
+async def _described(store: CheckpointStore, workflow_id: str) -> RunInfo:
+    info = await store.describe_run(workflow_id) if isinstance(store, ListsRuns) else None
+    if info is None:
+        latest = await store.load_latest(workflow_id)
+        if latest is None:
+            raise CheckpointNotFoundError(workflow_id)
+        info = RunInfo(
+            workflow_id,
+            latest.workflow_name,
+            latest.status,
+            latest.attempt,
+            latest.saved_at,
+            latest.saved_at,
+            len(latest.step_results),
+            latest.metadata,
+        )
+    return info
+
+
+def _refuse_ended(info: RunInfo, name: str) -> None:
+    if info.workflow_name == MANAGED:
+        detail = "it is a task of a CheckpointManager, which waits for nothing"
+        raise SignalRefusedError(info.workflow_id, name, detail=detail)
+    if info.status is Status.COMPLETED:
+        raise SignalRefusedError(info.workflow_id, name, detail="the run is complete, so nothing would ever take it")
+
+
+async def _was_taken(store: CheckpointStore, workflow_id: str, signal_id: str) -> bool:
+    latest = await store.load_latest(workflow_id)
+    return latest is not None and any(result.signal == signal_id for result in latest.step_results)

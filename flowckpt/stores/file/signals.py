@@ -1,0 +1,209 @@
+"""Messages for a run: a file each, beside its segments.
+
+Whoever sends one does not own the run, so it never touches a segment. A message is written under a random name, synced,
+and linked to the name that its id gives it: `link` never replaces, so a message that is sent twice is there once. Then
+the directory is synced. The owner removes it once its record says that it was taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import secrets
+from collections.abc import Collection
+from typing import Any
+
+from flowckpt.checkpoint.data import SCHEMA_VERSION
+from flowckpt.checkpoint.signal import Signal
+from flowckpt.codec.checkpoints import check_schema
+from flowckpt.errors import CheckpointCorruptedError
+from flowckpt.filesystem import FileSystem
+from flowckpt.process import current_process, is_alive
+from flowckpt.stores.base import refused_as_encoding_error
+from flowckpt.stores.file import line as lines
+from flowckpt.stores.file.blobs import NOT_OURS
+from flowckpt.stores.file.directory import read_file
+from flowckpt.stores.file.names import SIGNALS, is_signal, maker_of_temporary, signal_name, temporary_name
+from flowckpt.stores.sealing.broken import SealBrokenError
+from flowckpt.stores.sealing.protection import Seals
+
+
+def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Signal, seals: Seals) -> bool:
+    """Make a message durable in the directory of a run; tell whether it is new.
+
+    Args:
+        filesystem: the calls.
+        run: the run's directory, open.
+        workflow_id: the run.
+        signal: the message.
+        seals: those of the store.
+
+    Raises:
+        EncodingError: a text in it cannot be recorded.
+        FileNotFoundError: the run was cleared meanwhile.
+    """
+    content = _written(workflow_id, signal, seals)
+    with contextlib.suppress(FileExistsError):
+        filesystem.make_directory(run, SIGNALS)
+    filesystem.sync(run)  # also where it was there: whoever made it may have died first
+    directory = filesystem.open_directory(run, SIGNALS)
+    try:
+        _sweep(filesystem, directory)
+        name, temporary = signal_name(signal.signal_id), temporary_name(current_process(), secrets.token_hex(8))
+        file = filesystem.create(directory, temporary)
+        try:
+            written = 0
+            while written < len(content):
+                written += filesystem.write(file, content[written:])
+            filesystem.sync(file)
+            try:
+                filesystem.link(directory, temporary, name)
+                is_new = True
+            except FileExistsError:
+                is_new = False
+        finally:
+            filesystem.close(file)
+            with contextlib.suppress(OSError):
+                filesystem.unlink(directory, temporary)
+        filesystem.sync(directory)
+        return is_new
+    finally:
+        filesystem.close(directory)
+
+
+def read_signals(filesystem: FileSystem, run: int, workflow_id: str, seals: Seals) -> list[Signal]:
+    """Return the messages in the directory of a run, in the order in which they were sent.
+
+    Args:
+        filesystem: the calls.
+        run: the run's directory, open.
+        workflow_id: the run.
+        seals: those of the store.
+
+    Raises:
+        CheckpointCorruptedError: a message is damaged.
+        UnauthenticatedRecordError: a message was written without the key that the store has.
+    """
+    if not filesystem.exists(run, SIGNALS):
+        return []
+    directory = filesystem.open_directory(run, SIGNALS)
+    try:
+        found = []
+        for name in filter(is_signal, filesystem.names(directory)):
+            try:
+                content = read_file(filesystem, directory, name)
+            except FileNotFoundError:  # taken, and removed, meanwhile
+                continue
+            except OSError as error:
+                if error.errno not in NOT_OURS:
+                    raise
+                raise _damaged(workflow_id, name, f"it cannot be read: {error.strerror}") from error
+            found.append(_read(content, workflow_id, name, seals))
+    finally:
+        filesystem.close(directory)
+    return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
+
+
+def remove_signals(filesystem: FileSystem, run: int, signal_ids: Collection[str]) -> None:
+    """Remove messages from the directory of a run. Nothing is synced: one that comes back is known to be taken.
+
+    Args:
+        filesystem: the calls.
+        run: the run's directory, open.
+        signal_ids: which.
+    """
+    if not signal_ids or not filesystem.exists(run, SIGNALS):
+        return
+    directory = filesystem.open_directory(run, SIGNALS)
+    try:
+        for each in signal_ids:
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.unlink(directory, signal_name(each))
+    finally:
+        filesystem.close(directory)
+
+
+def clear_signals(filesystem: FileSystem, run: int) -> None:
+    """Remove all messages and their directory, also those that are being sent just now.
+
+    Args:
+        filesystem: the calls.
+        run: the run's directory, open.
+    """
+    while filesystem.exists(run, SIGNALS):
+        directory = filesystem.open_directory(run, SIGNALS)
+        try:
+            for name in filesystem.names(directory):
+                with contextlib.suppress(FileNotFoundError):
+                    filesystem.unlink(directory, name)
+        finally:
+            filesystem.close(directory)
+        try:
+            filesystem.remove_directory(run, SIGNALS)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
+
+
+def _sweep(filesystem: FileSystem, directory: int) -> None:
+    """Remove what senders that died have left unfinished."""
+    here = current_process()
+    for name in filesystem.names(directory):
+        maker = maker_of_temporary(name, here)
+        if maker is not None and maker != here and is_alive(maker) is False:
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.unlink(directory, name)
+
+
+def _written(workflow_id: str, signal: Signal, seals: Seals) -> bytes:
+    """Return the two lines of a message's file: a header that says how the other one is sealed, and the message."""
+    said, seal = ({}, None) if not seals.has_key else seals.for_new(workflow_id, 0, secrets.token_hex(16))
+    with refused_as_encoding_error():
+        head = _body({"flowckpt": "signal", "schema_version": SCHEMA_VERSION, "workflow_id": workflow_id, **said})
+        body = _body(signal.to_document())
+    first, digest = lines.seal(head if seal is None else seal.signed(head, 0, lines.START), lines.START)
+    second, _ = lines.seal(body if seal is None else seal.sealed(body, 1, digest), digest)
+    return first + second
+
+
+def _body(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))[:-1].encode("utf-8")
+
+
+def _read(content: bytes, workflow_id: str, name: str, seals: Seals) -> Signal:
+    place = f"{SIGNALS}/{name}"
+    first, _, rest = content.partition(b"\n")
+    second, end, more = rest.partition(b"\n")
+    digest = lines.opened(first, lines.START)
+    if digest is None or not end or more or lines.opened(second, digest) is None:
+        raise _damaged(workflow_id, name, "its checksum does not hold")
+    head, body = first[: len(first) - lines.TRAILER], second[: len(second) - lines.TRAILER]
+    try:
+        header = json.loads(head + b"}")
+        if header["workflow_id"] != workflow_id:
+            raise _damaged(workflow_id, name, f"it is for another run, {header['workflow_id']!r:.80}")
+        check_schema(header["schema_version"])
+        seal = seals.for_found(workflow_id, 0, header, place)
+        if seal is None:
+            seals.check_plain(workflow_id, place)
+        else:
+            seal.verified(head, 0, lines.START)
+            body = seal.opened(body, 1, digest)
+        signal = Signal.from_document(json.loads(body + b"}"))
+    except SealBrokenError as error:
+        raise _damaged(workflow_id, name, str(error)) from error
+    except (LookupError, TypeError, ValueError) as error:
+        raise _damaged(workflow_id, name, f"it is malformed: {error!r:.80}") from error
+    if signal_name(signal.signal_id) != name:
+        raise _damaged(workflow_id, name, "it lies under the name of another message")
+    return signal
+
+
+def _damaged(workflow_id: str, name: str, detail: str) -> CheckpointCorruptedError:
+    return CheckpointCorruptedError(
+        workflow_id,
+        location=f"{SIGNALS}/{name}",
+        detail=detail,
+        remedy="Nothing was changed. Remove the file, and send the signal again.",
+    )

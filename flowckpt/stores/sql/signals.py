@@ -1,0 +1,81 @@
+"""The messages for the runs of an SQL store: rows that anybody may add, whoever owns the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+from flowckpt.checkpoint.signal import Signal
+from flowckpt.codec import dumps
+from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError
+from flowckpt.stores.base import refused_as_encoding_error
+from flowckpt.stores.sql import rows
+from flowckpt.stores.sql.database import Session
+from flowckpt.stores.sql.texts import id_text, shown, sql_time
+
+_ADD = (
+    rows.insertion("signals", ("run", "signal_id", "kind", "name", "sent_by", "sent_at", "document"))
+    + " ON CONFLICT (run, signal_id) DO NOTHING"
+)
+
+
+def send(session: Session, lock: str, workflow_id: str, signal: Signal) -> bool:
+    """Add a message; tell whether it is new.
+
+    Args:
+        session: the transaction.
+        lock: what keeps a selected row from others.
+        workflow_id: the run.
+        signal: the message.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        EncodingError: a text in it cannot be recorded.
+    """
+    found = session.execute(
+        f"SELECT run FROM runs WHERE workflow_id = ? AND head_attempt IS NOT NULL{lock}",  # noqa: S608
+        (id_text(workflow_id),),
+    )
+    if not found:
+        raise CheckpointNotFoundError(workflow_id)
+    with refused_as_encoding_error():
+        document = dumps(signal.to_document())
+        document.encode()
+        names = (id_text(signal.signal_id), str(signal.kind), shown(signal.name), shown(signal.by))
+    return bool(session.change(_ADD, (found[0][0], *names, sql_time(signal.sent_at), document)))
+
+
+def sent(session: Session, workflow_id: str) -> list[Signal]:
+    """Return the messages for a run, in the order in which they were sent.
+
+    Args:
+        session: the transaction.
+        workflow_id: the run.
+
+    Raises:
+        CheckpointCorruptedError: a message is malformed.
+    """
+    found = session.execute(
+        "SELECT CAST(s.document AS TEXT) FROM signals s JOIN runs r ON r.run = s.run "
+        "WHERE r.workflow_id = ? ORDER BY s.sent_at, s.signal_id",
+        (id_text(workflow_id),),
+    )
+    try:
+        return [Signal.from_document(json.loads(document)) for (document,) in found]
+    except (LookupError, TypeError, ValueError) as error:
+        raise CheckpointCorruptedError(workflow_id, location="signals", detail=str(error)) from error
+
+
+def remove(session: Session, workflow_id: str, signal_ids: Collection[str]) -> None:
+    """Remove messages.
+
+    Args:
+        session: the transaction.
+        workflow_id: the run.
+        signal_ids: which.
+    """
+    for each in signal_ids:
+        session.change(
+            "DELETE FROM signals WHERE signal_id = ? AND run = (SELECT run FROM runs WHERE workflow_id = ?)",
+            (id_text(each), id_text(workflow_id)),
+        )

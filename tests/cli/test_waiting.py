@@ -1,0 +1,181 @@
+"""Runs that wait, from the shell: suspended with exit code 3, and continued by the commands that were shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from subprocess import DEVNULL
+
+import pytest
+
+PROGRAM = """
+from pathlib import Path
+from flowckpt import step, workflow
+from flowckpt.evidence import file_sha256
+
+def note(line):
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+    return line
+
+@workflow
+def naps():
+    yield step("before").python(note, "before").checkpoint()
+    yield step("nap").sleep(86_400)
+
+@workflow
+def asks():
+    data = yield step("ask").wait("go")
+    yield step("take").python(note, f"took {data}").checkpoint()
+    more = yield step("again").wait("go", timeout=0, default="nothing more")
+    return [data, more]
+
+def write():
+    Path("report").write_text("good")
+
+@workflow
+def reviewed():
+    yield step("write").python(write).checkpoint()
+    found = yield step("review").approval(of=[file_sha256("report")])
+    yield step("publish").python(note, f"published by {found.by}: {found.comment}").checkpoint()
+"""
+
+
+@pytest.fixture
+def waits(flowckpt):
+    (flowckpt.directory / "waits.py").write_text(PROGRAM)
+    return flowckpt
+
+
+def test_a_long_sleep_ends_the_command_with_3_and_the_time(waits):
+    ran = waits("run", "waits.py:naps", "--id", "r").expect(3)
+    assert "waiting: nap sleeps until 20" in ran.out
+    assert "Resume with: flowckpt resume r, from 20" in ran.err
+    document = waits("resume", "r", "--json").expect(3).document
+    assert (document["status"], document["output"], document["error"]) == ("suspended", None, None)
+    [wait] = document["waits"]
+    assert (wait["path"], wait["kind"]) == ("nap", "sleep")
+    [listed] = waits("list", "--status", "suspended", "--json").expect(0).document
+    assert (listed["workflow_id"], listed["due_at"]) == ("r", wait["due_at"])
+    shown = waits("show", "r", "--json").expect(0).document
+    assert shown["waits"] == document["waits"]
+    assert waits.log() == ["before"]
+
+
+def test_resumes_that_find_nothing_new_leave_the_store_as_it_was(waits):
+    waits("run", "waits.py:asks", "--id", "r").expect(3)
+
+    def stored():
+        store = waits.directory / ".flowckpt"
+        return {file: file.read_bytes() for file in store.rglob("*.jsonl")}
+
+    before = stored()
+    for _ in range(2):
+        waits("resume", "r").expect(3)
+        waits("plan", "r").expect(0)
+    assert stored() == before
+
+
+def test_a_signal_is_kept_told_and_taken_once(waits):
+    ran = waits("run", "waits.py:asks", "--id", "r").expect(3)
+    assert "Send it with: flowckpt signal r go" in ran.err
+    sent = waits("signal", "r", "go", "--data", '{"rows": [1]}', "--by", "ann", "--id", "monday", "--json").expect(0)
+    assert {key: sent.document[key] for key in ("signal_id", "is_new", "is_awaited", "status")} == {
+        "signal_id": "monday",
+        "is_new": True,
+        "is_awaited": True,
+        "status": "suspended",
+    }
+    again = waits("signal", "r", "go", "--id", "monday").expect(0)
+    assert "it was sent before under the id monday" in again.out
+    second = waits("signal", "r", "go").expect(0)
+    assert "1 signal of this name lies there already" in second.err
+    assert "signal not taken yet: go by ann" in waits("show", "r").expect(0).out
+    done = waits("resume", "r", "--json").expect(0).document
+    assert done["output"] == [{"rows": [1]}, None]
+    assert waits.log() == ["took {'rows': [1]}"]
+    late = waits("signal", "r", "go").expect(2)
+    assert "the run is complete" in late.err
+
+
+def test_what_cannot_be_sent_is_told(waits):
+    waits("run", "waits.py:asks", "--id", "r").expect(3)
+    assert "--data is no JSON" in waits("signal", "r", "go", "--data", "yes").expect(2).err
+    assert "no run 'nope'" in waits("signal", "nope", "go").expect(12).err
+    assert "does not ask for it" in waits("approve", "r", "go").expect(2).err
+    assert waits("show", "r", "--json").expect(0).document["signals"] == []
+
+
+def test_an_approval_shows_and_checks_the_bytes_and_may_resume_at_once(waits):
+    ran = waits("run", "waits.py:reviewed", "--id", "r").expect(3)
+    assert "Approve with: flowckpt approve r review" in ran.err
+    assert "to approve: the content of report: " in waits("show", "r").expect(0).out
+    (waits.directory / "report").write_text("evil")
+    assert "has changed since the run asked for it" in waits("approve", "r", "review").expect(10).err
+    (waits.directory / "report").write_text("good")
+    waits("approve", "r", "review", "--by", "ann", "--comment", "fine", "--resume").expect(0)
+    assert waits.log() == ["published by ann: fine"]
+
+
+def test_a_rejection_fails_the_run_and_a_resume_asks_again(waits):
+    waits("run", "waits.py:reviewed", "--id", "r").expect(3)
+    ran = waits("reject", "r", "review", "--by", "ann", "--comment", "no", "--resume").expect(1)
+    assert "was rejected by ann: no" in ran.err
+    waits("resume", "r").expect(3)
+
+
+def test_a_process_that_stays_takes_a_signal_of_another_process(waits):
+    staying = waits.start("run", "waits.py:asks", "--id", "r", "--stay", "60", "--json")
+    try:
+        for _ in range(600):
+            if '"suspended"' in waits("list", "--json").out:
+                break
+            time.sleep(0.05)
+        sent = waits("signal", "r", "go", "--data", "5").expect(0)
+        assert "The run is live, and takes it by itself" in sent.err
+        out, err = staying.communicate(timeout=60)
+    finally:
+        staying.kill()
+    assert staying.returncode == 0, err
+    assert json.loads(out)["output"] == [5, "nothing more"]
+
+
+def test_a_process_that_stays_is_stopped_by_a_signal_of_the_system_and_keeps_its_waits(waits):
+    staying = waits.start("run", "waits.py:naps", "--id", "r", "--stay", "inf", stdout=DEVNULL, stderr=DEVNULL)
+    try:
+        waits.wait_for("before")
+        for _ in range(600):
+            if '"suspended"' in waits("list", "--json").out:
+                break
+        due = waits("show", "r", "--json").document["waits"][0]["due_at"]
+        staying.send_signal(signal.SIGTERM)
+        assert staying.wait(30) == 143
+    finally:
+        staying.kill()
+    assert waits("resume", "r", "--json").expect(3).document["waits"][0]["due_at"] == due
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.2])
+def test_a_signal_survives_a_kill_between_its_arrival_and_its_use_and_is_taken_once(waits, delay):
+    staying = waits.start("run", "waits.py:asks", "--id", "r", "--stay", "60", stdout=DEVNULL, stderr=DEVNULL)
+    try:
+        for _ in range(600):
+            if '"suspended"' in waits("list", "--json").out:
+                break
+        waits("signal", "r", "go", "--data", "5").expect(0)
+        time.sleep(delay)
+        os.kill(staying.pid, signal.SIGKILL)
+        staying.wait(30)
+    finally:
+        staying.kill()
+    document = waits("resume", "r", "--json").expect(0).document
+    assert document["output"] == [5, "nothing more"]
+    assert set(waits.log()) == {"took 5"}
+    assert waits("show", "r", "--json").document["signals"] == []
+
+
+def test_why_says_what_a_waiting_step_waits_for(waits):
+    waits("run", "waits.py:asks", "--id", "r").expect(3)
+    assert "waits for the signal 'go'" in waits("why", "r", "ask").out
