@@ -1,4 +1,4 @@
-"""The world outside a run that waits: time passes, and people answer each question once."""
+"""The world outside a run that waits: time passes, and people answer what a suspended run asks, once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ class Saves:
         count: how many there were.
         at: those at which it dies.
         is_after: whether it dies after the save, and not before.
+        sent: how many signals and answers the run was sent.
     """
 
     def __init__(self, *at: int, is_after: bool = True) -> None:
         self.count = 0
+        self.sent = 0
         self.at = frozenset(at)
         self.is_after = is_after
 
@@ -74,7 +76,7 @@ class MortalStore:
 
 
 def to_its_end(reopen: Any, workflow: Any, saves: Saves, **inputs: Any) -> Any:
-    """Start a run and resume it until it has ended, answering what it waits for, each question once.
+    """Start a run and resume it until it has ended, answering what it asks each time it is suspended.
 
     Args:
         reopen: opens the store like a new process.
@@ -82,7 +84,7 @@ def to_its_end(reopen: Any, workflow: Any, saves: Saves, **inputs: Any) -> Any:
         saves: when the process dies.
         **inputs: its inputs.
     """
-    clock, answered = FakeClock(), set[str]()
+    clock = FakeClock()
     for _ in range(200):
         store = reopen()
         engine = WorkflowEngine(MortalStore(store, saves), clock=clock)
@@ -98,12 +100,11 @@ def to_its_end(reopen: Any, workflow: Any, saves: Saves, **inputs: Any) -> Any:
             return result
         outside = WorkflowEngine(reopen(), clock=clock)
         for wait in result.waits:
-            if wait.kind is WaitKind.SIGNAL and wait.path not in answered:
+            if wait.kind is WaitKind.SIGNAL:
                 outside.signal_sync("run", wait.name, f"data of {wait.name}")
-                answered.add(wait.path)
-            elif wait.kind is WaitKind.APPROVAL and wait.path not in answered:
+            elif wait.kind is WaitKind.APPROVAL:
                 outside.approve_sync("run", wait.path, by="ann")
-                answered.add(wait.path)
+        saves.sent += sum(wait.kind is not WaitKind.SLEEP for wait in result.waits)
         if all(wait.kind is WaitKind.SLEEP for wait in result.waits):
             clock.advance((result.due_at - clock.now()).total_seconds())
     raise AssertionError("the run does not come to its end")

@@ -84,7 +84,7 @@ def ended(reopen: Any, what: Any, saves: Saves, **inputs: Any) -> tuple[str, lis
     assert asyncio.run(store.signals("run")) == []
     assert "waits" not in latest.metadata
     signals = [each.signal for each in latest.step_results if each.signal]
-    assert len(signals) == len(set(signals))
+    assert len(signals) == len(set(signals)) == saves.sent, "each is taken once, and none is lost"
     return repr(result.output), plain(latest.step_results), Counter(effects)
 
 

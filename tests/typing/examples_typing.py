@@ -104,3 +104,32 @@ def right(source: str) -> None:
     reveal_type(etl("a", limit=1))  # says: Generator[Any, Any, int]
     reveal_type(bare("x"))  # says: Generator[Any, Any, str]
     reveal_type(etl.name)  # says: str
+
+
+class Order:
+    pass
+
+
+@workflow
+def waits() -> Generator[Any, Any, str]:
+    nap = step("nap").sleep(60).checkpoint()
+    reveal_type(nap)  # says: Step[None]
+    yield from nap
+    anything = yield from step("go").wait("go")
+    reveal_type(anything)  # says: Any
+    order = yield from step("order").wait("order", type=Order, timeout=60)
+    reveal_type(order)  # says: Order
+    perhaps = yield from step("order").wait("order", type=Order, timeout=60, default=None)
+    reveal_type(perhaps)  # says: Order | None
+    number = yield from step("number").wait("number", type=int, timeout=60, default=0)
+    reveal_type(number)  # says: int
+    approval = yield from step("review").approval(timeout=60)
+    reveal_type(approval)  # says: Approval
+    return approval.by
+
+
+def wrong_waits() -> None:
+    step("nap").sleep("60")  # error
+    step("go").wait("go", type="Order")  # error
+    step("go").wait("go", type=int, default=None)  # error
+    step("review").approval(timeout="60")  # error
