@@ -75,8 +75,8 @@ class StepResult:
         evidence: the claims with their facts, and the answers to them when the step ended; None without claims.
         marks: modifiers that matter when the step is to be run again: `at_most_once`, `on_rerun`; and `adopted`, where
             the step was not run but proved done.
-        signal: the id of the signal that the step took; empty where it took none.
         extra: fields of the record that this version does not know, kept.
+        signal: the id of the signal that the step took; empty where it took none.
     """
 
     name: str
@@ -96,8 +96,8 @@ class StepResult:
     arguments: Mapping[str, Any] = attrs.field(factory=dict)
     evidence: Mapping[str, Any] | None = None
     marks: tuple[str, ...] = ()
-    signal: str = ""
     extra: Mapping[str, Any] = attrs.field(factory=dict)
+    signal: str = ""
 
     @property
     def held_output(self) -> Any:

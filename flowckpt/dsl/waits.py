@@ -67,6 +67,8 @@ class Waiting(Action):
             "at_most_once": modifiers.is_at_most_once,
             "adopt": modifiers.adopt is not None,
             "on_rerun": modifiers.on_rerun is not None,
+            "rollback": modifiers.rollback is not None,
+            "secret": modifiers.is_secret,
         }
         return next((name for name, is_given in given.items() if is_given), "")
 

@@ -52,10 +52,10 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
     """
     step, path = command.step, command.path
     modifiers, action, tell = step.modifiers, step.action, attempt.tell
+    refuse_secret_names(step, path, attempt.secrets)
     if action.is_waiting:
         return await wait_run.run_wait(attempt, command)
     is_recorded = not modifiers.is_ephemeral
-    refuse_secret_names(step, path, attempt.secrets)
     code, arguments, settled = "", _NOTHING, RUN
     if is_recorded:
         code, arguments = fingerprint_of(action), arguments_of(action, attempt.secrets)

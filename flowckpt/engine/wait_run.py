@@ -33,8 +33,9 @@ from flowckpt.replay import Execute
 
 if TYPE_CHECKING:
     from flowckpt.evidence.verdict import VerificationReport
-    from flowckpt.execution import evidence
-else:  # only approvals of something need it
+    from flowckpt.execution import evidence, redaction
+else:  # only approvals of something, and runs with secrets, need them
+    redaction = LazyModule("flowckpt.execution.redaction")
     evidence = LazyModule("flowckpt.execution.evidence")
 
 
@@ -85,7 +86,7 @@ class _Waiting:
         """Find the wait as it was met before, or begin it."""
         action, path = self.action, self.command.path
         known = self.attempt.waits.get(path)
-        arguments = arguments_of(action)
+        arguments = arguments_of(action, self.attempt.secrets)
         if known is not None and known.kind is action.kind and repr(dict(known.arguments)) == repr(arguments):
             self._wait = known
             self._is_asked_before = bool(known.claims)
@@ -106,6 +107,8 @@ class _Waiting:
             first = action.claims[0]
             pack = first if isinstance(first, EvidencePack) else EvidencePack(action.claims)
             try:
+                if self.attempt.secrets.is_any:
+                    redaction.refuse_secret_claims(pack.to_document(), self.attempt.secrets, path)
                 committed = await evidence.commit(self.attempt.verifying(), pack, path=path, exit_code=None)
             except Exception as error:
                 self.outcome = Outcome(error=error)
@@ -164,7 +167,10 @@ class _Waiting:
     def _output(self, value: Any) -> Outcome:
         annotation = self.action.output_type
         try:
-            tree = codec.encode(value, annotation, place=f"{self.command.path}: output")
+            place = f"{self.command.path}: output"
+            tree = codec.encode(value, annotation, place=place)
+            if self.attempt.secrets.is_any:
+                redaction.refuse_secrets(tree, self.attempt.secrets, place)
             return Outcome(codec.decode(tree, annotation), tree)
         except Exception as error:
             return Outcome(error=error)
@@ -209,7 +215,9 @@ class _Waiting:
         attempt, command, outcome, signal = self.attempt, self.command, self.outcome, self.signal
         assert outcome is not None
         wait, step, path = self.wait, command.step, command.path
-        failure: StepError | None = None if outcome.error is None else recorded_error(outcome.error, path=path)
+        failure: StepError | None = None if outcome.error is None else recorded_error(
+            outcome.error, path=path, secrets=attempt.secrets
+        )
         await attempt.begin()
         duration_ms = max(0.0, round((attempt.clock.now() - wait.since).total_seconds() * 1e3, 3))
         attempt.record(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +26,13 @@ from flowckpt.errors import (
 from flowckpt.lazy import LazyModule
 from flowckpt.process import current_process
 from flowckpt.stores.base import Finding, Lease, refusal_of_field
+from flowckpt.stores.memory_signals import HoldsSignals
 
 if TYPE_CHECKING:
     from flowckpt import codec
     from flowckpt.checkpoint import reference, selection, verified
-    from flowckpt.checkpoint import signal as messages
     from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
-    from flowckpt.checkpoint.signal import Signal
     from flowckpt.codec import checkpoints, results
     from flowckpt.codec.blob import Blob
     from flowckpt.stores import figures
@@ -41,7 +40,6 @@ else:  # needed once a run is saved or read; see flowckpt.lazy
     codec = LazyModule("flowckpt.codec")
     checkpoints = LazyModule("flowckpt.codec.checkpoints")
     figures = LazyModule("flowckpt.stores.figures")
-    messages = LazyModule("flowckpt.checkpoint.signal")
     reference = LazyModule("flowckpt.checkpoint.reference")
     results = LazyModule("flowckpt.codec.results")
     selection = LazyModule("flowckpt.checkpoint.selection")
@@ -110,7 +108,7 @@ class _Run:
         return self.blobs[digest]
 
 
-class MemoryCheckpointStore:
+class MemoryCheckpointStore(HoldsSignals):
     """Checkpoints in the memory of this process; gone when it ends."""
 
     def __init__(self) -> None:
@@ -230,31 +228,6 @@ class MemoryCheckpointStore:
         """Return what was noted last; see `NotesBeginnings`."""
         run = self._runs.get(workflow_id)
         return (0, ()) if run is None else (run.begun_by, tuple(run.begun))
-
-    async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Keep a message; see `DeliversSignals`."""
-        run = self._runs.get(workflow_id)
-        if run is None or not run.started_at:
-            raise CheckpointNotFoundError(workflow_id)
-        try:
-            encoded = codec.dumps(signal.to_document()).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise refusal_of_field(error) from error
-        return run.signals.setdefault(signal.signal_id, encoded) is encoded
-
-    async def signals(self, workflow_id: str) -> Sequence[Signal]:
-        """Return the messages for a run; see `DeliversSignals`."""
-        run = self._runs.get(workflow_id)
-        found = (
-            [] if run is None else [messages.Signal.from_document(json.loads(each)) for each in run.signals.values()]
-        )
-        return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
-
-    async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
-        """Forget messages; see `DeliversSignals`."""
-        run = self._runs.get(workflow_id)
-        for each in () if run is None else signal_ids:
-            run.signals.pop(each, None)  # type: ignore[union-attr]
 
     async def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
         """Decode the last checkpoint of an attempt, as the attempt left it; see `KeepsAttempts`."""

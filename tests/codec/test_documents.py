@@ -70,6 +70,7 @@ def results(draw):
         draw(st.none() | st.dictionaries(st.text(min_size=1, max_size=4), plain_json, max_size=2)),
         draw(st.sampled_from([(), ("at_most_once",), ("at_most_once", "on_rerun")])),
         draw(extras),
+        draw(st.just("") | text),
     )
 
 

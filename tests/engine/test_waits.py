@@ -855,6 +855,8 @@ def test_what_cannot_be_waited_for_is_refused_where_it_is_written(make, said):
         lambda s: s.timeout(5),
         lambda s: s.at_most_once(),
         lambda s: s.on_rerun(do),
+        lambda s: s.rollback(do),
+        lambda s: s.secret(),
         lambda s: s.evidence(artifact_exists("x")),
     ],
 )
