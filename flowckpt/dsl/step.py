@@ -79,59 +79,7 @@ class Step(Modifiable, Generic[T_co]):
         del args, kwargs
         raise self._second_action()
 
-    def command(self, *args: Any, **kwargs: Any) -> Self:
-        """Refuse a second action.
-
-        Raises:
-            StepDefinitionError: always.
-        """
-        del args, kwargs
-        raise self._second_action()
-
-    def map(self, *args: Any, **kwargs: Any) -> Self:
-        """Refuse a second action.
-
-        Raises:
-            StepDefinitionError: always.
-        """
-        del args, kwargs
-        raise self._second_action()
-
-    def workflow(self, *args: Any, **kwargs: Any) -> Self:
-        """Refuse a second action.
-
-        Raises:
-            StepDefinitionError: always.
-        """
-        del args, kwargs
-        raise self._second_action()
-
-    def sleep(self, *args: Any, **kwargs: Any) -> Self:
-        """Refuse a second action.
-
-        Raises:
-            StepDefinitionError: always.
-        """
-        del args, kwargs
-        raise self._second_action()
-
-    def wait(self, *args: Any, **kwargs: Any) -> Self:
-        """Refuse a second action.
-
-        Raises:
-            StepDefinitionError: always.
-        """
-        del args, kwargs
-        raise self._second_action()
-
-    def approval(self, *args: Any, **kwargs: Any) -> Self:
-        """Refuse a second action.
-
-        Raises:
-            StepDefinitionError: always.
-        """
-        del args, kwargs
-        raise self._second_action()
+    command = map = workflow = sleep = wait = approval = python
 
     def _second_action(self) -> StepDefinitionError:
         return StepDefinitionError(

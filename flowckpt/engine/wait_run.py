@@ -215,8 +215,8 @@ class _Waiting:
         attempt, command, outcome, signal = self.attempt, self.command, self.outcome, self.signal
         assert outcome is not None
         wait, step, path = self.wait, command.step, command.path
-        failure: StepError | None = None if outcome.error is None else recorded_error(
-            outcome.error, path=path, secrets=attempt.secrets
+        failure: StepError | None = (
+            None if outcome.error is None else recorded_error(outcome.error, path=path, secrets=attempt.secrets)
         )
         await attempt.begin()
         duration_ms = max(0.0, round((attempt.clock.now() - wait.since).total_seconds() * 1e3, 3))

@@ -1,7 +1,6 @@
 """A store in memory: for tests, and for runs that need not outlive their process.
 
-It keeps encoded bytes, like the durable ones, so it refuses what they refuse, gives back what they give back, and
-shares no object with its callers.
+It keeps encoded bytes: it refuses and gives back what the durable ones do, and shares no object with its callers.
 """
 
 from __future__ import annotations
@@ -94,7 +93,6 @@ class _Run:
     previous: CheckpointData | None = None
     begun_by: int = 0
     begun: dict[str, None] = attrs.field(factory=dict)
-    signals: dict[str, bytes] = attrs.field(factory=dict)
     former: list[_Run] = attrs.field(factory=list)
     """The run as it was, each time that an attempt went back behind what an earlier one had saved."""
 

@@ -22,7 +22,6 @@ else:  # needed once a message is sent
 
 class _Run(Protocol):
     started_at: datetime | None
-    signals: dict[str, bytes]
 
 
 class HoldsSignals:
@@ -30,25 +29,33 @@ class HoldsSignals:
 
     _runs: Mapping[str, _Run]
 
-    async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Keep a message; see `DeliversSignals`."""
+    def _held(self, workflow_id: str) -> dict[str, bytes] | None:
+        """Return the messages of a run, by their ids; None where there is no such run."""
         run = self._runs.get(workflow_id)
         if run is None or not run.started_at:
+            return None
+        held: dict[str, tuple[_Run, dict[str, bytes]]] = self.__dict__.setdefault("_signals", {})
+        if workflow_id not in held or held[workflow_id][0] is not run:  # it was cleared, and begun anew
+            held[workflow_id] = run, {}
+        return held[workflow_id][1]
+
+    async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
+        """Keep a message; see `DeliversSignals`."""
+        held = self._held(workflow_id)
+        if held is None:
             raise CheckpointNotFoundError(workflow_id)
         with refused_as_encoding_error():
             encoded = codec.dumps(signal.to_document()).encode()
-        return run.signals.setdefault(signal.signal_id, encoded) is encoded
+        return held.setdefault(signal.signal_id, encoded) is encoded
 
     async def signals(self, workflow_id: str) -> Sequence[Signal]:
         """Return the messages for a run; see `DeliversSignals`."""
-        run = self._runs.get(workflow_id)
-        held = () if run is None else run.signals.values()
-        found = [messages.Signal.from_document(json.loads(each)) for each in held]
+        held = self._held(workflow_id) or {}
+        found = [messages.Signal.from_document(json.loads(each)) for each in held.values()]
         return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
 
     async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
         """Forget messages; see `DeliversSignals`."""
-        run = self._runs.get(workflow_id)
-        if run is not None:
-            for each in signal_ids:
-                run.signals.pop(each, None)
+        held = self._held(workflow_id) or {}
+        for each in signal_ids:
+            held.pop(each, None)
