@@ -35,7 +35,7 @@ class Waits:
     _open: dict[str, Wait] = attrs.field(factory=dict)
     _taken: set[str] = attrs.field(factory=set)
     is_changed: bool = False
-    _written: tuple[dict[str, Wait], int] = attrs.field(factory=lambda: ({}, 0))
+    _written: tuple[dict[str, Wait], int] = attrs.field(init=False, factory=lambda: ({}, 0))
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Waits:
@@ -45,7 +45,9 @@ class Waits:
             metadata: of its newest checkpoint.
         """
         waits, taken = {wait.path: wait for wait in waits_in(metadata)}, set(metadata.get(TAKEN, ()))
-        return cls(waits, taken, written=(dict(waits), len(taken)))
+        found = cls(waits, taken)
+        found._written = dict(waits), len(taken)
+        return found
 
     @property
     def all(self) -> tuple[Wait, ...]:

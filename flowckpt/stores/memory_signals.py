@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.lazy import LazyModule
@@ -27,11 +27,11 @@ class _Run(Protocol):
 class HoldsSignals:
     """What makes the store in memory one that delivers signals."""
 
-    _runs: Mapping[str, _Run]
+    _runs: Any  # runs by their ids; the store says more
 
     def _held(self, workflow_id: str) -> dict[str, bytes] | None:
         """Return the messages of a run, by their ids; None where there is no such run."""
-        run = self._runs.get(workflow_id)
+        run: _Run | None = self._runs.get(workflow_id)
         if run is None or not run.started_at:
             return None
         held: dict[str, tuple[_Run, dict[str, bytes]]] = self.__dict__.setdefault("_signals", {})

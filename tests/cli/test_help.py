@@ -39,7 +39,7 @@ def test_a_script_is_printed_and_completes_commands_and_runs(flowckpt):
         ran = flowckpt(_FLOWCKPT_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(position))
         return ran.out.split()
 
-    assert completed("flowckpt re", 1) == ["plain,resume"]
+    assert completed("flowckpt res", 1) == ["plain,resume"]
     assert completed("flowckpt resume ni", 2) == ["plain,nightly"]
     assert completed("flowckpt run pip", 2) == ["file,pip"]
 

@@ -642,7 +642,7 @@ def test_members_that_wait_let_the_others_run_to_their_end_first(world):
         )
 
     result = world.run(beside)
-    assert [wait.path for wait in result.waits] == ["parallel/[nap]", "parallel/[go]"]
+    assert {wait.path for wait in result.waits} == {"parallel/[nap]", "parallel/[go]"}
     assert sorted(did) == list(range(40))
     world.engine.signal_sync("run", "go", "yes")
     assert [wait.path for wait in world.resume(beside).waits] == ["parallel/[nap]"]
@@ -656,7 +656,7 @@ def test_a_member_goes_on_as_soon_as_its_own_signal_is_there(world):
     assert len(world.run(mapped).waits) == 3
     world.engine.signal_sync("run", "go-1", "b")
     result = world.resume(mapped)
-    assert [wait.path for wait in result.waits] == ["items/[0]/go", "items/[2]/go"]
+    assert {wait.path for wait in result.waits} == {"items/[0]/go", "items/[2]/go"}
     assert did[3:] == ["end 1"]
     saved = world.sequences()
     assert world.resume(mapped).status == Status.SUSPENDED
@@ -679,7 +679,7 @@ def test_an_approval_in_each_member_is_answered_by_its_path(world):
         return (yield step("items").map(reviewed, [0, 1]))
 
     world.run(all_of_them)
-    with pytest.raises(SignalRefusedError, match=r"2 times: 'items/\[0\]/review', 'items/\[1\]/review'"):
+    with pytest.raises(SignalRefusedError, match=r"2 times: 'items/\[.\]/review', 'items/\[.\]/review'"):
         world.engine.approve_sync("run", "review")
     world.engine.approve_sync("run", "items/[1]/review", by="ann")
     world.engine.approve_sync("run", "items/[0]/review", by="bob")
