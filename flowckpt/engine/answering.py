@@ -24,7 +24,7 @@ from flowckpt.errors import (
     SignalRefusedError,
 )
 from flowckpt.lazy import LazyModule
-from flowckpt.manager.record import WORKFLOW_NAME as MANAGED
+from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import CheckpointStore, DeliversSignals, ListsRuns
 
 if TYPE_CHECKING:

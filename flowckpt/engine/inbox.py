@@ -10,7 +10,7 @@ from flowckpt.checkpoint.signal import Signal
 from flowckpt.checkpoint.wait import Wait, WaitKind
 from flowckpt.clock import Clock
 from flowckpt.engine.waits import Waits
-from flowckpt.errors import CheckpointStorageError, SettingError
+from flowckpt.errors import CheckpointStorageError, FlowckptError, SettingError
 from flowckpt.stores.base import CheckpointStore, DeliversSignals
 
 _FRESH_NS = 50_000_000
@@ -100,7 +100,10 @@ class Inbox:
     async def tidy(self) -> None:
         """Remove what earlier attempts have taken, and could not remove any more."""
         if isinstance(self._store, DeliversSignals) and any(result.signal for result in self._history.results):
-            await self._pending(is_fresh=True)
+            try:
+                await self._pending(is_fresh=True)
+            except FlowckptError as error:  # the run is done; what cannot be read now is nothing to it
+                _log.warning("run %s: its signals could not be tidied up: %s", self._workflow_id, error)
 
     async def _pending(self, *, is_fresh: bool) -> list[Signal]:
         now_ns = self._clock.elapsed_ns()

@@ -25,6 +25,7 @@ from flowckpt.checkpoint import Reason, Status, Wait, WaitKind
 from flowckpt.errors import (
     ApprovalRejectedError,
     ApprovalStaleError,
+    CheckpointCorruptedError,
     CheckpointNotFoundError,
     DecodingError,
     EvidenceNotVerifiedError,
@@ -392,6 +393,21 @@ def test_a_store_that_delivers_no_signals_says_so_where_one_is_waited_for():
     assert engine.run_sync(naps, workflow_id="naps").status == Status.SUSPENDED
     with pytest.raises(SettingError):
         engine.signal_sync("naps", "go")
+
+
+def test_a_damaged_message_refuses_the_resume_and_loses_nothing(tmp_path):
+    store = FileCheckpointStore(tmp_path)
+    engine = WorkflowEngine(store, clock=FakeClock(START))
+    engine.run_sync(resigned, workflow_id="run")
+    for number in (1, 2):
+        engine.signal_sync("run", "go", {"number": number}, signal_id=f"{number}")
+    files = sorted((tmp_path / "runs" / "run" / "signals").iterdir())
+    content = files[0].read_bytes()
+    files[0].write_bytes(content[:-5])
+    with pytest.raises(CheckpointCorruptedError, match="signals/"):
+        engine.resume_sync(resigned, workflow_id="run")
+    files[0].write_bytes(content)
+    assert engine.resume_sync(resigned, workflow_id="run").output == Order(1)
 
 
 # --- deadlines -------------------------------------------------------------------------------------------------------
