@@ -41,6 +41,7 @@ def test_list(filled):
         "steps",
         "started_at",
         "updated_at",
+        "due_at",
         "tags",
         "owner",
     ]
