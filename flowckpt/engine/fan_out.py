@@ -26,7 +26,7 @@ from flowckpt.dsl.composites import FanOutAction, ParallelAction, place_under
 from flowckpt.dsl.composites import Member as Placed
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.failures import fan_out_failure, recorded_error
-from flowckpt.engine.looking_back import Answer, is_still_true
+from flowckpt.engine.looking_back import Answer, is_still_true, other_members
 from flowckpt.engine.members import Member, NewScope, member_of
 from flowckpt.engine.waits import Suspended
 from flowckpt.errors import FanOutFailedError, FlowckptError, StepFailedError, type_name
@@ -34,8 +34,7 @@ from flowckpt.events import StepCompleted, StepFailed, StepRestored, StepStarted
 from flowckpt.execution.python import waited
 from flowckpt.execution.redaction import refuse_secret_names
 from flowckpt.execution.runner import Outcome
-from flowckpt.plan.reason import Reason as Why
-from flowckpt.plan.reason import ReasonKind
+from flowckpt.plan.policy import ReuseMode
 from flowckpt.replay import Enter, Execute
 from flowckpt.replay.record import Nested, Own, all_of, split_record
 
@@ -92,8 +91,10 @@ class FanOut:
         own, nested = split_record(enter.nested, f"{enter.path}/")
         if result is not None and not await is_still_true(attempt, enter.step, result, is_spare=enter.is_spare):
             self.is_stale = True  # its version tag, or somebody wants all of it again
-            attempt.aside.dropped += all_of(own, nested)
-            own, nested = {}, {}
+            judge = attempt.judge
+            if judge.policy.reuse is not ReuseMode.INPUTS or judge.is_forced(enter.path):
+                attempt.aside.dropped += all_of(own, nested)
+                own, nested = {}, {}
         self._placed = self._action.members(enter.step)
         if own or result is not None:
             await self._look_at_members(own, nested, is_ended=result is not None)
@@ -105,8 +106,7 @@ class FanOut:
             await self._restored(result)
             return True
         if not self.is_stale:
-            detail = f"the members are others: {len(self._unended)} are new, {len(gone)} are gone"
-            why = (Why(ReasonKind.ARGUMENTS, detail),)
+            why = (other_members(len(self._unended), len(gone)),)
             await is_still_true(attempt, enter.step, result, is_spare=enter.is_spare, more=why)
         self.is_stale = True
         attempt.aside.dropped.append(result)

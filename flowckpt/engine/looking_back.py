@@ -14,7 +14,7 @@ from flowckpt.errors import StepFailedError
 from flowckpt.events import StepRestored
 from flowckpt.execution.runner import restored_value
 from flowckpt.plan.policy import OnStale
-from flowckpt.plan.reason import Reason
+from flowckpt.plan.reason import Reason, ReasonKind
 
 Answer: TypeAlias = tuple[Any, StepFailedError | None]
 """What a generator gets for a step: its output, or its failure."""
@@ -72,3 +72,13 @@ async def restored(attempt: Attempt, step: Step[Any], result: StepResult, *, is_
     if result.success:
         return restored_value(step, result), None
     return None, step_failure(result.path, result.error or StepError("", ""))
+
+
+def other_members(new: int, gone: int) -> Reason:
+    """Return what speaks against the recorded end of a fan-out whose members are no longer those of the record.
+
+    Args:
+        new: how many members the record does not have.
+        gone: how many recorded results have no member any more.
+    """
+    return Reason(ReasonKind.ARGUMENTS, f"the members are others: {new} are new, {gone} are gone")

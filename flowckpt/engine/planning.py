@@ -25,6 +25,7 @@ from flowckpt.errors import WorkflowChangedError
 from flowckpt.execution.runner import restored_value
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.identity import arguments_of
+from flowckpt.plan.behind import nested_in
 from flowckpt.plan.in_doubt import Question, Settlement, is_same_call, open_question, settle_done, settle_started
 from flowckpt.plan.judge import evidence_reasons
 from flowckpt.plan.model import Decision, PlannedStep, ResumePlan
@@ -56,6 +57,7 @@ class Planning:
         steps: what was decided so far, in the order in which the generator yields them.
         reruns: the steps among them that run again, as far as what comes next depends on them.
         seen: the paths that the generator came to.
+        cut_below: the steps in which results lie that do not count from the beginning.
         stops: why the resume would stop, once that is known.
         stopped_by: the step that it would stop at.
     """
@@ -69,6 +71,9 @@ class Planning:
     steps: list[PlannedStep] = attrs.field(init=False, factory=list)
     reruns: list[str] = attrs.field(init=False, factory=list)
     seen: set[str] = attrs.field(init=False, factory=set)
+    cut_below: dict[str, list[str]] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: nested_in(self.resumption.cut), takes_self=True)
+    )
     stops: str = ""
     stopped_by: str = ""
 
@@ -164,12 +169,18 @@ class Planning:
         result = await self._executed(command, replay)
         return None if result is None else _answer_of(command.step, result)
 
-    async def judged(self, command: Restore) -> tuple[Decision, tuple[Reason, ...]]:
-        """Decide about a recorded result as the resume would."""
+    async def judged(self, command: Restore, *more: Reason) -> tuple[Decision, tuple[Reason, ...]]:
+        """Decide about a recorded result as the resume would.
+
+        Args:
+            command: the step and its result.
+            *more: what else speaks against it.
+        """
         result, judge = command.result, self.resumption.judge
         reasons = judge.reasons(
             command.step, result, is_behind_rerun=command.is_spare and judge.policy.reuse is ReuseMode.INPUTS
         )
+        reasons += more
         if self.reruns and judge.policy.reuse is ReuseMode.PREFIX:
             reasons += (Reason(ReasonKind.UPSTREAM, f"{self.reruns[0]} runs again before it"),)
             answer = OnStale.RERUN

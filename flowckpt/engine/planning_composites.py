@@ -8,9 +8,10 @@ from flowckpt import codec
 from flowckpt.checkpoint import StepError, StepResult
 from flowckpt.dsl.composites import FanOutAction, WorkflowAction, place_under
 from flowckpt.engine.failures import fan_out_failure, step_failure
-from flowckpt.engine.looking_back import Answer
+from flowckpt.engine.looking_back import Answer, other_members
 from flowckpt.engine.not_run import not_run
 from flowckpt.errors import StepFailedError
+from flowckpt.plan.behind import below, is_within
 from flowckpt.plan.model import Decision, PlannedStep
 from flowckpt.plan.policy import ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
@@ -42,7 +43,12 @@ async def _member(planning: Planning, enter: Enter, replay: Replay) -> tuple[Ans
     step, path, result = enter.step, enter.path, enter.result
     if step.action.is_composite:
         planning.seen.add(path)
-        if result is None and not enter.nested:
+        if (
+            result is None
+            and not enter.nested
+            and path not in planning.cut_below
+            and path not in planning.resumption.cut
+        ):
             planning.steps.append(PlannedStep(path, Decision.NEW, assumes=planning.assumed(), location=enter.location))
             planning.reruns.append(path)
             return None, False
@@ -69,37 +75,72 @@ async def _fan_out(planning: Planning, enter: Enter, replay: Replay) -> tuple[An
     before = list(planning.reruns)
     reruns: list[str] = []
     answers: list[Answer | None] = []
-    is_moved = is_all_again
-    for place, step in action.members(enter.step):
-        at = place_under(path, place)
-        known = own.pop(at, None), nested.pop(at, [])
-        made = Enter(at, step, enter.location, *known, enter.is_spare, enter.is_bound)
+    stale, new = "", 0
+    never_run: list[Enter] = []
+    gone: list[str] = []
+
+    async def plan_member(made: Enter) -> bool:
         planning.reruns = [*before, path] if is_all_again else [*before]  # its siblings are nothing to it
         had = len(planning.reruns)
         answer, is_reused = await _member(planning, made, replay)
-        reruns += planning.reruns[had:]
+        reruns.extend(planning.reruns[had:])
         answers.append(answer)
-        is_moved |= not is_reused
+        return is_reused
+
+    for place, step in action.members(enter.step):
+        at = place_under(path, place)
+        is_known = at in own
+        made = Enter(at, step, enter.location, own.pop(at, None), nested.pop(at, []), enter.is_spare, enter.is_bound)
+        is_ephemeral = step.modifiers.is_ephemeral
+        if not (is_known or is_ephemeral) and result is not None and not result.success:
+            never_run.append(made)  # too many had failed before its turn came
+        elif not await plan_member(made):
+            stale, new = (stale or at, new) if is_known else (stale, new + 1)
         if not own and result is None and action.size is None:
             answers.append(None)  # how many more there are is seen when they are made
             break
+    else:
+        without = [each for each in planning.cut_below.get(path, ()) if each not in planning.seen]
+        gone = [each for each in (*without, *below(planning.cut_below, without)) if each in planning.resumption.cut]
+    gone += [each.path for each in all_of(own, nested)]
+    is_moved = is_all_again or bool(stale or new or gone)
+    if is_moved:
+        new += len(never_run)
+        for made in never_run:
+            await plan_member(made)
     planning.reruns = before + reruns
-    gone = [each.path for each in all_of(own, nested)]
     planning.seen.update(gone)
     planning.steps += [PlannedStep(each, Decision.ORPHANED) for each in gone]
     if result is None:
-        planning.steps.append(PlannedStep(path, Decision.NEW, assumes=tuple(reruns[:1]), location=enter.location))
-        planning.reruns.append(path)
-        return None, False
-    if decision is Decision.REUSE and (not is_moved or (not result.success and not reruns)) and not gone:
+        old = _unended(planning, enter, tuple(reruns[:1]))
+        is_known_whole = old is not None and all(each is not None for each in answers)
+        return (_recorded(enter, old, answers) if old is not None and is_known_whole else None), False
+    if not is_moved:
         planning.add(result, decision, reasons)
         return _recorded(enter, result, answers), True
-    if decision is Decision.REUSE:
-        detail = f"{reruns[0]} runs again" if reruns else "its members are others"
-        reasons = (*reasons, Reason(ReasonKind.UPSTREAM, detail))
+    if stale and not is_all_again:
+        reasons = (*reasons, Reason(ReasonKind.UPSTREAM, f"{stale} runs again"))
+    elif not is_all_again:
+        planning.reruns = before
+        restore = Restore(path, enter.step, result, enter.is_spare)
+        _, reasons = await planning.judged(restore, other_members(new, len(gone)))
+        planning.reruns = before + reruns
     planning.add(result, Decision.RERUN, reasons)
-    known_answers = [each for each in answers if each is not None]
-    return (_recorded(enter, result, answers) if len(known_answers) == len(answers) else None), False
+    is_known_whole = all(each is not None for each in answers)
+    return (_recorded(enter, result, answers) if is_known_whole else None), False
+
+
+def _unended(planning: Planning, enter: Enter, assumes: tuple[str, ...]) -> StepResult | None:
+    """Add a composite that is to be run to its end; return how it ended before, where that is what to go on with."""
+    old, reason = planning.resumption.cut.get(enter.path, (None, None))
+    if old is None or reason is None:
+        planning.steps.append(PlannedStep(enter.path, Decision.NEW, assumes=assumes, location=enter.location))
+        planning.reruns.append(enter.path)
+        return None
+    planning.add(old, Decision.RERUN, (reason,))
+    cut = planning.resumption.cut.items()
+    has_ended_the_run = any(why.kind is ReasonKind.FAILED for each, (_, why) in cut if is_within(each, enter.path))
+    return None if has_ended_the_run else old
 
 
 def _recorded(enter: Enter, result: StepResult, answers: list[Answer | None]) -> Answer:
@@ -117,13 +158,13 @@ async def _child(planning: Planning, enter: Enter, action: WorkflowAction) -> tu
     path, result, nested = enter.path, enter.result, enter.nested
     aside = planning.aside
     decision, reasons = await _judged(planning, enter)
+    judge, before = planning.resumption.judge, list(planning.reruns)
     if decision is Decision.RERUN:
-        if planning.resumption.judge.policy.reuse is ReuseMode.INPUTS:
+        if judge.policy.reuse is ReuseMode.INPUTS and not judge.is_forced(path):
             aside.spare.update({each.path: each for each in nested})
-        else:
-            aside.dropped += nested
-        nested = ()
-    before = len(planning.reruns)
+            nested = ()
+        planning.reruns = [*before, path]
+    had = len(planning.reruns)
     replay = Replay(
         action.workflow(**action.inputs),
         nested,
@@ -136,15 +177,15 @@ async def _child(planning: Planning, enter: Enter, action: WorkflowAction) -> tu
         end = await planning.driven(replay)
     finally:
         replay.close()
-    is_reused = decision is Decision.REUSE and len(planning.reruns) == before and not isinstance(end, str)
+    again = planning.reruns[had:]
+    planning.reruns = before + again
+    is_reused = decision is Decision.REUSE and not again and not isinstance(end, str)
     if result is None:
-        planning.steps.append(PlannedStep(path, Decision.NEW, assumes=planning.assumed(), location=enter.location))
-        planning.reruns.append(path)
+        _unended(planning, enter, planning.assumed())
     elif is_reused:
         planning.add(result, Decision.REUSE, reasons)
     else:
         if decision is Decision.REUSE:
-            again = planning.reruns[before:]
             detail = f"{again[0]} runs again" if again else "it goes on with another step"
             reasons = (*reasons, Reason(ReasonKind.UPSTREAM, detail))
         planning.add(result, Decision.RERUN, reasons)

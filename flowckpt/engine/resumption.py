@@ -231,15 +231,15 @@ def _cut_from(
     cut: dict[str, tuple[StepResult, Reason]], view: HistoryView, path: str, reason: Reason, *, takes_nested: bool
 ) -> None:
     """Cut a step, and what is behind it."""
-    within = [each for each in view if (is_within(each.path, path) if takes_nested else each.path == path)]
+    steps = [each for each in view if each.step_type != ROLLBACK]
+    within = [each for each in steps if (is_within(each.path, path) if takes_nested else each.path == path)]
     if not within:
         return
     for result in within:
         cut[result.path] = result, reason
     upstream = Reason(ReasonKind.UPSTREAM, f"{within[0].path} runs again before it")
-    for result in results_behind(view, path):
-        if result.step_type != ROLLBACK:
-            cut.setdefault(result.path, (result, upstream))
+    for result in results_behind(steps, path):
+        cut.setdefault(result.path, (result, upstream))
 
 
 def _located(policy: ResumePolicy, workflow_id: str, latest: CheckpointData, view: HistoryView) -> ResumePolicy:

@@ -10,7 +10,7 @@ The steps of a generator come one after another: each may depend on all before i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flowckpt.checkpoint import StepResult
 
@@ -61,6 +61,40 @@ def is_within(path: str, outer: str) -> bool:
         outer: the step's.
     """
     return path == outer or (path.startswith(outer) and path[len(outer) : len(outer) + 1] == "/")
+
+
+def nested_in(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Return which steps lie in which: by path, those directly in it that are in `paths`, or have one further down.
+
+    Args:
+        paths: the steps.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for path in paths:
+        inner = path
+        for outer in _above(path):
+            directly = found.setdefault(outer, {})
+            if inner in directly:
+                break
+            directly[inner] = None
+            inner = outer
+    return {outer: list(directly) for outer, directly in found.items()}
+
+
+def below(nested: Mapping[str, list[str]], paths: Iterable[str]) -> list[str]:
+    """Return what lies in some steps, at any depth.
+
+    Args:
+        nested: what `nested_in` returned.
+        paths: the steps.
+    """
+    found: list[str] = []
+    unseen = [*paths]
+    while unseen:
+        more = nested.get(unseen.pop(), [])
+        found += more
+        unseen += more
+    return found
 
 
 def failures_behind(results: Sequence[StepResult], path: str) -> list[str]:

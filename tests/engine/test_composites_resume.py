@@ -1,0 +1,215 @@
+"""Random programs out of all constructs, changed and crashed between two runs, end as a clean run of what they are then.
+
+Sequential steps, maps, groups, child workflows, maps over workflows, handled and tolerated failures, undoing, evidence,
+steps at most once; files and code and items that change; policies, and asking for a step again. What is resumed does what
+its plan said, as far as that sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from composite_world import Node, World, all_nodes, breakable, changed, changes, programs
+from crashing import CrashingStore, SimulatedCrash
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from flowckpt import MemoryCheckpointStore, WorkflowEngine
+from flowckpt.engine.options import RunOptions
+from flowckpt.errors import RunUndoneError, StaleStepError, StepInDoubtError
+from flowckpt.events import StepAdopted, StepFailed, StepRestored, StepStarted
+from flowckpt.plan.model import Decision, ResumePlan
+
+choices = st.fixed_dictionaries(
+    {},
+    optional={
+        "on_stale": st.sampled_from(["rerun", "rerun", "reuse", "fail"]),
+        "on_code_change": st.sampled_from(["rerun", "rerun", "rerun", "reuse", "fail"]),
+        "reuse": st.sampled_from(["prefix", "inputs", "inputs"]),
+        "from_step": st.integers(0, 12),
+        "force": st.just(True),
+    },
+)
+crashes = st.one_of(st.none(), st.tuples(st.integers(1, 14), st.booleans()))
+
+
+@contextlib.contextmanager
+def a_world() -> Iterator[World]:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "artifacts"
+        root.mkdir()
+        yield World(root)
+
+
+def reopened(store: MemoryCheckpointStore) -> MemoryCheckpointStore:
+    for run in store._runs.values():
+        run.is_owned = False  # the process that owned it is gone
+    return store
+
+
+def snapshot(store: MemoryCheckpointStore) -> Any:
+    return [(each.checkpoint_id, each.sequence, each.attempt) for each in asyncio.run(store.list_checkpoints("run"))]
+
+
+def latest(store: Any, run: str = "run") -> Any:
+    return asyncio.run(store.load_latest(run))
+
+
+def law(
+    block: tuple[Node, ...],
+    crash: tuple[int, bool] | None,
+    broken: int,
+    edits: list[tuple[str, int]],
+    chosen: dict[str, Any],
+    second: tuple[int, bool] | None,
+    third: tuple[int, bool] | None,
+) -> None:
+    store = MemoryCheckpointStore()
+    with a_world() as world:
+        if broken in breakable(block):
+            world.broken = broken
+        first = CrashingStore(store, crash[0] if crash else 10**9, is_after=bool(crash and crash[1]))
+        with contextlib.suppress(SimulatedCrash):
+            WorkflowEngine(first).run_sync(world.workflow(block), workflow_id="run")
+        if latest(store) is None:
+            return
+        world.broken = -1
+        recorded = sorted(each.path for each in latest(store).step_results if each.step_type != "rollback")
+        for edit in edits:
+            block = changed(block, edit, world, recorded)
+        if "from_step" in chosen:
+            chosen = dict(chosen)
+            which = chosen.pop("from_step")
+            if recorded:
+                chosen["from_step"] = recorded[which % len(recorded)]
+                world.asked_for.update(recorded)
+        is_untouched = not edits and not chosen
+        for crash_in_resume in (second, third):
+            if crash_in_resume is not None:
+                if not resumed(world, reopened(store), block, chosen, crash_in_resume, is_untouched=is_untouched):
+                    return
+                chosen = {key: value for key, value in chosen.items() if key != "from_step"}
+        has_ended = resumed(world, reopened(store), block, chosen, None, is_untouched=is_untouched)
+        assert world.twice == [], "a step that must not be done twice was"
+        is_kept = any(node.kind == "once" and node.edition for node in all_nodes(block))
+        if has_ended and not is_kept and "reuse" not in (chosen.get("on_stale"), chosen.get("on_code_change")):
+            state, standing, output = world.state(), world.standing, latest(store).output
+            with a_world() as clean:
+                result = WorkflowEngine(MemoryCheckpointStore()).run_sync(clean.workflow(block), workflow_id="clean")
+                assert result.status == "completed", result.error
+                assert output == result.output
+                wanted = clean.state()
+                assert {name: state.get(name) for name in wanted} == wanted
+                assert standing >= clean.standing
+
+
+def resumed(
+    world: World,
+    store: MemoryCheckpointStore,
+    block: tuple[Node, ...],
+    chosen: dict[str, Any],
+    crash: tuple[int, bool] | None,
+    *,
+    is_untouched: bool,
+) -> bool:
+    """Plan and resume, and compare the two; return whether the resume went on."""
+    random, options = world.workflow(block), RunOptions(**chosen)
+    plan = WorkflowEngine(store).plan_sync(random, workflow_id="run", options=options)
+    before, held = snapshot(store), latest(store)
+    world.done.clear()
+    events: list[Any] = []
+    engine = WorkflowEngine(CrashingStore(store, crash[0] if crash else 10**9, is_after=bool(crash and crash[1])))
+    session = engine.prepare_resume(random, "run", options, {})
+    if plan.stops and "died while its steps were undone" in plan.stops:
+        event("goes on undoing")
+        try:
+            result = engine.drive_sync(session, on_event=events.append)
+        except SimulatedCrash:
+            reopened(store)
+            return True
+        assert isinstance(result.error, RunUndoneError)
+        assert world.done == [] or {each.path for each in events if isinstance(each, StepStarted)} == set()
+        return resumed(world, reopened(store), block, chosen, None, is_untouched=is_untouched)
+    if plan.stops:
+        event("stops")
+        with pytest.raises((StaleStepError, StepInDoubtError)):
+            engine.drive_sync(session, on_event=events.append)
+        assert snapshot(store) == before
+        return False
+    try:
+        result = engine.drive_sync(session, on_event=events.append)
+    except SimulatedCrash:
+        event("crashed in the resume")
+        check(plan, events, world, is_whole=False)
+        reopened(store)
+        return True
+    if isinstance(result.error, StaleStepError | StepInDoubtError):
+        event("stopped on the way")  # what a step returned anew moved the arguments of one behind it
+        assert plan.stale
+        return False
+    assert result.status == "completed", (result.error, plan)
+    check(plan, events, world, is_whole=True)
+    executed = {each.path for each in events if isinstance(each, StepStarted)}
+    plain = {each.path: each for each in held.step_results if each.step_type == "python"}
+    assert result.steps.restored <= len(latest(store).step_results)
+    undone = any(each.step_type == "rollback" for each in held.step_results)
+    if is_untouched and not undone:
+        event("untouched")
+        done = {path for path, each in plain.items() if each.success}
+        assert not done & set(world.done), (done & set(world.done), plan)
+        assert not done & executed
+    return True
+
+
+def check(plan: ResumePlan, events: list[Any], world: World, *, is_whole: bool) -> None:
+    restored = {each.path for each in events if isinstance(each, StepRestored)}
+    started = {each.path for each in events if isinstance(each, StepStarted)}
+    adopted = {each.path for each in events if isinstance(each, StepAdopted)}
+    failed = {each.path for each in events if isinstance(each, StepFailed)}
+    failed |= {each.path for each in events if isinstance(each, StepRestored) and not each.success}
+    assert not restored & started, "restored, and executed again"
+    assert not restored & set(world.done), "restored, and executed again"
+    if plan.is_nothing_to_do and not restored and not started:
+        return
+    of = {kind: {each.path for each in plan.steps if each.decision is kind} for kind in Decision}
+    sure = {each.path for each in plan.steps if each.decision is Decision.REUSE and not each.assumes}
+    runs = of[Decision.RERUN] | of[Decision.NEW] | of[Decision.IN_DOUBT]
+    paths = [each.path for each in plan.steps]
+    end = next((i for i, path in enumerate(paths) if f"the output of {path!r} " in plan.ends_at), len(paths))
+    unseen = {*paths[end + 1 :], *(of[Decision.IN_DOUBT] if plan.ends_at else ())}
+    assert adopted <= of[Decision.IN_DOUBT] | {each for each in adopted if each not in {s.path for s in plan.steps}}
+    assert not runs & restored - unseen, (plan, runs & restored - unseen)
+    assert not started & sure - unseen, (plan, started & sure)
+    assert not of[Decision.ORPHANED] & (restored | started) - unseen, plan
+    if is_whole:
+        assert sure - unseen <= restored, (plan, sure - restored)
+        stopped = {each for each in runs if any(each.startswith(f"{path}/") for path in failed)}
+        assert runs - unseen - stopped <= started | adopted, (plan, runs - unseen - stopped - started)
+
+
+LAW: Callable[[Any], Any] = given(programs(), crashes, st.integers(0, 9), changes, choices, crashes, crashes)
+UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+
+
+@settings(max_examples=150, **UNHURRIED)
+@LAW
+def test_a_resumed_run_of_all_constructs_equals_an_uninterrupted_one(
+    block: Any, crash: Any, broken: int, edits: Any, chosen: Any, second: Any, third: Any
+) -> None:
+    law(block, crash, broken, edits, chosen, second, third)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@settings(max_examples=5_000, **UNHURRIED)
+@LAW
+def test_so_do_thousands_of_them(
+    block: Any, crash: Any, broken: int, edits: Any, chosen: Any, second: Any, third: Any
+) -> None:
+    law(block, crash, broken, edits, chosen, second, third)
