@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from benchmarks import evidence, objects, processes, sql, steps
+from benchmarks import evidence, fan_out, objects, processes, sql, steps
 from benchmarks.figure import Figure
 
 
@@ -46,6 +46,9 @@ def _groups(directory: Path, *, is_smoke: bool) -> dict[str, Callable[[], list[F
         "object": lambda: objects.object_step(few // 5, min(rounds, 5)),
         "growth": lambda: steps.growth(directory, many, min(rounds, 3)),
         "light step": lambda: steps.light_step(directory, many // 2, rounds),
+        "fan-out": lambda: fan_out.durable(directory, few, rounds),
+        "map in memory": lambda: fan_out.in_memory(many // 2, rounds),
+        "fan-out sleeps": lambda: fan_out.sleeps(directory, min(rounds, 5)),
         "large outputs": lambda: steps.large_outputs(directory, few // 10, min(rounds, 5)),
         "evidence": lambda: [
             *evidence.large_file(directory, (1 if is_smoke else 256) << 20, min(rounds, 5)),

@@ -5,9 +5,12 @@ A generator, a journal with a line a step (which step, what it returned, a diges
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import os
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -57,4 +60,48 @@ def appends(path: Path, count: int) -> None:
     for _ in range(count):
         os.write(file, line)
         os.fdatasync(file)
+    os.close(file)
+
+
+def fan_out(function: Callable[[int], Any], path: Path, count: int, width: int) -> None:
+    """Run a function for each number, so many beside each other; lines that come while a sync goes on share the next."""
+    asyncio.run(_fan_out(function, path, count, width))
+
+
+async def _fan_out(function: Callable[[int], Any], path: Path, count: int, width: int) -> None:
+    loop, numbers = asyncio.get_running_loop(), iter(range(count))
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    group: list[tuple[bytes, asyncio.Future[None]]] = []
+    syncing: asyncio.Future[None] | None = None
+    digest = bytes(32)
+
+    async def sync() -> None:
+        nonlocal digest
+        while group:
+            taken = group[:]
+            group.clear()
+            lines = []
+            for body, _ in taken:
+                digest = sha256(digest + body).digest()
+                lines.append(body + b"\t" + digest.hex().encode() + b"\n")
+            os.write(file, b"".join(lines))
+            await loop.run_in_executor(None, os.fdatasync, file)
+            for _, done in taken:
+                done.set_result(None)
+
+    async def work() -> None:
+        nonlocal syncing
+        for number in numbers:
+            if inspect.iscoroutinefunction(function):
+                value = await function(number)
+            else:
+                value = await loop.run_in_executor(pool, function, number)
+            done: asyncio.Future[None] = loop.create_future()
+            group.append((json.dumps({"step": f"work/[{number}]", "output": value}).encode(), done))
+            if syncing is None or syncing.done():
+                syncing = asyncio.ensure_future(sync())
+            await done
+
+    with ThreadPoolExecutor(width) as pool:
+        await asyncio.gather(*(work() for _ in range(width)))
     os.close(file)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import time
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -31,6 +33,45 @@ def unsaved(count: int) -> Generator[Any, Any, int]:
     for number in range(count):
         yield step("work").python(trivial, number)
     return count
+
+
+async def trivial_async(number: int) -> int:
+    return number
+
+
+def sleeps(number: int) -> int:
+    time.sleep(0.05)
+    return number
+
+
+async def sleeps_async(number: int) -> int:
+    await asyncio.sleep(0.05)
+    return number
+
+
+@workflow("fan_out")
+def fan_out(count: int) -> Generator[Any, Any, int]:
+    return len((yield step("work").map(trivial, range(count)).checkpoint()))
+
+
+@workflow("async_fan_out")
+def async_fan_out(count: int) -> Generator[Any, Any, int]:
+    return len((yield step("work").map(trivial_async, range(count)).checkpoint()))
+
+
+@workflow("async_fan_out_unsaved")
+def async_fan_out_unsaved(count: int) -> Generator[Any, Any, int]:
+    return len((yield step("work").map(trivial_async, range(count))))
+
+
+@workflow("sleepers")
+def sleepers(count: int) -> Generator[Any, Any, int]:
+    return len((yield step("work").map(sleeps, range(count), concurrency=50).checkpoint()))
+
+
+@workflow("async_sleepers")
+def async_sleepers(count: int) -> Generator[Any, Any, int]:
+    return len((yield step("work").map(sleeps_async, range(count), concurrency=50).checkpoint()))
 
 
 @workflow("texts")

@@ -46,12 +46,17 @@ class GroupCommit:
     async def _lead(self, save: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
         group = self._group = loop.create_future()
+        turn = self._turn = loop.create_future()
         is_done = False
         try:
-            while self._is_saving:
-                if self._turn is None:
-                    self._turn = loop.create_future()
-                await asyncio.shield(self._turn)
+            try:
+                await asyncio.shield(turn)
+            except asyncio.CancelledError:
+                if turn.done():
+                    self._pass_on()
+                elif self._turn is turn:
+                    self._turn = None
+                raise
             self._group = None
             made = await self._save(save)
             is_done = True
@@ -71,7 +76,12 @@ class GroupCommit:
         try:
             return await save()
         finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Let the group that waits have its turn at once: else whoever has just saved would come first, for ever."""
+        turn, self._turn = self._turn, None
+        if turn is None:
             self._is_saving = False
-            turn, self._turn = self._turn, None
-            if turn is not None:
-                turn.set_result(None)
+        else:
+            turn.set_result(None)

@@ -24,8 +24,8 @@ from flowckpt.engine.verifying import Verifying, is_open
 from flowckpt.errors import WorkflowChangedError
 from flowckpt.execution.runner import restored_value
 from flowckpt.lazy import LazyModule
-from flowckpt.plan.identity import arguments_of
 from flowckpt.plan.behind import nested_in
+from flowckpt.plan.identity import arguments_of
 from flowckpt.plan.in_doubt import Question, Settlement, is_same_call, open_question, settle_done, settle_started
 from flowckpt.plan.judge import evidence_reasons
 from flowckpt.plan.model import Decision, PlannedStep, ResumePlan
