@@ -116,12 +116,33 @@ def failures_behind(results: Sequence[StepResult], path: str) -> list[str]:
         deeper: list[str] = []
         if result.step_type in _FAN_OUT:  # also those that failed while the others were being stopped
             members = [each for each in by_path if each.startswith(f"{at}/") and "/" not in each[len(at) + 1 :]]
-            deeper = [each for each in members if not by_path[each].success]
+            deeper = [each for each in members if not by_path[each].success] + _stranded(results, by_path, at)
         elif error.path != at and is_within(error.path, at) and error.path in by_path:
             deeper = [error.path]
         unseen += deeper
         if not deeper:
             found.append(at)
+    return found
+
+
+def _stranded(results: Sequence[StepResult], by_path: Mapping[str, StepResult], fan_out: str) -> list[str]:
+    """Return the failures that were on their way up when the fan-out was stopped: what they lie in has not ended.
+
+    A failure that a child workflow has handled is none of them: it has gone on to another step.
+    """
+    start = f"{fan_out}/"
+    last: dict[str, str] = {}
+    for result in results:
+        path = result.path
+        while path.startswith(start):
+            scope = path[: path.rfind("/")]
+            last[scope], path = path, scope
+    found = []
+    for result in results:
+        scope, _, place = result.path.rpartition("/")
+        is_inside = scope.startswith(start) and scope not in by_path
+        if is_inside and not result.success and (place.startswith("[") or last[scope] == result.path):
+            found.append(result.path)
     return found
 
 
