@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from flowckpt import codec
 from flowckpt.checkpoint import StepError, StepResult
+from flowckpt.codec.results import plain_tree
 from flowckpt.dsl.composites import FanOutAction, WorkflowAction, place_under
 from flowckpt.engine.failures import fan_out_failure, step_failure
 from flowckpt.engine.looking_back import Answer, other_members
 from flowckpt.engine.not_run import not_run
-from flowckpt.errors import StepFailedError
+from flowckpt.errors import EncodingError, StepFailedError
 from flowckpt.plan.behind import below, is_within
 from flowckpt.plan.model import Decision, PlannedStep
 from flowckpt.plan.policy import ReuseMode
@@ -192,7 +193,12 @@ async def _child(planning: Planning, enter: Enter, action: WorkflowAction) -> tu
     if isinstance(end, str):
         return None, False
     if isinstance(end, Finish):
-        tree = codec.encode(end.output, action.workflow.output_type, place=f"{path}: output")
+        try:
+            tree = codec.encode(end.output, action.workflow.output_type, place=f"{path}: output")
+        except EncodingError:  # it holds what a plan does not have: the output of a step that is not recorded
+            if result is None or not result.success:
+                return None, False
+            tree = plain_tree(result.held_output, "output")
         return (codec.decode(tree, action.workflow.output_type), None), is_reused
     if result is not None and result.error is not None:
         return (None, step_failure(path, result.error)), is_reused

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from flowckpt import Secret, step, workflow
+from flowckpt import Secret, parallel, step, workflow
 from flowckpt.dsl import Step
 
 
@@ -133,3 +133,63 @@ def wrong_waits() -> None:
     step("go").wait("go", type="Order")  # error
     step("go").wait("go", type=int, default=None)  # error
     step("review").approval(timeout="60")  # error
+
+
+async def fetch_later(source: str) -> Row:
+    raise NotImplementedError
+
+
+def size(row: Row) -> int:
+    raise NotImplementedError
+
+
+def forget(row: Row) -> None:
+    raise NotImplementedError
+
+
+def name_of(source: str) -> str:
+    raise NotImplementedError
+
+
+@workflow
+def beside(sources: list[str]) -> Generator[Any, Any, int]:
+    later = yield from step("later").python(fetch_later, "a")
+    reveal_type(later)  # says: Row
+    rows = yield from step("rows").map(fetch_later, sources, key=name_of, concurrency=4).retry(2).checkpoint()
+    reveal_type(rows)  # says: list[Row]
+    sizes = yield from step("sizes").map(size, (row for row in rows))
+    reveal_type(sizes)  # says: list[int]
+    some = yield from step("some").map(size, rows, tolerate=0.1)
+    reveal_type(some)  # says: list[int | StepFailedError]
+    texts = yield from step("texts").map(bare, sources)
+    reveal_type(texts)  # says: list[str]
+    text = yield from step("text").workflow(bare, name="x").rollback(print).checkpoint()
+    reveal_type(text)  # says: str
+    a = step("a").python(size, later)
+    b = step("b").workflow(bare, name="x")
+    c = step("c").map(size, rows)
+    two = yield from parallel(a, b)
+    reveal_type(two)  # says: tuple[int, str]
+    three = yield from parallel(a, b, c, name="three", concurrency=2).checkpoint()
+    reveal_type(three)  # says: tuple[int, str, list[int]]
+    four = yield from parallel(a, b, c, a)
+    reveal_type(four)  # says: tuple[int, str, list[int], int]
+    five = yield from parallel(a, b, c, a, b)
+    reveal_type(five)  # says: tuple[int, str, list[int], int, str]
+    six = yield from parallel(a, b, c, a, b, parallel(a, b))
+    reveal_type(six)  # says: tuple[int, str, list[int], int, str, tuple[int, str]]
+    many = yield from parallel(*[a, a])
+    reveal_type(many)  # says: tuple[int, ...]
+    undone = step("undone").python(size, later).rollback(forget)
+    reveal_type(undone)  # says: Step[int]
+    return sizes[0]
+
+
+def wrong_beside(sources: list[str], rows: list[Row]) -> None:
+    step("sizes").map(size, sources)  # error
+    step("sizes").map(size, 5)  # error
+    step("sizes").map(size, rows, key=size, concurrency="many")  # error
+    step("texts").workflow(bare, nam="x")  # error
+    step("texts").workflow(bare, name=5)  # error
+    step("texts").workflow(size, row=rows[0])  # error
+    parallel(size, size)  # error
