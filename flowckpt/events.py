@@ -106,10 +106,12 @@ class StepStarted(Event):
     Attributes:
         path: its path.
         step_type: its action.
+        members: of a map or group, how many steps it has; None where that is not known yet, and for any other step.
     """
 
     path: str
     step_type: str
+    members: int | None = None
 
 
 @attrs.frozen(repr=False, eq=False)
@@ -120,11 +122,13 @@ class StepRestored(Event):
         path: its path.
         success: whether the recorded result is an output (else it is a failure).
         duration_ms: how long the step took when it was executed.
+        step_type: its action.
     """
 
     path: str
     success: bool
     duration_ms: float
+    step_type: str = "python"
 
 
 @attrs.frozen(repr=False, eq=False)

@@ -211,6 +211,22 @@ def network_option(command: F) -> F:
     return setting_option("allow_network")(command)
 
 
+def rollback_option(command: F) -> F:
+    """Add `--no-rollback`; the parameter is named as the field of `RunOptions`.
+
+    Args:
+        command: the command.
+    """
+    return click.option(
+        "--no-rollback",
+        "rolls_back",
+        is_flag=True,
+        flag_value=False,
+        default=True,
+        help="Undo nothing where the run fails or is stopped, whatever .rollback() says.",
+    )(command)
+
+
 def policy_options(command: F) -> F:
     """Add what says what a resume does with stale results; the parameters are named as the fields of `RunOptions`."""
     added = (

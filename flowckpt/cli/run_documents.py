@@ -11,6 +11,7 @@ from flowckpt import codec
 from flowckpt.checkpoint.wait import Wait, moment_text
 from flowckpt.codec import Json
 from flowckpt.codec.results import encode_error
+from flowckpt.engine.failures import recorded_error
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.events import Event
 from flowckpt.lazy import LazyModule
@@ -39,6 +40,8 @@ def ended_document(result: WorkflowResult, output_type: Any) -> Json:
         "duration_ms": result.duration_ms,
         "error": None if result.failure is None else encode_error(result.failure),
         **waits,
+        "undone": list(result.undone),
+        "rollback_failures": [encode_error(recorded_error(each, path=each.path)) for each in result.rollback_failures],
     }
 
 

@@ -28,6 +28,9 @@ def summary_text(result: WorkflowResult, *, no_color: bool) -> str:
     lines += wait_lines(result.waits)
     counts = result.steps
     lines.append(f"steps: {counts.executed} executed, {counts.restored} restored, {counts.failed} failed")
+    if result.undone or result.rollback_failures:
+        stuck = f", {len(result.rollback_failures)} could not be undone" if result.rollback_failures else ""
+        lines.append(f"undone: {len(result.undone)}{stuck}")
     lines.append(f"time: {duration_text(result.duration_ms)}")
     return "".join(f"{line}\n" for line in lines)
 
@@ -54,5 +57,9 @@ def show_failure(result: WorkflowResult, signal_name: str) -> None:
         else:
             said = f": {recorded.message}" if recorded.message else ""
             say(f"flowckpt: workflow {result.workflow_name!r} failed with {escaped(recorded.type + said)}")
+    for failure in result.rollback_failures:
+        said = f"{failure.error_type}: {failure.error_message}"
+        path = failure.path.removesuffix("@rollback")
+        say(escaped(f"flowckpt: step {path!r} could not be undone: {said}"))
     for note in getattr(error, "__notes__", ()):
         say(escaped(str(note)))

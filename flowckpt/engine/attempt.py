@@ -61,6 +61,7 @@ class Attempt:
         restored: how many results came from the store.
         failed: how many steps failed.
         replays: the generators that were begun, to be closed at the end.
+        undone: the paths of those that were undone.
         undoable: steps that have a result and say how it is undone, by path.
         runner: does the steps.
         note_begun: leaves word of a step that begins, where the store can.
@@ -89,6 +90,7 @@ class Attempt:
     failed: int = 0
     replays: list[Replay] = attrs.field(factory=list)
     undoable: dict[str, Step[Any]] = attrs.field(factory=dict)
+    undone: list[str] = attrs.field(factory=list)
     runner: StepRunner = attrs.field(
         init=False,
         default=attrs.Factory(lambda it: StepRunner(it.interrupts, it.verifying, it.secrets), takes_self=True),

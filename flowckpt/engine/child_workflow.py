@@ -96,7 +96,8 @@ class ChildWorkflow:
         if enter.step.modifiers.rollback is not None and result.success:
             attempt.undoable[enter.path] = enter.step
         if attempt.tell is not None:
-            await attempt.tell(StepRestored(attempt.workflow_id, enter.path, result.success, result.duration_ms))
+            told = StepRestored(attempt.workflow_id, enter.path, result.success, result.duration_ms, "workflow")
+            await attempt.tell(told)
         return True
 
     async def run(self) -> Answer:

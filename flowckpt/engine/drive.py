@@ -149,6 +149,7 @@ class Drive:
             attempt.unended(),  # also of a run that is complete: its code may yield them again
             attempt.answers(),
             failures,
+            tuple(attempt.undone),
             self.rolling_back,
             attempt.secrets,
         )

@@ -45,6 +45,7 @@ class Ending:
         in_flight: the paths of steps that have not ended.
         evidence: answers to recorded claims that no checkpoint holds yet.
         rollback_failures: the steps that were to be undone and could not be.
+        undone: the paths of those that were undone.
         decided: how the run ends, where an earlier attempt said so.
         secrets: what is not told of its errors.
     """
@@ -58,6 +59,7 @@ class Ending:
     in_flight: tuple[str, ...]
     evidence: tuple[Any, ...] = ()
     rollback_failures: tuple[StepFailedError, ...] = ()
+    undone: tuple[str, ...] = ()
     decided: UnfinishedRollback | None = None
     secrets: KnownSecrets = NO_SECRETS
 
@@ -132,6 +134,7 @@ class Ending:
             is_saved,
             self.rollback_failures,
             error,
+            self.undone,
         )
         self.interrupts.result = result
         if isinstance(ending, RunInterrupted):

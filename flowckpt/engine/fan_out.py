@@ -145,7 +145,8 @@ class FanOut:
         if self.enter.is_spare:
             attempt.keep(result)
         if attempt.tell is not None:
-            await attempt.tell(StepRestored(attempt.workflow_id, path, result.success, result.duration_ms))
+            told = StepRestored(attempt.workflow_id, path, result.success, result.duration_ms, self._action.step_type)
+            await attempt.tell(told)
         if result.success:
             self.answer = self._gathered(), None
         else:
@@ -171,7 +172,7 @@ class FanOut:
         if self._begun is None:
             self._begun = clock.now(), clock.elapsed_ns()
             if attempt.tell is not None:
-                await attempt.tell(StepStarted(run, path, step.action.step_type))
+                await attempt.tell(StepStarted(run, path, step.action.step_type, self._action.size))
         started_at, started_ns = self._begun
         if not self._is_lost:
             await self._run_members()

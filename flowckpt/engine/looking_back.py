@@ -68,7 +68,8 @@ async def restored(attempt: Attempt, step: Step[Any], result: StepResult, *, is_
     if step.modifiers.rollback is not None and result.success:
         attempt.undoable[result.path] = step
     if attempt.tell is not None:
-        await attempt.tell(StepRestored(attempt.workflow_id, result.path, result.success, result.duration_ms))
+        told = StepRestored(attempt.workflow_id, result.path, result.success, result.duration_ms, step.action.step_type)
+        await attempt.tell(told)
     if result.success:
         return restored_value(step, result), None
     return None, step_failure(result.path, result.error or StepError("", ""))

@@ -44,6 +44,7 @@ class WorkflowResult:
         rollback_failures: the steps that were to be undone and could not be.
         failure: how the run failed, as its record says it: without what is secret.
         waits: what a suspended run waits for.
+        undone: the paths of the steps that were undone, in the order of that.
     """
 
     workflow_id: str
@@ -57,6 +58,7 @@ class WorkflowResult:
     is_saved: bool = True
     rollback_failures: tuple[StepFailedError, ...] = ()
     failure: StepError | None = None
+    undone: tuple[str, ...] = ()
     waits: tuple[Wait, ...] = ()
 
     @property

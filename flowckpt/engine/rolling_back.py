@@ -118,6 +118,8 @@ async def _undo(attempt: Attempt, result: StepResult) -> StepFailedError | None:
             }
         ),
     )
+    if failure is None:
+        attempt.undone.append(path)
     saved = await attempt.save(Reason.ROLLBACK, undo_path(path))
     if attempt.tell is not None:
         said = ("", "") if failure is None else (failure.type, failure.message)

@@ -69,7 +69,9 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
                     attempt.undoable[path] = step
                 attempt.keep(attrs.evolve(settled.reused, fingerprint=code))
                 if tell is not None:
-                    await tell(StepRestored(attempt.workflow_id, path, True, settled.reused.duration_ms))
+                    await tell(
+                        StepRestored(attempt.workflow_id, path, True, settled.reused.duration_ms, action.step_type)
+                    )
                 return restored_value(step, settled.reused), None
         if not attempt.is_begun:
             await attempt.begin()

@@ -9,6 +9,7 @@ import stat
 import pytest
 
 RESULT_KEYS = ["workflow_id", "workflow_name", "status", "output", "attempt", "steps", "duration_ms", "error"]
+RESULT_KEYS += ["undone", "rollback_failures"]
 
 
 def test_json_is_the_promised_document_and_nothing_else(flowckpt):
@@ -25,6 +26,8 @@ def test_json_is_the_promised_document_and_nothing_else(flowckpt):
         "attempt": 1,
         "steps": {"executed": 2, "restored": 0, "failed": 0},
         "error": None,
+        "undone": [],
+        "rollback_failures": [],
     }
     # What the user's code and its child printed is not lost: it went where the messages go.
     assert "a print of the user's" in ran.err and "a print of a child" in ran.err

@@ -204,7 +204,7 @@ class World:
                     raise
                 output = "failed"
             if node.kind != "model":
-                outputs.append(plain(output))
+                outputs.append(recorded(node, output))
         return outputs
 
     def _step(self, node: Node, functions: dict[int, Any], seed: str, last: Any) -> Any:
@@ -251,6 +251,13 @@ class World:
             return (yield from self._block(node.inner, functions, digest(item)))
 
         return inside
+
+
+def recorded(node: Node, output: Any) -> Any:
+    """Return what of an output is recorded: a plan does not have the rest."""
+    if node.kind == "group" and output != "failed":
+        return [recorded(each, of) for each, of in zip(node.inner, output, strict=True) if each.kind != "model"]
+    return plain(output)
 
 
 def plain(output: Any) -> Any:

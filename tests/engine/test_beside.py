@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 from crashing import CrashingStore, SimulatedCrash
 
-from flowckpt import FileCheckpointStore, MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, parallel, step
+from flowckpt import (
+    FileCheckpointStore,
+    MemoryCheckpointStore,
+    RunOptions,
+    WorkflowEngine,
+    current_step,
+    parallel,
+    step,
+)
 from flowckpt import workflow as as_workflow
 from flowckpt.checkpoint import CheckpointData
 from flowckpt.dsl import Workflow
@@ -171,8 +179,9 @@ def test_items_are_asked_for_as_there_is_room_for_them() -> None:
 
     def items() -> Iterator[int]:
         nonlocal made
-        for made in range(1, 51):  # noqa: B007 - read by the members
-            yield made
+        for number in range(1, 51):
+            made = number
+            yield number
 
     async def ahead(item: int) -> int:
         await asyncio.sleep(0)
@@ -452,7 +461,9 @@ async def test_a_slow_listener_holds_the_run_up_and_hears_each_member_in_order()
 
 async def test_a_listener_that_goes_away_stops_all_members() -> None:
     store = MemoryCheckpointStore()
-    events = WorkflowEngine(store).execute(flow_of(step("m").map(slow_first, range(50)).checkpoint()), workflow_id="run")
+    events = WorkflowEngine(store).execute(
+        flow_of(step("m").map(slow_first, range(50)).checkpoint()), workflow_id="run"
+    )
     async for event in events:
         if event.kind == "StepCompleted":
             break

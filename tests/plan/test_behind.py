@@ -24,7 +24,9 @@ def result(path: str, step_type: str = "python", *, failed: str | None = None) -
         ("d", []),
     ],
 )
-def test_behind_a_step_is_what_comes_later_in_its_own_generator_and_in_those_above(again: str, behind: list[str]) -> None:
+def test_behind_a_step_is_what_comes_later_in_its_own_generator_and_in_those_above(
+    again: str, behind: list[str]
+) -> None:
     history = [result(path) for path in ("a", "b/[0]", "b/[1]", "b", "c/x", "c/y", "c", "d")]
     assert [each.path for each in results_behind(history, again)] == behind
 

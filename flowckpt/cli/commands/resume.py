@@ -16,6 +16,7 @@ from flowckpt.cli.options import (
     input_option,
     json_option,
     policy_options,
+    rollback_option,
     setting_option,
     store_option,
     target_option,
@@ -62,6 +63,7 @@ Examples:
     metavar="SECONDS",
     help="How long to stay when everything waits, in all; inf for ever. By default for what ends within a minute.",
 )
+@rollback_option
 @json_option
 @events_option
 @store_option
@@ -75,6 +77,7 @@ def command(
     on_save_error: str | None,
     steal: bool,
     stay: float | None,
+    rolls_back: bool,
     as_json: bool,
     as_events: bool,
     store: str | None,
@@ -107,7 +110,7 @@ def command(
             return ExitCode.NOT_FOUND
         run = found.workflow_id
     recorded = recorded_run(choice, run, target=target, inputs=texts, asks_for_secrets=not only_plan)
-    options = RunOptions(steal=steal, target=recorded.moved_to, stay=stay, **policy)
+    options = RunOptions(steal=steal, target=recorded.moved_to, stay=stay, rolls_back=rolls_back, **policy)
     if only_plan:
         return showing_plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
     form = Form(as_json, as_events, no_color)

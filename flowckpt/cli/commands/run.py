@@ -16,6 +16,7 @@ from flowckpt.cli.options import (
     input_option,
     json_option,
     network_option,
+    rollback_option,
     setting_option,
     store_option,
     without_repeats,
@@ -52,6 +53,7 @@ Examples:
     metavar="SECONDS",
     help="How long to stay when everything waits, in all; inf for ever. By default for what ends within a minute.",
 )
+@rollback_option
 @json_option
 @events_option
 @store_option
@@ -67,6 +69,7 @@ def command(
     on_save_error: str | None,
     allow_network: tuple[str, ...],
     stay: float | None,
+    rolls_back: bool,
     as_json: bool,
     as_events: bool,
     store: str | None,
@@ -94,7 +97,13 @@ def command(
     ask_for_secrets(workflow, needed, values)
     run = run or new_run_id()
     options = RunOptions(
-        tags=labels, target=described, every=every, interval=interval, allow_network=allow_network, stay=stay
+        tags=labels,
+        target=described,
+        every=every,
+        interval=interval,
+        allow_network=allow_network,
+        stay=stay,
+        rolls_back=rolls_back,
     )
     session = WorkflowEngine(checkpoints, on_save_error=on_save_error or "fail").prepare(workflow, run, options, values)
     return follow(session, workflow, run, store=choice, form=Form(as_json, as_events, no_color))

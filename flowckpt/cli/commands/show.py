@@ -17,18 +17,22 @@ from flowckpt.cli.documents import run_document
 from flowckpt.cli.durations import ago_text, duration_text, moment_text
 from flowckpt.cli.options import RunName, color_option, json_option, store_option
 from flowckpt.cli.output import say, write
+from flowckpt.cli.progress.fan_outs import COMPOSITES
 from flowckpt.cli.run_history import Standing, run_history
 from flowckpt.cli.status_text import status_text
+from flowckpt.cli.step_tree import Branch, step_tree
 from flowckpt.cli.stored_runs import StoredRun, opened_store, stored_run
 from flowckpt.cli.table import show_table
 from flowckpt.cli.terminal_text import escaped, json_text, short_value
 from flowckpt.cli.waiting import wait_lines
 from flowckpt.codec.results import plain_tree
 from flowckpt.errors import DecodingError
+from flowckpt.plan.undoing import ROLLBACK
 
 _EXAMPLE = """\b
 Examples:
   flowckpt show nightly --steps
+  flowckpt show nightly --steps --members
   flowckpt show nightly --checkpoints
   flowckpt show nightly --checkpoints --attempt 2 --verified yes
   flowckpt show nightly --history
@@ -46,6 +50,7 @@ _MARKS = {
 _CHECKPOINTS = ("CHECKPOINT", "SEQUENCE", "ATTEMPT", "REASON", "STEPS", "SAVED", "VERIFIED")
 _HISTORY = ("ATTEMPT", "CHECKPOINT", "SEQUENCE", "REASON", "STEPS", "SAVED", "STANDING")
 _RESULTS = ("ATTEMPT", "STEP", "RESULT", "TIME", "STARTED", "OUTPUT", "STANDING")
+_UNCOUNTED = {*COMPOSITES, ROLLBACK}
 _VERDICTS = {True: "yes", False: "no", None: "-"}
 _ANSWERS = {"yes": True, "no": False, "none": None}
 
@@ -53,6 +58,7 @@ _ANSWERS = {"yes": True, "no": False, "none": None}
 @click.command("show", epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
 @click.option("--steps", is_flag=True, help="Also each step with its evidence.")
+@click.option("--members", is_flag=True, help="With --steps: each member of large maps and groups.")
 @click.option("--checkpoints", is_flag=True, help="Also each checkpoint.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Of the checkpoints only those of attempt N.")
 @click.option(
@@ -76,6 +82,7 @@ _ANSWERS = {"yes": True, "no": False, "none": None}
 def command(
     run: str,
     steps: bool,
+    members: bool,
     checkpoints: bool,
     attempt: int | None,
     reasons: tuple[str, ...],
@@ -86,6 +93,8 @@ def command(
     no_color: bool,
 ) -> None:
     """Show one run: its status, its inputs and output, and on request its steps, its checkpoints and its history."""
+    if members and not steps:
+        raise click.UsageError("--members goes with --steps")
     opened = opened_store(store)
     found = stored_run(opened, run)
     attempts = run_history(opened, run, found) if history else []
@@ -107,7 +116,9 @@ def command(
     results = found.latest.step_results
     if steps and (results or found.latest.in_flight):
         write("\n")
-        rows = [_step_row(result) for result in results] + [_started_row(path) for path in found.latest.in_flight]
+        rows = [_branch_row(branch) for branch in step_tree(results, is_unfolded=members)] + [
+            _started_row(path) for path in found.latest.in_flight
+        ]
         show_table(_STEPS, rows, wrapped=("STEP", "RESULT", "OUTPUT"), no_color=no_color)
     if steps and (claims := [row for result in results for row in _claim_rows(result)]):
         write("\n")
@@ -150,8 +161,9 @@ def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
         lines.append(f"target: {escaped(':'.join(filter(None, (place, target.get('name')))))}")
     inputs = _looked_at(latest.held_inputs, "inputs")
     lines += [f"input {escaped(name)}: {short_value(value)}" for name, value in inputs.items()]
-    executed = sum(result.attempt == latest.attempt for result in latest.step_results)
-    count = len(latest.step_results)
+    counted = [result for result in latest.step_results if result.step_type not in _UNCOUNTED]
+    executed = sum(result.attempt == latest.attempt for result in counted)
+    count = len(counted)
     lines.append(f"steps: {count} recorded, {executed} of them executed by attempt {latest.attempt}")
     lines += [f"started, not ended: {escaped(path)}" for path in latest.in_flight]
     lines += wait_lines(run.waits)
@@ -182,6 +194,16 @@ def _step_row(result: StepResult) -> list[str]:
         outcome += f" ({', '.join(_MARKS.get(mark, mark) for mark in result.marks)})"
     time = duration_text(result.duration_ms)
     return [result.path, result.step_type, outcome, time, started, str(result.attempt), detail]
+
+
+def _branch_row(branch: Branch) -> list[str]:
+    indent = "  " * branch.depth
+    if branch.members:
+        return [f"{indent}{branch.path}/[…]", "", f"{branch.members} ok", "", "", "", "--members shows each"]
+    if branch.result is None:
+        return [indent + branch.path, "-", "not ended", "-", "-", "-", ""]
+    row = _step_row(branch.result)
+    return [indent + row[0], *row[1:]]
 
 
 def _started_row(path: str) -> list[str]:

@@ -19,9 +19,11 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from flowckpt.cli.durations import duration_text
+from flowckpt.cli.progress.fan_outs import FanOuts
 from flowckpt.cli.progress.prints import LiveAbovePrints
 from flowckpt.cli.terminal_text import escaped, shortened
 from flowckpt.events import Event
+from flowckpt.plan.behind import is_within
 
 _REFRESHES_PER_SECOND = 8
 _LAST_LINES = 6
@@ -34,7 +36,7 @@ _ASCII_SPINNER = "|/-\\"
 class _Line:
     """A step that has ended: the line that is shown of it."""
 
-    __slots__ = ("detail", "duration_ms", "has_evidence", "is_adopted", "is_saved", "path", "success")
+    __slots__ = ("detail", "duration_ms", "has_evidence", "is_adopted", "is_saved", "members", "path", "success")
 
     def __init__(
         self, path: str, duration_ms: float, detail: str = "", *, success: bool = True, is_adopted: bool = False
@@ -42,6 +44,7 @@ class _Line:
         self.path = path
         self.duration_ms = duration_ms
         self.detail = detail
+        self.members = ""
         self.success = success
         self.is_saved = False
         self.has_evidence = False
@@ -66,6 +69,11 @@ class LiveProgress:
         self._lines: deque[_Line] = deque(maxlen=_LAST_LINES)
         self._running: dict[str, float] = {}
         self._notes: dict[str, str] = {}
+        self._fan_outs = FanOuts()
+        self._undoing = ""
+        self._undone = 0
+        self._shown = 0
+        self._stuck = 0
         self._ended = 0
         self._failed = 0
         self._restored = 0
@@ -93,6 +101,7 @@ class LiveProgress:
         note = _NOTES.get(event.kind)
         if note is not None:
             with self._lock:
+                self._fan_outs.note(event)
                 note(self, event)
 
     def stop(self) -> None:
@@ -117,17 +126,19 @@ class LiveProgress:
         self._title = f"{event.workflow_name} {event.workflow_id}{attempt}"
 
     def _on_restored(self, event: Any) -> None:
-        self._restored += 1
+        self._restored += not self._fan_outs.is_composite(event.path)
         if event.path in self._evident:
             self._evident.discard(event.path)
             self._reverified += 1
 
     def _on_started(self, event: Any) -> None:
-        self._running[event.path] = time.monotonic()
+        if self._fan_outs.folding(event.path) is None:
+            self._running[event.path] = time.monotonic()
         self._evident.discard(event.path)  # it held before, and the step is run again
 
     def _on_retrying(self, event: Any) -> None:
-        self._notes[event.path] = f"try {event.tries} failed with {event.error_type}"
+        if event.path in self._running:
+            self._notes[event.path] = f"try {event.tries} failed with {event.error_type}"
 
     def _on_output(self, event: Any) -> None:
         live = self._live
@@ -151,17 +162,24 @@ class LiveProgress:
         self._end(_Line(event.path, event.duration_ms))
 
     def _on_failed(self, event: Any) -> None:
-        self._failed += 1
+        self._failed += not self._fan_outs.is_composite(event.path)
         detail = f"{event.error_type}: {event.error_message}"
         self._end(_Line(event.path, event.duration_ms, detail, success=False))
 
     def _end(self, line: _Line) -> None:
         line.has_evidence = line.path in self._evident
         self._evident.discard(line.path)
-        self._ended += 1
+        self._ended += not self._fan_outs.is_composite(line.path)
         self._running.pop(line.path, None)
         self._notes.pop(line.path, None)
-        self._lines.append(line)
+        fan_out = self._fan_outs.of(line.path)
+        if fan_out is not None:
+            line.members = f"  {fan_out}"
+            self._lines = deque((each for each in self._lines if not is_within(each.path, line.path)), _LAST_LINES)
+            self._fan_outs.forget(line.path)
+        if self._fan_outs.folding(line.path) is None or not line.success:
+            self._lines.append(line)
+            self._shown += 1
 
     def _on_waiting(self, event: Any) -> None:
         self._notes.update({wait.path: wait.said for wait in event.waits})
@@ -170,11 +188,23 @@ class LiveProgress:
         self._moved.append(f"{event.path}: the approval is void, it is asked for anew: {event.reason}")
 
     def _on_saved(self, event: Any) -> None:
-        if event.reason == "step" and self._lines:
+        if event.reason == "step" and self._lines and self._fan_outs.folding(event.checkpoint_id) is None:
             self._lines[-1].is_saved = True
 
     def _on_not_saved(self, event: Any) -> None:
         self._trouble = f"checkpoint {event.checkpoint_id or event.sequence} not saved: {event.error}"
+
+    def _on_undoing(self, event: Any) -> None:
+        self._running.clear()
+        self._undoing = event.path
+
+    def _on_undone(self, event: Any) -> None:
+        self._undoing = ""
+        if event.error_type:
+            self._stuck += 1
+            self._trouble = f"{event.path} could not be undone: {event.error_type}: {event.error_message}"
+        else:
+            self._undone += 1
 
     def _on_over(self, event: Any) -> None:
         self._running.clear()
@@ -192,6 +222,8 @@ class LiveProgress:
             moved = list(self._moved)
             ended, failed, restored = self._ended, self._failed, self._restored
             adopted, reverified = self._adopted, self._reverified
+            fan_outs = {path: f"  {found}" for path, _ in running if (found := self._fan_outs.of(path)) is not None}
+            undoing, undone, stuck, shown = self._undoing, self._undone, self._stuck, self._shown
         now = time.monotonic()
         drawn = [self._text(escaped(self._title), "bold")]
         if restored:
@@ -200,17 +232,23 @@ class LiveProgress:
             said += f", the evidence of {reverified} holds" if reverified else ""
             drawn.append(self._text(f"{self._mark(success=True)} {escaped(said)}", "cyan"))
         drawn += [self._text(shortened(line, 200), "yellow") for line in moved]
-        if ended + adopted > len(lines):
-            drawn.append(self._text(f"  and {ended + adopted - len(lines)} more", "dim"))
+        if shown + adopted > len(lines):
+            drawn.append(self._text(f"  and {shown + adopted - len(lines)} more", "dim"))
         drawn += [self._line(line) for line in lines]
         spinner = _SPINNER if self._is_utf8 else _ASCII_SPINNER
         turn = spinner[int(now * _REFRESHES_PER_SECOND) % len(spinner)]
         for path, since in running[:_MOST_RUNNING]:
             note = f"  {shortened(notes[path], 80)}" if path in notes else ""
             elapsed = duration_text((now - since) * 1000)
-            drawn.append(self._text(f"{turn} {shortened(path, 80)}  {elapsed}{note}", "yellow"))
+            count = fan_outs.get(path, "")
+            drawn.append(self._text(f"{turn} {shortened(path, 80)}{count}  {elapsed}{note}", "yellow"))
         if len(running) > _MOST_RUNNING:
             drawn.append(self._text(f"  and {len(running) - _MOST_RUNNING} more running", "dim"))
+        if undoing:
+            drawn.append(self._text(f"{turn} undoing {shortened(undoing, 80)}", "magenta"))
+        if undone or stuck:
+            said = f"{undone} undone" + (f", {stuck} could not be undone" if stuck else "")
+            drawn.append(self._text(said, "magenta"))
         if self._trouble:
             drawn.append(self._text(shortened(self._trouble, 200), "red"))
         counts = f"{ended} executed, {restored + adopted} restored" + (f", {failed} failed" if failed else "")
@@ -219,7 +257,7 @@ class LiveProgress:
 
     def _line(self, line: _Line) -> Text:
         text = self._text(f"{self._mark(success=line.success)} ", "green" if line.success else "red")
-        text.append(shortened(line.path, 80), "")
+        text.append(f"{shortened(line.path, 80)}{line.members}", "")
         if line.is_adopted:
             text.append("  adopted, not run: it was done", "cyan")
         else:
@@ -253,6 +291,8 @@ _NOTES: dict[str, Callable[[LiveProgress, Any], None]] = {
     "EvidenceFailed": LiveProgress._on_not_verified,
     "StepCompleted": LiveProgress._on_completed,
     "StepFailed": LiveProgress._on_failed,
+    "RollbackStarted": LiveProgress._on_undoing,
+    "RollbackCompleted": LiveProgress._on_undone,
     "CheckpointSaved": LiveProgress._on_saved,
     "CheckpointFailed": LiveProgress._on_not_saved,
     "WorkflowCompleted": LiveProgress._on_over,

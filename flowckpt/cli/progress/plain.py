@@ -9,14 +9,21 @@ import attrs
 
 from flowckpt.cli.durations import duration_text
 from flowckpt.cli.output import say
+from flowckpt.cli.progress.fan_outs import FanOutProgress, FanOuts
 from flowckpt.cli.terminal_text import escaped, short_value
-from flowckpt.events import Event
+from flowckpt.events import CheckpointSaved, Event
 
 _VERIFIED = {"resume": "still holds", "in_doubt": "proves that it was done"}
 _FAILED = {"resume": "no longer holds", "in_doubt": "does not prove that it was done"}
 
 
 _MOST_WAITS = 8
+_FOLDED = frozenset(
+    {"StepStarted", "StepCompleted", "StepRestored", "StepAdopted", "EvidenceVerified", "CheckpointSaved"}
+)
+"""What is not told of each member of a large map or group."""
+_UNKNOWN_PART = 100
+"""After so many members a line is written, where nobody knows how many there are."""
 
 
 def _claims(count: int) -> str:
@@ -61,19 +68,40 @@ _LINES: dict[str, Callable[[Any], str]] = {
 
 
 class PlainLines:
-    """Writes events as lines of text."""
+    """Writes events as lines of text; of a large map or group, a line now and then, and its failures."""
+
+    def __init__(self) -> None:
+        self._fan_outs = FanOuts()
+        self._said: dict[str, int] = {}
 
     def start(self) -> None:
         """Do nothing."""
 
     def tell(self, event: Event) -> None:
         """Write the event's line, and what was found below it."""
+        self._fan_outs.note(event)
+        path = event.checkpoint_id if isinstance(event, CheckpointSaved) else getattr(event, "path", "")
+        folding = self._fan_outs.folding(path) if path else None
+        if folding is not None and event.kind in _FOLDED:
+            self._say_how_far(folding)
+            return
+        if event.kind in ("StepCompleted", "StepFailed") and (ended := self._fan_outs.of(path)) is not None:
+            if ended.is_folded:
+                say(f"{escaped(path)}: {ended}")
+            self._fan_outs.forget(path)
         say(escaped(_LINES.get(event.kind, _other_line)(event)))
         for detail in getattr(event, "details", ()):
             say(f"  {escaped(detail)}")
 
     def stop(self) -> None:
         """Do nothing."""
+
+    def _say_how_far(self, fan_out: FanOutProgress) -> None:
+        tenth = max(1, (fan_out.total or 0) // 10) if fan_out.total is not None else _UNKNOWN_PART
+        part = fan_out.done // tenth
+        if part > self._said.get(fan_out.path, 0) and fan_out.done != fan_out.total:
+            self._said[fan_out.path] = part
+            say(f"{escaped(fan_out.path)}: {fan_out}")
 
 
 def _other_line(event: Event) -> str:
