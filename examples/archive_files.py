@@ -1,0 +1,47 @@
+"""Move the files of a folder to an archive, all of them or none: what was moved comes back when a later one fails.
+
+    flowckpt run examples/archive_files.py -i inbox=inbox -i archive=archive
+
+A file that is in the archive already is never replaced: the run fails there, and all that it moved is moved back, newest
+first. So it is when the run is stopped by Ctrl-C, and after a crash: then the resume finishes what was begun.
+"""
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from flowckpt import step, workflow
+
+
+@attrs.frozen
+class Move:
+    source: Path
+    target: Path
+
+
+def list_files(inbox: Path) -> list[str]:
+    return sorted(path.name for path in inbox.iterdir() if path.is_file())
+
+
+def move(source: Path, target: Path) -> Move:
+    if source.exists():  # else an earlier try, which died before it was recorded, has moved it
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.hardlink_to(source)  # unlike a rename, it never replaces a file
+        source.unlink()
+    return Move(source, target)
+
+
+def move_back(moved: Move) -> None:
+    if moved.target.exists():  # else it is back already
+        moved.source.hardlink_to(moved.target)
+        moved.target.unlink()
+
+
+@workflow
+def archive_files(inbox: Path, archive: Path) -> Generator[Any, Any, int]:
+    names = yield from step("list").python(list_files, inbox).checkpoint()
+    for name in names:
+        yield step("move").python(move, inbox / name, archive / name).rollback(move_back).checkpoint()
+    return len(names)
