@@ -11,6 +11,7 @@ from flowckpt.cli.waiting import wait_lines
 from flowckpt.engine.failures import failed_step, recorded_error
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.errors import FlowckptError, StepFailedError
+from flowckpt.plan.undoing import step_of
 
 
 def summary_text(result: WorkflowResult, *, no_color: bool) -> str:
@@ -59,7 +60,7 @@ def show_failure(result: WorkflowResult, signal_name: str) -> None:
             say(f"flowckpt: workflow {result.workflow_name!r} failed with {escaped(recorded.type + said)}")
     for failure in result.rollback_failures:
         said = f"{failure.error_type}: {failure.error_message}"
-        path = failure.path.removesuffix("@rollback")
+        path = step_of(failure.path)
         say(escaped(f"flowckpt: step {path!r} could not be undone: {said}"))
     for note in getattr(error, "__notes__", ()):
         say(escaped(str(note)))

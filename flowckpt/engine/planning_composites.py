@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from flowckpt.engine.planning import Planning
 
 
+FEW = 8
+"""How many steps that run again before a member are handed on to it; to know of the first ones is enough."""
+
+
 async def entered(planning: Planning, enter: Enter, replay: Replay) -> Answer | None:
     """Add a composite and its members to a plan; return what to go on with, if that can be told.
 
@@ -74,6 +78,7 @@ async def _fan_out(planning: Planning, enter: Enter, replay: Replay) -> tuple[An
     decision, reasons = await _judged(planning, enter)
     is_all_again = decision is Decision.RERUN
     before = list(planning.reruns)
+    few = before[:FEW]  # for each of a hundred thousand members
     reruns: list[str] = []
     answers: list[Answer | None] = []
     stale, new = "", 0
@@ -81,7 +86,7 @@ async def _fan_out(planning: Planning, enter: Enter, replay: Replay) -> tuple[An
     gone: list[str] = []
 
     async def plan_member(made: Enter) -> bool:
-        planning.reruns = [*before, path] if is_all_again else [*before]  # its siblings are nothing to it
+        planning.reruns = [*few, path] if is_all_again else [*few]  # its siblings are nothing to it
         had = len(planning.reruns)
         answer, is_reused = await _member(planning, made, replay)
         reruns.extend(planning.reruns[had:])

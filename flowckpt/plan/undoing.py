@@ -24,13 +24,22 @@ def undo_path(path: str) -> str:
     return path + _SUFFIX
 
 
+def step_of(path: str) -> str:
+    """Return the step whose undoing left a result.
+
+    Args:
+        path: of that result.
+    """
+    return path.removesuffix(_SUFFIX)
+
+
 def undone_paths(results: Iterable[StepResult]) -> set[str]:
     """Return the steps that were undone.
 
     Args:
         results: the history.
     """
-    return {each.path.removesuffix(_SUFFIX) for each in results if each.step_type == ROLLBACK and each.success}
+    return {step_of(each.path) for each in results if each.step_type == ROLLBACK and each.success}
 
 
 def left_to_undo(results: Sequence[StepResult], undoable: Collection[str]) -> list[StepResult]:

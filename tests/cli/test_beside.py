@@ -75,6 +75,8 @@ def test_a_large_map_is_a_few_lines_and_its_failures(trip: Any) -> None:
     assert "flowckpt: step 'car' could not be undone: OSError: no answer" in lines
     assert "undone: 1, 1 could not be undone" in ran.out
     assert "steps: 10 executed, 0 restored, 1 failed" in ran.out
+    shown = trip("show", "one").expect(0).out
+    assert "\nundone: hotel\n" in shown and "\ncould not be undone: car\n" in shown
 
 
 def test_json_tells_what_was_undone_and_what_could_not_be(trip: Any) -> None:

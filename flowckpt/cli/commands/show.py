@@ -27,7 +27,7 @@ from flowckpt.cli.terminal_text import escaped, json_text, short_value
 from flowckpt.cli.waiting import wait_lines
 from flowckpt.codec.results import plain_tree
 from flowckpt.errors import DecodingError
-from flowckpt.plan.undoing import ROLLBACK
+from flowckpt.plan.undoing import ROLLBACK, step_of
 
 _EXAMPLE = """\b
 Examples:
@@ -165,6 +165,12 @@ def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
     executed = sum(result.attempt == latest.attempt for result in counted)
     count = len(counted)
     lines.append(f"steps: {count} recorded, {executed} of them executed by attempt {latest.attempt}")
+    undoing = [result for result in latest.step_results if result.step_type == ROLLBACK]
+    for said, is_undone in (("undone", True), ("could not be undone", False)):
+        if paths := [step_of(result.path) for result in undoing if result.success is is_undone]:
+            lines.append(
+                f"{said}: {escaped(', '.join(paths[:5]))}{f' and {len(paths) - 5} more' if len(paths) > 5 else ''}"
+            )
     lines += [f"started, not ended: {escaped(path)}" for path in latest.in_flight]
     lines += wait_lines(run.waits)
     lines += [_signal_line(signal) for signal in run.signals]
