@@ -175,7 +175,9 @@ class LiveProgress:
         fan_out = self._fan_outs.of(line.path)
         if fan_out is not None:
             line.members = f"  {fan_out}"
-            self._lines = deque((each for each in self._lines if not is_within(each.path, line.path)), _LAST_LINES)
+            left = [each for each in self._lines if not is_within(each.path, line.path)]
+            self._shown -= len(self._lines) - len(left)
+            self._lines = deque(left, _LAST_LINES)
             self._fan_outs.forget(line.path)
         if self._fan_outs.folding(line.path) is None or not line.success:
             self._lines.append(line)
