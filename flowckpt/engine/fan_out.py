@@ -96,8 +96,10 @@ class FanOut:
                 attempt.aside.dropped += all_of(own, nested)
                 own, nested = {}, {}
         self._placed = self._action.members(enter.step)
-        if own or result is not None:
-            await self._look_at_members(own, nested, is_ended=result is not None)
+        start = f"{enter.path}/"
+        doubts = {start + each[len(start) :].partition("/")[0] for each in attempt.in_doubt if each.startswith(start)}
+        if own or doubts or result is not None:
+            await self._look_at_members(own, nested, doubts, is_ended=result is not None)
         gone = list(all_of(own, nested))
         attempt.aside.dropped += gone
         if result is None:
@@ -112,12 +114,13 @@ class FanOut:
         attempt.aside.dropped.append(result)
         return False
 
-    async def _look_at_members(self, own: Own, nested: Nested, *, is_ended: bool) -> None:
-        """Look at each member that has a result, taking it out of the record; the others are to be run."""
+    async def _look_at_members(self, own: Own, nested: Nested, doubts: set[str], *, is_ended: bool) -> None:
+        """Look at each member that has a result, taking it out of the record, or is in doubt; the others are to be run."""
         assert self._placed is not None
         for place, step in self._placed:
             path = place_under(self.enter.path, place)
-            is_known = path in own
+            is_known = path in own or path in doubts
+            doubts.discard(path)
             member = self._member(path, step, own.pop(path, None), nested.pop(path, []))
             index = len(self._answers)
             self._answers.append(None)
@@ -128,7 +131,7 @@ class FanOut:
             else:
                 self.is_stale = self.is_stale or member.is_stale
                 self._unended.append((index, member))
-            if not own and not is_ended:
+            if not own and not doubts and not is_ended:
                 return  # the others are made when there is room for them
 
     def _member(

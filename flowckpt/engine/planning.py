@@ -58,6 +58,7 @@ class Planning:
         reruns: the steps among them that run again, as far as what comes next depends on them.
         seen: the paths that the generator came to.
         cut_below: the steps in which results lie that do not count from the beginning.
+        doubt_below: the steps in which steps lie whose start was recorded and whose end was not.
         stops: why the resume would stop, once that is known.
         stopped_by: the step that it would stop at.
     """
@@ -73,6 +74,9 @@ class Planning:
     seen: set[str] = attrs.field(init=False, factory=set)
     cut_below: dict[str, list[str]] = attrs.field(
         init=False, default=attrs.Factory(lambda self: nested_in(self.resumption.cut), takes_self=True)
+    )
+    doubt_below: dict[str, list[str]] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: nested_in(self.resumption.in_doubt), takes_self=True)
     )
     stops: str = ""
     stopped_by: str = ""

@@ -52,6 +52,7 @@ async def _member(planning: Planning, enter: Enter, replay: Replay) -> tuple[Ans
             result is None
             and not enter.nested
             and path not in planning.cut_below
+            and path not in planning.doubt_below
             and path not in planning.resumption.cut
         ):
             planning.steps.append(PlannedStep(path, Decision.NEW, assumes=planning.assumed(), location=enter.location))
@@ -78,6 +79,7 @@ async def _fan_out(planning: Planning, enter: Enter, replay: Replay) -> tuple[An
     decision, reasons = await _judged(planning, enter)
     is_all_again = decision is Decision.RERUN
     before = list(planning.reruns)
+    doubts = {*planning.doubt_below.get(path, ())}
     few = before[:FEW]  # for each of a hundred thousand members
     reruns: list[str] = []
     answers: list[Answer | None] = []
@@ -102,7 +104,8 @@ async def _fan_out(planning: Planning, enter: Enter, replay: Replay) -> tuple[An
             never_run.append(made)  # too many had failed before its turn came
         elif not await plan_member(made):
             stale, new = (stale or at, new) if is_known else (stale, new + 1)
-        if not own and result is None and action.size is None:
+        doubts.discard(at)
+        if not own and not doubts and result is None and action.size is None:
             answers.append(None)  # how many more there are is seen when they are made
             break
     else:

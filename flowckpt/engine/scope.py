@@ -69,6 +69,8 @@ class Scope:
             elif isinstance(command, Execute):
                 is_ephemeral = command.step.modifiers.is_ephemeral
                 if not has_effects and not is_ephemeral:
+                    if command.path in attempt.in_doubt:
+                        await attempt.settling().refuse_doubt(command.step, command.path)
                     self._command = command
                     return False
                 attempt.interrupts.raise_noted(task)  # here what has ended is safe, and nothing has begun

@@ -114,12 +114,30 @@ class Settling:
             told = (self.workflow_id, path, self.attempt, 1, arguments)
             return Settled(outcome=await self.runner.adopted(step, told), report=report)
         if settlement is Settlement.ASK:
-            detail = _said(report) if report.verdicts else "it has no evidence"
-            ended = "it failed" if has_failed else "it was started, and its end was never recorded"
-            if self.may_be_running:
-                ended += ", and the owner that the run was stolen from may still be at it"
-            self._ask(path, f"{ended}; {detail}")
+            self._ask_of_start(path, report, has_failed=has_failed)
         return Settled(report=report)
+
+    async def refuse_doubt(self, step: Step[Any], path: str) -> None:
+        """Refuse to go on before anything is run, where a step that was started cannot be settled.
+
+        Args:
+            step: the step.
+            path: its path.
+
+        Raises:
+            StepInDoubtError: nobody can tell whether it was done.
+        """
+        if path in self.in_doubt and step.modifiers.is_at_most_once:
+            report = await self.verifying.report_in_doubt(step)
+            if settle_started(report, may_be_running=self.may_be_running) is Settlement.ASK:
+                self._ask_of_start(path, report, has_failed=False)
+
+    def _ask_of_start(self, path: str, report: VerificationReport, *, has_failed: bool) -> None:
+        detail = _said(report) if report.verdicts else "it has no evidence"
+        ended = "it failed" if has_failed else "it was started, and its end was never recorded"
+        if self.may_be_running:
+            ended += ", and the owner that the run was stolen from may still be at it"
+        self._ask(path, f"{ended}; {detail}")
 
     async def retried(self, step: Step[Any], path: str, arguments: Mapping[str, Any]) -> Settled:
         """Settle a step before it is tried again: to force a resume says nothing of the tries that it makes.

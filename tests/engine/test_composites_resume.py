@@ -90,6 +90,8 @@ def law(
                 chosen["from_step"] = recorded[which % len(recorded)]
                 world.asked_for.update(recorded)
         is_untouched = not edits and not chosen
+        if "force" in chosen:
+            world.is_all_asked_for = True
         for crash_in_resume in (second, third):
             if crash_in_resume is not None:
                 if not resumed(world, reopened(store), block, chosen, crash_in_resume, is_untouched=is_untouched):
@@ -97,7 +99,7 @@ def law(
                 chosen = {key: value for key, value in chosen.items() if key != "from_step"}
         has_ended = resumed(world, reopened(store), block, chosen, None, is_untouched=is_untouched)
         assert world.twice == [], "a step that must not be done twice was"
-        is_kept = any(node.kind == "once" and node.edition for node in all_nodes(block))
+        is_kept = any("once" in (node.kind, node.works) and node.edition for node in all_nodes(block))
         if has_ended and not is_kept and "reuse" not in (chosen.get("on_stale"), chosen.get("on_code_change")):
             state, standing, output = world.state(), world.standing, latest(store).output
             with a_world() as clean:
@@ -151,7 +153,7 @@ def resumed(
         return True
     if isinstance(result.error, StaleStepError | StepInDoubtError):
         event("stopped on the way")  # what a step returned anew moved the arguments of one behind it
-        assert plan.stale
+        assert plan.stale or plan.count(Decision.IN_DOUBT)
         return False
     if result.status == "failed" and "OSError: broken" in str(result.error):
         event("ends as it would have ended")  # the failure was saved, and then the process died
