@@ -196,7 +196,8 @@ class Planning:
         if answer is OnStale.REUSE:
             return Decision.REUSE, reasons
         modifiers, is_forced = command.step.modifiers, result.path == judge.policy.from_path
-        is_settled = modifiers.is_at_most_once and result.success and not is_forced
+        is_one_step = not command.step.action.is_composite  # a map's modifiers are those of its members
+        is_settled = modifiers.is_at_most_once and is_one_step and result.success and not is_forced
         if is_settled and is_same_call(result, self._arguments_of(command.step), modifiers.version):
             return await self._settled(command.step, result, reasons)
         return Decision.RERUN, reasons
