@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flowckpt.evidence import Evidence, EvidencePack, EvidenceType, EvidenceVerifier
     from flowckpt.execution.current_step import current_step
     from flowckpt.manager import CheckpointManager
+    from flowckpt.retention import Retention, prune
     from flowckpt.secret import Secret
     from flowckpt.stores import CheckpointStore, FileCheckpointStore, MemoryCheckpointStore, open_store
     from flowckpt.sync_door import in_sync
@@ -39,6 +40,7 @@ _ROOMS = {
     "FileCheckpointStore": "flowckpt.stores.file",
     "FlowckptError": "flowckpt.errors",
     "MemoryCheckpointStore": "flowckpt.stores.memory",
+    "Retention": "flowckpt.retention",
     "RunOptions": "flowckpt.engine",
     "Secret": "flowckpt.secret",
     "StepCountTrigger": "flowckpt.triggers",
@@ -52,6 +54,7 @@ _ROOMS = {
     "in_sync": "flowckpt.sync_door",
     "open_store": "flowckpt.stores",
     "parallel": "flowckpt.dsl.parallel",
+    "prune": "flowckpt.retention",
     "run_sync": "flowckpt.engine",
     "step": "flowckpt.dsl",
     "workflow": "flowckpt.dsl",
@@ -72,6 +75,7 @@ __all__ = [
     "FileCheckpointStore",
     "FlowckptError",
     "MemoryCheckpointStore",
+    "Retention",
     "RunOptions",
     "Secret",
     "StepCountTrigger",
@@ -86,6 +90,7 @@ __all__ = [
     "in_sync",
     "open_store",
     "parallel",
+    "prune",
     "run_sync",
     "step",
     "workflow",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
@@ -17,6 +17,26 @@ from flowckpt.stores.base import CheckpointStore
 from flowckpt.triggers import Progress, Trigger, asks_for_checkpoint
 
 _log = logging.getLogger("flowckpt")
+
+
+class Evicting(Protocol):
+    """Says, before each save, which older checkpoints go with it."""
+
+    async def before_save(self, data: CheckpointData) -> None:
+        """Hand what goes to the store; never raises.
+
+        Args:
+            data: what is about to be saved.
+        """
+        ...
+
+    def after_save(self, data: CheckpointData) -> None:
+        """Take note of what is durable now.
+
+        Args:
+            data: what was saved.
+        """
+        ...
 
 
 @attrs.define(eq=False, repr=False)
@@ -37,6 +57,7 @@ class Checkpointer:
         history: the run's results, which grow while it goes on.
         trigger: asks for checkpoints besides the explicit ones, or None.
         goes_on_unsaved: whether the run goes on when a checkpoint behind a step cannot be saved.
+        evictor: says which older checkpoints go, or None where all stay.
         is_usable: whether a further save makes sense: none does after one whose outcome is unknown, where the run does
             not go on regardless.
         attempted: the checkpoint that was saved last, or that could not be.
@@ -55,6 +76,7 @@ class Checkpointer:
     history: History
     trigger: Trigger | None = None
     goes_on_unsaved: bool = False
+    evictor: Evicting | None = None
     is_usable: bool = True
     attempted: CheckpointData | None = None
     _saved_results: int = 0
@@ -148,6 +170,8 @@ class Checkpointer:
                 "error": error,
             }
         )
+        if self.evictor is not None:
+            await finish_despite_cancel(self.evictor.before_save(data))
         self.is_usable = False
         try:
             if may_block():  # nothing else runs in the loop
@@ -168,6 +192,8 @@ class Checkpointer:
                 remedy=f"'flowckpt resume {self.workflow_id}' finds out what was saved.",
             ) from failure
         self.is_usable = True
+        if self.evictor is not None:
+            self.evictor.after_save(data)
         self._saved_results = len(self.history.results)
         if self.trigger is not None:
             self._saved_ns = self.clock.elapsed_ns()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowckpt.engine import RunOptions, WorkflowEngine
+from flowckpt.retention.rule import set_retention
 from flowckpt.settings.reading import Source, read_settings
 from flowckpt.settings.table import Part
 from flowckpt.stores.base import CheckpointStore
@@ -26,6 +27,7 @@ def configured_engine(checkpoint_store: CheckpointStore | None = None, /, **argu
     for found in settings.found.values():
         if found.setting.part is Part.ENGINE:
             arguments.setdefault(found.setting.name, found.value)
+    arguments.setdefault("retention", set_retention(settings["keep_last"], settings["on_success"]))
     if checkpoint_store is None:
         protection = {name: settings[name] for name in ("key_file", "compression")}
         checkpoint_store = open_store(settings["store"], **protection)

@@ -30,6 +30,8 @@ COMMANDS = {
     "import": "Take in a run from a file that export wrote.",
     "copy": "Copy runs to another store.",
     "clear": "Remove a run with all its checkpoints.",
+    "prune": "Remove old runs, or old checkpoints of one run, and free space.",
+    "pin": "Keep a checkpoint, and its run, whatever is pruned.",
     "check": "Check the integrity of the store; changes nothing.",
     "key": "Make a key file, put a new key in it, or show its keys.",
     "trust": "Take a run for true that does not prove it with the key.",

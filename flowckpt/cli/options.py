@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem
 
 from flowckpt.cli.notices import show_messages
 from flowckpt.cli.settings import command_settings
+from flowckpt.errors import SettingError
 from flowckpt.settings.kinds import Choice, Count, Hosts, Seconds, Text
 from flowckpt.settings.reading import Source
 from flowckpt.settings.table import SETTINGS
@@ -75,6 +76,21 @@ class StepName(_ParamType):
         run = ctx.params.get("run") or next(iter(ctx.args), None)  # click stops at an option without its value
         found = steps_beginning_with(incomplete, run, ctx.params.get("store")) if run else []
         return [CompletionItem(path) for path in found]
+
+
+class AgeText(_ParamType):
+    """An age with its unit: `30d`, `12h`."""
+
+    name = "age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Take what can be read as an age."""
+        from flowckpt.retention.ages import age_of  # noqa: PLC0415 - only one command asks
+
+        try:
+            return age_of(value, "AGE")
+        except SettingError:
+            self.fail(f"{value!r} is no age; write 90s, 45m, 12h, 30d or 2w", param, ctx)
 
 
 class TargetName(_ParamType):

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
+from flowckpt.lazy import LazyModule
 from flowckpt.settings.reading import Settings, read_settings
 from flowckpt.settings.store_place import absolute_spec
 from flowckpt.stores.opening import shown_spec
+
+if TYPE_CHECKING:
+    from flowckpt.retention import rule
+    from flowckpt.retention.rule import Retention
+else:  # only what runs needs it
+    rule = LazyModule("flowckpt.retention.rule")
 
 _KEY = "flowckpt.settings"
 
@@ -82,6 +89,16 @@ def choose_store(
         return StoreChoice(found["store"], "", found["key_file"], found["compression"])
     spec = absolute_spec(option, Path.cwd() if directory is None else directory)
     return StoreChoice(spec, "" if spec == found["store"] else option, found["key_file"], found["compression"])
+
+
+def retention_set_here() -> Retention | None:
+    """Return which checkpoints stay, as far as anything is set.
+
+    Raises:
+        SettingError: a setting is unknown, or has a value that cannot be.
+    """
+    found = command_settings()
+    return rule.set_retention(found["keep_last"], found["on_success"])
 
 
 def color_allowed() -> bool:

@@ -21,6 +21,7 @@ from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import CheckpointStore, ChecksIntegrity, DeliversSignals, Finding, ListsRuns, OwnsRuns
 from flowckpt.stores.opening import open_store
+from flowckpt.stores.retention import PinsCheckpoints
 
 T = TypeVar("T")
 
@@ -35,6 +36,8 @@ class StoredRun:
         owner: the process that runs it now, or None.
         status: where it stands; `crashed` where it is running and has no owner.
         signals: messages that the run has not taken yet, in the order in which they were sent.
+        started: when it began, as the store says; None where it cannot tell.
+        pinned: the sequences of the checkpoints that are pinned.
     """
 
     latest: CheckpointData
@@ -42,6 +45,8 @@ class StoredRun:
     owner: Owner | None
     status: Status
     signals: Sequence[Signal] = ()
+    started: datetime | None = None
+    pinned: frozenset[int] = frozenset()
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -54,6 +59,8 @@ class StoredRun:
     @property
     def started_at(self) -> datetime:
         """When its first checkpoint was saved."""
+        if self.started is not None:  # the first one may have been removed since
+            return self.started
         return self.checkpoints[-1].saved_at if self.checkpoints else self.latest.saved_at
 
 
@@ -167,7 +174,11 @@ async def _stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
         latest = await store.load_latest(workflow_id) or latest
         status = Status.CRASHED if latest.status is Status.RUNNING else latest.status
     checkpoints = tuple(await store.list_checkpoints(workflow_id))
-    return StoredRun(latest, checkpoints, owner, status, await _untaken(store, workflow_id, latest))
+    info = await store.describe_run(workflow_id) if isinstance(store, ListsRuns) else None
+    pinned = await store.pinned(workflow_id) if isinstance(store, PinsCheckpoints) else frozenset[int]()
+    started = None if info is None else info.started_at
+    untaken = await _untaken(store, workflow_id, latest)
+    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned)
 
 
 async def _untaken(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> list[Signal]:

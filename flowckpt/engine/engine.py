@@ -16,14 +16,13 @@ from flowckpt.engine.result import WorkflowResult
 from flowckpt.errors import (
     CheckpointNotFoundError,
     InputError,
-    SettingError,
     WorkflowDefinitionError,
 )
 from flowckpt.ids import IdFactory, new_run_id
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.file import FileCheckpointStore
-from flowckpt.triggers import Trigger, checked_trigger
+from flowckpt.triggers import Trigger
 
 if TYPE_CHECKING:
     from flowckpt.engine import (
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from flowckpt.events import Event
     from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.plan.model import ResumePlan
+    from flowckpt.retention.rule import Retention
 else:  # needed once a run starts; see flowckpt.lazy
     binding = LazyModule("flowckpt.engine.binding")
     edits = LazyModule("flowckpt.engine.edits")
@@ -70,9 +70,12 @@ class WorkflowEngine(AnswersRuns):
         trigger: asks for checkpoints besides the explicit ones, after each step; see `flowckpt.triggers`.
         on_save_error: what to do when the checkpoint behind a step cannot be saved: `fail` ends the run; `continue` tells
             it (`CheckpointFailed`) and goes on, with nothing durable behind the last checkpoint that was.
+        retention: which checkpoints of a run stay, and what becomes of it when it has completed; all stay where not
+            given. See `flowckpt.Retention`.
 
     Raises:
-        SettingError: `on_save_error` is neither, or the trigger is none.
+        SettingError: `on_save_error` is neither, the trigger or the retention is none, or the store cannot do what the
+            retention asks for.
     """
 
     def __init__(
@@ -85,19 +88,14 @@ class WorkflowEngine(AnswersRuns):
         verifier: EvidenceVerifier | None = None,
         trigger: Trigger | None = None,
         on_save_error: str = "fail",
+        retention: Retention | None = None,
     ) -> None:
         self.store: CheckpointStore = FileCheckpointStore() if checkpoint_store is None else checkpoint_store
         self._clock: Clock = clock or SystemClock()
         self._new_id = new_id
         self._random = random
         self._verifier = verifier
-        if on_save_error not in ("fail", "continue"):
-            raise SettingError(
-                f"on_save_error={on_save_error!r:.80} is neither 'fail' nor 'continue'",
-                setting="on_save_error",
-                remedy="Write one of them.",
-            )
-        self._saving = Saving(None if trigger is None else checked_trigger(trigger), on_save_error == "continue")
+        self._saving = Saving.checked(trigger, on_save_error, retention, self.store)
 
     # --- with events -----------------------------------------------------------------------------------------------
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from flowckpt.errors import InputError
+from flowckpt.errors import InputError, SettingError
+from flowckpt.lazy import LazyModule
 from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
-from flowckpt.triggers import CompositeTrigger, StepCountTrigger, TimeTrigger, Trigger
+from flowckpt.triggers import CompositeTrigger, StepCountTrigger, TimeTrigger, Trigger, checked_trigger
+
+if TYPE_CHECKING:
+    from flowckpt.retention import evicting
+    from flowckpt.retention.rule import Retention
+    from flowckpt.stores.base import CheckpointStore
+else:  # few engines are told what to keep
+    evicting = LazyModule("flowckpt.retention.evicting")
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -120,10 +128,33 @@ class Saving:
     Attributes:
         trigger: asks for checkpoints, or None.
         goes_on_unsaved: whether a run goes on when the checkpoint behind a step cannot be saved.
+        retention: which checkpoints stay, or None where all do.
     """
 
     trigger: Trigger | None = None
     goes_on_unsaved: bool = False
+    retention: Retention | None = None
+
+    @classmethod
+    def checked(
+        cls, trigger: Trigger | None, on_save_error: str, retention: Retention | None, store: CheckpointStore
+    ) -> Saving:
+        """Return what an engine was told, or refuse it; see `WorkflowEngine`.
+
+        Raises:
+            SettingError: a value is none of those that can be, or the store cannot do what is asked for.
+        """
+        if on_save_error not in ("fail", "continue"):
+            raise SettingError(
+                f"on_save_error={on_save_error!r:.80} is neither 'fail' nor 'continue'",
+                setting="on_save_error",
+                remedy="Write one of them.",
+            )
+        return cls(
+            None if trigger is None else checked_trigger(trigger),
+            on_save_error == "continue",
+            None if retention is None else evicting.checked_for(retention, store),
+        )
 
     def trigger_of(self, recorded: Mapping[str, float]) -> Trigger | None:
         """Return the trigger of a run: the engine's, or what the run was started with.

@@ -43,8 +43,11 @@ from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
 if TYPE_CHECKING:
     from flowckpt.engine import planning
     from flowckpt.evidence.verifier import EvidenceVerifier
-else:  # only few resumes make a plan before they begin
+    from flowckpt.retention import evicting, settling
+else:  # only few resumes make a plan before they begin, and few engines are told what to keep
     planning = LazyModule("flowckpt.engine.planning")
+    evicting = LazyModule("flowckpt.retention.evicting")
+    settling = LazyModule("flowckpt.retention.settling")
 
 _log = logging.getLogger("flowckpt")
 
@@ -102,6 +105,7 @@ class Session:
         async with self._taken() as drive:
             await drive.run(None if on_event is None else self._telling_redacted(on_event))
         assert drive.result is not None
+        await self._settled(drive.result)
         return drive.result
 
     async def events(self) -> AsyncGenerator[Event, None]:
@@ -122,6 +126,7 @@ class Session:
 
         async with self._taken() as drive:
             await drive.run(tell_redacted)
+        await self._settled(drive.result)
 
     @asynccontextmanager
     async def _taken(self) -> AsyncGenerator[Drive | CompletedRun, None]:
@@ -138,6 +143,12 @@ class Session:
         finally:
             if isinstance(store, OwnsRuns):
                 await finish_despite_cancel(store.release(workflow_id))
+
+    async def _settled(self, result: WorkflowResult | None) -> None:
+        """Do with a run that has completed what the engine was told; the run is given back."""
+        retention = self._saving.retention
+        if retention is not None and result is not None and result.status is Status.COMPLETED and result.is_saved:
+            await finish_despite_cancel(settling.settle_completed(self._store, self._workflow_id, retention))
 
     def _started(self, lease: Lease, bound: BoundInputs) -> Drive:
         if lease.latest is not None:
@@ -250,6 +261,11 @@ class Session:
             self._saving.trigger_of(metadata.get("saving", {})),
             self._saving.goes_on_unsaved,
         )
+        if (retention := self._saving.retention) is not None:
+            is_new = lease.latest is None
+            checkpointer.evictor = evicting.Evictor(
+                self._store, retention, self._clock, lease.workflow_id, history, is_new=is_new
+            )
         step_fingerprint(workflow.function)  # reads the source of its module now, before anybody edits it
         generator = workflow(**bound.values(workflow))
         recorded = history.results

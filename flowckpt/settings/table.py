@@ -15,6 +15,7 @@ class Part(Enum):
 
     STORE = "`open_store`"
     ENGINE = "`WorkflowEngine`"
+    RETENTION = "`Retention`"
     RUN = "`RunOptions`"
     COMMAND = "the command"
 
@@ -102,6 +103,20 @@ SETTINGS: dict[str, Setting] = {
             "What to do when the checkpoint behind a step cannot be saved: end the run, or tell it and go on.",
             option="--on-save-error",
             default="fail",
+        ),
+        Setting(
+            "keep_last",
+            Part.RETENTION,
+            Count(1),
+            "Keep the N newest checkpoints of a run that is at work; older ones go with the next save.",
+            default_said="all of them",
+        ),
+        Setting(
+            "on_success",
+            Part.RETENTION,
+            Choice(("keep", "keep_last", "clear")),
+            "What becomes of a run that has completed: it stays, only its last checkpoint stays, or the run is removed.",
+            default="keep",
         ),
         Setting(
             "on_stale",

@@ -25,6 +25,7 @@ from flowckpt.errors import (
 from flowckpt.lazy import LazyModule
 from flowckpt.process import current_process
 from flowckpt.stores.base import Finding, Lease, refusal_of_field
+from flowckpt.stores.memory_retention import MemoryRetention
 from flowckpt.stores.memory_signals import HoldsSignals
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ class _Record:
         self._place = place
 
     @property
+    def sequence(self) -> int:
+        sequence: int = self._place[0]
+        return sequence
+
+    @property
     def head(self) -> dict[str, Any]:
         if self._head is None:
             sequence, checkpoint_id, attempt, reason, saved_at = self._place
@@ -93,6 +99,8 @@ class _Run:
     previous: CheckpointData | None = None
     begun_by: int = 0
     begun: dict[str, None] = attrs.field(factory=dict)
+    evicted: set[int] = attrs.field(factory=set)
+    pins: set[int] = attrs.field(factory=set)
     former: list[_Run] = attrs.field(factory=list)
     """The run as it was, each time that an attempt went back behind what an earlier one had saved."""
 
@@ -106,7 +114,7 @@ class _Run:
         return self.blobs[digest]
 
 
-class MemoryCheckpointStore(HoldsSignals):
+class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
     """Checkpoints in the memory of this process; gone when it ends."""
 
     def __init__(self) -> None:
@@ -160,6 +168,8 @@ class MemoryCheckpointStore(HoldsSignals):
         run.has_saved = run.is_adopted = True
         if run.begun:
             run.begun = {}
+        if run.evicted:
+            self._delete_evicted(run)
 
     @staticmethod
     def _keep_blobs(run: _Run, view: HistoryView, blobs: list[Blob]) -> None:
@@ -335,26 +345,6 @@ class MemoryCheckpointStore(HoldsSignals):
             is_verified,
         )
 
-    async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
-        """Remove the checkpoints of that id; see `DeletesCheckpoints`."""
-        run = self._runs.get(workflow_id)
-        if run is None:
-            return False
-        doomed = [record for record in run.live if record.head["checkpoint_id"] == checkpoint_id]
-        if not doomed:
-            return False
-        is_mine = run.is_owned
-        if not is_mine:
-            self._claimed(workflow_id, 0)
-        if not run.is_adopted:
-            self._go_back_to(run, self._history(run, run.live[-1].results).view())
-        run.is_adopted = True
-        for record in doomed:
-            record.is_deleted = True
-        if not is_mine:
-            await self.release(workflow_id)
-        return True
-
     async def acquire(self, workflow_id: str, *, steal: bool = False) -> Lease:
         """Become the run's owner; see `OwnsRuns.acquire`."""
         run = self._runs.get(workflow_id)
@@ -367,6 +357,7 @@ class MemoryCheckpointStore(HoldsSignals):
         run = self._runs.setdefault(workflow_id, _Run())
         run.attempt, run.attempt_before = max(run.attempt + 1, attempt), run.attempt
         run.is_owned, run.is_adopted, run.has_saved, run.acquired_at = True, False, False, datetime.now(UTC)
+        run.evicted = set()
         return run
 
     async def release(self, workflow_id: str) -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from flowckpt import FileCheckpointStore, configured_engine, configured_options
+from flowckpt import FileCheckpointStore, Retention, configured_engine, configured_options
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.errors import SettingError
 from flowckpt.plan.policy import OnStale, ReuseMode
@@ -71,6 +71,8 @@ VALUES = {  # by setting: as text, in TOML, and what both mean
     "every": ("3", "3", 3),
     "interval": ("1.5", "1.5", 1.5),
     "on_save_error": ("continue", '"continue"', "continue"),
+    "keep_last": ("5", "5", 5),
+    "on_success": ("clear", '"clear"', "clear"),
     "on_stale": ("reuse", '"reuse"', "reuse"),
     "on_code_change": ("rerun", '"rerun"', "rerun"),
     "reuse": ("inputs", '"inputs"', "inputs"),
@@ -281,6 +283,11 @@ def test_a_program_gets_what_the_command_has_only_where_it_asks_for_it(alone, mo
     assert not configured_engine(on_save_error="fail")._saving.goes_on_unsaved
     mine = FileCheckpointStore(alone / "mine")
     assert configured_engine(mine).store is mine
+    assert configured_engine()._saving.retention is None
+    monkeypatch.setenv("FLOWCKPT_KEEP_LAST", "3")
+    monkeypatch.setenv("FLOWCKPT_ON_SUCCESS", "keep_last")
+    assert configured_engine()._saving.retention == Retention(keep_last=3, on_success="keep_last")
+    assert configured_engine(retention=Retention(keep_last=9))._saving.retention == Retention(keep_last=9)
     options = configured_options(tags={"a": "b"}, every=3)
     assert (options.every, options.on_stale, options.tags, options.reuse) == (3, "reuse", {"a": "b"}, None)
     monkeypatch.setenv("FLOWCKPT_EVERY", "0")

@@ -119,6 +119,16 @@ async def test_the_segments_and_large_values_are_what_the_newest_release_wrote(t
     assert written == run_files(GOLDEN / VERSIONS[-1] / "run")
 
 
+async def test_a_pack_is_what_the_newest_release_wrote(tmp_path):
+    store = FileCheckpointStore(tmp_path / "store", clock=clock())
+    await save(store)
+    await store.compact(RUN, is_forced=True)
+    written = run_files(tmp_path / "store" / "runs" / RUN)
+    for name, content in written.items():
+        assert golden(VERSIONS[-1], f"packed/{name}", content) == content, name
+    assert written == run_files(GOLDEN / VERSIONS[-1] / "packed")
+
+
 def file_store(tmp_path, version, name="run"):
     shutil.copytree(GOLDEN / version / name, tmp_path / "store" / "runs" / RUN)
     return FileCheckpointStore(tmp_path / "store")
@@ -131,12 +141,13 @@ def sqlite_store(tmp_path, version):
 
 
 STORES = {"file": file_store, "sqlite": sqlite_store}
+READ = {**STORES, "packed": lambda tmp_path, version: file_store(tmp_path, version, "packed")}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", READ)
 async def test_a_store_that_a_release_wrote_is_read_in_every_field(tmp_path, version, kind):
-    store = STORES[kind](tmp_path, version)
+    store = READ[kind](tmp_path, version)
     references = [attrs.evolve(each, size=0) for each in await store.list_checkpoints(RUN)]
     assert references == [CheckpointRef.of(RUN, data) for data in reversed(LIVE)]
     for data in LIVE:

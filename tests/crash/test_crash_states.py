@@ -57,9 +57,39 @@ def test_fifty_thousand_crash_states_of_a_sealed_store_are_recovered(monkeypatch
     assert len(tally.states) >= 45_000, f"{len(tally.states)} distinct states in {lives} lives"
 
 
+def test_every_crash_state_of_a_compaction_is_recovered(monkeypatch):
+    """Compacted again and again, by processes that die, among thieves: nothing is lost, and nothing comes back."""
+    tally, lives = explore(monkeypatch, 1_800, 25, compacting=0.35)
+    assert len(tally.states) >= 1_000, f"{len(tally.states)} distinct states in {lives} lives"
+    assert tally.compactions > 10
+
+
+def test_every_crash_state_of_a_compaction_of_a_sealed_store_is_recovered(monkeypatch):
+    """The same with keys, which change from process to process: what a compaction leaves proves itself in every state."""
+    tally, lives = explore(monkeypatch, 800, 25, compacting=0.4, protections=SEALED)
+    assert len(tally.states) >= 400, f"{len(tally.states)} distinct states in {lives} lives"
+    assert tally.compactions > 3
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_000)
+def test_twenty_thousand_crash_states_of_compactions_are_recovered(monkeypatch):
+    """The same, for longer."""
+    tally, lives = explore(monkeypatch, 20_000, 900, compacting=0.3)
+    assert len(tally.states) >= 15_000, f"{len(tally.states)} distinct states in {lives} lives"
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
 def test_a_hundred_thousand_crash_states_are_recovered(monkeypatch):
     """The same, for longer."""
     tally, lives = explore(monkeypatch, 110_000, 3_000, states=4)
     assert len(tally.states) >= 100_000, f"{len(tally.states)} distinct states in {lives} lives"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_000)
+def test_ten_thousand_crash_states_of_compactions_of_a_sealed_store_are_recovered(monkeypatch):
+    """The same, for longer."""
+    tally, lives = explore(monkeypatch, 10_000, 900, compacting=0.3, protections=SEALED)
+    assert len(tally.states) >= 6_000, f"{len(tally.states)} distinct states in {lives} lives"

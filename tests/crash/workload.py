@@ -17,6 +17,7 @@ import attrs
 import flowckpt.codec.blob
 import flowckpt.stores.file.blobs
 import flowckpt.stores.file.claim
+import flowckpt.stores.file.compacting
 import flowckpt.stores.file.directory
 import flowckpt.stores.file.head
 import flowckpt.stores.file.identity
@@ -64,7 +65,7 @@ def patched(monkeypatch) -> Processes:
     processes = Processes()
     tokens = iter(range(10**9))
     monkeypatch.setattr(flowckpt.codec.blob, "BLOB_SIZE", 700)
-    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.blobs):
+    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.blobs, flowckpt.stores.file.compacting):
         monkeypatch.setattr(module, "current_process", processes.identity)
         monkeypatch.setattr(module.secrets, "token_hex", lambda n: f"{next(tokens):016x}")
     for module in (flowckpt.stores.file.identity, flowckpt.stores.file.head):
@@ -139,6 +140,7 @@ class Tally:
     states: set = attrs.field(factory=set)
     examined: set = attrs.field(factory=set)
     acknowledged: int = 0
+    compactions: int = 0
     recoveries: int = 0
 
 
@@ -152,16 +154,20 @@ class Workload:
         mount_kind: the file system of the processes; a broken one for a mutant.
         states: how many random states are built at each point, beside the extremes.
         nesting: how often another process may come in between the calls of an operation.
+        compacting: how often the run is compacted.
         protections: what the stores of the processes are told, one of them each time; the keys are the same in all.
     """
 
-    def __init__(self, seed, processes, tally, *, mount_kind=None, states=3, nesting=0.3, protections=()):
+    def __init__(
+        self, seed, processes, tally, *, mount_kind=None, states=3, nesting=0.3, compacting=0.0, protections=()
+    ):
         self.random = Random(seed)
         self.processes = processes
         self.tally = tally
         self.mount_kind = mount_kind
         self.states = states
         self.nesting = nesting
+        self.compacting = compacting
         self.protections = protections
         self.disk = Disk()
         self.writers: list[Writer] = []
@@ -253,12 +259,27 @@ class Workload:
                 found = self.read(again, choice)
                 if found != expected:
                     raise BrokenPromise(f"{choice}: after recovery {found} instead of {expected}")
+            if self.compacting and self.tally.recoveries % 3 == 0:
+                self.compact_recovered(disk, expected, choice)
         except FlowckptError as error:
             raise BrokenPromise(f"{choice}: recovery failed: {error!r}") from error
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise BrokenPromise(f"{choice}: a raw {error!r} came out") from error
         finally:
             self.processes.current, self.processes.live = current, live
+
+    def compact_recovered(self, disk, expected, choice):
+        writer = self.opened(disk)
+        with self.as_process(writer):
+            done(writer.store.compact(RUN, is_forced=True))
+        self.no_left_overs(disk)
+        _, segments = self.segments(disk)
+        if len(segments) > 1:
+            raise BrokenPromise(f"{choice}: a compaction left {sorted(segments)}")
+        for again in (disk, disk.after_power_cut(None, "nothing")):
+            found = self.read(again, choice)
+            if found != expected:
+                raise BrokenPromise(f"{choice}: after a compaction {found} instead of {expected}")
 
     def read(self, disk, choice):
         reader = self.opened(disk)
@@ -305,7 +326,9 @@ class Workload:
             self.fail_soon()
         self.may_nest = self.random.random() < self.nesting
         owner = self.writers[-1] if self.writers else None
-        if owner is None or chance < 0.12:
+        if self.compacting and self.random.random() < self.compacting:
+            self.compact()
+        elif owner is None or chance < 0.12:
             if owner is not None and self.random.random() < 0.5:
                 self.kill(owner)
             self.acquire(steal=self.random.random() < 0.7)
@@ -481,6 +504,26 @@ class Workload:
         except CheckpointStorageError as error:
             self.failed(writer, set(), error)
         self.kill(writer)
+
+    def compact(self):
+        """Somebody compacts the run, while thieves may come in between."""
+        if self.random.random() < 0.8:
+            for each in list(self.writers):
+                self.kill(each)
+        writer = self.opened(self.disk)
+        writer.attempt = 10**6
+        try:
+            with self.in_flight(writer, set()):
+                done(writer.store.compact(RUN, is_forced=True))
+        except (RunLockedError, FencedError):
+            pass
+        except CheckpointStorageError as error:
+            if not self.is_failing:
+                raise BrokenPromise(f"compact failed without a reason: {error!r}") from error
+        else:
+            self.tally.compactions += 1
+        finally:
+            self.kill(writer)
 
     def clear(self, writer):
         self.may_nest = False

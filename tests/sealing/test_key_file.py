@@ -13,6 +13,7 @@ from flowckpt.stores.sealing.key_file import new_key, read_key_file, write_key_f
 from flowckpt.stores.sealing.keys import KeyRing
 from flowckpt.testing import FakeClock
 from flowckpt.testing.contract import CheckpointStoreContract
+from flowckpt.testing.retention_contract import RetentionContract
 from tests.sealing.sealed_runs import AUTHENTICATE, ENCRYPT
 
 
@@ -118,7 +119,7 @@ def test_the_file_store_takes_its_keys_from_one_place(tmp_path, file):
         FileCheckpointStore(tmp_path / "s", key_file=tmp_path / "none")
 
 
-class TestSealedStoreContract(CheckpointStoreContract):
+class TestSealedStoreContract(RetentionContract, CheckpointStoreContract):
     """An encrypted and packed store keeps every promise of the port."""
 
     @pytest.fixture(autouse=True)

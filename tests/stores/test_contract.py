@@ -6,14 +6,15 @@ import pytest
 
 from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore, SqliteCheckpointStore
 from flowckpt.testing.contract import CheckpointStoreContract
+from flowckpt.testing.retention_contract import RetentionContract
 
 
-class TestMemoryCheckpointStore(CheckpointStoreContract):
+class TestMemoryCheckpointStore(RetentionContract, CheckpointStoreContract):
     def make_store(self):
         return MemoryCheckpointStore()
 
 
-class TestFileCheckpointStore(CheckpointStoreContract):
+class TestFileCheckpointStore(RetentionContract, CheckpointStoreContract):
     @pytest.fixture(autouse=True)
     def place(self, tmp_path):
         self.path = tmp_path / "store"
@@ -25,7 +26,7 @@ class TestFileCheckpointStore(CheckpointStoreContract):
         return FileCheckpointStore(self.path)
 
 
-class TestSqliteCheckpointStore(CheckpointStoreContract):
+class TestSqliteCheckpointStore(RetentionContract, CheckpointStoreContract):
     @pytest.fixture(autouse=True)
     def place(self, tmp_path):
         self.path = tmp_path / "store.db"

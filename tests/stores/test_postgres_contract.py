@@ -6,11 +6,12 @@ import pytest
 
 from flowckpt.stores import PostgresCheckpointStore
 from flowckpt.testing.contract import CheckpointStoreContract
+from flowckpt.testing.retention_contract import RetentionContract
 
 _numbers = iter(range(10**9))
 
 
-class TestPostgresCheckpointStore(CheckpointStoreContract):
+class TestPostgresCheckpointStore(RetentionContract, CheckpointStoreContract):
     @pytest.fixture(autouse=True)
     def place(self, postgres):
         self.url = postgres.url()

@@ -24,7 +24,7 @@ from flowckpt.cli.options import (
 )
 from flowckpt.cli.output import keep_for_document, say
 from flowckpt.cli.recorded_run import RecordedRun, recorded_run
-from flowckpt.cli.settings import choose_store
+from flowckpt.cli.settings import choose_store, retention_set_here
 from flowckpt.cli.stored_runs import last_unfinished, opened
 from flowckpt.cli.ways_on import ResumeLine
 from flowckpt.engine import RunOptions, WorkflowEngine
@@ -130,5 +130,5 @@ def command(
 
 
 def _session(run: RecordedRun, options: RunOptions, on_save_error: str | None) -> Session:
-    engine = WorkflowEngine(run.store, on_save_error=on_save_error or "fail")
+    engine = WorkflowEngine(run.store, on_save_error=on_save_error or "fail", retention=retention_set_here())
     return engine.prepare_resume(run.workflow, run.workflow_id, options, run.inputs)

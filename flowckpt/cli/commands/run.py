@@ -23,7 +23,7 @@ from flowckpt.cli.options import (
 )
 from flowckpt.cli.output import keep_for_document
 from flowckpt.cli.secret_inputs import ask_for_secrets
-from flowckpt.cli.settings import choose_store
+from flowckpt.cli.settings import choose_store, retention_set_here
 from flowckpt.cli.stored_runs import opened
 from flowckpt.cli.targets import typed_target
 from flowckpt.engine import RunOptions, WorkflowEngine
@@ -105,5 +105,6 @@ def command(
         stay=stay,
         rolls_back=rolls_back,
     )
-    session = WorkflowEngine(checkpoints, on_save_error=on_save_error or "fail").prepare(workflow, run, options, values)
+    engine = WorkflowEngine(checkpoints, on_save_error=on_save_error or "fail", retention=retention_set_here())
+    session = engine.prepare(workflow, run, options, values)
     return follow(session, workflow, run, store=choice, form=Form(as_json, as_events, no_color))

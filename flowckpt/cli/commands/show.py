@@ -175,6 +175,8 @@ def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
     lines += wait_lines(run.waits)
     lines += [_signal_line(signal) for signal in run.signals]
     lines.append(f"checkpoints: {len(run.checkpoints)}")
+    pinned = [each for each in reversed(run.checkpoints) if each.sequence in run.pinned]
+    lines += [f"pinned: checkpoint {escaped(each.checkpoint_id)} (sequence {each.sequence})" for each in pinned]
     if run.status.value == "completed":
         lines.append(f"output: {short_value(_looked_at(latest.held_output, 'output'))}")
     if latest.error is not None:

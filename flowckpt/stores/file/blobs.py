@@ -18,7 +18,7 @@ from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.lazy import LazyModule
 from flowckpt.process import current_process
-from flowckpt.stores.file.names import BLOBS, temporary_name
+from flowckpt.stores.file.names import BLOBS, orphaned, temporary_name
 from flowckpt.stores.sealing.broken import SealBrokenError
 
 if TYPE_CHECKING:
@@ -124,10 +124,15 @@ def read_blob(
 
 
 def _opened(filesystem: FileSystem, directory: int, names: list[str]) -> tuple[int, str]:
-    """Open the first of some names that is there."""
-    for name in names[:-1]:
-        try:
+    """Open the first of some names that is there, or the one that a collection moved away (see `orphans`)."""
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
             return filesystem.open_read(directory, name), name
-        except FileNotFoundError:
-            continue
+    for name in filesystem.names(directory):
+        if (found := orphaned(name)) is not None and found[1] in names:
+            with contextlib.suppress(FileNotFoundError):
+                return filesystem.open_read(directory, name), found[1]
+    for name in names[:-1]:  # it was moved back, or sealed anew, meanwhile
+        with contextlib.suppress(FileNotFoundError):
+            return filesystem.open_read(directory, name), name
     return filesystem.open_read(directory, names[-1]), names[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -57,7 +58,7 @@ def read_image(
     below: int | None = None,
     *,
     seals: Seals = PLAIN,
-    is_whole: bool = True,
+    attempt: int | None = None,
 ) -> RunImage:
     """Read the run in a directory, from all its segments or those below a number.
 
@@ -68,28 +69,43 @@ def read_image(
         fetch: reads large values.
         below: only segments below this number are read; None for all.
         seals: the seals of the store.
-        is_whole: whether the end of the run must be there; not so for a look at an earlier point.
+        attempt: as this attempt left it, whose end nobody has word of; as it is now where not given.
 
     Raises:
         CheckpointCorruptedError: a record is damaged, or was taken away.
+        FileNotFoundError: it was cleared or compacted meanwhile; look again.
     """
-    is_compared = is_whole and seals.has_key and not seals.protection.is_trusting
+    is_compared = attempt is None and seals.has_key and not seals.protection.is_trusting
+
+    def there() -> list[int]:
+        return segment_numbers(filesystem.names(directory))
+
     while True:
-        head = (
-            _read_head(filesystem, directory) if is_compared else None
-        )  # first: it is never ahead of what it tells of
-        there = segment_numbers(filesystem.names(directory))
-        numbers = [number for number in there if below is None or number < below]
-        image = read_run(
-            workflow_id, numbers, lambda number: read_file(filesystem, directory, segment_name(number)), fetch, seals
-        )
+        # The word first: it is never ahead of what it tells of.
+        head = _read_head(filesystem, directory) if is_compared else None
+        found = there()
+        numbers = [number for number in found if below is None or number < below]
+        try:
+            image = read_run(
+                workflow_id,
+                numbers,
+                lambda number: read_file(filesystem, directory, segment_name(number)),
+                fetch,
+                seals,
+                attempt=attempt,
+            )
+        except CheckpointCorruptedError:
+            if there() != found:  # a list made during a compaction may lack the new segment and an old one, too
+                raise FileNotFoundError(errno.ENOENT, "a segment was removed meanwhile") from None
+            raise
         if not is_compared or image.is_cleared:
             return image
-        later = [number for number in there if below is not None and number > below]
+        later = [number for number in found if below is not None and number > below]
         missing = head_note.what_is_cut(image, head, seals, later)
         if not missing:
             return image
-        if _read_head(filesystem, directory) == head:  # else the run was begun, or cleared and begun anew, meanwhile
+        # Else the run was begun, or cleared and begun anew, or compacted, meanwhile.
+        if _read_head(filesystem, directory) == head and there() == found:
             raise CheckpointCorruptedError(
                 workflow_id,
                 location=HEAD,

@@ -144,7 +144,9 @@ def what_is_cut(image: RunImage, head: bytes | None, seals: Seals, later: Sequen
         return ""  # nothing was acknowledged by then, or a later attempt went on from there, or it is at it now
     if number > image.begun:
         return f"{segment_name(number)} is missing, and records in it were acknowledged"
-    if any(record.segment == number and record.digest.hex() == digest for record in reversed(image.records)):
+    if image.end.hex() == digest:
+        return ""
+    if any(record.file == number and record.digest.hex() == digest for record in reversed(image.records)):
         return ""
     return f"records at the end of {segment_name(number)} are missing, which were acknowledged"
 

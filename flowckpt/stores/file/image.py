@@ -23,6 +23,7 @@ from flowckpt.lazy import LazyModule
 from flowckpt.stores.file.line import START
 from flowckpt.stores.file.names import segment_name
 from flowckpt.stores.file.segment import (
+    PACK,
     Cut,
     Record,
     Segment,
@@ -62,6 +63,7 @@ class RunImage:
         begun: the number of the newest segment that has a record; 0 where there is none.
         seal: how the lines of that one are sealed; None where they are not.
         place: names a segment in errors and notices.
+        end: the digest of the last line of that one.
     """
 
     workflow_id: str
@@ -76,6 +78,7 @@ class RunImage:
     begun: int = 0
     seal: LineSeal | None = None
     place: Callable[[int], str] = segment_name
+    end: bytes = START
     _deleted: set[int] = attrs.field(factory=set)
     _first: dict[int, Record] = attrs.field(factory=dict)
 
@@ -116,6 +119,7 @@ class RunImage:
         merged.update(record.head)
         merged["attempt"] = record.segment
         del merged["results"], merged["sha256"]  # the line's own
+        merged.pop("evicts", None)
         return decode_head(merged, self.history.view(self.counts[index]), fetch)
 
     def references(self) -> list[reference.CheckpointRef]:
@@ -153,10 +157,10 @@ class RunImage:
             return Cut(0, last_sequence=self.last_sequence)
         kept = self.records[:records]
         last = kept[-1]
-        said = {sequence for record in kept for sequence in record.deletes or ()}
+        said = {sequence for record in kept for sequence in record.deletes or record.head.get("evicts", ())}
         deleted = {record.head["sequence"] for record in kept if record.deletes is None} & self._deleted
         return Cut(
-            last.segment,
+            last.file,
             last.end,
             sum(record.segment == last.segment for record in kept),
             last.digest.hex(),
@@ -175,6 +179,7 @@ def read_run(
     seals: Seals = PLAIN,
     *,
     place: Callable[[int], str] = segment_name,
+    attempt: int | None = None,
 ) -> RunImage:
     """Join the segments of a run.
 
@@ -185,6 +190,7 @@ def read_run(
         fetch: reads large values.
         seals: the seals of the store.
         place: names a segment in errors and notices.
+        attempt: as this attempt left it; as it is now where not given.
 
     Raises:
         CheckpointCorruptedError: a record of the run is damaged or missing.
@@ -200,7 +206,10 @@ def read_run(
     is_collecting = gc.isenabled()
     gc.disable()
     try:
-        chosen = _follow_back(image, numbers, read, seals)
+        if attempt is None:
+            chosen = _follow_back(image, numbers, read, seals)
+        else:
+            chosen = _left_by(image, numbers, read, seals, attempt)
         for segment in chosen:
             for record in segment.records:
                 _join(image, record, fetch)
@@ -210,6 +219,8 @@ def read_run(
     if chosen:
         image.started_at = datetime.fromisoformat(chosen[0].header["created_at"])
         for segment in chosen:
+            if segment.sections:
+                image.last_sequence = max(image.last_sequence, segment.header["last_sequence"])
             if (cut := segment.adoption) is not None:
                 image.last_sequence = max(image.last_sequence, cut.last_sequence)
                 image._deleted.update(cut.deleted)
@@ -237,7 +248,7 @@ def _follow_back(image: RunImage, numbers: list[int], read: ReadSegment, seals: 
             image.is_cleared = True
             return []
         if segment.is_begun:
-            image.begun, image.seal = number, seal
+            image.begun, image.seal, image.end = number, seal, segment.end
             chosen.append(segment)
             break
     while chosen and (cut := chosen[-1].adoption) is not None and cut.segment > 0:
@@ -246,29 +257,77 @@ def _follow_back(image: RunImage, numbers: list[int], read: ReadSegment, seals: 
         data = read(cut.segment)
         _, seal = _header(image, cut.segment, data, seals)
         chosen.append(_segment(image, cut.segment, data, cut, seal))
+    if chosen and (pack := chosen[-1]).sections:
+        chosen += _lineage(image, pack, max(pack.sections) if len(chosen) == 1 else [*pack.sections][-1])
     return chosen[::-1]
 
 
+def _lineage(image: RunImage, pack: Segment, attempt: int) -> list[Segment]:
+    try:
+        return pack.lineage(attempt)
+    except SegmentDamagedError as damage:
+        raise _corrupt(image, pack.header["segment"], str(damage)) from damage
+
+
+def _left_by(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seals, attempt: int) -> list[Segment]:
+    """Return the segments that made up the run when an attempt ended, oldest first: its own, or what a pack holds.
+
+    A pack stands in for the segments below it, some of which may be there still: the lowest one went first.
+    """
+    for number in reversed(numbers) if numbers[0] > 1 else ():
+        if number > attempt:
+            data = read(number)
+            header, seal = _header(image, number, data, seals)
+            if header.get("kind") == PACK:
+                pack = _segment(image, number, data, None, seal)
+                if seal is None:
+                    seals.check_plain(image.workflow_id, segment_name(number))
+                held = max((each for each in pack.sections if each <= attempt), default=0)
+                return [*_lineage(image, pack, held)[::-1]] if held else []
+    return _follow_back(image, [number for number in numbers if number <= attempt], read, seals)
+
+
 def _header(image: RunImage, number: int, data: bytes, seals: Seals) -> tuple[dict[str, Any], LineSeal | None]:
+    return opened_header(image.workflow_id, number, data, seals, image.place)
+
+
+def opened_header(
+    workflow_id: str, number: int, data: bytes, seals: Seals, place: Callable[[int], str] = segment_name
+) -> tuple[dict[str, Any], LineSeal | None]:
+    """Return the header of a segment, proved, and how its lines are sealed.
+
+    Args:
+        workflow_id: the run.
+        number: the segment.
+        data: its bytes.
+        seals: the seals of the store.
+        place: names a segment in errors.
+
+    Raises:
+        CheckpointCorruptedError: it is damaged.
+        ForeignRecordError: it belongs to another run, or to another store.
+        KeyMissingError: it is encrypted, and there is no key.
+        WrongKeyError: it is sealed with a key that is not at hand.
+    """
     try:
         header, end, _ = read_header(data)
     except SegmentDamagedError as damage:
-        raise _corrupt(image, number, str(damage)) from damage
+        raise _damaged(workflow_id, place(number), str(damage)) from damage
     check_schema(header.get("schema_version"))
-    if header.get("workflow_id") != image.workflow_id or header.get("segment") != number:
+    if header.get("workflow_id") != workflow_id or header.get("segment") != number:
         raise ForeignRecordError(
-            f"{image.place(number)} in the place of run {image.workflow_id!r} is segment {header.get('segment')!r} "
+            f"{place(number)} in the place of run {workflow_id!r} is segment {header.get('segment')!r} "
             f"of run {header.get('workflow_id')!r}",
-            workflow_id=image.workflow_id,
+            workflow_id=workflow_id,
             found=str(header.get("workflow_id")),
             remedy="It was moved or copied between runs; put it back where it belongs.",
         )
     try:
-        seal = seals.for_found(image.workflow_id, number, header, image.place(number))
+        seal = seals.for_found(workflow_id, number, header, place(number))
         if seal is not None:
             seal.verified(signed_header(data, end), 0, START)
     except SealBrokenError as broken:
-        raise _corrupt(image, number, f"the header does not open: {broken}") from broken
+        raise _damaged(workflow_id, place(number), f"the header does not open: {broken}") from broken
     return header, seal
 
 
@@ -288,9 +347,10 @@ def _join(image: RunImage, record: Record, fetch: Fetch) -> None:
         if record.results:
             made = [result_from(document, fetch) for document in record.results]
             image.history.extend(made, functools.partial(canonical_results, record.opened))
-        if (deletes := record.deletes) is not None:
-            image._deleted.update(sequence for sequence in deletes if sequence <= image.last_sequence)
-        else:
+        if (deletes := record.deletes) is None:
+            deletes = head.get("evicts", ())
+        image._deleted.update(sequence for sequence in deletes if sequence <= image.last_sequence)
+        if record.deletes is None:
             sequence = head["sequence"]
             if sequence <= image.last_sequence or head["results"] != len(image.history.results):
                 raise _corrupt(image, record.segment, f"byte {record.end}: checkpoint {sequence} is out of order")
@@ -304,4 +364,8 @@ def _join(image: RunImage, record: Record, fetch: Fetch) -> None:
 
 
 def _corrupt(image: RunImage, number: int, detail: str) -> CheckpointCorruptedError:
-    return CheckpointCorruptedError(image.workflow_id, location=image.place(number), detail=detail)
+    return _damaged(image.workflow_id, image.place(number), detail)
+
+
+def _damaged(workflow_id: str, place: str, detail: str) -> CheckpointCorruptedError:
+    return CheckpointCorruptedError(workflow_id, location=place, detail=detail)

@@ -14,10 +14,11 @@ from flowckpt.codec import decode
 from flowckpt.codec.blob import Fetch
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.filesystem import FileSystem
-from flowckpt.stores.file.directory import read_image
+from flowckpt.stores.file.directory import read_file, read_image
+from flowckpt.stores.file.image import opened_header
 from flowckpt.stores.file.line import TRAILER
 from flowckpt.stores.file.names import HEAD, segment_name, segment_numbers
-from flowckpt.stores.file.segment import SegmentDamagedError, fill_in, read_header
+from flowckpt.stores.file.segment import PACK, Segment, SegmentDamagedError, fill_in, read_header, read_segment
 from flowckpt.stores.sealing.broken import SealBrokenError
 from flowckpt.stores.sealing.lines import PACKED, inflated
 from flowckpt.stores.sealing.protection import PLAIN, Seals
@@ -33,35 +34,86 @@ def run_id_in(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> s
     Raises:
         CheckpointCorruptedError: the header is damaged.
     """
+    workflow_id, is_cleared = _run_in(filesystem, directory)
+    return None if is_cleared and not seals.has_key else workflow_id
+
+
+def cleared_id_in(filesystem: FileSystem, directory: int) -> str | None:
+    """Return the id of a run that was cleared and whose directory is still there; None where there is none.
+
+    Raises:
+        CheckpointCorruptedError: the header is damaged.
+    """
+    workflow_id, is_cleared = _run_in(filesystem, directory)
+    return workflow_id if is_cleared else None
+
+
+def _run_in(filesystem: FileSystem, directory: int) -> tuple[str | None, bool]:
     names = filesystem.names(directory)
     numbers = segment_numbers(names)
     if not numbers:
         if HEAD in names:
             raise CheckpointCorruptedError("", location=HEAD, detail="all segments of the run are missing")
-        return None
+        return None, False
     header = _header(filesystem, directory, numbers[-1])
     for number in reversed(numbers):
         header = _header(filesystem, directory, number)
-        if header.get("kind") == "cleared" and not seals.has_key:
-            return None
-        if _is_begun(filesystem, directory, number):
+        if header.get("kind") == "cleared" or _is_begun(filesystem, directory, number):
             break
-    return str(header["workflow_id"])
+    return str(header["workflow_id"]), header.get("kind") == "cleared"
 
 
-def begun_segments(filesystem: FileSystem, directory: int) -> list[int]:
-    """Return the numbers of the segments of a live run that have a record, ascending.
+def begun_segments(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> list[int]:
+    """Return the attempts of a live run that have a record, ascending: the segments, and what a pack holds.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+        seals: the seals of the store; a pack is opened.
 
     Raises:
-        CheckpointCorruptedError: a header is damaged.
+        CheckpointCorruptedError: a header is damaged, or a pack.
     """
-    found: list[int] = []
+    found: set[int] = set()
     for number in reversed(segment_numbers(filesystem.names(directory))):
-        if _header(filesystem, directory, number).get("kind") == "cleared":
+        kind = _header(filesystem, directory, number).get("kind")
+        if kind == "cleared":
             break
-        if _is_begun(filesystem, directory, number):
-            found.append(number)
-    return found[::-1]
+        if kind == PACK:
+            found.update(_sections(filesystem, directory, number, seals))
+        elif _is_begun(filesystem, directory, number):
+            found.add(number)
+    return sorted(found)
+
+
+def begun_in_pack(filesystem: FileSystem, directory: int, attempt: int, seals: Seals) -> tuple[str, ...] | None:
+    """Return the word of the steps that an attempt began, which a pack keeps; None where none does.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+        attempt: the attempt.
+        seals: the seals of the store.
+
+    Raises:
+        CheckpointCorruptedError: a header is damaged, or the pack.
+    """
+    for number in reversed(segment_numbers(filesystem.names(directory))):
+        if number > attempt and _header(filesystem, directory, number).get("kind") == PACK:
+            sections = _sections(filesystem, directory, number, seals)
+            said, paths = sections[max(sections)].header.get("begun", (0, ()))
+            return tuple(paths) if said == attempt else None
+    return None
+
+
+def _sections(filesystem: FileSystem, directory: int, number: int, seals: Seals) -> dict[int, Segment]:
+    data = read_file(filesystem, directory, segment_name(number))
+    workflow_id = str(_header(filesystem, directory, number)["workflow_id"])
+    _, seal = opened_header(workflow_id, number, data, seals)
+    try:
+        return read_segment(data, number=number, seal=seal).sections
+    except SegmentDamagedError as damage:
+        raise CheckpointCorruptedError("", location=segment_name(number), detail=str(damage)) from damage
 
 
 def key_of(filesystem: FileSystem, directory: int) -> str:
@@ -97,26 +149,29 @@ def describe_run(
     if workflow_id is None:
         return None
     numbers = segment_numbers(filesystem.names(directory))
-    started_at = datetime.fromisoformat(_header(filesystem, directory, numbers[0])["created_at"])
+    started_at = _started_at(filesystem, directory, numbers)
     for number in reversed(numbers):
         if not _is_begun(filesystem, directory, number):
             continue
         if seals.has_key or "seal" in _header(filesystem, directory, number):
             break
-        first = _first_record(filesystem, directory, number)
         last = _last_record(filesystem, directory, number)
+        # The last record of a pack says all that is asked for here.
+        first = last if last and "attempt" in last else _first_record(filesystem, directory, number)
         if not first or not last or "sequence" not in first or "sequence" not in last:
             break  # a deletion, or an adoption alone: only the whole run says which checkpoint is the last
+        if first is not last and _header(filesystem, directory, number).get("kind") == PACK:
+            break  # its newest attempt has no checkpoint any more
         reason = Reason(last["reason"])
         return RunInfo(
             workflow_id,
-            last.get("workflow_name", first["workflow_name"]),
+            last.get("workflow_name") or first["workflow_name"],
             Status(last.get("status", STATUS_OF_REASON[reason])),
-            number,
+            last.get("attempt", number),
             started_at,
             datetime.fromisoformat(last["saved_at"]),
             last["results"],
-            decode(last.get("metadata", first["metadata"])),
+            decode(last["metadata"] if "metadata" in last else first["metadata"]),
         )
     fetch = fetch_for(workflow_id)
     image = read_image(filesystem, directory, workflow_id, fetch, seals=seals)
@@ -134,6 +189,15 @@ def describe_run(
         len(data.step_results),
         data.metadata,
     )
+
+
+def _started_at(filesystem: FileSystem, directory: int, numbers: list[int]) -> datetime:
+    """Return when the first attempt began: a pack says it, where there is one; the lowest segment goes first then."""
+    lowest = _header(filesystem, directory, numbers[0])
+    if numbers[0] > 1 and lowest.get("kind") != PACK:
+        headers = (_header(filesystem, directory, number) for number in reversed(numbers[1:]))
+        lowest = next((header for header in headers if header.get("kind") == PACK), lowest)
+    return datetime.fromisoformat(lowest.get("started_at", lowest["created_at"]))
 
 
 def _header(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any]:

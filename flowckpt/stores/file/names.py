@@ -19,6 +19,9 @@ _SEGMENT = re.compile(r"([0-9]{8}|[1-9][0-9]{8,})\.jsonl")
 _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 _SIGNAL = re.compile(r"([0-9a-hjkmnp-tv-z]{26}|h\.[0-9a-f]{64})\.json")
 _MARK = re.compile(r"\.fenced-([0-9]{8}|[1-9][0-9]{8,})-([0-9]+)")
+_PIN = re.compile(r"pin-([0-9]+)")
+_VALUE = re.compile(r"[0-9a-f]{64}(?:\.[a-z]+)?")
+_ORPHAN = re.compile(r"\.orphan-([0-9]+)-([0-9a-f]{64}(?:\.[a-z]+)?)")
 _TEMPORARY = re.compile(r"\.new-([0-9a-f]{8})-([0-9]+)-([0-9]+)-[0-9a-f]+")
 
 
@@ -80,6 +83,41 @@ def marked_segment(name: str) -> int | None:
     """
     match = _MARK.fullmatch(name)
     return None if match is None else int(match[1])
+
+
+def pin_name(sequence: int) -> str:
+    """Return the name of the empty file that says that a checkpoint is pinned."""
+    return f"pin-{sequence}"
+
+
+def pinned_sequences(names: list[str]) -> frozenset[int]:
+    """Return the sequences of the checkpoints that are pinned, from the names in a run's directory."""
+    return frozenset(int(match[1]) for name in names if (match := _PIN.fullmatch(name)))
+
+
+def is_value(name: str) -> bool:
+    """Tell whether a name is that of a large value, however it is kept."""
+    return _VALUE.fullmatch(name) is not None
+
+
+def orphan_name(inode: int, name: str) -> str:
+    """Return the name of a large value that is about to be removed; `orphans` says why it gets one.
+
+    Args:
+        inode: the number of its file.
+        name: its name until now.
+    """
+    return f".orphan-{inode}-{name}"
+
+
+def orphaned(name: str) -> tuple[int, str] | None:
+    """Return the inode and the name of a value that was about to be removed, from the one that it got; None for others.
+
+    Args:
+        name: a name in the directory of large values.
+    """
+    match = _ORPHAN.fullmatch(name)
+    return None if match is None else (int(match[1]), match[2])
 
 
 def temporary_name(process: ProcessIdentity, token: str) -> str:

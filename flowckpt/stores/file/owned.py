@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING
 
@@ -73,6 +73,16 @@ class OwnedRun:
         self._has_blob_directory = False
         self._live: dict[str, list[int]] | None = None  # once something was deleted: the checkpoints by id
         self._blobs = {digest for blobs in image.history.blobs.values() for digest in blobs}
+        self._evicted: set[int] = set()
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether it has the run's lock, as all owners have but those that stole it."""
+        return self._is_locked
+
+    def evict_with_next_save(self, sequences: Sequence[int]) -> None:
+        """Let the next save remove checkpoints, too."""
+        self._evicted.update(sequences)
 
     def save(self, data: CheckpointData) -> None:
         """Append a checkpoint with the results that are new in it."""
@@ -100,7 +110,12 @@ class OwnedRun:
             if head_blobs or history.blobs:
                 self._save_blobs(view, list(head_blobs.values()))
             results = b",".join(history.encoded_between(len(self.saved), len(view)))
+            if self._evicted:
+                head += b',"evicts":%b' % dumps(sorted(self._evicted)).encode()
             self.writer.append(b'{"step_results":[%b],%b' % (results, head))
+            if self._evicted:
+                self._live = None  # to be read again, if something is deleted by name
+                self._evicted.clear()
             self.saved, self.last_sequence, self._first = view, data.sequence, self._first or data
             if self._live is not None:
                 self._live.setdefault(data.checkpoint_id, []).append(data.sequence)
@@ -148,6 +163,23 @@ class OwnedRun:
             checkpoint_id: the id.
             read: reads the run as it is now.
         """
+        return self._delete(lambda live: {checkpoint_id: live.get(checkpoint_id, [])}, read) > 0
+
+    def delete_sequences(self, sequences: Collection[int], read: Callable[[], RunImage]) -> int:
+        """Append that checkpoints are deleted; return how many there were.
+
+        Args:
+            sequences: which.
+            read: reads the run as it is now.
+        """
+        wanted = {*sequences}
+        return self._delete(
+            lambda live: {name: [n for n in found if n in wanted] for name, found in live.items()}, read
+        )
+
+    def _delete(
+        self, choose: Callable[[dict[str, list[int]]], dict[str, list[int]]], read: Callable[[], RunImage]
+    ) -> int:
         with self._one_at_a_time:
             self._check_usable()
             live = self._live
@@ -156,16 +188,21 @@ class OwnedRun:
                 live = self._live_in(read() if self.is_adopted else self.image)
             if self.is_adopted:
                 self._live = live
-            if checkpoint_id not in live:
-                return False
+            chosen = {name: found for name, found in choose(live).items() if found}
+            if not chosen:
+                return 0
             if not self.is_adopted:  # what the owner was told is the newest is what it will go on from
                 newest = self.image.checkpoints()[-1]
                 self._adopt(self.image.history.view(self.image.counts[newest]))
             self._live = live
-            self.writer.append(dumps({"deletes": live[checkpoint_id]})[:-1].encode())
+            doomed = sorted(sequence for found in chosen.values() for sequence in found)
+            self.writer.append(dumps({"deletes": doomed})[:-1].encode())
             self._note_head()
-            del live[checkpoint_id]
-        return True
+            for name, found in chosen.items():
+                live[name] = [sequence for sequence in live[name] if sequence not in found]
+                if not live[name]:
+                    del live[name]
+        return len(doomed)
 
     def vouch(self) -> None:
         """Append a record that says nothing, so that a sealed segment holds the digest of what it goes on from."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,10 @@ from flowckpt.stores.file.reading import ReadableRuns
 from flowckpt.stores.sealing.protection import PLAIN
 
 if TYPE_CHECKING:
+    from flowckpt.checkpoint.reference import CheckpointRef
     from flowckpt.checkpoint.signal import Signal
     from flowckpt.stores.file import listing, signals
+    from flowckpt.stores.file.image import RunImage
 else:  # a run without messages needs none of it
     listing = LazyModule("flowckpt.stores.file.listing")
     signals = LazyModule("flowckpt.stores.file.signals")
@@ -131,10 +133,15 @@ class FileRuns(ReadableRuns):
         if owned is not None:
             owned.release()
 
-    def clear(self, workflow_id: str) -> None:
-        """Remove a run, behind a tombstone."""
+    def clear(self, workflow_id: str, *, only_if: Callable[[int], bool] | None = None) -> bool:
+        """Remove a run, behind a tombstone; tell whether that was done.
+
+        Args:
+            workflow_id: the run.
+            only_if: asked with the run's directory, open and locked, whether to go on.
+        """
         self.release(workflow_id)
-        self._steadily(workflow_id, "clear", lambda: self._clear_once(workflow_id))
+        return self._steadily(workflow_id, "clear", lambda: self._clear_once(workflow_id, only_if))
 
     def make_way(self, workflow_id: str) -> None:
         """Remove what stands under a run's name where nothing was ever saved, or all was cleared.
@@ -146,13 +153,20 @@ class FileRuns(ReadableRuns):
             RunExistsError: something was saved.
             RunLockedError: another process owns it.
         """
-        self._steadily(workflow_id, "receive", lambda: self._clear_once(workflow_id, is_unbegun_only=True))
 
-    def _clear_once(self, workflow_id: str, *, is_unbegun_only: bool = False) -> None:
+        def is_unbegun(directory: int) -> bool:
+            fetch = self._fetch(workflow_id)
+            if read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals).records:
+                raise RunExistsError(workflow_id)
+            return True
+
+        self._steadily(workflow_id, "receive", lambda: self._clear_once(workflow_id, is_unbegun))
+
+    def _clear_once(self, workflow_id: str, only_if: Callable[[int], bool] | None) -> bool:
         filesystem = self._filesystem
         with self._run_directory(workflow_id) as directory:
             if directory is None:
-                return
+                return False
             lock = filesystem.open_lock(directory, LOCK)
             try:
                 is_locked = take_lock(filesystem, lock)
@@ -161,10 +175,8 @@ class FileRuns(ReadableRuns):
                 if not is_locked:
                     holder = newest_owner(filesystem, directory)
                     raise RunLockedError(workflow_id, holder=str(holder or "another process"))
-                if is_unbegun_only:
-                    fetch = self._fetch(workflow_id)
-                    if read_image(filesystem, directory, workflow_id, fetch, seals=self.seals).records:
-                        raise RunExistsError(workflow_id)
+                if only_if is not None and not only_if(directory):
+                    return False
                 is_sealed = self.seals.has_key and self._store_id() is not None
                 tombstone = write_tombstone(
                     filesystem, directory, workflow_id, self._clock.now(), self.seals if is_sealed else PLAIN
@@ -174,6 +186,7 @@ class FileRuns(ReadableRuns):
             finally:
                 filesystem.close(lock)
             self._remove_directory(workflow_id)
+        return True
 
     def trust(self, workflow_id: str) -> None:
         """Go on from a run as it is found, in a new segment: what that one holds the digest of is true from now on."""
@@ -215,15 +228,37 @@ class FileRuns(ReadableRuns):
                 signals.remove_signals(self._filesystem, directory, signal_ids)
 
     def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
-        """Append that the checkpoints of an id are deleted."""
+        """Append that the checkpoints of an id are deleted; tell whether there was one."""
+        return bool(
+            self._delete(
+                workflow_id,
+                lambda reference: reference.checkpoint_id == checkpoint_id,
+                lambda owned, read: owned.delete(checkpoint_id, read),
+            )
+        )
+
+    def delete_sequences(self, workflow_id: str, sequences: Collection[int]) -> int:
+        """Append that checkpoints are deleted; return how many."""
+        return self._delete(
+            workflow_id,
+            lambda reference: reference.sequence in sequences,
+            lambda owned, read: owned.delete_sequences(sequences, read),
+        )
+
+    def _delete(
+        self,
+        workflow_id: str,
+        wanted: Callable[[CheckpointRef], bool],
+        act: Callable[[OwnedRun, Callable[[], RunImage]], int],
+    ) -> int:
         is_mine = workflow_id in self.owned
         if not is_mine:
-            if not any(reference.checkpoint_id == checkpoint_id for reference in self.references(workflow_id)):
-                return False  # so that nothing is claimed, or refused, for nothing
+            if not any(map(wanted, self.references(workflow_id))):
+                return 0  # so that nothing is claimed, or refused, for nothing
             self.acquire(workflow_id, steal=False)
         try:
             with self._translated(workflow_id, "delete"):
-                return self.owned[workflow_id].delete(checkpoint_id, lambda: self.image(workflow_id))
+                return act(self.owned[workflow_id], lambda: self.image(workflow_id))
         finally:
             if not is_mine:
                 self.release(workflow_id)

@@ -40,8 +40,8 @@ _log = logging.getLogger("flowckpt")
 class ReadableRuns(Location):
     """The runs of a file store, to be read."""
 
-    def image(self, workflow_id: str, below: int | None = None) -> RunImage:
-        """Read a run, or its attempts below a number; one that is cleared or that has no directory is empty."""
+    def image(self, workflow_id: str, attempt: int | None = None) -> RunImage:
+        """Read a run, as it is or as an attempt left it; one that is cleared or that has no directory is empty."""
 
         def read_once() -> RunImage:
             with self._run_directory(workflow_id) as directory:
@@ -52,9 +52,8 @@ class ReadableRuns(Location):
                     directory,
                     workflow_id,
                     self._fetch(workflow_id),
-                    below,
                     seals=self.seals,
-                    is_whole=below is None,
+                    attempt=attempt,
                 )
 
         return self._steadily(workflow_id, "read", read_once)
@@ -77,6 +76,11 @@ class ReadableRuns(Location):
                 if directory is None or not self._filesystem.exists(directory, LOCK):
                     return 0, ()
                 text = read_file(self._filesystem, directory, LOCK)
+                attempt, _ = begun_in(text)
+                if attempt and self.seals.has_key and not self._filesystem.exists(directory, segment_name(attempt)):
+                    kept = listing.begun_in_pack(self._filesystem, directory, attempt, self.seals)
+                    if kept is not None:
+                        return attempt, kept
                 return begun_in(text, lambda attempt: self._seal_of(directory, workflow_id, attempt))
 
         return self._steadily(workflow_id, "read", read_once)
@@ -109,7 +113,7 @@ class ReadableRuns(Location):
 
         def look_once() -> list[int]:
             with self._run_directory(workflow_id) as directory:
-                return [] if directory is None else listing.begun_segments(self._filesystem, directory)
+                return [] if directory is None else listing.begun_segments(self._filesystem, directory, self.seals)
 
         return self._steadily(workflow_id, "read", look_once)
 
@@ -122,13 +126,13 @@ class ReadableRuns(Location):
         now = self.image(workflow_id)
         if now.records and now.records[-1].segment == attempt:
             return now
-        image = self.image(workflow_id, attempt + 1)
+        image = self.image(workflow_id, attempt)
         image.forget_deleted(now)
         return image
 
     def data_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
         """Return the checkpoints of an attempt whole, oldest first, without those that were deleted since."""
-        image, now = self.image(workflow_id, attempt + 1), self.image(workflow_id)
+        image, now = self.image(workflow_id, attempt), self.image(workflow_id)
         fetch = self._fetch(workflow_id)
         return [
             image.data(index, fetch)

@@ -7,6 +7,9 @@ A segment belongs to one attempt and is only ever appended to. Its lines:
    last line adopted (that line may never have reached the disk);
 3. records: checkpoints with the results that are new in them, and deletions of checkpoints.
 
+A *pack*, which a compaction writes, holds the records of several attempts: in the place of the adoption, a line before
+the records of each says whose they are and what they continue. It adopts nothing.
+
 Nothing here touches the disk: bytes in, a `Segment` out, or `SegmentDamagedError`.
 """
 
@@ -28,9 +31,13 @@ if TYPE_CHECKING:
 else:  # only sealed lines need it
     sealing = LazyModule("flowckpt.stores.sealing.lines")
 
+PACK = "pack"
+"""The kind of a segment that holds several attempts."""
+
+RESULTS = b'{"step_results":['
 _PACKED = b'{"packed":"'
-_RESULTS = b'{"step_results":['
-_ARRAY = len(_RESULTS) - 1
+_SECTION = b'{"attempt":'
+_ARRAY = len(RESULTS) - 1
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # a value at a place, and its end; written in C
 
 
@@ -82,8 +89,9 @@ class Record:
         end: where the line ends in its file.
         digest: its digest.
         line: the line as it stands in the file, without its line feed.
-        segment: the number of its segment.
+        segment: the attempt that wrote it: the number of its segment.
         opened: the line as it was before it was sealed; the same object where it was not.
+        file: the number of the file that it stands in: of its segment, or of a pack.
     """
 
     head: Mapping[str, Any]
@@ -93,6 +101,7 @@ class Record:
     line: bytes
     segment: int = 0
     opened: bytes = b""
+    file: int = 0
 
     @property
     def body(self) -> bytes:
@@ -116,6 +125,8 @@ class Segment:
         records: its records.
         notice: what was dropped, if anything.
         seal: how its lines are sealed; None where they are not.
+        sections: of a pack: what it holds of each attempt, by its number.
+        end: the digest of its last line.
     """
 
     header: Mapping[str, Any]
@@ -123,6 +134,8 @@ class Segment:
     records: list[Record]
     notice: str = ""
     seal: LineSeal | None = None
+    sections: dict[int, Segment] = attrs.field(factory=dict)
+    end: bytes = START
 
     @property
     def is_begun(self) -> bool:
@@ -130,7 +143,24 @@ class Segment:
 
         An adoption alone is none: a run that goes back would have lost results there, and not yet the word of them.
         """
-        return bool(self.records)
+        return bool(self.records or self.sections)
+
+    def lineage(self, attempt: int) -> list[Segment]:
+        """Return what an attempt in a pack continues, and itself, newest first, each as far as it is continued.
+
+        Args:
+            attempt: the attempt.
+
+        Raises:
+            SegmentDamagedError: an attempt that is continued is not in the pack.
+        """
+        found = [self.sections[attempt]]
+        while (cut := found[-1].adoption) is not None and cut.segment:
+            section = self.sections.get(cut.segment)
+            if section is None or len(section.records) < cut.records:
+                raise SegmentDamagedError(0, f"the pack lacks what is continued of attempt {cut.segment}")
+            found.append(attrs.evolve(section, records=section.records[: cut.records]))
+        return found
 
 
 def read_header(data: bytes) -> tuple[dict[str, Any], int, bytes]:
@@ -172,9 +202,10 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: Line
     header, position, digest = read_header(data)
     adoption: Cut | None = None
     records: list[Record] = []
-    second_line = position
     limit = len(data) if cut is None else cut.size
-    notice = ""
+    notice, attempt, place = "", 0, 0
+    sections: dict[int, Segment] = {}
+    is_pack = header.get("kind") == PACK
     while position < limit:
         end = data.find(b"\n", position, limit)
         line = data[position : limit if end < 0 else end]
@@ -183,18 +214,26 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: Line
             line, found, end, notice = _at_damage(data, position, digest, cut)
             if found is None:
                 break
-        if position == second_line and number > 1 and adoption is None:
-            adoption = _adoption(_plain(line, position, 1, digest, seal), position, number)
+        place += 1
+        # A record that is packed and nothing else is opened as it is parsed.
+        is_known = seal is None and not is_pack and place > 1
+        plain = line if is_known else _plain(line, position, place, digest, seal)
+        if is_pack and plain.startswith(_SECTION):
+            attempt, section = _section(plain, position)
+            sections[attempt], records = section, section.records
+        elif place == 1 and number > 1:
+            adoption = _adoption(plain, position, number)
         else:
-            place = len(records) + 1 + (adoption is not None)
-            plain = line if seal is None else _plain(line, position, place, digest, seal)
             record = _record(plain, position)
-            record.end, record.digest, record.segment, record.line = end + 1, found, number, line
+            record.end, record.digest, record.file, record.line = end + 1, found, number, line
+            record.segment = attempt if is_pack else number
             records.append(record)
         position, digest = end + 1, found
     if cut is not None:
         _check_cut(cut, records, position, digest)
-    return Segment(header, adoption, records, notice, seal)
+    elif is_pack and sum(len(each.records) + 1 for each in sections.values()) != header["lines"]:
+        raise SegmentDamagedError(position, f"it does not have the {header['lines']} lines that it was written with")
+    return Segment(header, adoption, [] if is_pack else records, notice, seal, sections, digest)
 
 
 def _plain(line: bytes, position: int, place: int, previous: bytes, seal: LineSeal | None) -> bytes:
@@ -252,8 +291,17 @@ def _adoption(line: bytes, position: int, number: int) -> Cut:
     return cut
 
 
+def _section(line: bytes, position: int) -> tuple[int, Segment]:
+    document = json.loads(line)
+    try:
+        continues = document["continues"]
+        return document["attempt"], Segment(document, None if continues is None else Cut(**continues), [])
+    except (KeyError, TypeError) as error:
+        raise SegmentDamagedError(position, "a line of a pack does not say whose records follow") from error
+
+
 def _record(line: bytes, position: int) -> Record:
-    if not line.startswith(_RESULTS):
+    if not line.startswith(RESULTS):
         if line.startswith(_PACKED):
             return _record(_plain(line, position, 0, b"", None), position)
         return Record(json.loads(line), [], 0, b"", line, opened=line)
@@ -292,6 +340,15 @@ def canonical_results(line: bytes) -> list[bytes]:
     Args:
         line: the line of a record, as it was read.
     """
+    return split_record(line)[0]
+
+
+def split_record(line: bytes) -> tuple[list[bytes], bytes]:
+    """Return the canonical bytes of the results in a line, and what stands behind them, up to the digest.
+
+    Args:
+        line: the line of a record, as it was read.
+    """
     text = line.decode()
     is_ascii = len(text) == len(line)
     found: list[bytes] = []
@@ -301,4 +358,5 @@ def canonical_results(line: bytes) -> list[bytes]:
         _, end = _scan(text, at)
         found.append(line[at:end] if is_ascii else text[at:end].encode())
         at = end
-    return found
+    rest = line[at + 1 :] if is_ascii else text[at + 1 :].encode()
+    return found, rest[:-TRAILER]

@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from flowckpt.filesystem import FileSystem
     from flowckpt.stores import figures
     from flowckpt.stores.base import Finding, Lease
-    from flowckpt.stores.file import owning, receiving
+    from flowckpt.stores.file import receiving, retaining
+    from flowckpt.stores.retention import Compacted
     from flowckpt.stores.sealing import opening
     from flowckpt.stores.sealing.keys import KeyRing
 else:  # needed once a run is saved or read; see flowckpt.lazy
     figures = LazyModule("flowckpt.stores.figures")
-    owning = LazyModule("flowckpt.stores.file.owning")
     receiving = LazyModule("flowckpt.stores.file.receiving")
+    retaining = LazyModule("flowckpt.stores.file.retaining")
     selection = LazyModule("flowckpt.checkpoint.selection")
     opening = LazyModule("flowckpt.stores.sealing.opening")
 
@@ -83,7 +84,7 @@ class FileCheckpointStore:
         protection = None
         if key_file is not None or keys is not None or compression != "none":
             protection = opening.protection_of(key_file, keys, compression, trust)
-        self.runs = owning.FileRuns(
+        self.runs = retaining.RetainedRuns(
             self.path, allowed=allow_filesystems, filesystem=filesystem, clock=clock, protection=protection
         )
 
@@ -201,6 +202,54 @@ class FileCheckpointStore:
     async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
         """Remove messages; see `DeliversSignals`."""
         await run_blocking(lambda: self.runs.remove_signals(workflow_id, signal_ids))
+
+    # --- retention -------------------------------------------------------------------------------------------------
+
+    def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
+        """Name checkpoints in the line of the next save that go with it; see `EvictsCheckpoints`."""
+        owned = self.runs.owned.get(workflow_id)
+        if owned is not None:
+            owned.evict_with_next_save(sequences)
+
+    async def delete_sequences(self, workflow_id: str, sequences: Sequence[int]) -> int:
+        """Append that checkpoints are deleted; see `EvictsCheckpoints`."""
+        return await run_blocking(lambda: self.runs.delete_sequences(workflow_id, sequences))
+
+    async def pin(self, workflow_id: str, sequence: int) -> None:
+        """Put an empty file beside the segments; see `PinsCheckpoints`."""
+        await run_blocking(lambda: self.runs.pin(workflow_id, sequence))
+
+    async def unpin(self, workflow_id: str, sequence: int) -> None:
+        """Remove that file; see `PinsCheckpoints`."""
+        await run_blocking(lambda: self.runs.unpin(workflow_id, sequence))
+
+    async def pinned(self, workflow_id: str) -> frozenset[int]:
+        """Return the pins, from the names of files; see `PinsCheckpoints`."""
+        return await run_blocking(lambda: self.runs.pinned(workflow_id))
+
+    async def compactable(self, after: str, limit: int) -> Sequence[str]:
+        """Return runs, in the order of their directories; see `CompactsRuns`."""
+        return await run_blocking(lambda: self.runs.compactable(after, limit))
+
+    async def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
+        """Write the run into one segment, and remove the others and what no record names; see `CompactsRuns`."""
+        return await run_blocking(lambda: self.runs.compact(workflow_id, is_forced=is_forced))
+
+    async def page_runs(self, before: RunInfo | None, limit: int) -> Sequence[RunInfo]:
+        """Return runs of a list that is read once, at the first page; see `PrunesRuns`."""
+        return await run_blocking(lambda: self.runs.page(before, limit))
+
+    async def stored_bytes(self, workflow_ids: Sequence[str]) -> Sequence[int]:
+        """Return the sizes of the files; see `PrunesRuns`."""
+        return await run_blocking(lambda: [self.runs.stored_bytes(each) for each in workflow_ids])
+
+    async def clear_unchanged(self, runs: Sequence[RunInfo]) -> Sequence[str]:
+        """Clear runs one by one, each looked at again under its lock; see `PrunesRuns`."""
+        return await run_blocking(lambda: [each.workflow_id for each in runs if self.runs.clear_unchanged(each)])
+
+    async def tidy(self) -> None:
+        """Finish the clears that a crash cut short; see `PrunesRuns`."""
+        await run_blocking(self.runs.tidy)
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Read all segments and large values and verify them; see `ChecksIntegrity`."""

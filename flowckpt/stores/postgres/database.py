@@ -177,6 +177,9 @@ class PostgresDatabase:
 
         return self.read("", "check", look)
 
+    def give_back_space(self) -> None:
+        """Do nothing: the server's autovacuum does it."""
+
     # --- connections -----------------------------------------------------------------------------------------------
 
     def _connect(self) -> Connection:

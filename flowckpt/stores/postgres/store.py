@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowckpt.stores.postgres.address import parsed_address
 from flowckpt.stores.postgres.database import PostgresDatabase
-from flowckpt.stores.sql.owning import SqlRuns
+from flowckpt.stores.sql.retaining import RetainedRuns
 from flowckpt.stores.sql.store import SqlCheckpointStore
 
 
@@ -34,7 +34,7 @@ class PostgresCheckpointStore(SqlCheckpointStore):
     ) -> None:
         address = parsed_address(url, allow_unsafe=allow_unsafe, schema=schema)
         database = PostgresDatabase(address, patience_seconds=patience_seconds)
-        super().__init__(SqlRuns(database, lease_seconds=lease_seconds))
+        super().__init__(RetainedRuns(database, lease_seconds=lease_seconds))
         self._shown = address.shown
 
     def __repr__(self) -> str:

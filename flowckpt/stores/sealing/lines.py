@@ -23,6 +23,7 @@ import hmac
 import json
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
+from typing import Any
 
 import attrs
 
@@ -97,6 +98,19 @@ class LineSeal:
             if key.use == ENCRYPT:
                 self._cipher = Cipher(origin.derive(key, b"lines"))
                 self._hints = Cipher(origin.derive(key, b"hints"))
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What a header says of it; nothing where there is no key."""
+        if self.key is None or self.origin is None:
+            return {}
+        store_id, nonce = self.origin.store_id, self.origin.nonce
+        return {"seal": {"key": self.key.id, "use": self.key.use, "store": store_id, "nonce": nonce}}
+
+    @property
+    def is_encrypting(self) -> bool:
+        """Whether the lines cannot be read without the key."""
+        return self._cipher is not None
 
     def __str__(self) -> str:
         if self.key is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -29,7 +29,7 @@ else:  # only a store that is told to do something needs them
 
 
 def _method(told: str) -> str:
-    return "" if told == "none" else compression.chosen(told)
+    return "" if told in ("none", "") else compression.chosen(told)
 
 
 @attrs.frozen
@@ -77,9 +77,34 @@ class Seals:
             method = self.protection.compression
             return {}, lines.LineSeal(compression=method) if method else None
         key, store_id = ring.newest, self._known_id()
-        said = {"key": key.id, "use": key.use, "store": store_id, "nonce": nonce}
         origin = lines.Origin(store_id, workflow_id, number, nonce)
-        return {"seal": said}, lines.LineSeal(compression=self.protection.compression, key=key, origin=origin)
+        seal = lines.LineSeal(compression=self.protection.compression, key=key, origin=origin)
+        return seal.said, seal
+
+    def for_pack(self, found: Iterable[LineSeal | None]) -> Seals:
+        """Return the seals for a copy of what was found: what was encrypted stays so, under the newest key that encrypts.
+
+        Args:
+            found: the seals of all that is copied.
+        """
+        ring = self.protection.ring
+        encrypting = [seal.key for seal in found if seal is not None and seal.is_encrypting and seal.key is not None]
+        if ring is None or not encrypting or ring.newest.use == keys.ENCRYPT:
+            return self
+        first = next((key for key in ring.keys if key.use == keys.ENCRYPT), encrypting[0])
+        reordered = keys.KeyRing([first, *(key for key in ring.keys if key.id != first.id)])
+        return Seals(attrs.evolve(self.protection, ring=reordered), self._store_id)
+
+    def would_make(self, seal: LineSeal | None) -> bool:
+        """Tell whether what was found is sealed with the key that is written with, for the same use.
+
+        Args:
+            seal: how it is sealed; None where it is not.
+        """
+        if self.protection.ring is None:
+            return seal is None
+        newest = self.protection.ring.newest
+        return seal is not None and seal.key is not None and (seal.key.id, seal.key.use) == (newest.id, newest.use)
 
     def for_found(self, workflow_id: str, number: int, header: Mapping[str, Any], place: str) -> LineSeal | None:
         """Return the seal of a segment that was found; None where its header names none.

@@ -74,6 +74,15 @@ class ValueSeal:
         keyed = [self._name(key, digest) for key in self._ring.keys]
         return [*keyed, *plain] if self._ring.newest.use == ENCRYPT else [*plain, *keyed]
 
+    def encrypted_name(self, digest: str) -> str | None:
+        """Return the one name that a value should have where values are encrypted; None where they are not.
+
+        Args:
+            digest: SHA-256 of the content, in hex.
+        """
+        key = None if self._ring is None else self._ring.newest
+        return None if key is None or key.use != ENCRYPT else self._name(key, digest)
+
     def opened(self, name: str, data: bytes, digest: str, size: int) -> bytes:
         """Return the content of a file that keeps a value; the caller compares it with the digest.
 

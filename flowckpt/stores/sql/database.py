@@ -114,6 +114,10 @@ class Database(Protocol):
         """Return what the database itself finds damaged."""
         ...
 
+    def give_back_space(self) -> None:
+        """Give pages that are free back to the system, where that is cheap and keeps nobody waiting."""
+        ...
+
     def close(self) -> None:
         """Close the connections of this process."""
         ...

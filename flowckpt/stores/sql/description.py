@@ -13,7 +13,7 @@ from flowckpt.errors import CheckpointCorruptedError, DecodingError
 from flowckpt.stores.sql.database import Row, Session
 from flowckpt.stores.sql.leases import OWNER_COLUMNS, holder_of
 from flowckpt.stores.sql.lineage import checkpoint_rows, lineage
-from flowckpt.stores.sql.texts import id_text, moment_of, name_of
+from flowckpt.stores.sql.texts import id_text, moment_of, name_of, sql_time
 
 _log = logging.getLogger("flowckpt")
 
@@ -24,6 +24,9 @@ FROM runs r
 JOIN checkpoints c ON c.run = r.run AND c.sequence = r.latest_sequence
 LEFT JOIN attempts a ON a.writer = r.writer
 """  # noqa: S608 - constants
+
+
+_PAGE = "ORDER BY r.started_at DESC, r.workflow_id DESC LIMIT ?"
 
 
 def run_infos(session: Session, key: str | None = None) -> list[RunInfo]:
@@ -65,6 +68,31 @@ def _info(row: Row, now: datetime) -> RunInfo:
         ).with_owner(holder.owner if holder is not None and holder.holds(now) else None)
     except (DecodingError, ValueError, TypeError) as error:
         raise CheckpointCorruptedError(name_of(workflow_id), location="runs", detail=str(error)) from error
+
+
+def page_of_runs(session: Session, before: RunInfo | None, limit: int) -> tuple[list[RunInfo], bool]:
+    """Return runs in the order in which they were started, the last one first, and whether there may be more.
+
+    Args:
+        session: the transaction.
+        before: go on behind this run; None to begin.
+        limit: how many rows to look at; a damaged one is left out.
+    """
+    if before is None:
+        found = session.execute(f"{_LIST}WHERE r.started_at IS NOT NULL {_PAGE}", (limit,))
+    else:
+        moment, key = sql_time(before.started_at), id_text(before.workflow_id)
+        # The first condition is for the index; one on the pair of columns would need the run's key, which may be gone.
+        place = "WHERE r.started_at <= ? AND (r.started_at < ? OR r.workflow_id < ?) "
+        found = session.execute(f"{_LIST}{place}{_PAGE}", (moment, moment, key, limit))
+    now = session.now()
+    infos = []
+    for row in found:
+        try:
+            infos.append(_info(row, now))
+        except CheckpointCorruptedError as error:
+            _log.warning("a run is left out of the list: %s ('flowckpt check' says more)", error)
+    return infos, len(found) == limit
 
 
 def describe_again(session: Session, run: int, workflow_id: str) -> None:

@@ -57,6 +57,7 @@ class OwnedRun:
         self._first: CheckpointData | None = None
         self._described: CheckpointData | None = None
         self._head = rows.head_digest("")
+        self._evicted: set[int] = set()
         self._is_begun = False
         self._is_closed = False
         self._is_poisoned = False
@@ -73,6 +74,10 @@ class OwnedRun:
     def close(self) -> None:
         """Save nothing more."""
         self._is_closed = True
+
+    def evict_with_next_save(self, sequences: Sequence[int]) -> None:
+        """Let the next save remove checkpoints, too."""
+        self._evicted.update(sequences)
 
     def save(self, data: CheckpointData) -> None:
         """Add a checkpoint with the results that are new in it."""
@@ -109,6 +114,7 @@ class OwnedRun:
             self._is_begun, self._image = True, None
             self._saved, self.last_sequence, self._described = view, data.sequence, data
             self._first = self._first or data
+            self._evicted.clear()
 
     def _documents(self, data: CheckpointData) -> tuple[str, str | None, Blobs]:
         """Return what the columns do not say, the head where it is the attempt's first, and the large values."""
@@ -186,6 +192,9 @@ class OwnedRun:
         if self._is_to_be_described(data):
             metadata = dumps(encode(dict(data.metadata)))
             others.append((rows.DESCRIBE, [(id_text(data.workflow_name), metadata, run)]))
+        if self._evicted:
+            moment = sql_time(data.saved_at)
+            others.append((rows.DELETE_CHECKPOINT, [(moment, run, each) for each in sorted(self._evicted)]))
         answer = verified_after(self._is_verified, history.results[held:count])
         checkpoint = rows.checkpoint_row(data, run, count, max(size, 1), answer, view.chain.hex(), document, self._head)
         _, sequence, _, _, _, status, steps, saved_at, *_ = checkpoint

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from flowckpt.checkpoint import CheckpointData
+from flowckpt.checkpoint.reference import CheckpointRef
 from flowckpt.checkpoint.signal import Signal
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunLockedError
 from flowckpt.process import ProcessIdentity, current_process
@@ -166,18 +167,27 @@ class SqlRuns(ReadableRuns):
             self.database.write(workflow_id, "signal", lambda session: signals.remove(session, workflow_id, signal_ids))
 
     def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
-        """Delete the checkpoints of an id."""
+        """Delete the checkpoints of an id; tell whether there was one."""
+        return bool(self.delete_where(workflow_id, lambda reference: reference.checkpoint_id == checkpoint_id))
+
+    def delete_where(self, workflow_id: str, wanted: Callable[[CheckpointRef], bool]) -> int:
+        """Delete checkpoints; return how many.
+
+        Args:
+            workflow_id: the run.
+            wanted: tells which.
+        """
         is_mine = workflow_id in self.owned
-        doomed = self.sequences(workflow_id, checkpoint_id)
+        doomed = [reference.sequence for reference in self.references(workflow_id) if wanted(reference)]
         if not doomed:
-            return False  # so that nothing is claimed, or refused, for nothing
+            return 0  # so that nothing is claimed, or refused, for nothing
         if not is_mine:
             self.acquire(workflow_id, steal=False)
-            doomed = self.sequences(workflow_id, checkpoint_id)
+            doomed = [reference.sequence for reference in self.references(workflow_id) if wanted(reference)]
         try:
             if doomed:
                 self.owned[workflow_id].delete(doomed)
         finally:
             if not is_mine:
                 self.release(workflow_id)
-        return bool(doomed)
+        return len(doomed)

@@ -60,6 +60,9 @@ class OneTransaction:
         """Return nothing: it is not asked."""
         return []
 
+    def give_back_space(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
     def close(self) -> None:
         """Leave the transaction to whoever opened it."""
 

@@ -54,6 +54,7 @@ CREATE TABLE runs (
 ){strict}{often}
 """,
     "CREATE INDEX runs_by_status ON runs (status, started_at)",
+    "CREATE INDEX runs_by_start ON runs (started_at, workflow_id)",
     """
 CREATE TABLE attempts (
   run {int} NOT NULL REFERENCES runs (run) ON DELETE CASCADE,
@@ -98,6 +99,15 @@ CREATE TABLE checkpoints (
 ){rowless}
 """,
     "CREATE INDEX checkpoints_by_attempt ON checkpoints (run, attempt, sequence)",
+    "CREATE INDEX deleted_checkpoints ON checkpoints (run) WHERE deleted_at IS NOT NULL",
+    """
+CREATE TABLE pins (
+  run {int} NOT NULL REFERENCES runs (run) ON DELETE CASCADE,
+  sequence {int} NOT NULL,
+  pinned_at {time} NOT NULL,
+  PRIMARY KEY (run, sequence)
+){rowless}
+""",
     """
 CREATE TABLE step_results (
   run {int} NOT NULL,

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.checkpoint.signal import Signal
     from flowckpt.stores.base import Finding, Lease
-    from flowckpt.stores.sql.owning import SqlRuns
+    from flowckpt.stores.retention import Compacted
+    from flowckpt.stores.sql.retaining import RetainedRuns
 
 
 class SqlCheckpointStore:
@@ -27,7 +28,7 @@ class SqlCheckpointStore:
         runs: the same.
     """
 
-    def __init__(self, runs: SqlRuns) -> None:
+    def __init__(self, runs: RetainedRuns) -> None:
         self.runs = runs
 
     # --- the five methods ------------------------------------------------------------------------------------------
@@ -130,6 +131,55 @@ class SqlCheckpointStore:
     async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
         """Remove messages; see `DeliversSignals`."""
         await run_blocking(lambda: self.runs.remove_signals(workflow_id, signal_ids))
+
+    # --- retention -------------------------------------------------------------------------------------------------
+
+    def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
+        """Delete checkpoints in the transaction of the next save; see `EvictsCheckpoints`."""
+        owned = self.runs.owned.get(workflow_id)
+        if owned is not None:
+            owned.evict_with_next_save(sequences)
+
+    async def delete_sequences(self, workflow_id: str, sequences: Sequence[int]) -> int:
+        """Delete checkpoints; see `EvictsCheckpoints`."""
+        return await run_blocking(lambda: self.runs.delete_sequences(workflow_id, sequences))
+
+    async def pin(self, workflow_id: str, sequence: int) -> None:
+        """Add a row to the table of pins; see `PinsCheckpoints`."""
+        await run_blocking(lambda: self.runs.pin(workflow_id, sequence))
+
+    async def unpin(self, workflow_id: str, sequence: int) -> None:
+        """Remove that row; see `PinsCheckpoints`."""
+        await run_blocking(lambda: self.runs.unpin(workflow_id, sequence))
+
+    async def pinned(self, workflow_id: str) -> frozenset[int]:
+        """Return the pins; see `PinsCheckpoints`."""
+        return await run_blocking(lambda: self.runs.pinned(workflow_id))
+
+    async def compactable(self, after: str, limit: int) -> Sequence[str]:
+        """Return the runs that have deleted checkpoints; see `CompactsRuns`."""
+        return await run_blocking(lambda: self.runs.compactable(after, limit))
+
+    async def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
+        """Remove the rows of deleted checkpoints, and values that no row names; see `CompactsRuns`."""
+        del is_forced  # it costs little
+        return await run_blocking(lambda: self.runs.compact(workflow_id))
+
+    async def page_runs(self, before: RunInfo | None, limit: int) -> Sequence[RunInfo]:
+        """Return runs in the order of an index; see `PrunesRuns`."""
+        return await run_blocking(lambda: self.runs.page(before, limit))
+
+    async def stored_bytes(self, workflow_ids: Sequence[str]) -> Sequence[int]:
+        """Return what the rows say of their sizes; see `PrunesRuns`."""
+        return await run_blocking(lambda: self.runs.stored_bytes(workflow_ids))
+
+    async def clear_unchanged(self, runs: Sequence[RunInfo]) -> Sequence[str]:
+        """Remove runs in transactions of some at a time; see `PrunesRuns`."""
+        return await run_blocking(lambda: self.runs.clear_unchanged(runs))
+
+    async def tidy(self) -> None:
+        """Give free pages back to the system, where the database can do so in passing; see `PrunesRuns`."""
+        await run_blocking(self.runs.database.give_back_space)
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Verify the database, all records and large values; see `ChecksIntegrity`."""

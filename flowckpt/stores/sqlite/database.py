@@ -33,6 +33,7 @@ _REMEDY = "Mend the file or the disk; nothing that was acknowledged is lost."
 _MAKES_THE_FILE = ("acquire", "receive")
 """What is done to a file that is not there is done to an empty database, but for this."""
 
+_PAGES_AT_ONCE = 1000
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
 
@@ -186,6 +187,22 @@ class SqliteDatabase:
         except CheckpointCorruptedError as error:
             return [error.message]
 
+    def give_back_space(self) -> None:
+        """Give free pages at the end of the file back to the system, some at a time, so that nobody waits for long."""
+
+        def give_back_some() -> bool:
+            if not self.path.exists():
+                return False
+            connection = self._opened()
+            free = _number(connection, "PRAGMA freelist_count")
+            if free:
+                connection.execute(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})").fetchall()
+            return _number(connection, "PRAGMA freelist_count") < free
+
+        with self._alone(), self._translated("", "vacuum"):
+            while _patiently(give_back_some):
+                pass
+
     # --- how -------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -310,6 +327,10 @@ def _patiently(act: Callable[[], T]) -> T:
             if not _is_busy(error) or time.monotonic() > end:
                 raise
         time.sleep(random.uniform(0.0002, 0.004))  # noqa: S311 - so that two do not meet again and again
+
+
+def _number(connection: sqlite3.Connection, pragma: str) -> int:
+    return int(connection.execute(pragma).fetchone()[0])
 
 
 def _name_of(error: sqlite3.Error) -> str:

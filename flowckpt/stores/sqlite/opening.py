@@ -97,6 +97,7 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     add_functions(connection)
     try:
         _check_ours(connection, path)
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of an empty database; any other keeps what it has
         mode, level = journal_mode()
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA trusted_schema = OFF")

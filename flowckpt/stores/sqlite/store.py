@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flowckpt.blocking import run_blocking
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.errors import StoreSpecError
-from flowckpt.stores.sql.owning import SqlRuns
+from flowckpt.stores.sql.retaining import RetainedRuns
 from flowckpt.stores.sql.store import SqlCheckpointStore
 from flowckpt.stores.sqlite.begun import BegunFiles
 from flowckpt.stores.sqlite.database import SqliteDatabase
@@ -53,7 +53,7 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         # Absolute from now on: a step that changes the directory of the process must not move the store.
         self.path = Path(path).absolute()
         database = SqliteDatabase(self.path, clock=clock or SystemClock(), allowed=allow_filesystems)
-        super().__init__(SqlRuns(database, lease_seconds=lease_seconds))
+        super().__init__(RetainedRuns(database, lease_seconds=lease_seconds))
         self._begun = BegunFiles(self.path)
 
     def __repr__(self) -> str:

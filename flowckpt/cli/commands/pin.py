@@ -1,0 +1,48 @@
+"""`flowckpt pin`."""
+
+from __future__ import annotations
+
+import click
+
+from flowckpt.cli.options import RunName, json_option, store_option
+from flowckpt.cli.output import keep_for_document, write
+from flowckpt.cli.stored_runs import latest_of, opened_store, waited
+from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.engine.earlier import earlier_checkpoint
+from flowckpt.stores.retention import PinsCheckpoints
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt pin nightly
+  flowckpt pin nightly trained
+  flowckpt pin nightly trained --unpin"""
+
+
+@click.command("pin", epilog=_EXAMPLE)
+@click.argument("run", type=RunName())
+@click.argument("checkpoint", required=False)
+@click.option("--unpin", is_flag=True, help="Take the pin away again.")
+@json_option
+@store_option
+def command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, store: str | None) -> None:
+    """Keep a checkpoint whatever is pruned, and its run with it. Only clear removes it.
+
+    CHECKPOINT is its id, whose newest is meant, or its sequence; the newest checkpoint where not given. A live run can
+    be pinned, too.
+    """
+    if as_json:
+        keep_for_document()
+    checkpoints = opened_store(store)
+    if not isinstance(checkpoints, PinsCheckpoints):
+        raise click.UsageError(f"{checkpoints!r} cannot pin checkpoints")
+    data = latest_of(checkpoints, run)
+    if checkpoint is not None:
+        data = waited(earlier_checkpoint(checkpoints, run, data, checkpoint))
+    change = checkpoints.unpin if unpin else checkpoints.pin
+    waited(change(run, data.sequence))
+    if as_json:
+        document = {"workflow_id": run, "checkpoint_id": data.checkpoint_id, "sequence": data.sequence}
+        write(f"{json_text({**document, 'pinned': not unpin}, indent=2)}\n")
+    else:
+        place = f"checkpoint {escaped(data.checkpoint_id)} (sequence {data.sequence}) of {escaped(run)}"
+        write(f"{'unpinned' if unpin else 'pinned'} {place}\n")

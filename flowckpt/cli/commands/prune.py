@@ -1,0 +1,134 @@
+"""`flowckpt prune`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import click
+
+from flowckpt.checkpoint import Status
+from flowckpt.cli.durations import ago_text
+from flowckpt.cli.options import AgeText, RunName, json_option, store_option
+from flowckpt.cli.output import keep_for_document, say, write
+from flowckpt.cli.pruned import checkpoints_document, size_text, summary_document
+from flowckpt.cli.stored_runs import opened_store, waited
+from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.retention import PrunedRun, PruneReport, Retention, prune, prune_checkpoints
+from flowckpt.retention.pruning import FINISHED
+from flowckpt.stores.base import CheckpointStore
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt prune --older-than 30d --dry-run
+  flowckpt prune --keep 5
+  flowckpt prune --older-than 90d --status failed --status cancelled
+  flowckpt prune nightly --keep 3"""
+
+_STATUSES = [str(status) for status in Status if status is not Status.RUNNING]
+
+
+@click.command("prune", epilog=_EXAMPLE)
+@click.argument("run", type=RunName(), required=False)
+@click.option(
+    "--keep",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Keep the N newest runs of each workflow; with RUN, its N newest checkpoints.",
+)
+@click.option(
+    "--older-than", type=AgeText(), metavar="AGE", help="Only what was saved longer ago, as 90s, 45m, 12h, 30d or 2w."
+)
+@click.option(
+    "--status",
+    "statuses",
+    type=click.Choice(_STATUSES),
+    multiple=True,
+    help="Only runs that stand so; completed where not given, for all others can be resumed.",
+)
+@click.option("--workflow", metavar="W", help="Only runs of this workflow.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, with sizes, and remove nothing.")
+@json_option
+@store_option
+def command(
+    run: str | None,
+    keep: int | None,
+    older_than: timedelta | None,
+    statuses: tuple[str, ...],
+    workflow: str | None,
+    dry_run: bool,
+    as_json: bool,
+    store: str | None,
+) -> None:
+    """Remove completed runs that are not needed any more, and free the space that nobody needs.
+
+    A run goes only if all that is said holds of it. Without --keep and --older-than no run goes: only space is freed.
+    Runs that a process owns, and runs with a pinned checkpoint, always stay. With RUN, the old checkpoints of that run
+    go; the newest, the newest verified and pinned ones stay, and so do all results.
+    """
+    if run is not None and (statuses or workflow is not None):
+        raise click.UsageError("--status and --workflow choose among runs, and a run is named")
+    if run is None and (statuses or workflow is not None) and keep is None and older_than is None:
+        raise click.UsageError("say which of them go: --keep N, --older-than AGE, or --keep 0 for all")
+    if run is not None and keep == 0:
+        raise click.UsageError(
+            "--keep 0: the newest checkpoint of a run always stays; 'flowckpt clear' removes the run"
+        )
+    if as_json:
+        keep_for_document()
+    checkpoints = opened_store(store)
+    if run is not None:
+        _prune_one(checkpoints, run, keep, older_than, is_dry_run=dry_run, as_json=as_json)
+        return
+    verb = "would remove" if dry_run else "removed"
+
+    def show(pruned: PrunedRun) -> None:
+        status, age = pruned.status.value, ago_text(pruned.updated_at)
+        write(f"{verb} {escaped(pruned.workflow_id)} ({status}, updated {age}, {size_text(pruned.size)})\n")
+
+    report = waited(
+        prune(
+            checkpoints,
+            keep=keep,
+            older_than=older_than,
+            statuses=[Status(each) for each in statuses] or FINISHED,
+            workflow=workflow,
+            is_dry_run=dry_run,
+            on_run=None if as_json else show,
+        )
+    )
+    if as_json:
+        write(f"{json_text(summary_document(report, is_dry_run=dry_run), indent=2)}\n")
+    else:
+        _summarize(report, verb, is_dry_run=dry_run)
+
+
+def _summarize(report: PruneReport, verb: str, *, is_dry_run: bool) -> None:
+    for workflow_id, why in report.skipped.items():
+        say(escaped(f"flowckpt: {workflow_id} stays: {why}"))
+    say(f"flowckpt: {verb} {_counted(report.removed)}, {size_text(report.removed_bytes)}")
+    if not is_dry_run and report.compacted:
+        say(f"flowckpt: wrote {_counted(report.compacted)} anew, {size_text(report.compacted_bytes)} freed")
+
+
+def _counted(runs: int) -> str:
+    return f"{runs} run" if runs == 1 else f"{runs} runs"
+
+
+def _prune_one(
+    store: CheckpointStore,
+    run: str,
+    keep: int | None,
+    older_than: timedelta | None,
+    *,
+    is_dry_run: bool,
+    as_json: bool,
+) -> None:
+    retention = Retention(keep_last=keep, max_age=older_than)
+    sequences, freed = waited(prune_checkpoints(store, run, retention, is_dry_run=is_dry_run))
+    if as_json:
+        write(f"{json_text(checkpoints_document(run, sequences, freed, is_dry_run=is_dry_run), indent=2)}\n")
+        return
+    if is_dry_run:
+        write(f"would remove {len(sequences)} checkpoints of {escaped(run)}\n")
+    else:
+        write(f"removed {len(sequences)} checkpoints of {escaped(run)}, {size_text(freed)} freed\n")

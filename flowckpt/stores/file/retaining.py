@@ -1,0 +1,194 @@
+"""The runs of a file store, to be kept small: checkpoints removed, runs compacted, and whole runs removed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from bisect import bisect_left
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowckpt.errors import CheckpointNotFoundError, FlowckptError, RunLockedError
+from flowckpt.lazy import LazyModule
+from flowckpt.stores.file.directory import read_image
+from flowckpt.stores.file.names import BLOBS, SIGNALS, pinned_sequences, run_directory
+from flowckpt.stores.file.owning import FileRuns
+
+if TYPE_CHECKING:
+    from flowckpt.checkpoint.reference import RunInfo
+    from flowckpt.stores import retention
+    from flowckpt.stores.file import compacting, listing, pins
+    from flowckpt.stores.retention import Compacted
+else:  # a resume needs none of it
+    compacting = LazyModule("flowckpt.stores.file.compacting")
+    listing = LazyModule("flowckpt.stores.file.listing")
+    pins = LazyModule("flowckpt.stores.file.pins")
+    retention = LazyModule("flowckpt.stores.retention")
+
+_FOLDERS = (BLOBS, SIGNALS)
+_log = logging.getLogger("flowckpt")
+
+
+class RetainedRuns(FileRuns):
+    """The runs of a file store, with what keeps them small.
+
+    Args:
+        path: the store's directory.
+        options: as for `Location`.
+    """
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(path, **options)
+        self._listed: list[RunInfo] = []
+
+    # --- checkpoints -----------------------------------------------------------------------------------------------
+
+    def pin(self, workflow_id: str, sequence: int) -> None:
+        """Pin a checkpoint."""
+
+        def pin_once() -> None:
+            with self._run_directory(workflow_id) as directory:
+                if directory is None or all(each.sequence != sequence for each in self.references(workflow_id)):
+                    raise CheckpointNotFoundError(workflow_id, None if directory is None else str(sequence))
+                pins.set_pin(self._filesystem, directory, sequence)
+
+        self._steadily(workflow_id, "pin", pin_once)
+
+    def unpin(self, workflow_id: str, sequence: int) -> None:
+        """Take a pin away."""
+        with self._translated(workflow_id, "unpin"), self._run_directory(workflow_id) as directory:
+            if directory is not None:
+                pins.take_pin_away(self._filesystem, directory, sequence)
+
+    def pinned(self, workflow_id: str) -> frozenset[int]:
+        """Return the sequences that are pinned."""
+
+        def look_once() -> frozenset[int]:
+            with self._run_directory(workflow_id) as directory:
+                return frozenset() if directory is None else pinned_sequences(self._filesystem.names(directory))
+
+        return self._steadily(workflow_id, "read", look_once)
+
+    # --- one run ---------------------------------------------------------------------------------------------------
+
+    def compactable(self, after: str, limit: int) -> list[str]:
+        """Return runs, in the order of their directories."""
+        start = run_directory(after) if after else ""
+        found: list[str] = []
+        for name in self._run_names():
+            if name > start and len(found) < limit:
+                with contextlib.suppress(FlowckptError):  # a damaged one is not made smaller
+                    run = self._steadily(name, "read", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
+                    found += [run] if run is not None and run_directory(run) == name else []
+        return found
+
+    def compact(self, workflow_id: str, *, is_forced: bool) -> Compacted:
+        """Write a run into one segment, where that gains something."""
+        if workflow_id in self.owned:
+            raise RunLockedError(workflow_id, holder=f"this process, by a store in {str(self.path)!r}")
+        if not self._is_worth_it(workflow_id, is_forced=is_forced):
+            return retention.Compacted()
+        before = self.stored_bytes(workflow_id)
+        owned = self._claim(workflow_id, steal=False, at_least=1)
+        try:
+            if not owned.is_locked:  # a child of a dead owner has the lock: whoever steals may clear, too
+                raise RunLockedError(workflow_id, holder="a process that its dead owner has left")
+            with self._translated(workflow_id, "compact"), self._run_directory(workflow_id) as directory:
+                if directory is not None and owned.image.records:
+                    number, now = owned.writer.number, self._clock.now()
+                    begun = self.begun_steps(workflow_id)
+                    compacting.compact_owned(self._filesystem, directory, owned.image, number, now, self.seals, begun)
+        finally:
+            owned.release()
+        return retention.Compacted(True, max(0, before - self.stored_bytes(workflow_id)))
+
+    def _is_worth_it(self, workflow_id: str, *, is_forced: bool) -> bool:
+        def look_once() -> bool:
+            with self._run_directory(workflow_id) as directory:
+                if directory is None or listing.run_id_in(self._filesystem, directory, self.seals) is None:
+                    return False
+                if self._live_owner(directory) is not None:
+                    raise RunLockedError(workflow_id, holder="another process")
+                filesystem, seals = self._filesystem, self.seals
+                if listing.cleared_id_in(filesystem, directory) is not None:
+                    return False  # or so it says; whoever tidies or claims it looks into that
+                attempts = compacting.attempts_in(filesystem, directory, workflow_id, seals)
+                return compacting.is_worth_it(filesystem, directory, attempts, seals, is_forced=is_forced)
+
+        return self._steadily(workflow_id, "read", look_once)
+
+    def stored_bytes(self, workflow_id: str) -> int:
+        """Return how many bytes the files of a run have."""
+
+        def look_once() -> int:
+            filesystem = self._filesystem
+            with self._run_directory(workflow_id) as directory:
+                if directory is None:
+                    return 0
+                names = filesystem.names(directory)
+                total = sum(self._size(directory, name) for name in names if name not in _FOLDERS and name[0] != ".")
+                for folder in _FOLDERS:
+                    if folder in names:
+                        opened = filesystem.open_directory(directory, folder)
+                        try:
+                            total += sum(self._size(opened, name) for name in filesystem.names(opened))
+                        finally:
+                            filesystem.close(opened)
+                return total
+
+        return self._steadily(workflow_id, "read", look_once)
+
+    def _size(self, directory: int, name: str) -> int:
+        file = self._filesystem.open_read(directory, name)
+        try:
+            return self._filesystem.status(file).size
+        finally:
+            self._filesystem.close(file)
+
+    # --- many runs -------------------------------------------------------------------------------------------------
+
+    def page(self, before: RunInfo | None, limit: int) -> list[RunInfo]:
+        """Return runs, the one started last first. There is no index: all are listed when the first page is asked for."""
+        if before is None:
+            self._listed = sorted(self.list_runs(), key=_place)
+        end = len(self._listed) if before is None else bisect_left(self._listed, _place(before), key=_place)
+        return self._listed[max(0, end - limit) : end][::-1]
+
+    def clear_unchanged(self, info: RunInfo) -> bool:
+        """Clear a run that nobody owns, that is not pinned, and that stands as it did."""
+
+        def is_unchanged(directory: int) -> bool:
+            if pinned_sequences(self._filesystem.names(directory)):
+                return False
+            now = listing.describe_run(self._filesystem, directory, self._fetch, self.seals)
+            return now is not None and now.with_owner(None) == info
+
+        try:
+            return info.workflow_id not in self.owned and self.clear(info.workflow_id, only_if=is_unchanged)
+        except RunLockedError:
+            return False
+
+    def tidy(self) -> None:
+        """Finish the clears that a crash cut short: what they leave is no run, and is in no list."""
+        for name in self._run_names():
+            try:
+                cleared = self._steadily(name, "read", lambda name=name: self._cleared_in(name))  # type: ignore[misc]
+                if cleared is not None and run_directory(cleared) == name:
+                    self.clear(cleared)
+            except RunLockedError:
+                continue
+            except FlowckptError as error:
+                _log.warning("%s in %s was not tidied: %s", name, self.path, error)
+
+    def _cleared_in(self, name: str) -> str | None:
+        with self._directory_named(name) as directory:
+            cleared = None if directory is None else listing.cleared_id_in(self._filesystem, directory)
+            if cleared is None or directory is None or not self.seals.has_key:
+                return cleared
+            # With a key, a tombstone must prove itself: whoever can write to the store can make one.
+            image = read_image(self._filesystem, directory, cleared, self._fetch(cleared), seals=self.seals)
+            return cleared if image.is_cleared else None
+
+
+def _place(info: RunInfo) -> tuple[Any, str]:
+    return info.started_at, info.workflow_id

@@ -1,0 +1,84 @@
+"""`flowckpt prune` and `flowckpt pin`: old runs and old checkpoints go, and what is pinned stays."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def runs(command):
+    return [run["workflow_id"] for run in command("list", "--json").expect(0).document]
+
+
+def test_old_runs_go_and_a_dry_run_says_which(flowckpt):
+    for name in ("one", "two", "three"):
+        flowckpt("run", "pipeline.py:naps", "--id", name).expect(0)
+    dry = flowckpt("prune", "--keep", "1", "--dry-run").expect(0)
+    assert [line.split()[:3] for line in dry.out.splitlines()] == [
+        ["would", "remove", "two"],
+        ["would", "remove", "one"],
+    ]
+    assert "would remove 2 runs" in dry.err
+    document = flowckpt("prune", "--keep", "1", "--dry-run", "--json").expect(0).document
+    assert [run["workflow_id"] for run in document["runs"]] == ["two", "one"]
+    assert {*document["runs"][0]} == {"workflow_id", "workflow_name", "status", "updated_at", "bytes"}
+    assert document["dry_run"] and document["removed"] == 2 and document["removed_bytes"] > 100
+    assert runs(flowckpt) == ["three", "two", "one"]
+    flowckpt("pin", "one", "nap").expect(0)
+    done = flowckpt("prune", "--keep", "1", "--json").expect(0).document
+    assert done["skipped"] == [{"workflow_id": "one", "reason": "it is pinned"}]
+    assert runs(flowckpt) == ["three", "one"]
+    assert flowckpt("show", "one", "--json").expect(0).document["pinned"] == [2]
+    assert "pinned: checkpoint nap (sequence 2)" in flowckpt("show", "one").expect(0).out
+    unpinned = flowckpt("pin", "one", "2", "--unpin", "--json").expect(0).document
+    assert unpinned == {"workflow_id": "one", "checkpoint_id": "nap", "sequence": 2, "pinned": False}
+    flowckpt("prune", "--older-than", "0s").expect(0)
+    assert runs(flowckpt) == []
+
+
+def test_a_run_that_can_be_resumed_stays_unless_its_status_is_named(shop):
+    shop("prune", "--keep", "0").expect(0)
+    assert runs(shop) == ["one"]
+    shop("prune", "--keep", "0", "--status", "failed").expect(0)
+    assert runs(shop) == []
+
+
+def test_the_checkpoints_of_a_run_go_and_it_is_resumed_as_before(shop):
+    document = shop("prune", "one", "--keep", "1", "--json").expect(0).document
+    assert document["checkpoints"] == [1, 2, 3, 4]
+    assert len(shop("show", "one", "--json").expect(0).document["checkpoints"]) == 1
+    assert shop("prune", "one", "--keep", "1").expect(0).out.startswith("removed 0 checkpoints of one")
+    document = shop("resume", "one", "--json").expect(0).document
+    assert document["steps"] == {"executed": 1, "restored": 3, "failed": 0}
+    assert shop("check").expect(0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--keep", "-1"), "--keep"),
+        (("--older-than", "soon"), "is no age"),
+        (("--status", "running", "--keep", "0"), "--status"),
+        (("--status", "failed"), "--keep 0 for all"),
+        (("one", "--keep", "0"), "flowckpt clear"),
+        (("one", "--status", "failed"), "a run is named"),
+    ],
+    ids=["negative", "no age", "running", "no criterion", "none of one", "status of one"],
+)
+def test_what_cannot_be_is_a_usage_error(shop, arguments, said):
+    assert said in shop("prune", *arguments).expect(2).err
+    assert runs(shop) == ["one"]
+
+
+def test_the_settings_say_how_many_checkpoints_stay(flowckpt):
+    flowckpt("run", "pipeline.py:naps", "--id", "all", "-i", "count=12").expect(0)
+    before = len(flowckpt("show", "all", "--json").expect(0).document["checkpoints"])
+    environment = {"FLOWCKPT_KEEP_LAST": "1", "FLOWCKPT_ON_SUCCESS": "keep_last"}
+    flowckpt("run", "pipeline.py:naps", "--id", "few", "-i", "count=12", **environment).expect(0)
+    after = len(flowckpt("show", "few", "--json").expect(0).document["checkpoints"])
+    assert after == 1 < before
+
+
+def test_what_is_not_there_is_not_found(shop):
+    shop("prune", "no-run", "--keep", "1").expect(12)
+    shop("pin", "no-run").expect(12)
+    shop("pin", "one", "no-checkpoint").expect(12)

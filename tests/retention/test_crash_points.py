@@ -1,0 +1,314 @@
+"""A process that dies anywhere in a prune, a clear, a removal of checkpoints or a compaction: done again, it is finished.
+
+Nothing that was to stay is lost, and nothing that was removed comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowckpt import FileCheckpointStore, Retention, WorkflowEngine, prune, step, workflow
+from flowckpt.errors import FlowckptError
+from flowckpt.filesystem import PosixFileSystem
+from flowckpt.retention import prune_checkpoints
+from flowckpt.stores import SqliteCheckpointStore
+from flowckpt.stores.sealing.keys import KeyRing
+from flowckpt.stores.sqlite.database import SqliteSession
+from flowckpt.testing.retention_contract import told
+from tests.sealing.sealed_runs import ENCRYPT, NEXT
+
+LARGE = "x" * 70_000
+
+
+class Killed(BaseException):
+    """The process died here."""
+
+
+class DyingFileSystem(PosixFileSystem):
+    """Dies, or fails, before its n-th change of the disk."""
+
+    CHANGES = (
+        *("write", "sync", "sync_data", "create", "link", "rename", "unlink"),
+        *("make_directory", "remove_directory", "set_writable"),
+    )
+
+    def __init__(self, left: int, *, is_failing: bool) -> None:
+        self.left = left
+        self.is_dead = False
+        self._is_failing = is_failing
+        for name in self.CHANGES:
+            setattr(self, name, self._dying(getattr(self, name)))
+
+    def _dying(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*arguments: Any) -> Any:
+            self.left -= 1
+            if self.is_dead or self.left == 0:
+                self.is_dead = not self._is_failing
+                raise OSError(errno.EIO, "input/output error") if self._is_failing else Killed
+            return call(*arguments)
+
+        return changed
+
+
+def make(number: int) -> str:
+    return f"{number}{LARGE}"
+
+
+def fail_once(number: int) -> int:
+    if not Path("mended").exists():
+        raise ValueError("not yet")
+    return number
+
+
+@workflow
+def work(count: int = 3):
+    for number in range(count):
+        yield step("make").python(make, number).checkpoint()
+    return (yield step("fail").python(fail_once, count))
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def filled(store):
+    """A completed run of three attempts, one of which went back; one that failed; one that completed at once."""
+    engine = WorkflowEngine(store)
+    engine.run_sync(work, workflow_id="run")
+    engine.rollback_sync("run", "make[1]")
+    engine.run_sync(work, workflow_id="failed", count=1)
+    Path("mended").touch()
+    engine.resume_sync(work, workflow_id="run")
+    engine.run_sync(work, workflow_id="done", count=2)
+    Path("mended").unlink()
+
+
+def prune_all(store):
+    asyncio.run(prune(store, keep=0))
+
+
+def prune_one(store):
+    asyncio.run(prune_checkpoints(store, "run", Retention(keep_last=1)))
+
+
+def compact(store):
+    asyncio.run(store.compact("run", is_forced=True))
+
+
+def clear(store):
+    asyncio.run(store.clear("run"))
+
+
+def roll_back(store):
+    WorkflowEngine(store).rollback_sync("run", "make")
+
+
+def closed_locks():
+    """Close the files that a simulated death left open, so that their locks are given back."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if "/store/" in target or target.endswith("/store"):
+            os.close(int(name))
+
+
+def check(path, before, act, **protection):
+    """What holds after a death, and after doing it again."""
+    store = FileCheckpointStore(path, **protection)
+    assert all(finding.severity != "corrupt" for finding in asyncio.run(store.check()))
+    now = {run: asyncio.run(told(store, run)) for run in ("run", "failed", "done")}
+    is_there = {run for run in now if now[run]["latest"] is not None}
+    assert now["failed"] == before["failed"]
+    for run in is_there:
+        if act is roll_back and run == "run":
+            continue
+        assert now[run]["latest"] == before[run]["latest"]
+        kept = [each for each in before[run]["checkpoints"] if each in now[run]["checkpoints"]]
+        assert kept == now[run]["checkpoints"], "no checkpoint is there that was not"
+    for run in {"run", "failed", "done"} - is_there:  # whole, or gone altogether
+        assert now[run]["checkpoints"] == []
+        assert now[run]["info"] is None
+    return now
+
+
+@pytest.mark.parametrize("is_failing", [False, True], ids=["dies", "fails"])
+@pytest.mark.parametrize("act", [prune_all, prune_one, compact, clear, roll_back], ids=lambda act: act.__name__)
+def test_it_may_stop_at_every_change_of_the_disk(tmp_path, is_soak, act, is_failing):
+    """Each time at every other change, the odd ones or the even ones; with --soak at each."""
+    stop_everywhere(tmp_path, act, 1 if is_soak else 2, 0 if is_soak or is_failing else -1, is_failing=is_failing)
+
+
+@pytest.mark.parametrize("act", [prune_one, compact], ids=lambda act: act.__name__)
+def test_it_may_stop_at_every_change_of_the_disk_in_a_store_with_a_key(tmp_path, is_soak, act):
+    """The key was rotated since the run was written: so the pack, and the large values, are sealed anew."""
+    rotated = {"keys": KeyRing([NEXT, ENCRYPT])}
+    stop_everywhere(tmp_path, act, 1 if is_soak else 3, 0, written={"keys": KeyRing([ENCRYPT])}, **rotated)
+
+
+def stop_everywhere(tmp_path, act, stride, first, *, is_failing=False, written=(), **protection):
+    """Let an act die, or fail, at each `stride`-th change of the disk, from `first` on."""
+    template = tmp_path / "template"
+    filled(FileCheckpointStore(template, **dict(written)))
+    reader = FileCheckpointStore(template, **protection)
+    before = {run: asyncio.run(told(reader, run)) for run in ("run", "failed", "done")}
+    number, is_done = first, False
+    while not is_done:
+        number += stride
+        path = tmp_path / f"{number}" / "store"
+        path.parent.mkdir()
+        shutil.copytree(template, path)
+        calls = DyingFileSystem(number, is_failing=is_failing)
+        store = FileCheckpointStore(path, filesystem=calls, **protection)
+        try:
+            act(store)
+        except (Killed, FlowckptError):
+            pass
+        is_done = calls.left > 0
+        store.runs.owned.clear()
+        closed_locks()
+        check(path, before, act, **protection)
+        act(FileCheckpointStore(path, **protection))
+        after = check(path, before, act, **protection)
+        gone = {run for run in after if after[run]["latest"] is None}
+        expected = {prune_all: {"run", "done"}, clear: {"run"}}
+        assert gone == expected.get(act, set())
+        if act is prune_one:
+            assert len(after["run"]["checkpoints"]) == 1
+        if act is compact:
+            assert after == before
+        if act is roll_back:
+            assert [path for path, _, _ in after["run"]["latest"]["step_results"]] == ["make"]
+        if act in (compact, prune_one):
+            assert len(list((path / "runs" / "run").glob("*.jsonl"))) == 1
+            assert not list((path / "runs" / "run" / "blobs").glob(".orphan*"))
+        if written:
+            assert asyncio.run(told(FileCheckpointStore(path, keys=KeyRing([NEXT])), "run")) == after["run"]
+        shutil.rmtree(path.parent)
+    assert number > 8
+
+
+@pytest.mark.parametrize("act", [prune_all, prune_one, compact, clear], ids=lambda act: act.__name__)
+def test_a_transaction_may_stop_at_every_statement(tmp_path, monkeypatch, is_soak, act):
+    """Each time at every third statement where there are many; with --soak at each."""
+    template = tmp_path / "template.db"
+    store = SqliteCheckpointStore(template)
+    filled(store)
+    asyncio.run(store.delete_sequences("run", [2]))
+    before = {run: asyncio.run(told(store, run)) for run in ("run", "failed", "done")}
+    store.close()
+    left = [0]
+
+    def dying(call):
+        def change(self, *arguments):
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            return call(self, *arguments)
+
+        return change
+
+    for name in ("change", "execute"):
+        monkeypatch.setattr(SqliteSession, name, dying(getattr(SqliteSession, name)))
+    number, is_done = 0, False
+    while not is_done:
+        number += 1 if is_soak or act in (compact, clear) else 3
+        path = tmp_path / f"{number}.db"
+        path.write_bytes(template.read_bytes())
+        store = SqliteCheckpointStore(path)
+        left[0] = number
+        try:
+            act(store)
+        except Killed:
+            pass
+        is_done = left[0] > 0
+        left[0] = 0
+        store.runs.owned.clear()
+        store.runs.database.close()
+        for is_again in (False, True):
+            again = SqliteCheckpointStore(path)
+            if is_again:
+                monkeypatch.setattr("flowckpt.stores.leases.is_alive", lambda process: False)
+                act(again)
+                monkeypatch.undo()
+                for name in ("change", "execute"):
+                    monkeypatch.setattr(SqliteSession, name, dying(getattr(SqliteSession, name)))
+                monkeypatch.chdir(tmp_path)
+            now = {run: asyncio.run(told(again, run)) for run in ("run", "failed", "done")}
+            assert now["failed"] == before["failed"]
+            for run in now:
+                assert now[run]["latest"] in (None, before[run]["latest"])
+                if act is compact:
+                    assert {**now[run], "info": None, "left": None, "listed": None} == {
+                        **before[run],
+                        "info": None,
+                        "left": None,
+                        "listed": None,
+                    }
+            again.close()
+        gone = {run for run in now if now[run]["latest"] is None}
+        assert gone == {prune_all: {"run", "done"}, clear: {"run"}}.get(act, set())
+        path.unlink()
+    assert number > 3
+
+
+PROGRAM = """
+    import os, sys
+    import flowckpt.stores.{kind} as module
+    left = [int(sys.argv[1])]
+    def dying(call):
+        def dies(self, *arguments):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), 9)
+            return call(self, *arguments)
+        return dies
+    for name in {names!r}:
+        setattr(module.{cls}, name, dying(getattr(module.{cls}, name)))
+    from flowckpt.cli import main
+    main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+def test_the_real_command_is_killed_in_the_middle(tmp_path, kind):
+    spec = "file:store" if kind == "file" else "sqlite:store.db"
+    store = FileCheckpointStore("store") if kind == "file" else SqliteCheckpointStore("store.db")
+    filled(store)
+    before = asyncio.run(told(store, "failed"))
+    store.close()
+    names = ("unlink", "link", "sync") if kind == "file" else ("change",)
+    place = {"file": "file.location", "sqlite": "sqlite.database"}[kind]
+    cls = {"file": "PosixFileSystem", "sqlite": "SqliteSession"}[kind]
+    program = textwrap.dedent(PROGRAM).format(kind=place, names=names, cls=cls)
+    Path("program.py").write_text(program)
+    codes = []
+    for number in (2, 5, 9, 10**9):
+        ended = subprocess.run(
+            [sys.executable, "program.py", str(number), "prune", "--keep", "0", "--store", spec],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        codes.append(ended.returncode)
+        store = FileCheckpointStore("store") if kind == "file" else SqliteCheckpointStore("store.db")
+        assert asyncio.run(told(store, "failed")) == before
+        store.close()
+    assert -9 in codes
+    assert codes[-1] == 0
+    assert [info.workflow_id for info in asyncio.run(store.list_runs())] == ["failed"]
+    store.close()

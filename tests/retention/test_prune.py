@@ -1,0 +1,212 @@
+"""Whole runs that go, and what is left of those that stay."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import attrs
+import pytest
+
+from flowckpt import MemoryCheckpointStore, Retention, WorkflowEngine, prune, step, workflow
+from flowckpt.checkpoint import Status
+from flowckpt.errors import CheckpointNotFoundError, FencedError, RunLockedError, SettingError
+from flowckpt.retention import prune_checkpoints
+from flowckpt.testing import FakeClock
+
+DAY = 86_400
+
+
+def one():
+    return 1
+
+
+def fail():
+    raise ValueError("no")
+
+
+@workflow
+def good():
+    return (yield step("one").python(one).checkpoint())
+
+
+@workflow
+def other():
+    return (yield step("one").python(one).checkpoint())
+
+
+@workflow
+def bad():
+    yield step("one").python(one).checkpoint()
+    yield step("fail").python(fail)
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def store(reopen, clock):
+    """Six runs, a day apart: three good ones, one other, two that failed."""
+    found = reopen()
+    engine = WorkflowEngine(found, clock=clock)
+    for number, which in enumerate((good, bad, good, other, good, bad), 1):
+        engine.run_sync(which, workflow_id=f"{which.name}-{number}")
+        clock.advance(DAY)
+    return found
+
+
+def pruned(store, clock, **how):
+    report = asyncio.run(prune(store, clock=clock, **how))
+    return [run.workflow_id for run in report.runs]
+
+
+def left(store):
+    return sorted(info.workflow_id for info in asyncio.run(store.list_runs()))
+
+
+ALL = ["bad-2", "bad-6", "good-1", "good-3", "good-5", "other-4"]
+
+
+def test_without_a_criterion_no_run_goes(store, clock):
+    assert pruned(store, clock) == []
+    assert left(store) == ALL
+
+
+def test_the_newest_runs_of_each_workflow_stay(store, clock):
+    assert pruned(store, clock, keep=1) == ["good-3", "good-1"]
+    assert left(store) == ["bad-2", "bad-6", "good-5", "other-4"]
+
+
+def test_a_run_that_can_be_resumed_never_goes_unless_its_status_is_named(store, clock):
+    assert pruned(store, clock, older_than=0) == ["good-5", "other-4", "good-3", "good-1"]
+    assert left(store) == ["bad-2", "bad-6"]
+    assert pruned(store, clock, keep=1, statuses=["failed"]) == ["bad-2"]
+
+
+def test_all_that_is_said_must_hold(store, clock):
+    assert pruned(store, clock, older_than="3d12h", keep=1) == ["good-3", "good-1"]
+    assert pruned(store, clock, older_than="60d", keep=0) == []
+    assert pruned(store, clock, keep=0, workflow="other") == ["other-4"]
+
+
+def test_a_dry_run_says_what_a_real_one_does(store, clock):
+    planned = asyncio.run(prune(store, clock=clock, keep=1, is_dry_run=True))
+    assert left(store) == ALL
+    assert planned.removed == 2
+    assert planned.removed_bytes > 100
+    done = asyncio.run(prune(store, clock=clock, keep=1))
+    assert done.runs == planned.runs
+    assert asyncio.run(prune(store, clock=clock, keep=1)).removed == 0
+
+
+def test_a_pinned_run_stays_and_is_told(store, clock):
+    asyncio.run(store.pin("good-1", 2))
+    for is_dry_run in (True, False):
+        report = asyncio.run(prune(store, clock=clock, keep=0, is_dry_run=is_dry_run))
+        assert report.skipped == {"good-1": "it is pinned"}
+        assert "good-1" not in [run.workflow_id for run in report.runs]
+    asyncio.run(store.unpin("good-1", 2))
+    assert pruned(store, clock, keep=0) == ["good-1"]
+
+
+def test_a_run_that_somebody_owns_stays(store, clock):
+    """Also where its newest checkpoint says that it has ended: it is being resumed."""
+    asyncio.run(store.acquire("good-1"))
+    assert "good-1" not in pruned(store, clock, keep=0, statuses=["completed", "failed", "crashed"])
+    assert left(store) == ["good-1"]
+
+
+def test_a_run_that_was_resumed_while_others_were_removed_stays(store, clock):
+    plain, is_first = store.clear_unchanged, True
+
+    async def clear_unchanged(runs):
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            lease = await store.acquire("bad-2")
+            data = lease.latest
+            await store.save("bad-2", attrs.evolve(data, attempt=lease.attempt, sequence=lease.last_sequence + 1))
+            await store.release("bad-2")
+        return await plain(runs)
+
+    store.clear_unchanged = clear_unchanged
+    report = asyncio.run(prune(store, clock=clock, keep=0, statuses=["failed"]))
+    del store.clear_unchanged
+    assert [run.workflow_id for run in report.runs] == ["bad-6"]
+    assert report.skipped == {"bad-2": "it has changed meanwhile"}
+
+
+@pytest.mark.parametrize(
+    ("how", "setting"),
+    [
+        ({"keep": -1}, "keep"),
+        ({"keep": 1.5}, "keep"),
+        ({"keep": True}, "keep"),
+        ({"older_than": "soon"}, "older_than"),
+        ({"keep": 0, "statuses": ["running"]}, "statuses"),
+        ({"keep": 0, "statuses": ["gone"]}, "statuses"),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_is_refused(how, setting):
+    with pytest.raises(SettingError) as caught:
+        asyncio.run(prune(MemoryCheckpointStore(), **how))
+    assert caught.value.setting == setting
+
+
+def test_runs_are_handed_over_one_by_one_where_there_may_be_very_many(store, clock):
+    seen = []
+    report = asyncio.run(prune(store, clock=clock, keep=0, on_run=seen.append))
+    assert (len(seen), report.runs, report.removed) == (4, [], 4)
+
+
+def test_the_checkpoints_of_one_run_go(store, clock):
+    sequences, freed = asyncio.run(prune_checkpoints(store, "good-1", Retention(keep_last=1), is_dry_run=True))
+    assert (sequences, freed) == ([1, 2], 0)
+    asyncio.run(store.pin("good-1", 1))
+    sequences, _ = asyncio.run(prune_checkpoints(store, "good-1", Retention(keep_last=1)))
+    assert sequences == [2]
+    assert [each.sequence for each in asyncio.run(store.list_checkpoints("good-1"))] == [3, 1]
+    assert asyncio.run(store.load_latest("good-1")).output == 1
+    with pytest.raises(CheckpointNotFoundError):
+        asyncio.run(prune_checkpoints(store, "no run", Retention(keep_last=1)))
+    asyncio.run(store.acquire("good-3"))
+    with pytest.raises((RunLockedError, FencedError)):
+        asyncio.run(prune_checkpoints(store, "good-3", Retention(keep_last=1)))
+
+
+def test_what_was_removed_from_the_runs_that_stay_is_freed(store, clock):
+    asyncio.run(store.delete_sequences("bad-2", [1]))
+    before = asyncio.run(store.load_latest("bad-2"))
+    report = asyncio.run(prune(store, clock=clock))
+    assert report.compacted == 1
+    assert report.skipped == {}
+    assert [each.sequence for each in asyncio.run(store.list_checkpoints("bad-2"))] == [3, 2]
+    assert asyncio.run(store.load_latest("bad-2")) == before
+    assert asyncio.run(prune(store, clock=clock)).compacted == 0
+
+
+class OnlyListing:
+    """A third party's store that can list its runs, and no more."""
+
+    def __init__(self, inner):
+        names = ("save", "load", "load_latest", "clear", "list_checkpoints", "list_runs", "describe_run")
+        for name in names:
+            setattr(self, name, getattr(inner, name))
+
+
+def test_a_store_that_can_only_list_is_pruned_too(clock):
+    inner = MemoryCheckpointStore()
+    for name in ("a", "b"):
+        WorkflowEngine(inner, clock=clock).run_sync(good, workflow_id=name)
+        clock.advance(DAY)
+    assert pruned(OnlyListing(inner), clock, keep=1) == ["a"]
+    assert left(inner) == ["b"]
+    with pytest.raises(SettingError):
+        asyncio.run(prune(object(), keep=1))
+
+
+def test_statuses_may_be_those_of_the_enum_and_ages_timedeltas(store, clock):
+    assert pruned(store, clock, older_than=timedelta(days=2), statuses={Status.FAILED}) == ["bad-2"]
