@@ -16,6 +16,8 @@ from typing import Any
 __all__ = [
     "ApprovalRejectedError",
     "ApprovalStaleError",
+    "CancelPendingError",
+    "CancelRefusedError",
     "CheckpointCorruptedError",
     "CheckpointNotFoundError",
     "CheckpointStorageError",
@@ -35,8 +37,10 @@ __all__ = [
     "KeyFileError",
     "KeyMissingError",
     "NestedLoopError",
+    "RunCancelledError",
     "RunExistsError",
     "RunLockedError",
+    "RunMovedOnError",
     "RunSuspendedError",
     "RunUndoneError",
     "SaveConflictError",
@@ -354,6 +358,56 @@ class FanOutFailedError(StepFailedError):
             *types: exception classes, compared by module and qualified name with what was recorded.
         """
         return super().failed_with(*types) or any(cause.failed_with(*types) for cause in self.causes)
+
+
+class RunCancelledError(FlowckptError):
+    """The run was cancelled by request, and ended so: it is what its result says, and no failure.
+
+    Attributes:
+        workflow_id: the run.
+    """
+
+    def __init__(self, workflow_id: str) -> None:
+        super().__init__(
+            f"run {workflow_id!r} was cancelled by request",
+            remedy=f"'flowckpt resume {workflow_id}' runs again what was undone, and carries on.",
+        )
+        self.workflow_id = workflow_id
+
+
+class CancelRefusedError(FlowckptError):
+    """There is nothing to cancel: the run has completed.
+
+    Attributes:
+        workflow_id: the run.
+    """
+
+    def __init__(self, workflow_id: str) -> None:
+        super().__init__(
+            f"run {workflow_id!r} has completed, so it cannot be cancelled",
+            remedy=f"Nothing was changed. To go back to an earlier point: flowckpt rollback {workflow_id} CHECKPOINT.",
+        )
+        self.workflow_id = workflow_id
+
+
+class CancelPendingError(FlowckptError):
+    """A live run was asked to stop, and has not stopped yet.
+
+    Attributes:
+        workflow_id: the run.
+        holder: who owns it, as text.
+        waited_seconds: how long was waited for it.
+    """
+
+    def __init__(self, workflow_id: str, *, holder: str, waited_seconds: float) -> None:
+        super().__init__(
+            f"run {workflow_id!r} was asked to stop, and {holder} has not given it up after {waited_seconds:g} s",
+            remedy=f"It stops as soon as it can, at its next step at the latest: 'flowckpt show {workflow_id}' says when it is "
+            "cancelled. Where its process hangs, end the process and cancel again.",
+        )
+        self.workflow_id = workflow_id
+        self.holder = holder
+        self.waited_seconds = waited_seconds
 
 
 class RunUndoneError(FlowckptError):
@@ -938,6 +992,25 @@ class RunLockedError(FlowckptError):
         )
         self.workflow_id = workflow_id
         self.holder = holder
+
+
+class RunMovedOnError(FlowckptError):
+    """Somebody else has gone on with the run meanwhile: it is not at the attempt that it was looked at.
+
+    Attributes:
+        workflow_id: the run.
+        expected: the attempt that it was to be at.
+        attempt: the attempt that it is at.
+    """
+
+    def __init__(self, workflow_id: str, *, expected: int, attempt: int) -> None:
+        super().__init__(
+            f"run {workflow_id!r} is at attempt {attempt}, not at attempt {expected}: somebody has gone on with it",
+            remedy=f"Nothing was changed. See how it stands with 'flowckpt show {workflow_id}'.",
+        )
+        self.workflow_id = workflow_id
+        self.expected = expected
+        self.attempt = attempt
 
 
 class FencedError(FlowckptError):

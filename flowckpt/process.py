@@ -7,6 +7,7 @@ together do (proc_pid_stat(5), field 22).
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import attrs
@@ -52,6 +53,40 @@ def is_alive(process: ProcessIdentity) -> bool | None:
     except PermissionError:
         pass  # it lives, under another user
     return not process.start_time or _start_time(process.pid) == process.start_time
+
+
+def send_if_expected(process: ProcessIdentity, number: int) -> bool:
+    """Send a signal to a process that handles it; tell whether it was sent. Nobody else can ever get it.
+
+    Args:
+        process: the process.
+        number: the signal. One that the process has no handler for would end it, so it is not sent then.
+    """
+    if is_alive(process) is None or not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return False
+    try:
+        if not is_alive(process) or not _handles(process.pid, number):
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except OSError:  # it has ended, or is another user's
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Tell whether a process has a handler for a signal (proc_pid_status(5), SigCgt)."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    caught = next((line.partition(":")[2] for line in lines if line.startswith("SigCgt:")), "0")
+    return bool(int(caught.strip(), 16) >> (number - 1) & 1)
 
 
 def _boot_id() -> str:

@@ -45,7 +45,7 @@ ROWS = {  # from the bottom up; imports go strictly downwards
         "portable",
         "settings",
     ),
-    "engine": ("engine",),
+    "engine": ("engine", "recovery"),
     "edges": ("__main__", "cli", "configured", "report", "testing", "integrations"),
     "front door": ("",),
 }

@@ -20,11 +20,12 @@ TAKEN = "taken_signals"
 
 
 class WaitKind(StrEnum):
-    """What can end a wait."""
+    """What can end a wait; and what else a message may be: the request to cancel the run."""
 
     SLEEP = "sleep"
     SIGNAL = "signal"
     APPROVAL = "approval"
+    CANCEL = "cancel"
 
 
 @attrs.frozen

@@ -67,6 +67,10 @@ _BY_ERROR: dict[type[BaseException], ExitCode] = {
     errors.DecodingError: ExitCode.MISMATCH,  # a recorded value no longer fits what the program asks for
     errors.StepInDoubtError: ExitCode.IN_DOUBT,
     errors.RunLockedError: ExitCode.LOCKED,
+    errors.RunMovedOnError: ExitCode.LOCKED,
+    errors.RunCancelledError: ExitCode.SIGTERM,
+    errors.CancelPendingError: ExitCode.LOCKED,
+    errors.CancelRefusedError: ExitCode.USAGE,
     errors.FencedError: ExitCode.LOCKED,
 }
 
@@ -96,7 +100,9 @@ def code_of_result(result: WorkflowResult, *, signal_name: str = "") -> ExitCode
         return ExitCode.STORE_FAILED
     if signal_name and result.status != "completed":  # one that came when all was done stopped nothing
         return _BY_SIGNAL[signal_name]
-    if isinstance(result.error, errors.StaleStepError | errors.StepInDoubtError):  # found out on the way
+    if isinstance(
+        result.error, errors.StaleStepError | errors.StepInDoubtError | errors.RunCancelledError
+    ):  # found out on the way
         return code_of_error(result.error)
     by_status = {
         "completed": ExitCode.DONE,

@@ -29,6 +29,8 @@ COMMANDS = {
     "export": "Write a whole run to one file, or a checkpoint as one JSON document.",
     "import": "Take in a run from a file that export wrote.",
     "copy": "Copy runs to another store.",
+    "cancel": "Stop a run for good; what its steps did is undone.",
+    "recover": "Resume every run whose process is gone, or whose time has come.",
     "clear": "Remove a run with all its checkpoints.",
     "prune": "Remove old runs, or old checkpoints of one run, and free space.",
     "pin": "Keep a checkpoint, and its run, whatever is pruned.",

@@ -243,6 +243,17 @@ def rollback_option(command: F) -> F:
     )(command)
 
 
+def on_stop_option(command: F) -> F:
+    """Add `--on-stop`."""
+    return click.option(
+        "--on-stop",
+        type=click.Choice(["cancel", "suspend"]),
+        default="cancel",
+        show_default=True,
+        help="What Ctrl-C and SIGTERM make of the run: cancelled and undone, or suspended, for recover to go on with.",
+    )(command)
+
+
 def policy_options(command: F) -> F:
     """Add what says what a resume does with stale results; the parameters are named as the fields of `RunOptions`."""
     added = (

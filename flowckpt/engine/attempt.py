@@ -16,6 +16,7 @@ from flowckpt.clock import Clock
 from flowckpt.codec.blob import Recorded
 from flowckpt.codec.results import append_result
 from flowckpt.dsl import Step
+from flowckpt.engine.cancel_requests import CancelRequests
 from flowckpt.engine.group_commit import GroupCommit
 from flowckpt.engine.inbox import Inbox
 from flowckpt.engine.listening import Tell
@@ -55,6 +56,7 @@ class Attempt:
         in_flight: the paths of the steps that are running.
         is_stolen: whether the run was taken although its owner may be alive.
         rolls_back: whether the steps are undone when it fails or is cancelled.
+        is_suspended_by_stop: whether a signal leaves the run suspended and due, with nothing undone.
         tell: told what happens, or None where nobody hears it; an event that nobody hears is not made (0.8 µs).
         is_begun: whether it is saved that the attempt has begun: on a resume not before it has something to do.
         executed: how many steps were run.
@@ -67,6 +69,7 @@ class Attempt:
         note_begun: leaves word of a step that begins, where the store can.
         waits: what its steps wait for.
         told_waits: the steps that wait and were told to have been started.
+        cancel_requests: what was left in the store for whoever runs it.
         fan_outs: how many fan-outs are being run: while there are any, others go on beside a step that waits.
     """
 
@@ -84,6 +87,7 @@ class Attempt:
     is_stolen: bool = False
     tell: Tell | None = None
     rolls_back: bool = True
+    is_suspended_by_stop: bool = False
     is_begun: bool = False
     executed: int = 0
     restored: int = 0
@@ -101,6 +105,12 @@ class Attempt:
     waits: Waits = attrs.field(factory=Waits)
     told_waits: set[str] = attrs.field(init=False, factory=set)
     fan_outs: int = attrs.field(init=False, default=0)
+    cancel_requests: CancelRequests = attrs.field(
+        init=False,
+        default=attrs.Factory(
+            lambda it: CancelRequests(it.checkpointer.store, it.workflow_id, it.clock, it.interrupts), takes_self=True
+        ),
+    )
     _inbox: Inbox | None = attrs.field(init=False, default=None)
     _beginning: asyncio.Lock = attrs.field(init=False, factory=asyncio.Lock)
     _group: GroupCommit = attrs.field(init=False, factory=GroupCommit)

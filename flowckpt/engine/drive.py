@@ -22,9 +22,11 @@ from flowckpt.engine.resumption import without_reusable
 from flowckpt.engine.rolling_back import UnfinishedRollback, roll_back
 from flowckpt.engine.scope import new_scope
 from flowckpt.engine.waits import Suspended
-from flowckpt.errors import FencedError, RunUndoneError, StepFailedError
+from flowckpt.errors import FencedError, RunCancelledError, RunUndoneError, StepFailedError
 from flowckpt.events import WorkflowResumed, WorkflowStarted
+from flowckpt.execution.interrupts import CANCEL, RunInterrupted
 from flowckpt.execution.redaction import refuse_secrets
+from flowckpt.execution.runner import STOPS
 from flowckpt.lazy import LazyModule
 from flowckpt.replay import Crash, Replay
 
@@ -42,8 +44,10 @@ class Drive:
         workflow: the workflow.
         replay: its generator and its record.
         attempt: what its steps share.
-        rolling_back: how the run ends, where an earlier attempt died while it undid its steps.
+        rolling_back: how the run ends, where an earlier attempt died while it undid its steps, or nothing but that is to
+            be done.
         stay_seconds: how long the process stays for waits in all; None for short ones alone.
+        is_cancel: whether it was resumed only to be cancelled.
         result: how the attempt ended, once it has.
     """
 
@@ -52,6 +56,7 @@ class Drive:
     attempt: Attempt
     rolling_back: UnfinishedRollback | None = None
     stay_seconds: float | None = None
+    is_cancel: bool = False
     result: WorkflowResult | None = None
 
     async def run(self, tell: Tell | None = None) -> None:
@@ -82,6 +87,8 @@ class Drive:
             scope = new_scope(attempt, self.replay)
             if self.rolling_back is not None:
                 await scope.look_back()
+                if self.is_cancel:
+                    raise RunCancelledError(attempt.workflow_id)
                 raise RunUndoneError(attempt.workflow_id, status=self.rolling_back.reason.value)
             try:
                 end = await scope.run()
@@ -97,12 +104,21 @@ class Drive:
             output = codec.encode(end.output, self.workflow.output_type, place="the workflow's output")
             refuse_secrets(output, attempt.secrets, "the workflow's output")
         except BaseException as error:
-            ending = attempt.interrupts.cause_of(error)
+            ending = self._ending_of(error)
         ending = await self._end(output, ending, began_ns)
         # A failing workflow is a result, and so is a suspended one. What stops a program (Ctrl-C, a cancel, SystemExit)
         # goes on through us.
         if ending is not None and (not isinstance(ending, Exception | Suspended) or self.result is None):
             raise ending
+
+    def _ending_of(self, error: BaseException) -> BaseException:
+        """Return what ended the run: where it was cancelled by request, that is no signal, and no end of the program."""
+        interrupts = self.attempt.interrupts
+        ending = interrupts.cause_of(error)
+        if isinstance(ending, RunInterrupted) and ending.signal_name == CANCEL:
+            self.attempt.rolls_back = self.attempt.rolls_back and interrupts.cancel_rolls_back
+            return RunCancelledError(self.attempt.workflow_id)
+        return ending
 
     async def _tell_of_beginning(self) -> None:
         attempt, name = self.attempt, self.workflow.name
@@ -126,7 +142,8 @@ class Drive:
         is_refused = isinstance(ending, FencedError) or (not attempt.is_begun and isinstance(ending, REFUSALS))
         failures: tuple[StepFailedError, ...] = ()
         stop: BaseException | None = None
-        if ending is not None and not is_refused and not isinstance(ending, Suspended):
+        is_left = attempt.is_suspended_by_stop and self.rolling_back is None and isinstance(ending, STOPS)
+        if ending is not None and not is_refused and not is_left and not isinstance(ending, Suspended):
             try:
                 failures = await self._roll_back(ending)
             except BaseException as error:
@@ -152,12 +169,15 @@ class Drive:
             tuple(attempt.undone),
             self.rolling_back,
             attempt.secrets,
+            is_left,
         )
         if isinstance(ending, Suspended):
             last = attempt.checkpointer.attempted or attempt.resumed_from
             self.result, told = end.suspend(attempt.waits.all, attempt.number if last is None else last.attempt)
         else:
             self.result, told = await end.end(output, ending)
+            if isinstance(ending, RunCancelledError) and not self.is_cancel:
+                await attempt.cancel_requests.forget()
         if attempt.tell is not None:
             for event in told:
                 await attempt.tell(event)

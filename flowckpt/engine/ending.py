@@ -18,7 +18,7 @@ from flowckpt.engine.redaction import redact_ending
 from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.rolling_back import UnfinishedRollback
 from flowckpt.engine.telling import failed_event, saved_event
-from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, StepFailedError
+from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunCancelledError, StepFailedError
 from flowckpt.events import (
     Event,
     WorkflowCancelled,
@@ -48,6 +48,7 @@ class Ending:
         undone: the paths of those that were undone.
         decided: how the run ends, where an earlier attempt said so.
         secrets: what is not told of its errors.
+        is_suspended: whether what stopped it leaves it suspended and due, for whoever recovers runs.
     """
 
     workflow: Workflow[Any, Any]
@@ -62,6 +63,7 @@ class Ending:
     undone: tuple[str, ...] = ()
     decided: UnfinishedRollback | None = None
     secrets: KnownSecrets = NO_SECRETS
+    is_suspended: bool = False
 
     async def end(self, output: Any, ending: BaseException | None) -> tuple[WorkflowResult, list[Event]]:
         """Save where the run stands, and return its result and what is to be told.
@@ -80,6 +82,8 @@ class Ending:
         if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable:
             told.append(failed_event(checkpointer.workflow_id, checkpointer.attempted, ending))
         reason, error = reason_of(ending, self.secrets)
+        if self.is_suspended:
+            reason = Reason.SUSPENDED
         if self.decided is not None:
             reason, error = self.decided.reason, self.decided.error
         is_saved = False
@@ -146,7 +150,7 @@ class Ending:
         duration = result.duration_ms
         if ending is None:
             return WorkflowCompleted(run, result.output, *steps, duration)
-        if result.status is Status.CANCELLED:
+        if result.status in (Status.CANCELLED, Status.SUSPENDED):
             cause = ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
             return WorkflowCancelled(run, cause, *steps, duration, result.is_saved)
         error = error or StepError("", "")
@@ -162,6 +166,6 @@ def reason_of(ending: BaseException | None, secrets: KnownSecrets = NO_SECRETS) 
     """
     if ending is None:
         return Reason.COMPLETED, None
-    if isinstance(ending, STOPS):
+    if isinstance(ending, (*STOPS, RunCancelledError)):
         return Reason.CANCELLED, None
     return Reason.FAILED, recorded_error(ending, path=failed_step(ending), secrets=secrets)

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.dsl import Workflow
 from flowckpt.engine.answers import AnswersRuns
+from flowckpt.engine.cancels import CancelsRuns
+from flowckpt.engine.given import check_workflow, checked_id
 from flowckpt.engine.options import RunOptions, Saving
 from flowckpt.engine.own_loop import in_own_loop
 from flowckpt.engine.result import WorkflowResult
-from flowckpt.errors import (
-    CheckpointNotFoundError,
-    InputError,
-    WorkflowDefinitionError,
-)
+from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.ids import IdFactory, new_run_id
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.base import CheckpointStore
@@ -57,7 +55,7 @@ else:  # needed once a run starts; see flowckpt.lazy
     verifying = LazyModule("flowckpt.engine.verifying")
 
 
-class WorkflowEngine(AnswersRuns):
+class WorkflowEngine(AnswersRuns, CancelsRuns):
     """Runs workflows and resumes them. It works under asyncio.
 
     Args:
@@ -182,8 +180,8 @@ class WorkflowEngine(AnswersRuns):
             WorkflowChangedError: it is another workflow.
             StepNotFoundError: the step of `from_step` is not in the record.
         """
-        _check_workflow(workflow)
-        run, options = _checked_id(workflow_id), options or RunOptions()
+        check_workflow(workflow)
+        run, options = checked_id(workflow_id), options or RunOptions()
         latest = await self.store.load_latest(run)
         if latest is None:
             raise CheckpointNotFoundError(run)
@@ -225,7 +223,7 @@ class WorkflowEngine(AnswersRuns):
             RunLockedError: another process owns the run.
             StaleCheckpointError: the evidence of a result up to the checkpoint does not hold now; nothing was changed.
         """
-        run = _checked_id(workflow_id)
+        run = checked_id(workflow_id)
         checks = rechecking.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
         return await rollback.roll_back(self.store, self._clock, run, checkpoint_id, checks)
 
@@ -264,7 +262,7 @@ class WorkflowEngine(AnswersRuns):
             EncodingError: an input or an output cannot be recorded.
             StaleCheckpointError: the evidence of a result that would be taken over does not hold now.
         """
-        source, new = _checked_id(workflow_id), self._new_id() if new_id is None else _checked_id(new_id)
+        source, new = checked_id(workflow_id), self._new_id() if new_id is None else checked_id(new_id)
         plan = fork.ForkPlan(new_id=new, from_step=from_step, edits=edits.as_given(outputs or {}), inputs=inputs or {})
         checks = rechecking.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
         return await fork.fork_run(self.store, self._clock, source, plan, checks)
@@ -327,26 +325,21 @@ class WorkflowEngine(AnswersRuns):
             options: tags and the like.
             inputs: the workflow's inputs, by name.
         """
-        _check_workflow(workflow)
+        check_workflow(workflow)
         if options is not None:
             self._saving.trigger_of(options.asked_saving)  # a number out of range is told before anything is taken
         bound = binding.bind_inputs(workflow, inputs)
-        run = self._new_id() if workflow_id is None else _checked_id(workflow_id)
-        return session.Session(
-            self.store,
-            self._clock,
-            self._random,
-            workflow,
-            run,
-            options or RunOptions(),
-            bound=bound,
-            inputs=inputs,
-            verifier=self._verifier,
-            saving=self._saving,
-        )
+        run = self._new_id() if workflow_id is None else checked_id(workflow_id)
+        return self._session(workflow, run, options, inputs, bound=bound)
 
     def prepare_resume(
-        self, workflow: Any, workflow_id: str, options: RunOptions | None, inputs: dict[str, Any]
+        self,
+        workflow: Any,
+        workflow_id: str,
+        options: RunOptions | None,
+        inputs: dict[str, Any],
+        *,
+        is_cancel: bool = False,
     ) -> Session:
         """Name a resume without beginning it, for whoever drives it by `drive_sync`; see `resume`.
 
@@ -355,20 +348,16 @@ class WorkflowEngine(AnswersRuns):
             workflow_id: the run.
             options: whether to steal it, and the like.
             inputs: none, or inputs that must match the recorded ones.
+            is_cancel: do nothing but undo, and end the run as cancelled.
         """
-        _check_workflow(workflow)
-        return session.Session(
-            self.store,
-            self._clock,
-            self._random,
-            workflow,
-            _checked_id(workflow_id),
-            options or RunOptions(),
-            bound=None,
-            inputs=inputs,
-            verifier=self._verifier,
-            saving=self._saving,
-        )
+        check_workflow(workflow)
+        return self._session(workflow, checked_id(workflow_id), options, inputs, is_cancel=is_cancel)
+
+    def _session(
+        self, workflow: Any, run: str, options: RunOptions | None, inputs: dict[str, Any], **how: Any
+    ) -> Session:
+        parts = self.store, self._clock, self._random, workflow, run, options or RunOptions()
+        return session.Session(*parts, inputs=inputs, verifier=self._verifier, saving=self._saving, **how)
 
     async def _observed(self, taken: Session) -> AsyncGenerator[Event, None]:
         async with aclosing(taken.events()) as events:
@@ -386,21 +375,3 @@ def run_sync(
 ) -> WorkflowResult:
     """Start a run with the default engine (file store in `.flowckpt`); see `WorkflowEngine.run_sync`."""
     return WorkflowEngine().run_sync(workflow, workflow_id=workflow_id, options=options, **inputs)
-
-
-def _checked_id(workflow_id: object) -> str:
-    if not isinstance(workflow_id, str) or not workflow_id.strip():
-        raise InputError(
-            f"a run's id must be text and not blank, got {workflow_id!r:.80} ({type(workflow_id).__name__})",
-            parameter="workflow_id",
-            remedy="Give a text, or none to get a new one.",
-        )
-    return workflow_id
-
-
-def _check_workflow(workflow: object) -> None:
-    if not isinstance(workflow, Workflow):
-        raise WorkflowDefinitionError(
-            f"{workflow!r:.120} is no workflow",
-            remedy="Decorate the generator function with @workflow and pass it uncalled.",
-        )

@@ -64,6 +64,17 @@ def _stay(value: object) -> float | None:
     )
 
 
+class OnStop(StrEnum):
+    """What a signal makes of a run."""
+
+    CANCEL = "cancel"
+    SUSPEND = "suspend"
+
+
+def _on_stop(value: object) -> OnStop:
+    return _choice(OnStop, "on_stop", value) or OnStop.CANCEL
+
+
 @attrs.frozen(kw_only=True)
 class RunOptions:
     """Options of starting or resuming a run.
@@ -87,6 +98,9 @@ class RunOptions:
         rolls_back: whether a run that fails or is cancelled undoes what its steps did, where they say how.
         stay: for how many seconds in all the process stays when everything waits; not given, it stays for what ends by
             itself within a minute, and the run is suspended otherwise.
+        if_attempt: resume only if this is the run's newest attempt: nobody else has gone on with it meanwhile.
+        on_stop: what a signal makes of the run: `cancel` ends it as cancelled, and undoes; `suspend` saves it as suspended
+            and due at once, with nothing undone, so that `flowckpt recover` goes on with it.
     """
 
     tags: Mapping[str, str] = attrs.field(factory=dict)
@@ -103,6 +117,8 @@ class RunOptions:
     allow_network: Sequence[str] = ()
     rolls_back: bool = True
     stay: float | None = attrs.field(default=None, converter=_stay)
+    if_attempt: int | None = None
+    on_stop: OnStop = attrs.field(default=OnStop.CANCEL, converter=_on_stop)
 
     @property
     def policy(self) -> ResumePolicy:

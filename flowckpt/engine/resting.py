@@ -84,6 +84,7 @@ class _Staying:
                 due = self._seconds_to(waits)
                 nap = min(look, seconds - stayed, math.inf if due is None else max(due, 0.001))
                 await waited(clock.sleep(nap), attempt.interrupts)
+                await attempt.cancel_requests.look()
                 attempt.interrupts.raise_noted(asyncio.current_task())
                 look = min(look * 2, _LAST_LOOK) if has_people else look
         finally:

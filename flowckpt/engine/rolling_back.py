@@ -14,12 +14,13 @@ from typing import Any
 
 import attrs
 
-from flowckpt.checkpoint import Reason, StepError, StepResult
+from flowckpt.checkpoint import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.checkpoint.result import result_of
 from flowckpt.codec.results import append_result, decode_error, encode_error
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.failures import recorded_error, step_failure
-from flowckpt.errors import StepFailedError
+from flowckpt.engine.rollback import refuse_task
+from flowckpt.errors import CancelRefusedError, StepFailedError
 from flowckpt.events import RollbackCompleted, RollbackStarted
 from flowckpt.execution.runner import restored_value
 from flowckpt.plan.undoing import ROLLBACK, left_to_undo, undo_path
@@ -59,6 +60,23 @@ def unfinished_rollback(metadata: Mapping[str, Any]) -> UnfinishedRollback | Non
     return UnfinishedRollback(Reason(found["reason"]), None if error is None else decode_error(error))
 
 
+def cancelling(workflow_id: str, latest: CheckpointData) -> UnfinishedRollback:
+    """Return how a run ends that is resumed only to be cancelled.
+
+    Args:
+        workflow_id: the run.
+        latest: its newest checkpoint.
+
+    Raises:
+        CancelRefusedError: it has completed.
+        InputError: it is a task of a checkpoint manager.
+    """
+    refuse_task(workflow_id, latest)
+    if latest.status is Status.COMPLETED:
+        raise CancelRefusedError(workflow_id)
+    return UnfinishedRollback(Reason.CANCELLED, None)
+
+
 async def roll_back(attempt: Attempt, end: UnfinishedRollback) -> tuple[StepFailedError, ...]:
     """Undo what is to be undone, and return what could not be.
 
@@ -74,13 +92,13 @@ async def roll_back(attempt: Attempt, end: UnfinishedRollback) -> tuple[StepFail
     checkpointer = attempt.checkpointer
     todo = left_to_undo(checkpointer.history.results, attempt.undoable)
     if not todo:
-        checkpointer.metadata = _without_key(checkpointer.metadata)
+        checkpointer.metadata = without_key(checkpointer.metadata)
         return ()
     if KEY not in checkpointer.metadata:
         checkpointer.metadata = end.written_to(checkpointer.metadata)
         await attempt.tell_saved(await attempt.save(Reason.ROLLBACK))
     failures = [failure for result in todo if (failure := await _undo(attempt, result)) is not None]
-    checkpointer.metadata = _without_key(checkpointer.metadata)
+    checkpointer.metadata = without_key(checkpointer.metadata)
     return tuple(failures)
 
 
@@ -128,5 +146,10 @@ async def _undo(attempt: Attempt, result: StepResult) -> StepFailedError | None:
     return None if failure is None else step_failure(undo_path(path), failure)
 
 
-def _without_key(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+def without_key(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return metadata that say nothing of undoing.
+
+    Args:
+        metadata: the metadata of a run.
+    """
     return {name: value for name, value in metadata.items() if name != KEY} if KEY in metadata else metadata

@@ -73,6 +73,8 @@ class Scope:
                         await attempt.settling().refuse_doubt(command.step, command.path)
                     self._command = command
                     return False
+                if attempt.cancel_requests.is_look_due:
+                    await attempt.cancel_requests.look()
                 attempt.interrupts.raise_noted(task)  # here what has ended is safe, and nothing has begun
                 if task is not None and task.cancelling():
                     await asyncio.sleep(0)  # a cancel that waited for the end of the last step comes in here

@@ -21,15 +21,22 @@ from flowckpt.engine.binding import BoundInputs, refuse_in_labels
 from flowckpt.engine.drive import Drive
 from flowckpt.engine.failures import NO_SECRETS, stale_step
 from flowckpt.engine.listening import Tell, told_by
-from flowckpt.engine.options import RunOptions, Saving
+from flowckpt.engine.live_runs import known_as_live
+from flowckpt.engine.options import OnStop, RunOptions, Saving
 from flowckpt.engine.redaction import redact_error, redacted_event
 from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.resumption import Resumption, read_resumption, read_unfinished
-from flowckpt.engine.rolling_back import KEY, unfinished_rollback
+from flowckpt.engine.rolling_back import cancelling, unfinished_rollback, without_key
 from flowckpt.engine.target import describe_target
 from flowckpt.engine.verifying import Verifying, verifying_of
 from flowckpt.engine.waits import Waits
-from flowckpt.errors import CheckpointNotFoundError, FlowckptError, RunExistsError, SecretMissingError
+from flowckpt.errors import (
+    CheckpointNotFoundError,
+    FlowckptError,
+    RunExistsError,
+    RunMovedOnError,
+    SecretMissingError,
+)
 from flowckpt.events import Event, WorkflowCompleted, WorkflowResumed
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.fingerprint import fingerprint, step_fingerprint
@@ -64,6 +71,7 @@ class Session:
         options: what was said about the run beside its inputs.
         bound: the inputs of a start; None for a resume.
         inputs: the inputs as they were given, for a resume perhaps none.
+        is_cancel: whether a resume does nothing but undo, and end the run as cancelled.
         verifier: checks what the steps claim, or None for one that looks where the run was started.
         saving: how the run is saved besides its explicit checkpoints.
 
@@ -80,10 +88,11 @@ class Session:
         workflow_id: str,
         options: RunOptions,
         *,
-        bound: BoundInputs | None,
+        bound: BoundInputs | None = None,
         inputs: Mapping[str, Any],
         verifier: EvidenceVerifier | None,
         saving: Saving,
+        is_cancel: bool = False,
     ) -> None:
         self.interrupts = Interrupts()
         self._store = store
@@ -96,6 +105,7 @@ class Session:
         self._inputs = inputs
         self._verifier = verifier
         self._saving = saving
+        self._is_cancel = is_cancel
         self._secrets = NO_SECRETS
         if bound is not None:
             refuse_in_labels(bound, workflow_id, options.tags)
@@ -136,7 +146,8 @@ class Session:
         try:
             for notice in lease.notices:
                 _log.warning("run %s: %s", workflow_id, notice)
-            yield self._started(lease, self._bound) if self._bound is not None else await self._resumed(lease)
+            with known_as_live(store, workflow_id, self.interrupts):
+                yield self._started(lease, self._bound) if self._bound is not None else await self._resumed(lease)
         except FlowckptError as error:
             redact_error(error, self._secrets)
             raise
@@ -171,11 +182,18 @@ class Session:
         latest = lease.latest
         if latest is None:
             raise CheckpointNotFoundError(self._workflow_id)
+        if self._options.if_attempt not in (None, latest.attempt):
+            raise RunMovedOnError(self._workflow_id, expected=self._options.if_attempt or 0, attempt=latest.attempt)
         verifying = verifying_of(latest, self._verifier, self._options)
-        if (unfinished := unfinished_rollback(latest.metadata)) is not None:
+        unfinished = unfinished_rollback(latest.metadata)
+        if self._is_cancel:
+            unfinished = cancelling(self._workflow_id, latest)
+        if unfinished is not None:
             resumption = read_unfinished(self._workflow, self._workflow_id, latest, self._inputs)
-            drive = self._going_on(lease, latest, resumption, verifying, dict(latest.metadata))
-            drive.rolling_back = unfinished
+            # A cancel says anew how the run ends, before it undoes anything.
+            metadata = dict(without_key(latest.metadata) if self._is_cancel else latest.metadata)
+            drive = self._going_on(lease, latest, resumption, verifying, metadata, is_undoing=True)
+            drive.rolling_back, drive.is_cancel = unfinished, self._is_cancel
             return drive
         resumption = await read_resumption(
             self._workflow,
@@ -209,6 +227,8 @@ class Session:
         resumption: Resumption,
         verifying: Verifying,
         metadata: dict[str, Any],
+        *,
+        is_undoing: bool = False,
     ) -> Drive:
         if resumption.bound.missing:
             raise SecretMissingError(resumption.bound.missing, workflow_id=self._workflow_id)
@@ -221,9 +241,12 @@ class Session:
             resumption.judge,
             drops_what_changed=resumption.judge.policy.is_forced,
             spare=resumption.spare,
+            is_undoing=is_undoing,
         )
         attempt = drive.attempt
         attempt.resumed_from = latest
+        if latest.status is Status.CANCELLED:
+            attempt.cancel_requests.after = latest.saved_at
         attempt.waits = Waits.of(latest.metadata)
         is_prefix = resumption.judge.policy.reuse is ReuseMode.PREFIX
         attempt.waits.let_go((result for result, _ in resumption.cut.values()), takes_behind=is_prefix)
@@ -243,6 +266,7 @@ class Session:
         *,
         drops_what_changed: bool = False,
         spare: Mapping[str, StepResult] | None = None,
+        is_undoing: bool = False,
     ) -> Drive:
         workflow = self._workflow
         self._secrets = judge.secrets
@@ -269,13 +293,14 @@ class Session:
         step_fingerprint(workflow.function)  # reads the source of its module now, before anybody edits it
         generator = workflow(**bound.values(workflow))
         recorded = history.results
-        if KEY in metadata:  # steps are being undone: what says so is no result of the generator's
+        if is_undoing:  # steps are being undone: what says so is no result of the generator's
             recorded = [each for each in recorded if each.step_type != ROLLBACK]
         replay = Replay(generator, recorded, workflow.name, drops_what_changed=drops_what_changed, spare=spare)
         attempt = Attempt(
             checkpointer, self._clock, self._random, self.interrupts, verifying, replay.aside, judge=judge
         )
         attempt.rolls_back = self._options.rolls_back
+        attempt.is_suspended_by_stop = self._options.on_stop is OnStop.SUSPEND
         return Drive(workflow, replay, attempt, stay_seconds=self._options.stay)
 
 

@@ -15,6 +15,11 @@ from types import CodeType, FrameType
 from typing import Any, Self
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FIRST = getattr(signal, "SIGRTMIN", 0)
+CANCEL_SIGNALS: Mapping[bool, int] = {True: _FIRST + 7, False: _FIRST + 8} if _FIRST else {}
+"""What `flowckpt cancel` sends to the owner of a run: where what was done is to be undone, and where it is not."""
+CANCEL = "cancel"
+"""Noted in the place of a signal's name, where a run is cancelled by request."""
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -41,11 +46,13 @@ class Interrupts:
         self.noted: str = ""
         """The name of the signal that came, or an empty string."""
         self._is_user_code = False
-        self._former: dict[signal.Signals, Any] = {}
+        self._former: dict[int, Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self.result: Any = None
         """How the run ended, once it has; for a signal that comes too late to stop it."""
+        self.cancel_rolls_back = True
+        """Where a cancel was requested: whether what was done is to be undone."""
         self.waits = 0
         """For how many things the engine waits in the loop that a cancel may end."""
 
@@ -56,6 +63,10 @@ class Interrupts:
                 if former in (signal.default_int_handler, signal.SIG_DFL):
                     self._former[number] = former
                     signal.signal(number, self._handle)
+            for asking in CANCEL_SIGNALS.values():
+                if signal.getsignal(asking) in (_too_late, signal.SIG_DFL):
+                    self._former[asking] = _too_late  # one that comes when the run has ended must not end the program
+                    signal.signal(asking, self._handle)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -79,7 +90,7 @@ class Interrupts:
 
     def _raise_unheard(self, error: BaseException | None) -> None:
         """Raise a signal that came when no step was left to stop: the program must hear of it all the same."""
-        if self.noted and error is None:
+        if self.noted and self.noted != CANCEL and error is None:
             stop = RunInterrupted(self.noted)
             stop.result = self.result
             raise stop
@@ -109,8 +120,24 @@ class Interrupts:
             return RunInterrupted("SIGINT").with_traceback(error.__traceback__)
         return error
 
+    def request_cancel(self, *, rolls_back: bool) -> None:
+        """Stop the run from within its own process, at the next step or in what is waited for.
+
+        Args:
+            rolls_back: whether what its steps did is to be undone.
+        """
+        if not self.noted:
+            self.noted, self.cancel_rolls_back = CANCEL, rolls_back
+            if self._loop is not None and self._task is not None:
+                self._loop.call_soon_threadsafe(self._cancel_wait)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
+        if number in CANCEL_SIGNALS.values():
+            if self.noted:  # it is stopping already, and asking again is no reason to stop at once
+                return
+            name, self.cancel_rolls_back = CANCEL, number == CANCEL_SIGNALS[True]
+        else:
+            name = signal.Signals(number).name
         if self.noted:  # the second one: no more patience
             raise RunInterrupted(name)
         self.noted = name
@@ -124,6 +151,10 @@ class Interrupts:
         """Cancel what the engine waits for; where the wait has ended meanwhile, a save may have begun: leave it."""
         if self.waits and self._task is not None:
             self._task.cancel()
+
+
+def _too_late(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the run that was to be cancelled has ended."""
 
 
 def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -21,6 +21,7 @@ from flowckpt.stores.base import (
     SharesValues,
     TellsFigures,
 )
+from flowckpt.stores.by_status import ListsRunsByStatus, runs_of_status
 from flowckpt.stores.picking import FiltersCheckpoints, filters_checkpoints
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ __all__ = [
     "Lease",
     "ListsAttempts",
     "ListsRuns",
+    "ListsRunsByStatus",
     "MemoryCheckpointStore",
     "NotesBeginnings",
     "ObjectCheckpointStore",
@@ -65,6 +67,7 @@ __all__ = [
     "TellsFigures",
     "filters_checkpoints",
     "open_store",
+    "runs_of_status",
     "store_figures",
 ]
 

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
-from flowckpt.checkpoint import Reason, StepError, StepResult
+from flowckpt.checkpoint import Reason, Status, StepError, StepResult
 from flowckpt.checkpoint.data import SCHEMA_VERSION
 from flowckpt.checkpoint.selection import Selection
 from flowckpt.codec.blob import Blob
@@ -27,6 +27,7 @@ from flowckpt.stores.base import (
     OwnsRuns,
     SharesValues,
 )
+from flowckpt.stores.by_status import runs_of_status
 from flowckpt.stores.picking import FiltersCheckpoints, filters_checkpoints
 from flowckpt.testing.figures_contract import FiguresContract
 from flowckpt.testing.signals_contract import SignalsContract
@@ -292,6 +293,33 @@ class AbilityContract(FiguresContract, SignalsContract):
         assert list(await listing.attempts(RUN)) == [3, 1_000_000]
         await store.clear(RUN)
         assert list(await listing.attempts(RUN)) == []
+
+    async def test_runs_are_found_by_how_they_stand(self, store: CheckpointStore) -> None:
+        owning = self.able(store, OwnsRuns)
+        for name, reason in (
+            ("done", Reason.COMPLETED),
+            ("failed", Reason.FAILED),
+            ("waits", Reason.SUSPENDED),
+            ("died", Reason.STEP),
+            ("live", Reason.STEP),
+        ):
+            await owning.acquire(name)
+            await store.save(name, checkpoint(1, results(1), reason=reason))
+            if name != "live":
+                await owning.release(name)
+
+        async def found(*statuses: Status) -> set[str]:
+            return {info.workflow_id for info in await runs_of_status(store, statuses)}
+
+        assert await found(Status.CRASHED) == {"died"}
+        assert await found(Status.RUNNING) == {"live"}
+        assert await found(Status.CRASHED, Status.SUSPENDED, Status.FAILED) == {"died", "waits", "failed"}
+        assert await found(*Status) == {"done", "failed", "waits", "died", "live"}
+        assert await found() == set()
+        await owning.acquire("waits")
+        await store.save("waits", checkpoint(2, results(1), reason=Reason.COMPLETED, attempt=2))
+        await owning.release("waits")
+        assert await found(Status.SUSPENDED) == set()
 
     async def test_what_was_begun_since_the_last_checkpoint_is_known_after_the_process_has_died(
         self, store: CheckpointStore

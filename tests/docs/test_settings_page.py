@@ -5,6 +5,7 @@ import importlib
 from pages import DOCS, prose
 
 from flowckpt.cli.group import COMMANDS
+from flowckpt.cli.options import SettingOption
 from flowckpt.settings.kinds import Choice, Count
 from flowckpt.settings.table import SETTINGS, Part, Setting
 
@@ -14,12 +15,12 @@ MANY = 10
 
 
 def commands_with(option: str) -> str:
-    """Say which commands have an option."""
+    """Say which commands have the option of a setting; one that is called so too and is no setting's is none of them."""
     found = {
         name
         for name in COMMANDS
         for parameter in importlib.import_module(f"flowckpt.cli.commands.{name}").command.params
-        if option in parameter.opts
+        if option in parameter.opts and (isinstance(parameter, SettingOption) or parameter.is_flag)
     }
     others = [name for name in COMMANDS if name not in found]
     named = [name for name in COMMANDS if name in found] if len(found) < MANY else others

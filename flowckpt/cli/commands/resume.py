@@ -15,6 +15,7 @@ from flowckpt.cli.options import (
     events_option,
     input_option,
     json_option,
+    on_stop_option,
     policy_options,
     rollback_option,
     setting_option,
@@ -56,6 +57,13 @@ Examples:
 @setting_option("on_save_error")
 @input_option
 @target_option
+@on_stop_option
+@click.option(
+    "--if-attempt",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only if N is its newest attempt: nobody else has gone on with it. Else the exit code is 75.",
+)
 @click.option("--steal", is_flag=True, help="Take the run over although its owner's process still holds it.")
 @click.option(
     "--stay",

@@ -16,6 +16,7 @@ from flowckpt.cli.options import (
     input_option,
     json_option,
     network_option,
+    on_stop_option,
     rollback_option,
     setting_option,
     store_option,
@@ -27,6 +28,7 @@ from flowckpt.cli.settings import choose_store, retention_set_here
 from flowckpt.cli.stored_runs import opened
 from flowckpt.cli.targets import typed_target
 from flowckpt.engine import RunOptions, WorkflowEngine
+from flowckpt.engine.options import OnStop
 from flowckpt.ids import new_run_id
 
 _EXAMPLE = """\b
@@ -54,6 +56,7 @@ Examples:
     help="How long to stay when everything waits, in all; inf for ever. By default for what ends within a minute.",
 )
 @rollback_option
+@on_stop_option
 @json_option
 @events_option
 @store_option
@@ -70,6 +73,7 @@ def command(
     allow_network: tuple[str, ...],
     stay: float | None,
     rolls_back: bool,
+    on_stop: str,
     as_json: bool,
     as_events: bool,
     store: str | None,
@@ -104,6 +108,7 @@ def command(
         allow_network=allow_network,
         stay=stay,
         rolls_back=rolls_back,
+        on_stop=OnStop(on_stop),
     )
     engine = WorkflowEngine(checkpoints, on_save_error=on_save_error or "fail", retention=retention_set_here())
     session = engine.prepare(workflow, run, options, values)

@@ -187,7 +187,7 @@ def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
 
 def _signal_line(signal: Signal) -> str:
     said = f"{signal.name} by {signal.by}" if signal.by else signal.name
-    what = "signal" if signal.kind is WaitKind.SIGNAL else "answer"
+    what = {WaitKind.SIGNAL: "signal", WaitKind.CANCEL: "request to"}.get(signal.kind, "answer")
     data = "" if signal.data is None else f": {short_value(signal.data, 60)}"
     return f"{what} not taken yet: {escaped(said)} at {moment_text(signal.sent_at)}{data}"
 

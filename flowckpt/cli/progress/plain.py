@@ -63,7 +63,9 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "WorkflowSuspended": lambda e: f"run {e.workflow_id}: suspended: {'; '.join(map(str, e.waits[:_MOST_WAITS]))}",
     "WorkflowCompleted": lambda e: f"run {e.workflow_id}: completed in {duration_text(e.duration_ms)}",
     "WorkflowFailed": lambda e: f"run {e.workflow_id}: failed with {e.error_type}: {e.error_message}",
-    "WorkflowCancelled": lambda e: f"run {e.workflow_id}: stopped by {e.cause}",
+    "WorkflowCancelled": lambda e: (
+        f"run {e.workflow_id}: " + (e.cause if e.cause == "cancelled" else f"stopped by {e.cause}")
+    ),
 }
 
 

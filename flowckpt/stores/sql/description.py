@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Collection
 from datetime import datetime
 
 from flowckpt.checkpoint import Status
@@ -29,14 +30,19 @@ LEFT JOIN attempts a ON a.writer = r.writer
 _PAGE = "ORDER BY r.started_at DESC, r.workflow_id DESC LIMIT ?"
 
 
-def run_infos(session: Session, key: str | None = None) -> list[RunInfo]:
+def run_infos(session: Session, key: str | None = None, *, statuses: Collection[Status] | None = None) -> list[RunInfo]:
     """Return the runs as a list shows them, the one started last first.
 
     Args:
         session: the transaction.
         key: one run's id as the column holds it; None for all.
+        statuses: of all, only those that stand so; found by the index.
     """
-    if key is None:
+    if statuses is not None:
+        stored = sorted({Status.RUNNING if each is Status.CRASHED else each for each in statuses})
+        marks = ", ".join("?" * len(stored)) or "NULL"
+        found = session.execute(f"{_LIST}WHERE r.status IN ({marks}) ORDER BY r.started_at DESC", tuple(stored))
+    elif key is None:
         found = session.execute(f"{_LIST}ORDER BY r.started_at DESC")
     else:
         found = session.execute(f"{_LIST}WHERE r.workflow_id = ?", (key,))
@@ -44,11 +50,14 @@ def run_infos(session: Session, key: str | None = None) -> list[RunInfo]:
     infos = []
     for row in found:
         try:
-            infos.append(_info(row, now))
+            info = _info(row, now)
         except CheckpointCorruptedError as error:
             if key is not None:
                 raise
             _log.warning("a run is left out of the list: %s ('flowckpt check' says more)", error)
+            continue
+        if statuses is None or info.status in statuses:
+            infos.append(info)
     return infos
 
 

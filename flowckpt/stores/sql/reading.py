@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
-from flowckpt.checkpoint import CheckpointData
+from flowckpt.checkpoint import CheckpointData, Status
 from flowckpt.checkpoint.figures import StoreFigures
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 from flowckpt.checkpoint.selection import EVERY, Selection
@@ -165,6 +165,10 @@ class ReadableRuns:
     def list_runs(self) -> list[RunInfo]:
         """Return the runs, the one started last first."""
         return self.database.read("", "list", run_infos)
+
+    def list_runs_of(self, statuses: Collection[Status]) -> list[RunInfo]:
+        """Return the runs that stand so, the one started last first, by the index over statuses."""
+        return self.database.read("", "list", lambda session: run_infos(session, statuses=statuses))
 
     def describe(self, workflow_id: str) -> RunInfo | None:
         """Return one run as the list shows it; None where there is none."""

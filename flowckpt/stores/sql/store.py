@@ -9,7 +9,7 @@ from flowckpt.blocking import may_block, run_blocking
 from flowckpt.checkpoint.selection import Selection
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData, Reason
+    from flowckpt.checkpoint import CheckpointData, Reason, Status
     from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.checkpoint.signal import Signal
@@ -83,6 +83,10 @@ class SqlCheckpointStore:
     async def list_runs(self) -> Sequence[RunInfo]:
         """Return the runs, from one table; see `ListsRuns`."""
         return await run_blocking(self.runs.list_runs)
+
+    async def list_runs_of(self, statuses: Collection[Status]) -> Sequence[RunInfo]:
+        """Return the runs that stand so, by an index; see `ListsRunsByStatus`."""
+        return await run_blocking(lambda: self.runs.list_runs_of(statuses))
 
     async def describe_run(self, workflow_id: str) -> RunInfo | None:
         """Return one run as the list shows it; see `ListsRuns`."""

@@ -1,0 +1,91 @@
+"""`flowckpt cancel`."""
+
+from __future__ import annotations
+
+import attrs
+import click
+
+from flowckpt.cli.options import RunName, input_option, json_option, store_option, target_option, without_repeats
+from flowckpt.cli.output import keep_for_document, say, write
+from flowckpt.cli.recorded_run import recorded_run
+from flowckpt.cli.resume_hint import show_resume_hint
+from flowckpt.cli.settings import choose_store
+from flowckpt.cli.stored_runs import opened_store, waited
+from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.clock import SystemClock
+from flowckpt.engine import WorkflowEngine
+from flowckpt.engine.cancelling import PATIENCE_SECONDS, Cancelled, cancel_run
+from flowckpt.engine.session import Session
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt cancel nightly
+  flowckpt cancel nightly --no-rollback --wait 5 --json"""
+
+
+class _ProgramNeededError(Exception):
+    """Nobody runs it, so its program must say what is to be undone."""
+
+
+@click.command("cancel", epilog=_EXAMPLE)
+@click.argument("run", type=RunName())
+@click.option("--no-rollback", is_flag=True, help="Leave what its steps did as it is. Needs no program.")
+@click.option(
+    "--wait",
+    "patience",
+    type=click.FloatRange(0, 86_400),
+    default=PATIENCE_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for a live run to stop.",
+)
+@input_option
+@target_option
+@json_option
+@store_option
+def command(
+    run: str,
+    no_rollback: bool,
+    patience: float,
+    inputs: tuple[tuple[str, str], ...],
+    target: str | None,
+    as_json: bool,
+    store: str | None,
+) -> None:
+    """Stop a run for good. What its steps did is undone, newest first, where they say how (.rollback).
+
+    A live run on this machine is asked to stop and is waited for. One that nobody runs is taken: its program is loaded,
+    nothing of it is run but what undoes. The run is cancelled then, and recover leaves it alone; resume still goes on
+    with it. A run that has completed is refused.
+    """
+    if as_json:
+        keep_for_document()
+    texts = without_repeats(inputs, "-i")
+    checkpoints, choice = opened_store(store), choose_store(store)
+
+    def undoing() -> Session:
+        raise _ProgramNeededError
+
+    undo = None if no_rollback else undoing
+    try:
+        done = waited(cancel_run(checkpoints, SystemClock(), run, undo=undo, patience_seconds=patience))
+    except _ProgramNeededError:
+        recorded = recorded_run(choice, run, target=target, inputs=texts, asks_for_secrets=True)
+        session = WorkflowEngine(checkpoints).prepare_resume(
+            recorded.workflow, run, None, recorded.inputs, is_cancel=True
+        )
+        done = waited(cancel_run(checkpoints, SystemClock(), run, undo=lambda: session, patience_seconds=patience))
+    if as_json:
+        write(f"{json_text(attrs.asdict(done), indent=2)}\n")
+    else:
+        write("".join(f"{line}\n" for line in _lines(done)))
+        show_resume_hint(run, choice)
+    for path in done.not_undone:
+        say(f"flowckpt: step {escaped(path)} could not be undone; 'flowckpt show {escaped(run)}' says why")
+
+
+def _lines(done: Cancelled) -> list[str]:
+    lines = [f"cancelled: {escaped(done.workflow_id)} (it was {done.was})"]
+    if done.undone:
+        lines.append(f"undone: {', '.join(map(escaped, done.undone))}")
+    return lines

@@ -1,0 +1,174 @@
+"""`flowckpt recover`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections import Counter
+from typing import Any
+
+import attrs
+import click
+
+from flowckpt.cli.exit_codes import ExitCode, code_of_signal
+from flowckpt.cli.options import json_option, store_option
+from flowckpt.cli.output import keep_for_document, say, write
+from flowckpt.cli.recovering.child import Child
+from flowckpt.cli.recovering.recoverer import Recoverer
+from flowckpt.cli.settings import StoreChoice, choose_store
+from flowckpt.cli.stored_runs import opened_store
+from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.clock import SystemClock
+from flowckpt.errors import CheckpointStorageError
+from flowckpt.recovery.due import DueRun
+from flowckpt.recovery.outcome import Outcome, Recovered
+from flowckpt.stores.base import CheckpointStore
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt recover
+  flowckpt recover --watch --every 10 --jobs 4
+  flowckpt recover --workflow etl --json"""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@click.command("recover", epilog=_EXAMPLE)
+@click.option("--once", is_flag=True, help="Resume what is due now, then exit. So it is where --watch is not given.")
+@click.option("--watch", is_flag=True, help="Go on looking until a signal comes.")
+@click.option(
+    "--every",
+    type=click.FloatRange(0.05, 86_400),
+    default=15.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --watch: look so often.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Resume at most so many runs at the same time.",
+)
+@click.option("--workflow", "workflows", metavar="W", multiple=True, help="Only runs of this workflow; repeatable.")
+@click.option("--show-output", is_flag=True, help="Pass on what the runs print, behind their ids.")
+@json_option
+@store_option
+def command(
+    once: bool,
+    watch: bool,
+    every: float,
+    jobs: int,
+    workflows: tuple[str, ...],
+    show_output: bool,
+    as_json: bool,
+    store: str | None,
+) -> int:
+    """Resume every run whose process is gone, or whose time to go on has come.
+
+    Each run is resumed in a process of its own, in the directory that it was started in, as flowckpt resume does it.
+    Several recoverers, on several machines, share the work: each run is taken by one of them. What cannot be resumed
+    (edited code, a step in doubt, a program that is not here, a secret that nobody gives) is told and left as it is. The
+    exit code is 0 where every run ended well, or waits again; else 1.
+    """
+    if once and watch:
+        raise click.UsageError("--once and --watch exclude each other")
+    if as_json:
+        keep_for_document()
+    checkpoints, choice = opened_store(store), choose_store(store)
+    if choice.spec.startswith("memory:"):
+        raise click.UsageError("a store in the memory of another process cannot be recovered")
+    found: list[Recovered] = []
+    stopped_by = asyncio.run(
+        _recover(checkpoints, choice, found, every if watch else None, jobs, workflows, shows_output=show_output)
+    )
+    counts = Counter(each.outcome for each in found)
+    if as_json:
+        runs = [attrs.asdict(each) for each in found]
+        write(f"{json_text({'runs': runs, 'counts': dict(sorted(counts.items()))}, indent=2)}\n")
+    else:
+        _show_sum(counts, choice)
+    if stopped_by:
+        return code_of_signal(stopped_by)
+    return ExitCode.WORKFLOW_FAILED if any(each.outcome.is_trouble for each in found) else ExitCode.DONE
+
+
+async def _recover(
+    store: CheckpointStore,
+    choice: StoreChoice,
+    found: list[Recovered],
+    every: float | None,
+    jobs: int,
+    workflows: tuple[str, ...],
+    *,
+    shows_output: bool,
+) -> str:
+    """Recover; return the name of the signal that stopped it, or an empty text."""
+    stopped_by: list[str] = []
+
+    def new_child(run: DueRun) -> Child:
+        name = escaped(run.workflow_id)
+        return Child(run, choice, on_line=(lambda line: say(f"{name} | {escaped(line)}")) if shows_output else None)
+
+    def ended(recovered: Recovered) -> None:
+        if recovered.outcome is not Outcome.SKIPPED:
+            found.append(recovered)
+            say(_line(recovered))
+
+    recoverer = Recoverer(
+        store,
+        SystemClock(),
+        new_child,
+        jobs=jobs,
+        workflows=workflows,
+        shuffle=random.shuffle,
+        on_start=lambda run: say(f"{_name(run.info)}: {run.why.said}; resuming from attempt {run.info.attempt}"),
+        on_end=ended,
+        on_trouble=_show_trouble,
+    )
+
+    def stop(number: signal.Signals) -> None:
+        if not stopped_by:
+            say(f"flowckpt: {number.name}: the runs are being saved")
+        stopped_by.append(number.name)
+        recoverer.stop()
+
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        if every is None:
+            await recoverer.once()
+        else:
+            await recoverer.watch(every)
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+    return stopped_by[0] if stopped_by else ""
+
+
+def _name(run: Any) -> str:
+    return escaped(f"{run.workflow_id} ({run.workflow_name})")
+
+
+def _line(recovered: Recovered) -> str:
+    said = f": {escaped(recovered.detail)}" if recovered.detail else ""
+    outcome = {Outcome.STOPPED: "stopped, and due again", Outcome.LEFT: "left as it is"}.get(
+        recovered.outcome, recovered.outcome.value
+    )
+    return f"{_name(recovered)}: {outcome}{said}"
+
+
+def _show_sum(counts: Counter[Outcome], choice: StoreChoice) -> None:
+    if not counts:
+        say(f"flowckpt: no run in {choice.shown} is to be resumed")
+        return
+    said = ", ".join(f"{count} {outcome.value}" for outcome, count in sorted(counts.items()))
+    say(f"flowckpt: {said}")
+
+
+def _show_trouble(error: CheckpointStorageError) -> None:
+    say(f"flowckpt: {escaped(error.message)}; looking again")

@@ -1,0 +1,1 @@
+"""`flowckpt recover`: runs resumed in processes of their own."""

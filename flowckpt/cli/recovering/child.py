@@ -1,0 +1,131 @@
+"""One run, resumed in a process of its own: its imports, its directory and its crash are nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from flowckpt.cli.recovering.place import working_directory
+from flowckpt.cli.settings import StoreChoice
+from flowckpt.recovery.due import DueRun
+
+_LINES = 12
+_LONGEST = 500
+_CHUNK = 64 * 1024
+
+
+@attrs.frozen
+class ChildEnd:
+    """How the process ended.
+
+    Attributes:
+        exit_code: its exit code; a negative one is the signal that killed it.
+        last_lines: the last lines that it printed.
+    """
+
+    exit_code: int
+    last_lines: tuple[str, ...]
+
+    @property
+    def detail(self) -> str:
+        """What it said last about itself, or what it said last at all."""
+        said = [line.removeprefix("flowckpt: ") for line in self.last_lines if line.startswith("flowckpt: ")]
+        said = [line for line in said if not line.startswith("warning: ")] or list(self.last_lines[-1:])
+        return said[0] if said else ""
+
+
+class Child:
+    """A process that resumes one run.
+
+    Args:
+        run: the run, as it stood: if it has moved on meanwhile, the process does nothing.
+        store: the store that it is in.
+        on_line: told each line that the process prints, or None.
+        environ: the environment, without what says where the store is.
+    """
+
+    def __init__(
+        self,
+        run: DueRun,
+        store: StoreChoice,
+        *,
+        on_line: Callable[[str], None] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._run = run
+        self._store = store
+        self._on_line = on_line
+        self._environ = dict(os.environ if environ is None else environ)
+        self._process: asyncio.subprocess.Process | None = None
+        self._is_stopped = False
+
+    async def end(self) -> ChildEnd:
+        """Start the process, wait for its end and return it.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        self._process = process = await asyncio.create_subprocess_exec(
+            *self._command(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=working_directory(self._run.info),
+            env=self._environment(),
+            start_new_session=True,  # a Ctrl-C at our terminal is ours to pass on
+        )
+        self._stop_if_asked()
+        assert process.stdout is not None
+        lines = await self._read(process.stdout)
+        return ChildEnd(await process.wait(), lines)
+
+    def stop(self) -> None:
+        """Ask the process to save its run and end; it is left suspended and due."""
+        self._is_stopped = True
+        self._stop_if_asked()
+
+    def _stop_if_asked(self) -> None:
+        if self._is_stopped and self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+
+    def _command(self) -> list[str]:
+        attempt = str(self._run.info.attempt)
+        policy = ["--if-attempt", attempt, "--on-stop", "suspend"]
+        return [sys.executable, "-m", "flowckpt", "resume", *policy, "--", self._run.workflow_id]
+
+    def _environment(self) -> dict[str, str]:
+        """Return its environment: where the store is stands there, because a command line is seen by everybody."""
+        store = self._store
+        told = {"FLOWCKPT_STORE": store.spec, "FLOWCKPT_COMPRESSION": store.compression, "PYTHONUNBUFFERED": "1"}
+        if store.key_file is not None:
+            told["FLOWCKPT_KEY_FILE"] = store.key_file
+        return {**self._environ, **told}
+
+    async def _read(self, pipe: asyncio.StreamReader) -> tuple[str, ...]:
+        last: deque[str] = deque(maxlen=_LINES)
+        rest = b""
+        while chunk := await pipe.read(_CHUNK):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._add(line, last)
+            if len(rest) > _CHUNK:
+                self._add(rest, last)
+                rest = b""
+        if rest:
+            self._add(rest, last)
+        return tuple(last)
+
+    def _add(self, line: bytes, last: deque[str]) -> None:
+        text = line.decode("utf-8", "replace").rstrip("\r")
+        if self._on_line is not None:
+            self._on_line(text)
+        if text.strip():
+            last.append(text[:_LONGEST])

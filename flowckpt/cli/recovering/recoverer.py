@@ -1,0 +1,204 @@
+"""Resumes what is due, so many at a time: once, or again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, MutableSequence
+from typing import TypeAlias
+
+from flowckpt.checkpoint import Status
+from flowckpt.checkpoint.reference import RunInfo
+from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.recovering.child import Child, ChildEnd
+from flowckpt.cli.recovering.place import why_not_here
+from flowckpt.clock import Clock
+from flowckpt.errors import CheckpointStorageError
+from flowckpt.recovery.due import DueRun
+from flowckpt.recovery.looking import due_runs, look_again
+from flowckpt.recovery.outcome import Outcome, Recovered
+from flowckpt.recovery.tries import Tries
+from flowckpt.stores.base import CheckpointStore, ListsRuns
+
+Shuffle: TypeAlias = Callable[[MutableSequence[DueRun]], None]
+
+_STOPS = {ExitCode.SIGINT, ExitCode.SIGTERM, ExitCode.SIGHUP}
+_CRASHES = {ExitCode.STORE_FAILED, ExitCode.INTERNAL, ExitCode.OUTPUT_FAILED, ExitCode.OUTPUT_CLOSED}
+_OUTCOMES_OF_STATUS = {
+    Status.FAILED: Outcome.FAILED,
+    Status.CANCELLED: Outcome.CANCELLED,
+    Status.SUSPENDED: Outcome.SUSPENDED,
+}
+
+
+class Recoverer:
+    """Resumes the runs of a store that are due, each in a process of its own.
+
+    Args:
+        store: where they lie.
+        clock: the time.
+        new_child: makes the process of a run.
+        jobs: how many run at the same time.
+        workflows: only runs of these workflows; of any where it is empty.
+        shuffle: mixes the runs, so that several recoverers seldom begin with the same one.
+        on_start: told of each run before it is resumed.
+        on_end: told what became of each.
+        on_trouble: told that the store could not be read; a watcher goes on looking.
+        tries: knows what is not to be tried again yet.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        clock: Clock,
+        new_child: Callable[[DueRun], Child],
+        *,
+        jobs: int,
+        workflows: Collection[str],
+        shuffle: Shuffle,
+        on_start: Callable[[DueRun], None],
+        on_end: Callable[[Recovered], None],
+        on_trouble: Callable[[CheckpointStorageError], None],
+        tries: Tries | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._new_child = new_child
+        self._jobs = jobs
+        self._workflows = workflows
+        self._shuffle = shuffle
+        self._on_start = on_start
+        self._on_end = on_end
+        self._on_trouble = on_trouble
+        self._tries = tries or Tries()
+        self._children: dict[str, Child] = {}
+        self._tasks: dict[str, asyncio.Task[Recovered]] = {}
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Begin no more, and have the processes save their runs and end."""
+        self._stop.set()
+        for child in self._children.values():
+            child.stop()
+
+    async def once(self) -> list[Recovered]:
+        """Resume what is due now, and return what became of each run.
+
+        Raises:
+            CheckpointStorageError: the store could not be read.
+        """
+        runs = await due_runs(self._store, self._clock, workflows=self._workflows)
+        self._shuffle(runs)
+        found: list[Recovered] = []
+        while runs or self._tasks:
+            while runs and len(self._tasks) < self._jobs and not self._stop.is_set():
+                self._begin(runs.pop())
+            if self._stop.is_set():
+                runs.clear()
+            if self._tasks:
+                await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+                found += self._ended()
+        return found
+
+    async def watch(self, every_seconds: float) -> None:
+        """Resume what is due until it is stopped.
+
+        Args:
+            every_seconds: how long to wait between two looks at the store.
+        """
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            while not self._stop.is_set():
+                has_more = await self._begin_due()
+                waits: set[asyncio.Future[object]] = {stopping}  # type: ignore[arg-type]
+                if has_more:  # the next one begins as soon as one has ended
+                    waits |= set(self._tasks.values())  # type: ignore[arg-type]
+                await asyncio.wait(waits, timeout=every_seconds, return_when=asyncio.FIRST_COMPLETED)
+                self._ended()
+            if self._tasks:
+                await asyncio.wait(self._tasks.values())
+                self._ended()
+        finally:
+            stopping.cancel()
+
+    async def _begin_due(self) -> bool:
+        """Begin what is due and may be tried; tell whether there is more than may run at the same time."""
+        try:
+            runs = await due_runs(self._store, self._clock, workflows=self._workflows)
+        except CheckpointStorageError as error:
+            self._on_trouble(error)
+            return False
+        now = self._clock.elapsed_ns() / 1e9
+        self._tries.keep_only([*(run.workflow_id for run in runs), *self._tasks])
+        todo = [run for run in runs if run.workflow_id not in self._tasks and self._tries.may_try(run, now)]
+        self._shuffle(todo)
+        while todo and len(self._tasks) < self._jobs and not self._stop.is_set():
+            self._begin(todo.pop())
+        return bool(todo)
+
+    def _begin(self, run: DueRun) -> None:
+        self._tasks[run.workflow_id] = asyncio.create_task(self._recovered(run))
+
+    def _ended(self) -> list[Recovered]:
+        """Return what became of the runs that have come to an end since."""
+        ended = [workflow_id for workflow_id, task in self._tasks.items() if task.done()]
+        return [self._tasks.pop(workflow_id).result() for workflow_id in ended]
+
+    async def _recovered(self, run: DueRun) -> Recovered:
+        try:
+            found = await self._tried(run)
+        except CheckpointStorageError as error:
+            found = _of(run, Outcome.DIED, error.message)
+        except OSError as error:
+            found = _of(run, Outcome.LEFT, f"its process could not be started: {error}")
+        self._tries.note(run, found.outcome, self._clock.elapsed_ns() / 1e9)
+        self._on_end(found)
+        return found
+
+    async def _tried(self, run: DueRun) -> Recovered:
+        if reason := why_not_here(run.info):
+            return _of(run, Outcome.LEFT, reason)
+        now = await look_again(self._store, self._clock, run)
+        if now is None or self._stop.is_set():
+            return _of(run, Outcome.SKIPPED, "somebody else has gone on with it" if now is None else "")
+        self._on_start(now)
+        child = self._children[run.workflow_id] = self._new_child(now)
+        try:
+            end = await child.end()
+        finally:
+            del self._children[run.workflow_id]
+        info = await self._store.describe_run(run.workflow_id) if isinstance(self._store, ListsRuns) else None
+        outcome = _outcome(now, end, info, is_stopping=self._stop.is_set())
+        attempt = run.info.attempt if info is None else info.attempt
+        detail = end.detail if outcome.is_trouble else ""
+        if end.exit_code < 0 and outcome is Outcome.DIED:
+            detail = f"its process was killed by signal {-end.exit_code}" + (f"; {detail}" if detail else "")
+        return _of(run, outcome, detail, attempt=attempt, exit_code=end.exit_code)
+
+
+def _outcome(run: DueRun, end: ChildEnd, info: RunInfo | None, *, is_stopping: bool) -> Outcome:
+    """Return what became of a run, by how its process ended and by how it stands now."""
+    code = end.exit_code
+    if code == ExitCode.DONE:
+        return Outcome.COMPLETED
+    if code == ExitCode.SUSPENDED:
+        return Outcome.SUSPENDED
+    if info is None or code in (ExitCode.LOCKED, ExitCode.NOT_FOUND):
+        return Outcome.SKIPPED
+    has_moved = info.attempt != run.info.attempt
+    if code in _STOPS:
+        return Outcome.CANCELLED if has_moved and info.status is Status.CANCELLED else Outcome.STOPPED
+    if code < 0 or code in _CRASHES:
+        return Outcome.STOPPED if is_stopping and code == -15 else Outcome.DIED
+    with contextlib.suppress(KeyError):
+        if has_moved:
+            return _OUTCOMES_OF_STATUS[info.status]
+    return Outcome.LEFT
+
+
+def _of(
+    run: DueRun, outcome: Outcome, detail: str = "", *, attempt: int | None = None, exit_code: int | None = None
+) -> Recovered:
+    info = run.info
+    at = info.attempt if attempt is None else attempt
+    return Recovered(info.workflow_id, info.workflow_name, run.why, outcome, at, detail, exit_code)

@@ -1,0 +1,304 @@
+"""`flowckpt recover`: what died is resumed by itself, once and by one, and what cannot be is told and left."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+PROGRAM = """
+import os, time
+from flowckpt import Secret, step, workflow
+
+def note(line):
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+
+def first(run):
+    note(f"first {run}")
+    return run
+
+def second(run):
+    if not os.path.exists("go"):
+        os.kill(os.getpid(), 9)
+    note(f"second {run}")
+    print(f"hello from {run}")
+    return run
+
+@workflow
+def dying(run: str):
+    yield step("first").python(first, run).checkpoint()
+    yield step("second").python(second, run).checkpoint()
+    return run
+
+@workflow
+def other(run: str):
+    yield step("second").python(second, run).checkpoint()
+
+def fail():
+    raise ValueError("it is no use")
+
+@workflow
+def failing():
+    yield step("die").python(second, "failing").checkpoint()
+    yield step("fail").python(fail).checkpoint()
+
+@workflow
+def secretive(token: Secret[str]):
+    yield step("second").python(second, "secretive").checkpoint()
+    return len(token.reveal())
+
+def undo(run):
+    note(f"undo {run}")
+
+def long(run):
+    note(f"long {run}")
+    if os.path.exists("quick"):
+        return run
+    time.sleep(60)
+
+@workflow
+def lasting(run: str):
+    yield step("first").python(first, run).rollback(undo).checkpoint()
+    yield step("second").python(second, run).checkpoint()
+    yield step("long").python(long, run).checkpoint()
+
+@workflow
+def napping(seconds: float):
+    yield step("first").python(first, "nap").checkpoint()
+    yield step("nap").sleep(seconds)
+    note("woke")
+
+@workflow
+def asking():
+    answer = yield step("ask").wait("answer")
+    note(f"answer {answer}")
+"""
+
+CRASH_MANY = """
+import os, sys
+from flowckpt import WorkflowEngine, open_store
+from dying import dying
+
+for number in range(int(sys.argv[2])):
+    pid = os.fork()
+    if pid == 0:
+        run = f"r{number:02}"
+        WorkflowEngine(open_store(sys.argv[1])).run_sync(dying, workflow_id=run, run=run)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.WTERMSIG(status) == 9
+"""
+
+
+@pytest.fixture
+def crashing(flowckpt):
+    (flowckpt.directory / "dying.py").write_text(PROGRAM)
+    return flowckpt
+
+
+def crash(command, workflow="dying", *more, run=None):
+    run = run or workflow
+    arguments = ["-i", f"run={run}"] if workflow in ("dying", "other", "lasting") else []
+    command("run", f"dying.py:{workflow}", "--id", run, *arguments, *more).expect(-signal.SIGKILL)
+
+
+def allow(command):
+    (command.directory / "go").touch()
+
+
+def outcomes(ran):
+    return {run["workflow_id"]: run["outcome"] for run in ran.document["runs"]}
+
+
+def test_a_run_whose_process_was_killed_goes_on_from_its_last_checkpoint(crashing):
+    crash(crashing)
+    allow(crashing)
+    ran = crashing("recover", "--json").expect(0)
+    assert ran.document["counts"] == {"completed": 1}
+    (run,) = ran.document["runs"]
+    assert (run["workflow_name"], run["why"], run["attempt"], run["exit_code"]) == ("dying", "crashed", 2, 0)
+    assert crashing.log() == ["first dying", "second dying"]
+    again = crashing("recover").expect(0)
+    assert "no run" in again.err and again.out == ""
+
+
+def test_it_works_from_another_directory_and_with_a_store_that_only_the_options_name(crashing, tmp_path):
+    crash(crashing, "dying", "--store", "sqlite:runs.db")
+    allow(crashing)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    process = subprocess.run(
+        [sys.executable, "-m", "flowckpt", "recover", "--store", "sqlite:../runs.db", "--show-output"],
+        cwd=elsewhere,
+        env=crashing.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert "dying | hello from dying" in process.stderr
+    assert crashing.log() == ["first dying", "second dying"]
+
+
+def test_what_failed_or_cannot_go_on_is_told_and_makes_the_exit_code_1(crashing):
+    crash(crashing, "failing")
+    allow(crashing)
+    ran = crashing("recover", "--json").expect(1)
+    assert outcomes(ran) == {"failing": "failed"}
+    assert "it is no use" in ran.err
+    assert crashing("recover", "--json").expect(0).document == {
+        "runs": [],
+        "counts": {},
+    }  # a failure waits for a person
+
+
+def test_a_run_whose_secret_nobody_gives_is_left_until_somebody_does(crashing):
+    token = {"FLOWCKPT_SECRET_TOKEN": "tell-no-one"}
+    crashing("run", "dying.py:secretive", "--id", "s", **token).expect(-signal.SIGKILL)
+    allow(crashing)
+    left = crashing("recover", "--json").expect(1)
+    assert outcomes(left) == {"s": "left"} and "token" in left.document["runs"][0]["detail"]
+    assert outcomes(crashing("recover", "--json", **token).expect(0)) == {"s": "completed"}
+
+
+def test_edited_code_leaves_the_run_as_it_is(crashing):
+    crash(crashing)
+    allow(crashing)
+    program = crashing.directory / "dying.py"
+    program.write_text(program.read_text().replace('note(f"first {run}")', 'note(f"first, {run}")'))
+    ran = crashing("recover", "--json").expect(1)
+    assert (outcomes(ran), ran.document["runs"][0]["exit_code"]) == ({"dying": "left"}, 10)
+    assert crashing("list", "--json").document[0]["status"] == "crashed"
+
+
+def test_a_program_that_is_not_here_leaves_the_run_as_it_is(crashing):
+    crash(crashing)
+    (crashing.directory / "dying.py").rename(crashing.directory / "moved.py")
+    ran = crashing("recover", "--json").expect(1)
+    assert outcomes(ran) == {"dying": "left"} and "not on this machine" in ran.document["runs"][0]["detail"]
+
+
+def test_only_runs_of_the_named_workflows_are_resumed(crashing):
+    crash(crashing)
+    crash(crashing, "other")
+    allow(crashing)
+    assert outcomes(crashing("recover", "--workflow", "other", "--json").expect(0)) == {"other": "completed"}
+    assert outcomes(crashing("recover", "--json").expect(0)) == {"dying": "completed"}
+
+
+def test_a_run_that_dies_again_is_told_with_the_signal_that_killed_it(crashing):
+    crash(crashing)
+    ran = crashing("recover", "--json").expect(1)
+    assert outcomes(ran) == {"dying": "died"} and "signal 9" in ran.document["runs"][0]["detail"]
+
+
+def test_a_sleep_that_is_over_and_a_signal_that_was_sent_end_a_suspension(crashing):
+    crashing("run", "dying.py:napping", "--id", "nap", "-i", "seconds=1", "--stay", "0").expect(3)
+    crashing("run", "dying.py:napping", "--id", "longer", "-i", "seconds=9999", "--stay", "0").expect(3)
+    crashing("run", "dying.py:asking", "--id", "ask", "--stay", "0").expect(3)
+    time.sleep(1)
+    assert outcomes(crashing("recover", "--json").expect(0)) == {"nap": "completed"}
+    crashing("signal", "ask", "answer", "--data", '"yes"').expect(0)
+    ran = crashing("recover", "--json").expect(0)
+    assert outcomes(ran) == {"ask": "completed"} and ran.document["runs"][0]["why"] == "signalled"
+    assert crashing.log() == ["first nap", "first nap", "woke", "answer yes"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_watcher_that_is_stopped_saves_its_runs_and_the_next_one_goes_on(crashing, number, code):
+    crash(crashing, "lasting")
+    allow(crashing)
+    watcher = crashing.start("recover", "--watch", "--every", "0.1", "--json")
+    crashing.wait_for("long lasting")
+    watcher.send_signal(number)
+    out, err = watcher.communicate(timeout=30)
+    assert watcher.returncode == code, err
+    assert json.loads(out)["counts"] == {"stopped": 1}
+    assert crashing("list", "--json").document[0]["status"] == "suspended"
+    (crashing.directory / "quick").touch()
+    ran = crashing("recover", "--json").expect(0)
+    assert ran.document["runs"][0]["why"] == "stopped"
+    assert crashing.log() == ["first lasting", "second lasting", "long lasting", "long lasting"]  # and nothing undone
+
+
+def test_a_watcher_finds_runs_that_crash_while_it_watches(crashing):
+    watcher = crashing.start("recover", "--watch", "--every", "0.1")
+    try:
+        allow(crashing)
+        owner = crashing.start("run", "dying.py:lasting", "--id", "lasting", "-i", "run=lasting")
+        crashing.wait_for("long lasting")
+        (crashing.directory / "quick").touch()
+        owner.kill()
+        owner.communicate()
+        for _ in range(200):
+            if crashing("list", "--json").document[0]["status"] == "completed":
+                break
+        assert crashing.log() == ["first lasting", "second lasting", "long lasting", "long lasting"]
+    finally:
+        watcher.terminate()
+        watcher.communicate(timeout=30)
+
+
+def test_a_watcher_does_not_resume_a_run_that_keeps_dying_in_a_loop(crashing):
+    crash(crashing)
+    watcher = crashing.start("recover", "--watch", "--every", "0.05")
+    time.sleep(2.5)
+    watcher.terminate()
+    _, err = watcher.communicate(timeout=30)
+    assert len(re.findall("resuming", err)) == 1, err
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite", "postgres"])
+def test_three_recoverers_share_the_work_and_none_is_done_twice(crashing, kind, request, is_soak):
+    count = 30 if is_soak else 6
+    spec = {"file": "file:.flowckpt", "sqlite": "sqlite:runs.db"}.get(kind)
+    if spec is None:
+        postgres = request.getfixturevalue("postgres")
+        spec = f"{postgres.url(request.getfixturevalue('postgres_database'))}?allow_unsafe=true"
+    (crashing.directory / "crash_many.py").write_text(CRASH_MANY)
+    subprocess.run(
+        [sys.executable, "crash_many.py", spec, str(count)],
+        cwd=crashing.directory,
+        env=crashing.environment,
+        check=True,
+    )
+    assert len(crashing.log()) == count
+    allow(crashing)
+    wait_until_listed(crashing, spec, count)
+    recoverers = [crashing.start("recover", "--json", "--store", spec) for _ in range(3)]
+    told = [process.communicate(timeout=120) for process in recoverers]
+    assert [process.returncode for process in recoverers] == [0, 0, 0], told
+    runs = [run for out, _ in told for run in json.loads(out)["runs"]]
+    names = [f"r{number:02}" for number in range(count)]
+    assert sorted(run["workflow_id"] for run in runs) == names
+    assert {run["outcome"] for run in runs} == {"completed"}
+    assert Counter(crashing.log()) == Counter(f"{step} {run}" for step in ("first", "second") for run in names)
+
+
+def wait_until_listed(command, spec, count):
+    """Wait until the leases of the dead have run out."""
+    for _ in range(200):
+        if len(command("list", "--status", "crashed", "--json", "--store", spec).document) == count:
+            return
+        time.sleep(0.1)
+    raise AssertionError("not all of them are known to be dead")
+
+
+def test_a_resume_that_comes_too_late_changes_nothing(crashing):
+    crash(crashing)
+    allow(crashing)
+    crashing("resume", "dying").expect(0)
+    late = crashing("resume", "dying", "--if-attempt", "1").expect(75)
+    assert "attempt 2" in late.err
+    assert crashing.log() == ["first dying", "second dying"]
+
+
+def test_once_and_watch_exclude_each_other(crashing):
+    assert "exclude" in crashing("recover", "--once", "--watch").expect(2).err
