@@ -11,13 +11,15 @@ if TYPE_CHECKING:
     from flowckpt.checkpoint import Approval, CheckpointData, CommandOutput, StepResult
     from flowckpt.checkpointer import Checkpointer
     from flowckpt.configured import configured_engine, configured_options
-    from flowckpt.dsl import step, workflow
+    from flowckpt.dsl import now, random, step, uuid, workflow
     from flowckpt.dsl.parallel import parallel
     from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult, run_sync
+    from flowckpt.engine.determinism import check_determinism
     from flowckpt.errors import FlowckptError
     from flowckpt.evidence import Evidence, EvidencePack, EvidenceType, EvidenceVerifier
     from flowckpt.execution.current_step import current_step
     from flowckpt.manager import CheckpointManager
+    from flowckpt.replay.silence import workflow_logger
     from flowckpt.retention import Retention, prune
     from flowckpt.secret import Secret
     from flowckpt.stores import CheckpointStore, FileCheckpointStore, MemoryCheckpointStore, open_store
@@ -48,16 +50,21 @@ _ROOMS = {
     "TimeTrigger": "flowckpt.triggers",
     "WorkflowEngine": "flowckpt.engine",
     "WorkflowResult": "flowckpt.engine",
+    "check_determinism": "flowckpt.engine.determinism",
     "configured_engine": "flowckpt.configured",
     "configured_options": "flowckpt.configured",
     "current_step": "flowckpt.execution.current_step",
     "in_sync": "flowckpt.sync_door",
+    "now": "flowckpt.dsl",
     "open_store": "flowckpt.stores",
     "parallel": "flowckpt.dsl.parallel",
     "prune": "flowckpt.retention",
+    "random": "flowckpt.dsl",
     "run_sync": "flowckpt.engine",
     "step": "flowckpt.dsl",
+    "uuid": "flowckpt.dsl",
     "workflow": "flowckpt.dsl",
+    "workflow_logger": "flowckpt.replay.silence",
 }
 
 __all__ = [
@@ -84,16 +91,21 @@ __all__ = [
     "WorkflowEngine",
     "WorkflowResult",
     "__version__",
+    "check_determinism",
     "configured_engine",
     "configured_options",
     "current_step",
     "in_sync",
+    "now",
     "open_store",
     "parallel",
     "prune",
+    "random",
     "run_sync",
     "step",
+    "uuid",
     "workflow",
+    "workflow_logger",
 ]
 
 __getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())

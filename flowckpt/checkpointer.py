@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import attrs
 
 from flowckpt.blocking import finish_despite_cancel, may_block
-from flowckpt.checkpoint import CheckpointData, History, Reason, Status, StepError
+from flowckpt.checkpoint import CheckpointData, History, PartialState, Reason, Status, StepError
 from flowckpt.checkpoint.data import STATUS_OF_REASON, checkpoint_of
 from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError
@@ -17,6 +17,7 @@ from flowckpt.stores.base import CheckpointStore
 from flowckpt.triggers import Progress, Trigger, asks_for_checkpoint
 
 _log = logging.getLogger("flowckpt")
+_NOTHING: Mapping[str, PartialState] = {}
 
 
 class Evicting(Protocol):
@@ -58,6 +59,7 @@ class Checkpointer:
         trigger: asks for checkpoints besides the explicit ones, or None.
         goes_on_unsaved: whether the run goes on when a checkpoint behind a step cannot be saved.
         evictor: says which older checkpoints go, or None where all stay.
+        partial: what steps that have not ended well saved of themselves, by path.
         is_usable: whether a further save makes sense: none does after one whose outcome is unknown, where the run does
             not go on regardless.
         attempted: the checkpoint that was saved last, or that could not be.
@@ -77,6 +79,7 @@ class Checkpointer:
     trigger: Trigger | None = None
     goes_on_unsaved: bool = False
     evictor: Evicting | None = None
+    partial: dict[str, PartialState] = attrs.field(factory=dict)
     is_usable: bool = True
     attempted: CheckpointData | None = None
     _saved_results: int = 0
@@ -168,6 +171,7 @@ class Checkpointer:
                 "metadata": self.metadata,
                 "_output": output,
                 "error": error,
+                "partial": {**self.partial} if self.partial and reason is not Reason.COMPLETED else _NOTHING,
             }
         )
         if self.evictor is not None:

@@ -41,6 +41,7 @@ __all__ = [
     "RunExistsError",
     "RunLockedError",
     "RunMovedOnError",
+    "RunParkedError",
     "RunSuspendedError",
     "RunUndoneError",
     "SaveConflictError",
@@ -637,6 +638,38 @@ class StepInDoubtError(FlowckptError):
         self.workflow_id = workflow_id
         self.path = path
         self.detail = detail
+
+
+class RunParkedError(FlowckptError):
+    """A run died again and again at the same step, so it is not resumed until somebody says so.
+
+    Attributes:
+        workflow_id: the run.
+        path: the step, or the last of those that it may have died at; empty where nobody knows.
+        count: how often it died there, with nothing new saved between.
+        since: when the first of these attempts had saved last (ISO 8601, UTC); empty where that is not known.
+        candidates: all steps that it may have died at.
+    """
+
+    def __init__(
+        self, workflow_id: str, *, path: str, count: int, since: str = "", candidates: Sequence[str] = ()
+    ) -> None:
+        where = f"at step {path!r}" if path else "before its next step"
+        others = [each for each in candidates if each != path]
+        if others:
+            more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+            where += f" (or at one that had begun before it: {', '.join(map(repr, others[:3]))}{more})"
+        moment = f" since {since}" if since else ""
+        super().__init__(
+            f"run {workflow_id!r} is parked: its process died {count} times {where}{moment}, with nothing new saved between",
+            remedy="Find out what the process dies of (memory, a crash in native code, a limit of the machine). Then "
+            f"'flowckpt resume {workflow_id} --force' goes on, and counts anew.",
+        )
+        self.workflow_id = workflow_id
+        self.path = path
+        self.count = count
+        self.since = since
+        self.candidates = tuple(candidates)
 
 
 class StepNotBegunError(FlowckptError):

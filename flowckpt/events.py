@@ -26,9 +26,11 @@ __all__ = [
     "StepCompleted",
     "StepFailed",
     "StepOutput",
+    "StepProgress",
     "StepRestored",
     "StepRetrying",
     "StepStarted",
+    "StepStateDropped",
     "WorkflowCancelled",
     "WorkflowCompleted",
     "WorkflowFailed",
@@ -163,6 +165,36 @@ class StepOutput(Event):
     path: str
     stream: str
     line: str
+
+
+@attrs.frozen(repr=False, eq=False)
+class StepProgress(Event):
+    """A step said how far it is; told while it runs, a few times a second at most, and never recorded.
+
+    Attributes:
+        path: the step's path.
+        done: how much is done, in the step's own unit.
+        total: how much there is, or None where the step does not know.
+        note: what it is at, in a few words; may be empty.
+    """
+
+    path: str
+    done: float
+    total: float | None = None
+    note: str = ""
+
+
+@attrs.frozen(repr=False, eq=False)
+class StepStateDropped(Event):
+    """What a step had saved of itself is not given to it: it begins from its start.
+
+    Attributes:
+        path: the step's path.
+        reason: what has moved since it was saved.
+    """
+
+    path: str
+    reason: str
 
 
 @attrs.frozen(repr=False, eq=False)

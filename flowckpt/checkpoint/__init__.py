@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from flowckpt.checkpoint.data import CheckpointData, Reason, Status
 from flowckpt.checkpoint.history import History, HistoryView
+from flowckpt.checkpoint.partial import PartialState
 from flowckpt.checkpoint.result import LazyValue, StepError, StepResult
 from flowckpt.lazy import front_door
 
@@ -39,6 +40,7 @@ __all__ = [
     "HistoryView",
     "LazyValue",
     "Owner",
+    "PartialState",
     "Reason",
     "RunInfo",
     "Selection",

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from flowckpt.checkpoint.partial import PartialState
 from flowckpt.checkpoint.result import StepError, StepResult, look
 
 SCHEMA_VERSION = 1
@@ -86,6 +87,7 @@ class CheckpointData:
         evidence: claims about the outside world, as recorded.
         in_flight: paths of steps that were started and had not ended.
         snapshot: a user's own state.
+        partial: what steps that have not ended well saved of themselves, by path.
         metadata: target, tags and the like; strings, numbers, lists and mappings.
         output: what the workflow returned.
         error: how the run failed.
@@ -115,6 +117,7 @@ class CheckpointData:
     error: StepError | None = None
     schema_version: int = SCHEMA_VERSION
     extra: Mapping[str, Any] = attrs.field(factory=dict)
+    partial: Mapping[str, PartialState] = attrs.field(factory=dict)
 
     @property
     def held_inputs(self) -> Any:
@@ -130,6 +133,12 @@ class CheckpointData:
     def held_output(self) -> Any:
         """The output as the record holds it."""
         return self._output
+
+    @property
+    def held_values(self) -> tuple[Any, ...]:
+        """All values that it holds beside those of its results; any of them may be a large one."""
+        partial = (each.held_state for each in self.partial.values())
+        return (self._inputs, self._snapshot, self._output, *partial)
 
     @property
     def inputs(self) -> Any:
@@ -152,6 +161,7 @@ for _field in attrs.fields(CheckpointData):  # attrs leaves no defaults on the c
         setattr(CheckpointData, _field.name, _field.default)
 CheckpointData.schema_version = SCHEMA_VERSION
 CheckpointData.extra = {}
+CheckpointData.partial = {}
 _new, _set = object.__new__, object.__setattr__
 
 
@@ -160,7 +170,7 @@ def checkpoint_of(fields: dict[str, Any]) -> CheckpointData:
 
     Args:
         fields: the fields under their names here, `_inputs` and `_output` too. Left out may be `evidence`, `in_flight`,
-            `_snapshot`, `error`, `schema_version` and `extra`.
+            `_snapshot`, `error`, `schema_version`, `extra` and `partial`.
     """
     data = _new(CheckpointData)
     _set(data, "__dict__", fields)

@@ -16,16 +16,18 @@ from flowckpt.cli.stored_runs import StoredRun
 from flowckpt.codec import Json
 from flowckpt.codec.checkpoints import result_document
 from flowckpt.codec.results import encode_error, encode_time, plain_tree
+from flowckpt.plan.parking import Deaths
 from flowckpt.stores.base import Finding
 
 _STEP_KEYS = ("path", "step_type", "success", "output", "error", "duration_ms", "started_at", "attempt")
 
 
-def listed_document(info: RunInfo) -> Json:
+def listed_document(info: RunInfo, parked: Deaths | None = None) -> Json:
     """Return a run in a list: one item of `list --json`.
 
     Args:
         info: the run.
+        parked: how often it died at the same step, where it is parked.
     """
     return {
         "workflow_id": info.workflow_id,
@@ -38,6 +40,7 @@ def listed_document(info: RunInfo) -> Json:
         "due_at": None if info.due_at is None else encode_time(info.due_at),
         "tags": dict(info.tags),
         "owner": _owner_document(info.owner),
+        "parked": _parked_document(parked),
     }
 
 
@@ -70,6 +73,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "waits": [wait_document(wait) for wait in run.waits],
         "signals": [_signal_document(signal) for signal in run.signals],
         "pinned": sorted(run.pinned),
+        "parked": _parked_document(run.parked),
         "steps": [step_document(result) for result in latest.step_results],
         "checkpoints": [checkpoint_document(reference) for reference in reversed(checkpoints)],
     }
@@ -121,6 +125,12 @@ def _signal_document(signal: Signal) -> Json:
         "sent_at": encode_time(signal.sent_at),
         "data": signal.data,
     }
+
+
+def _parked_document(deaths: Deaths | None) -> Json:
+    if deaths is None:
+        return None
+    return {"count": deaths.count, "path": deaths.path, "paths": list(deaths.paths), "since": deaths.since}
 
 
 def _owner_document(owner: Owner | None) -> Json:

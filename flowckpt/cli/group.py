@@ -14,6 +14,7 @@ from flowckpt.cli.output import OutputClosedError, abandon
 COMMANDS = {
     "run": "Start a run of a workflow.",
     "resume": "Carry a run on from its last checkpoint.",
+    "determinism": "Run a workflow once, drive it again, and report what differs.",
     "plan": "Show what a resume would do, step by step; runs nothing.",
     "why": "Show why one step would run again or be reused.",
     "list": "List the runs of the store, newest first.",

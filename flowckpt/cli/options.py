@@ -276,6 +276,27 @@ def policy_options(command: F) -> F:
     return command
 
 
+def limit_options(command: F) -> F:
+    """Add what limits a run; the parameters are named as the fields of `RunOptions`."""
+    added = (
+        click.option(
+            "--retry-budget",
+            type=click.IntRange(0),
+            metavar="N",
+            help="How many retries the steps of an attempt may make, all together; recorded.",
+        ),
+        click.option(
+            "--max-deaths",
+            type=click.IntRange(0),
+            metavar="N",
+            help="How often the run may die at one step before a resume refuses it; 0: no limit; 5 by default; recorded.",
+        ),
+    )
+    for option in reversed(added):
+        command = option(command)
+    return command
+
+
 def without_repeats(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:
     """Return the pairs of a repeated option as a dict.
 

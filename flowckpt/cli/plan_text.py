@@ -11,7 +11,7 @@ from flowckpt.cli.durations import duration_text
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.planned_run import code_of_stop, kinds_of_stop
 from flowckpt.cli.terminal_text import escaped, shortened
-from flowckpt.cli.ways_on import ResumeLine, changed_ways, in_doubt_ways, stale_ways
+from flowckpt.cli.ways_on import ResumeLine, changed_ways, in_doubt_ways, parked_ways, stale_ways
 from flowckpt.plan.model import Decision, PlannedStep, ResumePlan
 
 _WORDS = {Decision.IN_DOUBT: "in doubt"}
@@ -115,6 +115,8 @@ def _summary(plan: ResumePlan) -> str:
 
 
 def _ways(plan: ResumePlan, line: ResumeLine) -> list[str]:
+    if plan.is_parked:
+        return parked_ways(line)
     code = code_of_stop(plan)
     if code is ExitCode.MISMATCH:
         return changed_ways(line)

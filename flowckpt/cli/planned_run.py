@@ -8,6 +8,7 @@ import attrs
 
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.recorded_run import RecordedRun
+from flowckpt.cli.settings import max_deaths_setting
 from flowckpt.cli.stored_runs import waited
 from flowckpt.engine import RunOptions
 from flowckpt.engine.planning import make_plan
@@ -59,6 +60,7 @@ async def _planned(run: RecordedRun, options: RunOptions) -> PlannedRun:
         options=options,
         verifying=verifying,
         store=run.store,
+        max_deaths=max_deaths_setting(),
     )
     plan = await make_plan(run.workflow, run.workflow_id, resumption, verifying)
     return PlannedRun(plan, resumption.judge.reports, verifying)
@@ -81,6 +83,8 @@ def code_of_stop(plan: ResumePlan) -> ExitCode:
     Args:
         plan: the plan.
     """
+    if plan.is_parked:
+        return ExitCode.IN_DOUBT
     step = plan.step(plan.stopped_by)
     if step is None:
         return ExitCode.MISMATCH

@@ -108,3 +108,22 @@ def color_allowed() -> bool:
         SettingError: a setting is unknown, or has a value that cannot be.
     """
     return bool(command_settings()["color"])
+
+
+def limits_setting() -> dict[str, Any]:
+    """Return the limits of runs that have none of their own, as arguments of the engine.
+
+    Raises:
+        SettingError: a setting is unknown, or has a value that cannot be.
+    """
+    settings = command_settings()
+    return {name: settings[name] for name in ("retry_budget", "max_deaths")}
+
+
+def max_deaths_setting() -> int:
+    """Return how often a run may die at one step, where neither the command line nor its record says.
+
+    Raises:
+        SettingError: a setting is unknown, or has a value that cannot be.
+    """
+    return int(command_settings()["max_deaths"])

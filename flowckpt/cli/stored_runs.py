@@ -16,9 +16,11 @@ from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 from flowckpt.checkpoint.signal import Signal
 from flowckpt.checkpoint.wait import TAKEN, Wait, waits_in
 from flowckpt.cli.notices import show_warnings
-from flowckpt.cli.settings import StoreChoice, choose_store
+from flowckpt.cli.settings import StoreChoice, choose_store, max_deaths_setting
+from flowckpt.engine.parking import parked, parked_at
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
+from flowckpt.plan.parking import Deaths, limit_of
 from flowckpt.stores.base import CheckpointStore, ChecksIntegrity, DeliversSignals, Finding, ListsRuns, OwnsRuns
 from flowckpt.stores.opening import open_store
 from flowckpt.stores.retention import PinsCheckpoints
@@ -38,6 +40,7 @@ class StoredRun:
         signals: messages that the run has not taken yet, in the order in which they were sent.
         started: when it began, as the store says; None where it cannot tell.
         pinned: the sequences of the checkpoints that are pinned.
+        parked: how often it died at the same step, where a resume would refuse it for that.
     """
 
     latest: CheckpointData
@@ -47,6 +50,7 @@ class StoredRun:
     signals: Sequence[Signal] = ()
     started: datetime | None = None
     pinned: frozenset[int] = frozenset()
+    parked: Deaths | None = None
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -108,6 +112,22 @@ def listed_runs(store: CheckpointStore) -> list[RunInfo]:
     if not isinstance(store, ListsRuns):
         raise click.UsageError(f"{store!r} cannot list its runs")
     return list(waited(store.list_runs()))
+
+
+def parked_runs(store: CheckpointStore, runs: Sequence[RunInfo]) -> dict[str, Deaths]:
+    """Return those of some runs that a resume would refuse because they died too often, by id.
+
+    Args:
+        store: the store.
+        runs: the runs.
+    """
+    most = max_deaths_setting()
+
+    async def look() -> dict[str, Deaths]:
+        found = {info.workflow_id: await parked(store, info, max_deaths=most) for info in runs}
+        return {run: deaths for run, deaths in found.items() if deaths is not None}
+
+    return waited(look())
 
 
 def last_unfinished(store: CheckpointStore) -> RunInfo | None:
@@ -178,7 +198,11 @@ async def _stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
     pinned = await store.pinned(workflow_id) if isinstance(store, PinsCheckpoints) else frozenset[int]()
     started = None if info is None else info.started_at
     untaken = await _untaken(store, workflow_id, latest)
-    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned)
+    parked = None
+    if status is Status.CRASHED:
+        most = limit_of(latest.metadata, default=max_deaths_setting())
+        parked = await parked_at(store, workflow_id, latest, most=most)
+    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, parked)
 
 
 async def _untaken(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> list[Signal]:

@@ -11,7 +11,7 @@ import attrs
 from flowckpt.cli.failures import show_error
 from flowckpt.cli.settings import StoreChoice, is_set_already
 from flowckpt.cli.terminal_text import escaped
-from flowckpt.errors import FlowckptError, StaleStepError, StepInDoubtError
+from flowckpt.errors import FlowckptError, RunParkedError, StaleStepError, StepInDoubtError
 from flowckpt.settings.table import SETTINGS
 from flowckpt.stores.opening import shown_spec
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flowckpt.engine import RunOptions
 
 CODE = "code"
-STOPS = (StaleStepError, StepInDoubtError)
+STOPS = (StaleStepError, StepInDoubtError, RunParkedError)
 """What a resume stops at until somebody says what to do."""
 
 
@@ -66,6 +66,9 @@ class ResumeLine:
         for name in ("on_stale", "on_code_change", "reuse", "verify"):
             if (value := getattr(options, name)) is not None and not is_set_already(name, value):
                 yield SETTINGS[name].option, str(value)
+        for name in ("retry_budget", "max_deaths"):
+            if (number := getattr(options, name)) is not None:
+                yield f"--{name.replace('_', '-')}", str(number)
         if not is_set_already("allow_network", tuple(options.allow_network)):
             for host in options.allow_network:
                 yield SETTINGS["allow_network"].option, host
@@ -104,6 +107,18 @@ def in_doubt_ways(line: ResumeLine) -> list[str]:
     ]
 
 
+def parked_ways(line: ResumeLine) -> list[str]:
+    """Return the ways on from a run that died too often at the same step.
+
+    Args:
+        line: the resume that was refused.
+    """
+    return [
+        "Find out what its process dies of: memory, a crash in native code, a limit of the machine.",
+        f"Go on, and count anew: {line.command('--force')}",
+    ]
+
+
 def changed_ways(line: ResumeLine) -> list[str]:
     """Return the ways on from a workflow that yields something else than the record says.
 
@@ -135,10 +150,13 @@ def show_stop(error: FlowckptError, line: ResumeLine) -> None:
     """Show on standard error what a resume stopped at, and the commands that go on.
 
     Args:
-        error: a `StaleStepError` or a `StepInDoubtError`.
+        error: one of `STOPS`.
         line: the resume.
     """
-    ways = stale_ways(line, kinds_of(error)) if isinstance(error, StaleStepError) else in_doubt_ways(line)
+    if isinstance(error, StaleStepError):
+        ways = stale_ways(line, kinds_of(error))
+    else:
+        ways = parked_ways(line) if isinstance(error, RunParkedError) else in_doubt_ways(line)
     show_error(error, [*ways, f"See it step by step: {line.command(name='plan')}"])
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from flowckpt.checkpoint import CheckpointData, StepResult
+from flowckpt.checkpoint import CheckpointData, PartialState, StepResult
 from flowckpt.checkpoint.data import SCHEMA_VERSION, STATUS_OF_REASON, Reason
 from flowckpt.codec.blob import Blob, Fetch, Recorded, pack, unpack
 from flowckpt.codec.results import (
@@ -42,6 +42,7 @@ _KNOWN = {
     "snapshot",
     "output",
     "error",
+    "partial",
 }
 
 
@@ -78,6 +79,8 @@ def encode_head(data: CheckpointData, previous: CheckpointData | None = None) ->
         head["snapshot"] = _packed(data.held_snapshot, "snapshot", blobs)
     if data.held_output is not None:
         head["output"] = _packed(data.held_output, "output", blobs)
+    if data.partial:
+        head["partial"] = {path: _partial_head(path, each, blobs) for path, each in data.partial.items()}
     if data.extra:
         head.update(checked_extra(data.extra))
     if previous is not None and _carries_the_same(data, previous):
@@ -107,6 +110,7 @@ def says_only_its_place(data: CheckpointData, previous: CheckpointData) -> bool:
         data.evidence
         or data.in_flight
         or data.extra
+        or data.partial
         or data.error is not None
         or data.held_output is not None
         or data.held_snapshot is not None
@@ -136,6 +140,30 @@ def _packed(held: Any, place: str, blobs: dict[str, Blob]) -> Json:
         return tree
     blobs[blob.digest] = blob
     return blob.reference()
+
+
+def _partial_head(path: str, partial: PartialState, blobs: dict[str, Blob]) -> Json:
+    return _partial_document(partial, _packed(partial.held_state, f"{path}: saved state", blobs))
+
+
+def _partial_document(partial: PartialState, state: Json) -> Json:
+    document: dict[str, Json] = {"state": state}
+    for name in ("function", "fingerprint", "version"):
+        if value := getattr(partial, name):
+            document[name] = value
+    if partial.arguments:
+        document["arguments"] = dict(partial.arguments)
+    return document
+
+
+def _partial_in(document: Mapping[str, Json], fetch: Fetch | None) -> PartialState:
+    return PartialState(
+        unpack(document["state"], fetch),
+        document.get("function", ""),
+        document.get("fingerprint", ""),
+        document.get("arguments", {}),
+        document.get("version"),
+    )
 
 
 def decode_head(head: Mapping[str, Json], results: Sequence[StepResult], fetch: Fetch | None = None) -> CheckpointData:
@@ -170,6 +198,7 @@ def decode_head(head: Mapping[str, Json], results: Sequence[StepResult], fetch: 
             metadata=decode(head["metadata"]),
             output=unpack(head["output"], fetch) if "output" in head else None,
             error=None if error is None else decode_error(error),
+            partial={path: _partial_in(each, fetch) for path, each in head.get("partial", {}).items()},
             extra={} if head.keys() <= _KNOWN else {key: head[key] for key in head if key not in _KNOWN},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as failure:
@@ -213,6 +242,10 @@ def export_document(data: CheckpointData) -> dict[str, Json]:
         "snapshot": plain_tree(data.held_snapshot, "snapshot"),
         "output": plain_tree(data.held_output, "output"),
         "error": None if data.error is None else encode_error(data.error),
+        "partial": {
+            path: _partial_document(each, plain_tree(each.held_state, f"{path}: saved state"))
+            for path, each in data.partial.items()
+        },
         "saved_at": encode_time(data.saved_at),
         **data.extra,
     }

@@ -23,6 +23,8 @@ class Action:
     step_type: ClassVar[str] = ""
     is_composite: ClassVar[bool] = False
     """Whether it is made of steps, which have results of their own."""
+    refuses_modifiers: ClassVar[bool] = False
+    """Whether there are modifiers that make no sense with it."""
     modifies_members: ClassVar[bool] = False
     """Whether the step's modifiers are meant for each of those steps."""
     is_waiting: ClassVar[bool] = False

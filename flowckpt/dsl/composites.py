@@ -31,6 +31,7 @@ class Composite(Action):
 
     __slots__ = ()
     is_composite: ClassVar[bool] = True
+    refuses_modifiers: ClassVar[bool] = True
     refused: ClassVar[frozenset[str]] = frozenset()
     """The modifiers that a step with this action cannot have."""
 

@@ -16,9 +16,9 @@ from flowckpt.dsl.modifiers import (
     checked_together,
     claimed_evidence,
     refuse_needless_ephemeral,
-    retry_policy,
 )
 from flowckpt.dsl.path import MAX_NAME_LENGTH
+from flowckpt.dsl.retry import Worth, retry_policy
 from flowckpt.errors import StepDefinitionError
 
 
@@ -67,7 +67,8 @@ class Modifiable:
         backoff: float = 0.0,
         max_delay: float = 60.0,
         jitter: float = 0.0,
-        on: type[BaseException] | tuple[type[BaseException], ...] = (Exception,),
+        on: Worth | tuple[Worth, ...] = (Exception,),
+        deadline: float | None = None,
     ) -> Self:
         """Try the step again when it fails.
 
@@ -76,13 +77,16 @@ class Modifiable:
             backoff: seconds before the second try; each further wait is twice as long.
             max_delay: the longest wait, in seconds.
             jitter: fraction (0 to 1) by which a wait varies at random.
-            on: exception classes that are worth another try.
+            on: what is worth another try: exception classes, and functions that get the exception and return True
+                or False; one of them is enough.
+            deadline: seconds after the first try began in which another may begin. No wait goes beyond it; a try that
+                runs is not stopped by it (that is what `.timeout()` does).
 
         Raises:
             StepDefinitionError: an argument is out of its range, or `.retry()` was given already.
         """
         self._refuse_twice("retry", self.modifiers.retry is not None)
-        policy = retry_policy(self.name, attempts, backoff, max_delay, jitter, on)
+        policy = retry_policy(self.name, attempts, backoff, max_delay, jitter, on, deadline)
         return self._with(attrs.evolve(self.modifiers, retry=policy))
 
     def timeout(self, seconds: float) -> Self:

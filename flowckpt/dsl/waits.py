@@ -32,6 +32,7 @@ class Waiting(Action):
 
     __slots__ = ()
     is_waiting: ClassVar[bool] = True
+    refuses_modifiers: ClassVar[bool] = True
     kind: ClassVar[WaitKind]
     patience: timedelta | None
 

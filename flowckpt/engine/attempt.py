@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any
+from uuid import UUID, uuid4
 
 import attrs
 
@@ -17,24 +19,31 @@ from flowckpt.codec.blob import Recorded
 from flowckpt.codec.results import append_result
 from flowckpt.dsl import Step
 from flowckpt.engine.cancel_requests import CancelRequests
+from flowckpt.engine.desk import Desk
 from flowckpt.engine.group_commit import GroupCommit
 from flowckpt.engine.inbox import Inbox
 from flowckpt.engine.listening import Tell
 from flowckpt.engine.result import StepCounts
 from flowckpt.engine.resumption import kept_history, with_reusable
+from flowckpt.engine.retry_budget import RetryBudget
 from flowckpt.engine.settling import Settling
 from flowckpt.engine.superseded import NOT_UNDONE, Superseded
 from flowckpt.engine.telling import answer_documents, failed_event, saved_event
 from flowckpt.engine.verifying import Verifying
 from flowckpt.engine.waits import Waits
 from flowckpt.errors import FlowckptError
+from flowckpt.events import StepStateDropped
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import Outcome, StepRunner
+from flowckpt.execution.world import World
 from flowckpt.known_secrets import KnownSecrets
 from flowckpt.plan.judge import Judge
+from flowckpt.plan.parking import Deaths
 from flowckpt.plan.policy import ResumePolicy, ReuseMode
 from flowckpt.replay import Execute, Replay, SetAside
 from flowckpt.stores.base import CheckpointStore, NotesBeginnings
+
+_log = logging.getLogger("flowckpt")
 
 
 @attrs.define(eq=False, repr=False)
@@ -46,6 +55,7 @@ class Attempt:
         clock: the time.
         random: returns numbers in [0, 1), for the jitter of retries.
         interrupts: the signals.
+        new_uuid: makes UUIDs.
         verifying: checks what the steps claim.
         aside: recorded results that are no longer, or not yet again, part of the run.
         resumed_from: the checkpoint that the attempt goes on from; None for a new run.
@@ -65,6 +75,12 @@ class Attempt:
         replays: the generators that were begun, to be closed at the end.
         undone: the paths of those that were undone.
         undoable: steps that have a result and say how it is undone, by path.
+        deaths: how often the run died where it died last; None where it is not resumed.
+        budget: how many retries its steps may make.
+        loop: the event loop that it runs in, once it runs.
+        tries: which try runs now, by path; only of steps that are tried again.
+        states_dropped: partial states that were let go, and not told yet.
+        desk: where its steps hand in what they tell and save while they run.
         runner: does the steps.
         note_begun: leaves word of a step that begins, where the store can.
         waits: what its steps wait for.
@@ -79,6 +95,7 @@ class Attempt:
     interrupts: Interrupts
     verifying: Verifying
     aside: SetAside
+    new_uuid: Callable[[], UUID] = uuid4
     resumed_from: CheckpointData | None = None
     judge: Judge = attrs.field(factory=lambda: Judge(ResumePolicy()))
     superseded: Superseded = attrs.field(factory=Superseded)
@@ -95,9 +112,15 @@ class Attempt:
     replays: list[Replay] = attrs.field(factory=list)
     undoable: dict[str, Step[Any]] = attrs.field(factory=dict)
     undone: list[str] = attrs.field(factory=list)
+    deaths: Deaths | None = None
+    budget: RetryBudget = attrs.field(factory=RetryBudget)
+    loop: asyncio.AbstractEventLoop | None = None
+    tries: dict[str, int] = attrs.field(factory=dict)
+    states_dropped: list[StepStateDropped] = attrs.field(factory=list)
+    desk: Desk = attrs.field(init=False, default=attrs.Factory(Desk, takes_self=True))
     runner: StepRunner = attrs.field(
         init=False,
-        default=attrs.Factory(lambda it: StepRunner(it.interrupts, it.verifying, it.secrets), takes_self=True),
+        default=attrs.Factory(lambda self: _runner(self), takes_self=True),  # noqa: PLW0108 - it stands below
     )
     note_begun: Callable[[str, str], None] | None = attrs.field(
         init=False, default=attrs.Factory(lambda self: _note_begun(self.checkpointer.store), takes_self=True)
@@ -200,6 +223,8 @@ class Attempt:
         append_result(self.checkpointer.history, result_of(fields))
         if failure is None and step.modifiers.rollback is not None and not action.modifies_members:
             self.undoable[command.path] = step
+        if failure is None and self.checkpointer.partial:
+            self.checkpointer.partial.pop(command.path, None)
         self.in_doubt.discard(command.path)
         if NOT_UNDONE not in marks:
             self.settle(command.path)
@@ -220,6 +245,9 @@ class Attempt:
         if not self.aside.dropped:
             return
         checkpointer, spare = self.checkpointer, self.aside.spare
+        if checkpointer.partial and self.judge.policy.reuse is ReuseMode.PREFIX:
+            for path in [*checkpointer.partial]:
+                self.drop_state(path, f"upstream: {self.aside.dropped[0].path} runs again before it")
         self.superseded.add(self.aside.dropped)
         self.waits.let_go(self.aside.dropped, takes_behind=self.judge.policy.reuse is ReuseMode.PREFIX)
         self.superseded.add(spare.values())  # a resume that does not ask for them must not forget them
@@ -230,6 +258,24 @@ class Attempt:
                 checkpointer.metadata = with_reusable(checkpointer.metadata, self.resumed_from.attempt, dropped)
         self.aside.dropped.clear()
         self._write_down_superseded()
+
+    def drop_state(self, path: str, reason: str) -> None:
+        """Let go of what a step saved of itself, which is told before anything more is run.
+
+        Args:
+            path: the step.
+            reason: why.
+        """
+        if self.checkpointer.partial.pop(path, None) is not None:
+            _log.warning("run %s: what step %s had saved of itself is dropped: %s", self.workflow_id, path, reason)
+            self.states_dropped.append(StepStateDropped(self.workflow_id, path, reason))
+
+    async def tell_states_dropped(self) -> None:
+        """Tell which partial states were let go."""
+        dropped, self.states_dropped = self.states_dropped, []
+        if self.tell is not None:
+            for event in dropped:
+                await self.tell(event)
 
     def _write_down_superseded(self) -> None:
         self.checkpointer.metadata = self.superseded.written_to(self.checkpointer.metadata)
@@ -248,6 +294,11 @@ class Attempt:
         if self.is_begun:
             return None
         self.write_down_waits()
+        checkpointer = self.checkpointer
+        if self.deaths is not None:
+            checkpointer.metadata = self.deaths.written_to(
+                checkpointer.metadata, results=len(checkpointer.history.results), partial=checkpointer.partial
+            )
         data = await self.checkpointer.save(Reason.STARTED, in_flight=self.unended(), evidence=self.answers())
         self.is_begun = True
         return data
@@ -330,6 +381,11 @@ class Attempt:
         fresh = {path: report for path, report in reports.items() if told.get(path) is not report}
         told.update(fresh)
         return answer_documents(fresh)
+
+
+def _runner(attempt: Attempt) -> StepRunner:
+    world = World(attempt.clock, attempt.random, attempt.new_uuid)
+    return StepRunner(attempt.interrupts, attempt.verifying, attempt.secrets, world)
 
 
 def _note_begun(store: CheckpointStore) -> Callable[[str, str], None] | None:

@@ -74,6 +74,7 @@ class ChildWorkflow:
             prefix=f"{enter.path}/",
             drops_what_changed=not enter.is_bound or self.is_stale,
             aside=aside,
+            is_repeated=bool(nested),
         )
         self._scope = self.new_scope(attempt, replay)
         is_ended = await self._scope.look_back()

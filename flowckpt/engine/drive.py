@@ -78,6 +78,7 @@ class Drive:
         attempt.tell = tell
         began_ns = attempt.clock.elapsed_ns()
         attempt.interrupts.watch(asyncio.current_task())
+        attempt.loop = asyncio.get_running_loop()
         output: Any = None
         ending: BaseException | None = None
         try:
@@ -135,6 +136,7 @@ class Drive:
     async def _end(self, output: Any, ending: BaseException | None, began_ns: int) -> BaseException | None:
         """End the attempt: close the generators, undo, save where it stands, make the result, and tell it."""
         attempt = self.attempt
+        await attempt.desk.close()
         for replay in reversed(attempt.replays):
             in_close = replay.close()
             if in_close is not None and ending is not None:

@@ -69,7 +69,8 @@ def edited_results(
     """
     found: list[StepResult] = []
     secrets = bound.known_secrets()
-    replay = Replay(workflow(**bound.values(workflow, use_missing=use_missing_secret)), results, workflow.name)
+    values = bound.values(workflow, use_missing=use_missing_secret)
+    replay = Replay(workflow(**values), results, workflow.name, is_muted=True)
 
     def visit(step: Step[Any], result: StepResult) -> Answer:
         if result.path in edits:

@@ -6,18 +6,20 @@ import random
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
 
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.dsl import Workflow
 from flowckpt.engine.answers import AnswersRuns
 from flowckpt.engine.cancels import CancelsRuns
 from flowckpt.engine.given import check_workflow, checked_id
-from flowckpt.engine.options import RunOptions, Saving
+from flowckpt.engine.options import Limits, RunOptions, Saving
 from flowckpt.engine.own_loop import in_own_loop
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.ids import IdFactory, new_run_id
 from flowckpt.lazy import LazyModule
+from flowckpt.plan.parking import MAX_DEATHS
 from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.file import FileCheckpointStore
 from flowckpt.triggers import Trigger
@@ -62,14 +64,16 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         checkpoint_store: where checkpoints go; `FileCheckpointStore(".flowckpt")` where not given.
         clock: the time, for tests.
         new_id: makes the ids of runs that are not named.
-        random: returns numbers in [0, 1), for the jitter of retries.
-        verifier: checks what the steps claim; where not given, one that takes relative paths from the directory in
-            which the run was started.
+        random: returns numbers in [0, 1), for the jitter of retries and for `random()`.
+        new_uuid: makes the UUIDs of `uuid()`.
+        verifier: checks what the steps claim; where not given, one that looks where the run was started.
         trigger: asks for checkpoints besides the explicit ones, after each step; see `flowckpt.triggers`.
         on_save_error: what to do when the checkpoint behind a step cannot be saved: `fail` ends the run; `continue` tells
             it (`CheckpointFailed`) and goes on, with nothing durable behind the last checkpoint that was.
         retention: which checkpoints of a run stay, and what becomes of it when it has completed; all stay where not
             given. See `flowckpt.Retention`.
+        retry_budget: how many retries an attempt of a run may make, where the run does not say; None for any number.
+        max_deaths: how often a run may die at one step before it is parked, where it does not say; 0 for no limit.
 
     Raises:
         SettingError: `on_save_error` is neither, the trigger or the retention is none, or the store cannot do what the
@@ -87,13 +91,17 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         trigger: Trigger | None = None,
         on_save_error: str = "fail",
         retention: Retention | None = None,
+        retry_budget: int | None = None,
+        max_deaths: int = MAX_DEATHS,
+        new_uuid: Callable[[], UUID] = uuid4,
     ) -> None:
         self.store: CheckpointStore = FileCheckpointStore() if checkpoint_store is None else checkpoint_store
-        self._clock: Clock = clock or SystemClock()
+        self._clock = clock or SystemClock()
         self._new_id = new_id
         self._random = random
+        self._new_uuid = new_uuid
         self._verifier = verifier
-        self._saving = Saving.checked(trigger, on_save_error, retention, self.store)
+        self._saving = Saving.checked(trigger, on_save_error, retention, self.store, Limits(retry_budget, max_deaths))
 
     # --- with events -----------------------------------------------------------------------------------------------
 
@@ -189,7 +197,14 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
             return planning.plan_of_undoing(workflow, run)
         checks = verifying.verifying_of(latest, self._verifier, options)
         found = await resumption.read_resumption(
-            workflow, run, latest, inputs=inputs, options=options, verifying=checks, store=self.store
+            workflow,
+            run,
+            latest,
+            inputs=inputs,
+            options=options,
+            verifying=checks,
+            store=self.store,
+            max_deaths=self._saving.limits.max_deaths,
         )
         return await planning.make_plan(workflow, run, found, checks)
 
@@ -357,7 +372,8 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         self, workflow: Any, run: str, options: RunOptions | None, inputs: dict[str, Any], **how: Any
     ) -> Session:
         parts = self.store, self._clock, self._random, workflow, run, options or RunOptions()
-        return session.Session(*parts, inputs=inputs, verifier=self._verifier, saving=self._saving, **how)
+        how = {"verifier": self._verifier, "saving": self._saving, "new_uuid": self._new_uuid, **how}
+        return session.Session(*parts, inputs=inputs, **how)
 
     async def _observed(self, taken: Session) -> AsyncGenerator[Event, None]:
         async with aclosing(taken.events()) as events:

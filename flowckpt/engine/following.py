@@ -74,6 +74,7 @@ def _entered(replay: Replay, enter: Enter, visit: Visit) -> Answer | None:
         action.workflow.name,
         prefix=f"{enter.path}/",
         aside=replay.aside,
+        is_muted=True,
     )
     try:
         end = follow(child, visit)

@@ -315,6 +315,7 @@ def _first_checkpoint(
         reason=Reason.MANUAL,
         status=Status.CANCELLED,
         in_flight=tuple(path for path in latest.in_flight if path not in paths),
+        partial={},
         metadata=metadata,
         output=None,
         error=None,

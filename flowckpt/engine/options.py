@@ -10,6 +10,7 @@ import attrs
 
 from flowckpt.errors import InputError, SettingError
 from flowckpt.lazy import LazyModule
+from flowckpt.plan.parking import MAX_DEATHS
 from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
 from flowckpt.triggers import CompositeTrigger, StepCountTrigger, TimeTrigger, Trigger, checked_trigger
 
@@ -21,6 +22,15 @@ else:  # few engines are told what to keep
     evicting = LazyModule("flowckpt.retention.evicting")
 
 E = TypeVar("E", bound=StrEnum)
+
+
+def _limit(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None and (type(value) is not int or value < 0):
+        raise InputError(
+            f"{attribute.name}={value!r:.80} is no whole number from 0 on",
+            parameter=attribute.name,
+            remedy="Leave it out for what holds without it.",
+        )
 
 
 def _choice(kind: type[E], name: str, value: Any) -> E | None:
@@ -95,6 +105,10 @@ class RunOptions:
         from_step: the step (path, or name) from which on everything is run again.
         force: run again whatever the resume would stop at.
         allow_network: hosts that network claims may reach, as `host:port`, where the engine was given no verifier.
+        retry_budget: how many retries an attempt of the run may make, all its steps together; recorded, and kept by each
+            resume. Any number where neither it nor the engine says so.
+        max_deaths: how often the run may die at the same step, with nothing new saved between, before a resume refuses
+            it (`RunParkedError`); 0 for no limit. Recorded likewise; 5 where nobody says so.
         rolls_back: whether a run that fails or is cancelled undoes what its steps did, where they say how.
         stay: for how many seconds in all the process stays when everything waits; not given, it stays for what ends by
             itself within a minute, and the run is suspended otherwise.
@@ -115,6 +129,8 @@ class RunOptions:
     from_step: str | None = None
     force: bool = False
     allow_network: Sequence[str] = ()
+    retry_budget: int | None = attrs.field(default=None, validator=_limit)
+    max_deaths: int | None = attrs.field(default=None, validator=_limit)
     rolls_back: bool = True
     stay: float | None = attrs.field(default=None, converter=_stay)
     if_attempt: int | None = None
@@ -136,6 +152,24 @@ class RunOptions:
         """What was asked for of saving, as it is recorded."""
         return {name: value for name in ("every", "interval") if (value := getattr(self, name)) is not None}
 
+    @property
+    def asked_limits(self) -> dict[str, int]:
+        """What was asked for of limits, as it is recorded."""
+        return {name: value for name in ("retry_budget", "max_deaths") if (value := getattr(self, name)) is not None}
+
+
+@attrs.frozen
+class Limits:
+    """Limits of the runs of an engine, where neither a run nor its record has its own.
+
+    Attributes:
+        retry_budget: how many retries an attempt may make; None for any number.
+        max_deaths: how often a run may die at the same step; 0 for no limit.
+    """
+
+    retry_budget: int | None = attrs.field(default=None, validator=_limit)
+    max_deaths: int = attrs.field(default=MAX_DEATHS, validator=_limit)
+
 
 @attrs.frozen
 class Saving:
@@ -145,15 +179,22 @@ class Saving:
         trigger: asks for checkpoints, or None.
         goes_on_unsaved: whether a run goes on when the checkpoint behind a step cannot be saved.
         retention: which checkpoints stay, or None where all do.
+        limits: what its runs may do.
     """
 
     trigger: Trigger | None = None
     goes_on_unsaved: bool = False
     retention: Retention | None = None
+    limits: Limits = attrs.field(factory=Limits)
 
     @classmethod
     def checked(
-        cls, trigger: Trigger | None, on_save_error: str, retention: Retention | None, store: CheckpointStore
+        cls,
+        trigger: Trigger | None,
+        on_save_error: str,
+        retention: Retention | None,
+        store: CheckpointStore,
+        limits: Limits,
     ) -> Saving:
         """Return what an engine was told, or refuse it; see `WorkflowEngine`.
 
@@ -170,6 +211,7 @@ class Saving:
             None if trigger is None else checked_trigger(trigger),
             on_save_error == "continue",
             None if retention is None else evicting.checked_for(retention, store),
+            limits,
         )
 
     def trigger_of(self, recorded: Mapping[str, float]) -> Trigger | None:

@@ -18,6 +18,7 @@ from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.failures import step_failure
 from flowckpt.engine.looking_back import Answer
 from flowckpt.engine.not_run import PlanStopped, SecretNeeded, not_run, use_missing_secret
+from flowckpt.engine.parking import parked_error
 from flowckpt.engine.resumption import Resumption
 from flowckpt.engine.superseded import AT_MOST_ONCE
 from flowckpt.engine.verifying import Verifying, is_open
@@ -29,6 +30,7 @@ from flowckpt.plan.identity import arguments_of
 from flowckpt.plan.in_doubt import Question, Settlement, is_same_call, open_question, settle_done, settle_started
 from flowckpt.plan.judge import evidence_reasons
 from flowckpt.plan.model import Decision, PlannedStep, ResumePlan
+from flowckpt.plan.partial import kept_partial, partial_reasons
 from flowckpt.plan.policy import OnStale, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
 from flowckpt.replay import Crash, Enter, Execute, Finish, Replay, Restore, SetAside
@@ -93,6 +95,7 @@ class Planning:
             self.workflow.name,
             drops_what_changed=policy.is_forced,
             aside=self.aside,
+            is_muted=True,
         )
         ends_at = ""
         try:
@@ -114,7 +117,11 @@ class Planning:
         if resumption.latest.status is Status.COMPLETED and not any(_is_work(each) for each in steps):
             steps = [each for each in steps if each.decision is Decision.REUSE]  # nothing is run in a complete run
             self.stops = self.stopped_by = ends_at = ""
-        return ResumePlan(self.workflow_id, self.workflow.name, tuple(steps), ends_at, self.stops, self.stopped_by)
+        is_parked = resumption.parked is not None
+        if resumption.parked is not None:
+            self.stops, self.stopped_by = parked_error(self.workflow_id, resumption.parked).message, ""
+        made = self.workflow_id, self.workflow.name, tuple(steps), ends_at, self.stops, self.stopped_by
+        return ResumePlan(*made, is_parked)
 
     async def driven(self, replay: Replay) -> Finish | Crash | str:
         """Drive a generator as far as its outputs are known; return its end, or why the plan cannot see further.
@@ -170,8 +177,17 @@ class Planning:
             replay: what yielded it.
         """
         self.seen.add(command.path)
-        result = await self._executed(command, replay)
+        result = await self._executed(command, replay, self._state_reasons(command))
         return None if result is None else _answer_of(command.step, result)
+
+    def _state_reasons(self, command: Execute) -> tuple[Reason, ...]:
+        """Return why a step would not get what it saved of itself; the resume may stop for that."""
+        judge, path = self.resumption.judge, command.path
+        partial = kept_partial(self.resumption.latest.partial, judge.policy).get(path)
+        reasons = () if partial is None or self.reruns else partial_reasons(command.step, partial, judge.secrets)
+        if reasons and judge.decide(reasons) is OnStale.FAIL and not self.stops:
+            self.stops, self.stopped_by = f"{path}: " + "; ".join(map(str, reasons)), path
+        return reasons
 
     async def judged(self, command: Restore, *more: Reason) -> tuple[Decision, tuple[Reason, ...]]:
         """Decide about a recorded result as the resume would.
@@ -221,7 +237,7 @@ class Planning:
         self.stopped_by = self.stopped_by or result.path
         return Decision.IN_DOUBT, (*reasons, Reason(ReasonKind.STARTED, "it is to be done at most once, and was done"))
 
-    async def _executed(self, command: Execute, replay: Replay) -> StepResult | None:
+    async def _executed(self, command: Execute, replay: Replay, of_state: tuple[Reason, ...]) -> StepResult | None:
         """Add a step that would run, and return the output to go on with, if it had one."""
         path, step, resumption = command.path, command.step, self.resumption
         old, reason = self._earlier(path, replay, step)
@@ -239,7 +255,7 @@ class Planning:
             self.add(old, *await self._settled(step, old, () if reason is None else (reason,)))
             return old
         if old is not None:
-            self.add(old, Decision.RERUN, () if reason is None else (reason,))
+            self.add(old, Decision.RERUN, (*(() if reason is None else (reason,)), *of_state))
             ended_it = reason is not None and reason.kind is ReasonKind.FAILED
             return old if path in resumption.cut and not ended_it else None
         if step.action.is_waiting and (wait := wait_in(resumption.latest.metadata, path)) is not None:
@@ -248,7 +264,8 @@ class Planning:
             self.reruns.append(path)
         elif path in resumption.in_doubt or path in resumption.begun:
             reason = Reason(ReasonKind.STARTED, "it was started, and its end was never recorded; it is run again")
-            self.steps.append(PlannedStep(path, Decision.IN_DOUBT, (reason,), location=command.location))
+            decision = Decision.RERUN if of_state else Decision.IN_DOUBT
+            self.steps.append(PlannedStep(path, decision, (reason, *of_state), location=command.location))
         else:
             self.steps.append(PlannedStep(path, Decision.NEW, assumes=self.assumed(), location=command.location))
             self.reruns.append(path)

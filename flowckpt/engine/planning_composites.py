@@ -181,6 +181,7 @@ async def _child(planning: Planning, enter: Enter, action: WorkflowAction) -> tu
         prefix=f"{path}/",
         drops_what_changed=not enter.is_bound or decision is Decision.RERUN,
         aside=aside,
+        is_muted=True,
     )
     try:
         end = await planning.driven(replay)

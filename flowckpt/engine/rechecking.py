@@ -126,7 +126,7 @@ def lend_functions(workflow: Workflow[Any, Any], data: CheckpointData) -> None:
         given={},
     )
     values = bound.values(workflow, use_missing=use_missing_secret)
-    replay = Replay(workflow(**values), data.step_results, workflow.name)
+    replay = Replay(workflow(**values), data.step_results, workflow.name, is_muted=True)
 
     def visit(step: Step[Any], result: StepResult) -> Answer:
         value, failure = recorded_answer(step, result)

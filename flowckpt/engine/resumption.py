@@ -12,11 +12,13 @@ from flowckpt.codec.results import append_result, as_view, plain_tree
 from flowckpt.dsl import Workflow
 from flowckpt.engine.binding import BoundInputs, rebind_inputs
 from flowckpt.engine.options import RunOptions
+from flowckpt.engine.parking import parked_at
 from flowckpt.engine.superseded import Superseded
 from flowckpt.engine.verifying import Verifying
 from flowckpt.errors import StepNotFoundError, WorkflowChangedError
 from flowckpt.plan.behind import failures_behind, is_within, results_behind
 from flowckpt.plan.judge import Judge
+from flowckpt.plan.parking import MAX_DEATHS, Deaths, limit_of
 from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
 from flowckpt.plan.undoing import ROLLBACK, undone_paths
@@ -42,6 +44,7 @@ class Resumption:
         in_doubt: the steps whose start was recorded and whose end was not.
         spare: results of earlier attempts that their steps may get back, by path.
         begun: the steps that a process was at when it died, as far as it could leave word: a hint, which decides nothing.
+        parked: how often the run died, where a resume would refuse it for that.
     """
 
     latest: CheckpointData
@@ -53,6 +56,7 @@ class Resumption:
     in_doubt: frozenset[str]
     spare: Mapping[str, StepResult] = attrs.field(factory=dict)
     begun: frozenset[str] = frozenset()
+    parked: Deaths | None = None
 
 
 async def read_resumption(
@@ -64,6 +68,7 @@ async def read_resumption(
     options: RunOptions,
     verifying: Verifying,
     store: CheckpointStore,
+    max_deaths: int = MAX_DEATHS,
 ) -> Resumption:
     """Read a record and compare it with the inputs and with the world.
 
@@ -75,6 +80,7 @@ async def read_resumption(
         options: how the resume is to be done.
         verifying: checks the recorded claims.
         store: what the record came from, for what earlier attempts left behind.
+        max_deaths: how often the run may die at one step, where its record does not say.
 
     Raises:
         WorkflowChangedError: it is the record of another workflow.
@@ -105,7 +111,11 @@ async def read_resumption(
     reports = await verifying.reports_of([*history.results, *spare.values()])
     judge = Judge(policy, reports, bound.known_secrets())
     begun = await _begun(store, workflow_id, latest)
-    return Resumption(latest, bound, history, judge, cut, superseded, frozenset(latest.in_flight), spare, begun)
+    parked = None
+    if not options.force and not options.steal:
+        most = limit_of(latest.metadata, options.max_deaths, max_deaths)
+        parked = await parked_at(store, workflow_id, latest, most=most)
+    return Resumption(latest, bound, history, judge, cut, superseded, frozenset(latest.in_flight), spare, begun, parked)
 
 
 def read_unfinished(

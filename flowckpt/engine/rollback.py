@@ -111,6 +111,7 @@ async def roll_back(
             status=Status.CANCELLED,
             evidence=answers,
             snapshot=target.held_snapshot,
+            partial=target.partial,
             metadata={**waits_after_rollback(metadata, target.metadata, dropped), KEY: place},
             output=None,
             error=None,

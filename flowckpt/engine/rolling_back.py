@@ -113,7 +113,7 @@ async def _undo(attempt: Attempt, result: StepResult) -> StepFailedError | None:
     started_at, started_ns = clock.now(), clock.elapsed_ns()
     failure: StepError | None = None
     try:
-        told = (run, path, attempt.number, 1, result.arguments)
+        told = (run, path, attempt.number, 1, result.arguments, step, "", None)
         await attempt.runner.call(undo, (restored_value(step, result),), {}, told)
     except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
         raise

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
 
 from flowckpt import codec
 from flowckpt.blocking import finish_despite_cancel
@@ -23,6 +24,7 @@ from flowckpt.engine.failures import NO_SECRETS, stale_step
 from flowckpt.engine.listening import Tell, told_by
 from flowckpt.engine.live_runs import known_as_live
 from flowckpt.engine.options import OnStop, RunOptions, Saving
+from flowckpt.engine.parking import deaths_at_resume, parked_error
 from flowckpt.engine.redaction import redact_error, redacted_event
 from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.resumption import Resumption, read_resumption, read_unfinished
@@ -42,6 +44,8 @@ from flowckpt.execution.interrupts import Interrupts
 from flowckpt.fingerprint import fingerprint, step_fingerprint
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.judge import Judge
+from flowckpt.plan.parking import LIMITS, Deaths, limit_of
+from flowckpt.plan.partial import kept_partial
 from flowckpt.plan.policy import ResumePolicy, ReuseMode
 from flowckpt.plan.undoing import ROLLBACK
 from flowckpt.replay import Replay
@@ -74,6 +78,7 @@ class Session:
         is_cancel: whether a resume does nothing but undo, and end the run as cancelled.
         verifier: checks what the steps claim, or None for one that looks where the run was started.
         saving: how the run is saved besides its explicit checkpoints.
+        new_uuid: makes UUIDs.
 
     Attributes:
         interrupts: the signals; entered by whoever owns the loop.
@@ -93,6 +98,7 @@ class Session:
         verifier: EvidenceVerifier | None,
         saving: Saving,
         is_cancel: bool = False,
+        new_uuid: Callable[[], UUID] = uuid4,
     ) -> None:
         self.interrupts = Interrupts()
         self._store = store
@@ -106,6 +112,7 @@ class Session:
         self._verifier = verifier
         self._saving = saving
         self._is_cancel = is_cancel
+        self._new_uuid = new_uuid
         self._secrets = NO_SECRETS
         if bound is not None:
             refuse_in_labels(bound, workflow_id, options.tags)
@@ -174,6 +181,8 @@ class Session:
         }
         if options.asked_saving:
             metadata["saving"] = options.asked_saving
+        if options.asked_limits:
+            metadata[LIMITS] = options.asked_limits
         verifying = Verifying(self._verifier, options.verify, base_path, options.allow_network)
         judge = Judge(ResumePolicy(), secrets=bound.known_secrets())
         return self._drive(lease, bound, History(), metadata, verifying, judge)
@@ -184,6 +193,7 @@ class Session:
             raise CheckpointNotFoundError(self._workflow_id)
         if self._options.if_attempt not in (None, latest.attempt):
             raise RunMovedOnError(self._workflow_id, expected=self._options.if_attempt or 0, attempt=latest.attempt)
+        deaths = await self._deaths(lease, latest)
         verifying = verifying_of(latest, self._verifier, self._options)
         unfinished = unfinished_rollback(latest.metadata)
         if self._is_cancel:
@@ -191,9 +201,11 @@ class Session:
         if unfinished is not None:
             resumption = read_unfinished(self._workflow, self._workflow_id, latest, self._inputs)
             # A cancel says anew how the run ends, before it undoes anything.
-            metadata = dict(without_key(latest.metadata) if self._is_cancel else latest.metadata)
+            told = without_key(latest.metadata) if self._is_cancel else latest.metadata
+            metadata = deaths.written_to(told, results=len(latest.step_results), partial=latest.partial)
             drive = self._going_on(lease, latest, resumption, verifying, metadata, is_undoing=True)
             drive.rolling_back, drive.is_cancel = unfinished, self._is_cancel
+            drive.attempt.checkpointer.partial = dict(latest.partial)
             return drive
         resumption = await read_resumption(
             self._workflow,
@@ -214,11 +226,29 @@ class Session:
             if (stopped := plan.stale_stop) is not None:
                 raise stale_step(self._workflow_id, stopped.path, stopped.reasons)
         metadata = resumption.superseded.written_to(latest.metadata)
+        if asked := self._options.asked_limits:
+            metadata[LIMITS] = {**metadata.get(LIMITS, {}), **asked}
         if self._options.target is not None:  # the code has moved: the next resume finds it by itself
             metadata["target"] = dict(self._options.target)
         if self._options.asked_saving:
             metadata["saving"] = self._options.asked_saving
-        return self._going_on(lease, latest, resumption, verifying, metadata)
+        drive = self._going_on(lease, latest, resumption, verifying, metadata)
+        drive.attempt.deaths = deaths
+        drive.attempt.checkpointer.partial = kept_partial(latest.partial, resumption.judge.policy)
+        return drive
+
+    async def _deaths(self, lease: Lease, latest: CheckpointData) -> Deaths:
+        """Return how often the run has died where it died last, and refuse one that did too often.
+
+        Whoever forces a resume, or takes a run from its owner, begins the count anew.
+        """
+        options = self._options
+        if options.force or options.steal:
+            return Deaths()
+        deaths = await deaths_at_resume(self._store, lease, latest)
+        if deaths.is_parked(limit_of(latest.metadata, options.max_deaths, self._saving.limits.max_deaths)):
+            raise parked_error(lease.workflow_id, deaths)
+        return deaths
 
     def _going_on(
         self,
@@ -295,12 +325,27 @@ class Session:
         recorded = history.results
         if is_undoing:  # steps are being undone: what says so is no result of the generator's
             recorded = [each for each in recorded if each.step_type != ROLLBACK]
-        replay = Replay(generator, recorded, workflow.name, drops_what_changed=drops_what_changed, spare=spare)
+        replay = Replay(
+            generator,
+            recorded,
+            workflow.name,
+            drops_what_changed=drops_what_changed,
+            spare=spare,
+            is_repeated=self._bound is None,
+        )
         attempt = Attempt(
-            checkpointer, self._clock, self._random, self.interrupts, verifying, replay.aside, judge=judge
+            checkpointer,
+            self._clock,
+            self._random,
+            self.interrupts,
+            verifying,
+            replay.aside,
+            self._new_uuid,
+            judge=judge,
         )
         attempt.rolls_back = self._options.rolls_back
         attempt.is_suspended_by_stop = self._options.on_stop is OnStop.SUSPEND
+        attempt.budget.limit = metadata.get(LIMITS, {}).get("retry_budget", self._saving.limits.retry_budget)
         return Drive(workflow, replay, attempt, stay_seconds=self._options.stay)
 
 

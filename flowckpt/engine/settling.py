@@ -111,7 +111,7 @@ class Settling:
         report = await self.verifying.report_in_doubt(step)
         settlement = settle_started(report, may_be_running=self.may_be_running)
         if settlement is Settlement.ADOPT:
-            told = (self.workflow_id, path, self.attempt, 1, arguments)
+            told = (self.workflow_id, path, self.attempt, 1, arguments, step, "", None)
             return Settled(outcome=await self.runner.adopted(step, told), report=report)
         if settlement is Settlement.ASK:
             self._ask_of_start(path, report, has_failed=has_failed)
@@ -174,7 +174,16 @@ class Settling:
         undo = step.modifiers.on_rerun
         assert undo is not None
         try:
-            told = (self.workflow_id, old.path, self.attempt, 1, old.arguments)  # of the call that is undone
+            told = (
+                self.workflow_id,
+                old.path,
+                self.attempt,
+                1,
+                old.arguments,
+                step,
+                "",
+                None,
+            )  # of the call that is undone
             await self.runner.call(undo, (restored_value(step, old),), {}, told)
         except Exception as error:
             error.add_note(f"It was raised by .on_rerun(), before step {old.path!r} was to be run again.")

@@ -15,6 +15,7 @@ import attrs
 from flowckpt.checkpoint import Reason
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.failures import recorded_error, step_failure
+from flowckpt.engine.partial_at_resume import judge_partial
 from flowckpt.engine.settling import RUN, Settled
 from flowckpt.engine.superseded import marks_of
 from flowckpt.engine.telling import evidence_event
@@ -73,8 +74,12 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
                         StepRestored(attempt.workflow_id, path, True, settled.reused.duration_ms, action.step_type)
                     )
                 return restored_value(step, settled.reused), None
+        if path in attempt.checkpointer.partial:
+            judge_partial(attempt, step, path)
         if not attempt.is_begun:
             await attempt.begin()
+        if attempt.states_dropped:
+            await attempt.tell_states_dropped()
         if modifiers.is_at_most_once and settled.outcome is None and settled.undo is None:
             await attempt.mark(path)
     attempt.in_flight.add(path)
@@ -86,11 +91,15 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
     started_at, started_ns, trying = clock.now(), clock.elapsed_ns(), None
     if settled is RUN and modifiers.retry is None and (tell is None or action.step_type == "python"):
         tries = 1
-        outcome = await attempt.runner.attempt(step, (attempt.workflow_id, path, attempt.number, 1, arguments))
+        told = (attempt.workflow_id, path, attempt.number, 1, arguments, step, code, attempt.desk)
+        outcome = await attempt.runner.attempt(step, told)
     else:
-        trying = _trying(attempt, command, arguments, settled)
+        trying = _trying(attempt, command, arguments, code, settled)
         await trying.run()
         outcome, tries = trying.outcome, trying.tries
+        attempt.tries.pop(path, None)
+    if attempt.desk.is_used:
+        await attempt.desk.settle(path)
     error = outcome.error
     duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
     failure = None if error is None else recorded_error(error, path=path, tries=tries, secrets=attempt.secrets)
@@ -138,13 +147,14 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
     return (outcome.value, None) if failure is None else (None, step_failure(path, failure))
 
 
-def _trying(attempt: Attempt, command: Execute, arguments: Mapping[str, Any], settled: Settled) -> Trying:
+def _trying(attempt: Attempt, command: Execute, arguments: Mapping[str, Any], code: str, settled: Settled) -> Trying:
     return Trying(
         command.step,
         command.path,
         attempt.workflow_id,
         attempt.number,
         arguments,
+        code,
         settled,
         attempt.settling(),
         attempt.runner,
@@ -153,4 +163,7 @@ def _trying(attempt: Attempt, command: Execute, arguments: Mapping[str, Any], se
         attempt.interrupts,
         attempt.tell,
         attempt.mark,
+        attempt.budget,
+        attempt.desk,
+        attempt.tries,
     )

@@ -12,11 +12,13 @@ from flowckpt.clock import Clock
 from flowckpt.dsl import Step
 from flowckpt.engine.failures import text_of
 from flowckpt.engine.listening import Tell
+from flowckpt.engine.retry_budget import RetryBudget
 from flowckpt.engine.settling import Settled, Settling
 from flowckpt.engine.streaming import StreamedTry
 from flowckpt.engine.telling import evidence_event
 from flowckpt.errors import EncodingError, StepInDoubtError, StepTimeoutError, type_name
 from flowckpt.events import StepRetrying
+from flowckpt.execution.current_step import Desk, Told
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import is_left_behind, waited
 from flowckpt.execution.runner import Outcome, StepRunner
@@ -32,6 +34,7 @@ class Trying:
         workflow_id: the run.
         attempt: the attempt of the run.
         arguments: what the record keeps of its arguments.
+        code: the fingerprint of its function.
         settled: what was found out about it before.
         settling: settles it between two tries, where it must not be done twice.
         runner: does it.
@@ -40,6 +43,9 @@ class Trying:
         interrupts: the signals.
         tell: told what happens on the way, or None.
         mark: saves that a step begins that must not be done twice.
+        budget: how many retries there may be.
+        desk: where the step hands in what it tells and saves.
+        numbers: which try runs now, by path; only of further ones.
         tries: how often it was tried.
         is_undone: whether what an earlier execution left behind is undone; True where there is nothing to undo.
     """
@@ -49,6 +55,7 @@ class Trying:
     workflow_id: str
     attempt: int
     arguments: Mapping[str, Any]
+    code: str
     settled: Settled
     settling: Settling
     runner: StepRunner
@@ -57,9 +64,13 @@ class Trying:
     interrupts: Interrupts
     tell: Tell | None
     mark: Callable[[str], Awaitable[None]]
+    budget: RetryBudget
+    desk: Desk
+    numbers: dict[str, int]
     tries: int = 0
     is_undone: bool = attrs.field(default=attrs.Factory(lambda self: self.settled.undo is None, takes_self=True))
     _outcome: Outcome | None = None
+    _began_ns: int = 0
 
     @property
     def outcome(self) -> Outcome:
@@ -77,8 +88,11 @@ class Trying:
         step, path = self.step, self.path
         # An effect is undone before the next one is marked: a mark says that the new call may have had its effect.
         is_mark_due = step.modifiers.is_at_most_once and not self.is_undone
+        self._began_ns = self.clock.elapsed_ns()
         while True:
             self.tries += 1
+            if self.tries > 1:
+                self.numbers[path] = self.tries
             self._outcome = await self._instead()
             if self._outcome is None:
                 if is_mark_due:
@@ -95,6 +109,9 @@ class Trying:
             error = self._outcome.error
             if error is None or not self._is_retried(error):
                 return
+            delay = self._delay()
+            if not self._is_in_time(error, delay):
+                return
             if step.modifiers.is_at_most_once and self.is_undone:
                 was_adopted = self.settled.outcome is not None
                 if not await self._may_be_repeated(error):
@@ -102,17 +119,22 @@ class Trying:
                 if self.settled.outcome is not None:
                     continue
                 is_mark_due = was_adopted  # adopting failed, and by now the world says that it was not done
-            delay = self._delay()
+            if not self.budget.take():
+                error.add_note(f"It was not tried again: the run's {self.budget.limit} retries are used up.")
+                return
             if self.tell is not None:
                 if self._outcome.committed is not None:
                     await self.tell(evidence_event(self.workflow_id, path, self._outcome.committed.report, "now"))
                 kind = type_name(type(error))
                 await self.tell(StepRetrying(self.workflow_id, path, self.tries, delay, kind, text_of(error)))
             await waited(self.clock.sleep(delay), self.interrupts)
+            if not self._is_in_time(error, 0.0):  # the machine slept longer than we did
+                return
 
     @property
-    def _told(self) -> tuple[str, str, int, int, Mapping[str, Any]]:
-        return self.workflow_id, self.path, self.attempt, self.tries, self.arguments
+    def _told(self) -> Told:
+        run, step = self.workflow_id, self.step
+        return run, self.path, self.attempt, self.tries, self.arguments, step, self.code, self.desk
 
     async def _instead(self) -> Outcome | None:
         """Return what the try comes to without running the step: it is adopted, or what was there cannot be undone."""
@@ -128,7 +150,21 @@ class Trying:
         retry = self.step.modifiers.retry
         if retry is None or self.tries >= retry.attempts or isinstance(error, EncodingError) or self.interrupts.noted:
             return False
-        return isinstance(error, retry.on)
+        return retry.is_worth_it(error, doubt=lambda said: error.add_note(f"{said[:500]}."))
+
+    def _is_in_time(self, error: BaseException, delay: float) -> bool:
+        """Tell whether another try would begin before the deadline, where there is one."""
+        retry = self.step.modifiers.retry
+        if retry is None or retry.deadline is None:
+            return True
+        elapsed = (self.clock.elapsed_ns() - self._began_ns) / 1e9
+        if elapsed + delay <= retry.deadline:
+            return True
+        error.add_note(
+            f"It was not tried again: its deadline of {retry.deadline:g} s is over"
+            + (f", or would be after a wait of {delay:g} s." if delay else ".")
+        )
+        return False
 
     def _delay(self) -> float:
         retry = self.step.modifiers.retry

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, Self
 
@@ -53,6 +54,9 @@ class Interrupts:
         """How the run ended, once it has; for a signal that comes too late to stop it."""
         self.cancel_rolls_back = True
         """Where a cancel was requested: whether what was done is to be undone."""
+        self.is_in_place = False
+        """Whether user code runs in the thread of the loop, which stands still meanwhile."""
+        self._thread = threading.get_ident()
         self.waits = 0
         """For how many things the engine waits in the loop that a cancel may end."""
 
@@ -79,14 +83,34 @@ class Interrupts:
         """Name the task to be cancelled when a signal comes while it waits in the loop."""
         self._task = task
         self._loop = task.get_loop() if task else None
+        self._thread = threading.get_ident()
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call user code in this thread, where a signal may reach it."""
-        self._is_user_code = True
+        self._is_user_code = self.is_in_place = True
         try:
             return _called(function, args, kwargs)
         finally:
-            self._is_user_code = False
+            self._is_user_code = self.is_in_place = False
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Hold signals back while user code has called the engine; one that comes is raised behind it.
+
+        Raises:
+            RunInterrupted: a signal came meanwhile.
+        """
+        if not self._is_user_code or threading.get_ident() != self._thread:
+            yield
+            return
+        before = self.noted
+        self._is_user_code = False
+        try:
+            yield
+        finally:
+            self._is_user_code = True
+        if self.noted != before:
+            raise RunInterrupted(self.noted)
 
     def _raise_unheard(self, error: BaseException | None) -> None:
         """Raise a signal that came when no step was left to stop: the program must hear of it all the same."""

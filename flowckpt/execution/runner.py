@@ -15,6 +15,7 @@ from flowckpt.codec.blob import Recorded
 from flowckpt.codec.results import plain_tree
 from flowckpt.dsl.actions import Action, CommandAction, PythonAction
 from flowckpt.dsl.composites import WorkflowAction
+from flowckpt.dsl.recorded import WorldAction
 from flowckpt.dsl.step import Step
 from flowckpt.execution import redaction
 from flowckpt.execution.annotation import return_annotation
@@ -22,6 +23,7 @@ from flowckpt.execution.current_step import Told, tell_current
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import run_python, waited
 from flowckpt.execution.thread import StepThreads
+from flowckpt.execution.world import World
 from flowckpt.known_secrets import KnownSecrets
 from flowckpt.lazy import LazyModule
 from flowckpt.secret import Secret
@@ -63,12 +65,16 @@ class StepRunner:
         interrupts: delivers signals to the step that runs.
         verifier: checks what the steps claim.
         secrets: the secrets of the run; it learns those that steps return.
+        world: what steps may ask.
     """
 
-    def __init__(self, interrupts: Interrupts, verifier: Callable[[], EvidenceVerifier], secrets: KnownSecrets) -> None:
+    def __init__(
+        self, interrupts: Interrupts, verifier: Callable[[], EvidenceVerifier], secrets: KnownSecrets, world: World
+    ) -> None:
         self._interrupts = interrupts
         self._verifier = verifier
         self._secrets = secrets
+        self._world = world
         self._threads = StepThreads()
 
     async def attempt(
@@ -182,6 +188,8 @@ class StepRunner:
             return await run_python(
                 action, path=path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, threads=self._threads
             )
+        if isinstance(action, WorldAction):
+            return self._world.answer(action)
         assert isinstance(action, CommandAction)
         return await command.run_command(
             action, path=path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line

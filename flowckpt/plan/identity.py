@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowckpt.arguments import NONE, UNKNOWN, argument_differences, recorded_arguments, shown_arguments
-from flowckpt.checkpoint import StepResult
+from flowckpt.checkpoint import PartialState, StepResult
 from flowckpt.dsl import Step
 from flowckpt.dsl.actions import Action, CommandAction, PythonAction
 from flowckpt.dsl.composites import WorkflowAction
@@ -44,12 +44,14 @@ def arguments_of(action: Action, secrets: KnownSecrets = NONE) -> dict[str, Any]
     return {}
 
 
-def identity_reasons(step: Step[Any], result: StepResult, secrets: KnownSecrets = NONE) -> tuple[Reason, ...]:
+def identity_reasons(
+    step: Step[Any], result: StepResult | PartialState, secrets: KnownSecrets = NONE
+) -> tuple[Reason, ...]:
     """Return why a recorded result is not the result of this step; nothing where it is.
 
     Args:
         step: the step as it is yielded now.
-        result: the recorded result of its path.
+        result: the recorded result of its path, or what it saved of itself.
         secrets: what the record does not hold, and nobody is shown.
     """
     action = step.action
@@ -81,7 +83,7 @@ def incomparable_reasons(step: Step[Any], result: StepResult, secrets: KnownSecr
 
 
 def _reasons(
-    step: Step[Any], result: StepResult, arguments: dict[str, Any], code: str, secrets: KnownSecrets
+    step: Step[Any], result: StepResult | PartialState, arguments: dict[str, Any], code: str, secrets: KnownSecrets
 ) -> list[Reason]:
     reasons: list[Reason] = []
     if step.modifiers.version != result.version:

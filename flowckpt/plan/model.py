@@ -69,6 +69,7 @@ class ResumePlan:
         ends_at: why the plan cannot see further, in one sentence; empty where it sees the end of the workflow.
         stops: why the resume would stop, in one sentence, as far as it can be foreseen; empty where it would go on.
         stopped_by: the step that it would stop at.
+        is_parked: whether it would stop because the run died too often at the same step.
     """
 
     workflow_id: str
@@ -77,6 +78,7 @@ class ResumePlan:
     ends_at: str = ""
     stops: str = ""
     stopped_by: str = ""
+    is_parked: bool = False
 
     @property
     def stale(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.checkpoint import CheckpointData, History
+from flowckpt.checkpoint import CheckpointData, History, PartialState
 from flowckpt.checkpoint.reference import Owner
 from flowckpt.codec.blob import Blob
 from flowckpt.codec.results import as_view, plain_tree
@@ -61,6 +61,8 @@ class Gathered:
                 )
                 if isinstance(held, Blob)
             }
+            if any(isinstance(each.held_state, Blob) for each in data.partial.values()):
+                changed["partial"] = {path: _partial_again(each) for path, each in data.partial.items()}
             if before is not None and _has_same_inputs(data, before):
                 changed["inputs"] = before.held_inputs
             if before is not None and data.metadata == before.metadata:
@@ -75,6 +77,11 @@ def _again(blob: Blob) -> Blob:
         return blob.content()
 
     return Blob(blob.digest, blob.size, fetch=fetch)
+
+
+def _partial_again(partial: PartialState) -> PartialState:
+    held = partial.held_state
+    return attrs.evolve(partial, state=_again(held)) if isinstance(held, Blob) else partial
 
 
 def _has_same_inputs(data: CheckpointData, before: CheckpointData) -> bool:

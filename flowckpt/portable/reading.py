@@ -195,6 +195,8 @@ class RunReader:
                 raise MalformedError(f"the first checkpoint of attempt {self._attempt} has no {missing[0]!r}")
             for name in ("inputs", "snapshot", "output"):
                 self._check_reference(said.get(name))
+            for partial in said.get("partial", {}).values():
+                self._check_reference(partial["state"])
             if type(said.get("inputs", {})) is not dict:
                 raise MalformedError("the inputs of a checkpoint are no object")
             self._carried.update({name: said[name] for name in CARRIED if name in said})

@@ -73,6 +73,18 @@ def _is_error(value: Any) -> bool:
     )
 
 
+def _is_partial(value: Any) -> bool:
+    """Tell whether a value is what a step saved of itself."""
+    return (
+        type(value) is dict
+        and "state" in value
+        and _is_text(value.get("function", ""))
+        and _is_text(value.get("fingerprint", ""))
+        and _is_optional_text(value.get("version"))
+        and _is_mapping(value.get("arguments", {}))
+    )
+
+
 def _is_way_back(value: Any) -> bool:
     """Tell whether a value says how a run ends whose steps are being undone."""
     return (
@@ -126,6 +138,7 @@ _HEAD: Mapping[str, Check] = {
     "evidence": lambda value: type(value) is list,
     "in_flight": _is_texts,
     "error": _is_error,
+    "partial": lambda value: type(value) is dict and all(map(_is_partial, value.values())),
 }
 _METADATA: Mapping[str, Check] = {
     "target": _is_text_mapping,
@@ -133,6 +146,16 @@ _METADATA: Mapping[str, Check] = {
     "defaulted": _is_texts,
     "base_path": _is_text,
     "saving": _is_mapping,
+    "limits": lambda value: type(value) is dict and all(map(is_count, value.values())),
+    "deaths": lambda value: (
+        type(value) is dict
+        and is_count(value.get("count"), 1)
+        and is_count(value.get("results"))
+        and type(value.get("paths")) in (list, tuple)
+        and _is_texts([*value["paths"]])
+        and _is_text(value.get("since"))
+        and _is_text(value.get("partial"))
+    ),
     "forked_from": _is_optional_mapping,
     "rolled_back_to": _is_optional_mapping,
     "rolling_back": lambda value: value is None or _is_way_back(value),

@@ -21,19 +21,17 @@ So nothing is executed (but ephemeral steps) until every recorded result has fou
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Generator, Iterable, Mapping
-from pathlib import PurePath
-from types import CodeType, FrameType, GeneratorType
+from collections.abc import Callable, Generator, Iterable, Mapping
+from types import GeneratorType
 from typing import Any
 
 from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step, StepWithoutAction, path_of
 from flowckpt.errors import StepDefinitionError, StepFailedError, WorkflowChangedError, WorkflowDefinitionError
 from flowckpt.replay.commands import Command, Crash, Enter, Execute, Finish, Restore
+from flowckpt.replay.place import where_of
 from flowckpt.replay.record import SetAside, all_of, split_record
-
-_STEP_ITER: CodeType = Step.__iter__.__code__
+from flowckpt.replay.silence import repeated
 
 
 class Replay:
@@ -47,6 +45,8 @@ class Replay:
         drops_what_changed: whether the record gives way where the generator yields something else.
         spare: results that are not part of the run, and that its steps may get back when they are yielded.
         aside: where results go that no longer count, and spare ones come from: that of the run, for a child.
+        is_repeated: whether the generator ran before, so that its code is repeated until a step is run anew.
+        is_muted: whether it counts as repeated to its end: nothing is run.
     """
 
     def __init__(
@@ -59,6 +59,8 @@ class Replay:
         drops_what_changed: bool = False,
         spare: Mapping[str, StepResult] | None = None,
         aside: SetAside | None = None,
+        is_repeated: bool = False,
+        is_muted: bool = False,
     ) -> None:
         self._generator = generator
         self._workflow_name = workflow_name
@@ -69,6 +71,9 @@ class Replay:
         """Results that are no longer, or not yet again, part of the run."""
         self._uses: dict[str, int] = {}
         self._ephemeral: set[str] = set()
+        self._is_repeated = is_repeated or is_muted
+        self._is_muted = is_muted
+        self._is_new = False  # the command that stands is run now, and was not answered from the record
 
     def start(self) -> Command:
         """Run the generator up to its first step.
@@ -89,7 +94,7 @@ class Replay:
             WorkflowDefinitionError: it yields something that is no step; it is closed.
         """
         try:
-            yielded = self._generator.send(value)
+            yielded = self._generator.send(value) if not self._is_repeated else self._again(self._generator.send, value)
         except StopIteration as stop:
             return self._finished(stop.value)
         except BaseException as error:
@@ -107,12 +112,21 @@ class Replay:
             WorkflowDefinitionError: as for `send`.
         """
         try:
-            yielded = self._generator.throw(error)
+            throw = self._generator.throw
+            yielded = throw(error) if not self._is_repeated else self._again(throw, error)
         except StopIteration as stop:
             return self._finished(stop.value)
         except BaseException as raised:
             return self._raised(raised)
         return self._command(yielded)
+
+    def _again(self, go_on: Callable[[Any], Any], answer: Any) -> Any:
+        """Drive the generator where its code may be repeated."""
+        if self._is_new and not self._is_muted:
+            self._is_repeated = False
+            return go_on(answer)
+        with repeated():
+            return go_on(answer)
 
     def rerun(self, command: Restore, *, keeps_rest: bool) -> Execute:
         """Answer a `Restore` with the news that its result is no longer true.
@@ -134,7 +148,7 @@ class Replay:
         Args:
             keeps_rest: as for `rerun`.
         """
-        self._is_bound = False
+        self._is_bound, self._is_new = False, True
         if keeps_rest:
             self.aside.spare.update({each.path: each for each in all_of(self._waiting, self._nested)})
             self._waiting, self._nested = {}, {}
@@ -149,6 +163,7 @@ class Replay:
         Raises:
             WorkflowChangedError: other recorded results still wait for their step.
         """
+        self._is_new = True
         if self._waiting:
             if self._is_bound:
                 what = f"goes on with the step {command.path!r}, which the record has finished with"
@@ -169,8 +184,7 @@ class Replay:
         step: Step[Any] = yielded
         if step.modifiers.adopt is not None and not step.modifiers.is_at_most_once:
             raise self._closed(_needless_adopt(step.name, self._where(full=True)))
-        action = step.action
-        if (action.is_composite or action.is_waiting) and (refused := action.refused_modifier(step.modifiers)):
+        if step.action.refuses_modifiers and (refused := step.action.refused_modifier(step.modifiers)):
             raise self._closed(_no_such_modifier(step, refused, self._where(full=True)))
         name = step.name
         occurrence = self._uses.get(name, 0)
@@ -182,17 +196,20 @@ class Replay:
         if step.action.is_composite:
             return self._entered(path, step)
         if not self._waiting and not self.aside.spare:
+            self._is_new = True
             return Execute(path, step, self._where())
         is_spare = path not in self._waiting
         if is_spare:
             self._refuse_unknown(path, step)
             result = self.aside.take(path)
             if result is None:
+                self._is_new = True
                 return Execute(path, step, self._where())
         else:
             result = self._waiting.pop(path)
-        if result is None or _is_another(step, result):
+        if result is None or is_another(step, result):
             self._drop_mismatch(path, step, result, is_spare=is_spare)
+            self._is_new = True
             return Execute(path, step, self._where())
         return Restore(path, step, result, is_spare)
 
@@ -204,7 +221,7 @@ class Replay:
             result, nested = self.aside.take(path), self.aside.take_nested(path)
         else:
             result, nested = self._waiting.pop(path), self._nested.pop(path, [])
-        if result is not None and _is_another(step, result):
+        if result is not None and is_another(step, result):
             self._nested[path] = nested
             self._drop_mismatch(path, step, result, is_spare=is_spare)
             result, nested = None, []
@@ -275,23 +292,7 @@ class Replay:
         return error
 
     def _where(self, *, full: bool = False) -> str:
-        """Return `file:line` of the `yield` that the generator stands at, inside generators it delegates to.
-
-        The record gets the bare file name: the same code in another directory is the same code.
-        """
-        found = self._generator
-        while type(inner := getattr(found, "gi_yieldfrom", None)) is GeneratorType and inner.gi_code is not _STEP_ITER:
-            found = inner
-        frame: FrameType | None = getattr(found, "gi_frame", None)
-        if frame is None:
-            return ""
-        file = frame.f_code.co_filename
-        return f"{file if full else _base_name(file)}:{frame.f_lineno}"
-
-
-@functools.lru_cache(maxsize=256)
-def _base_name(file: str) -> str:
-    return PurePath(file).name
+        return where_of(self._generator, full=full)
 
 
 def _shown(value: object, length: int) -> str:
@@ -314,8 +315,13 @@ def _qualname(function: str) -> str:
     return function[function.find(":") + 1 :]
 
 
-def _is_another(step: Step[Any], result: StepResult) -> bool:
-    """Tell whether a recorded result is that of another step: of another kind, or of another function."""
+def is_another(step: Step[Any], result: StepResult) -> bool:
+    """Tell whether a recorded result is that of another step: of another kind, or of another function.
+
+    Args:
+        step: the step as it is yielded now.
+        result: the recorded result of its path.
+    """
     named = step.action.function_name
     return result.step_type != step.action.step_type or (
         result.function != named and _qualname(result.function) != _qualname(named)

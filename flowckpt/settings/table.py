@@ -119,6 +119,20 @@ SETTINGS: dict[str, Setting] = {
             default="keep",
         ),
         Setting(
+            "retry_budget",
+            Part.ENGINE,
+            Count(0),
+            "How many retries the steps of an attempt may make, all together, where the run does not say.",
+            default_said="any number",
+        ),
+        Setting(
+            "max_deaths",
+            Part.ENGINE,
+            Count(0),
+            "How often a run may die at the same step before a resume refuses it, where the run does not say; 0 for no limit.",
+            default=5,
+        ),
+        Setting(
             "on_stale",
             Part.RUN,
             _ANSWERS,

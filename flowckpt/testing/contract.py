@@ -33,7 +33,7 @@ from uuid import UUID
 import attrs
 import pytest
 
-from flowckpt.checkpoint import CheckpointData, Reason, Status, StepError, StepResult
+from flowckpt.checkpoint import CheckpointData, PartialState, Reason, Status, StepError, StepResult
 from flowckpt.errors import (
     CheckpointNotFoundError,
     EncodingError,
@@ -308,6 +308,22 @@ class CheckpointStoreContract(AbilityContract):
         assert (ref.reason, ref.saved_at, ref.steps) == (Reason.STEP, NOON, 2)
         assert ref.size > 0
 
+    async def test_what_steps_saved_of_themselves_comes_back_with_each_checkpoint(self, store: CheckpointStore) -> None:
+        large = "large " * 50_000
+        states = [
+            {"a": PartialState({"at": (1, 2)}, "m:f", "1:abc", {"n": 1, "x": "sha256:0"}, "v2")},
+            {"a": PartialState(large, "m:f"), "b/[0]": PartialState(None)},
+            {},
+            {"b/[0]": PartialState(large)},
+        ]
+        for sequence, partial in enumerate(states, 1):
+            await store.save(RUN, checkpoint(sequence, partial=partial))
+            latest = await self.reopen(store).load_latest(RUN)
+            assert latest is not None
+            assert latest.partial == partial
+        for sequence, partial in enumerate(states, 1):
+            assert (await self.reopen(store).load(RUN, f"c{sequence}")).partial == partial
+
     # --- what is refused -------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("sequence", [2, 1, 0, -1])
@@ -331,6 +347,7 @@ class CheckpointStoreContract(AbilityContract):
             {"extra": {"x": object()}},
             {"extra": {"x": math.nan}},
             {"in_flight": ("\udc80",)},
+            {"partial": {"a": PartialState({"deep": object()})}},
             {"workflow_name": "\udc80"},
         ],
         ids=", ".join,

@@ -13,6 +13,7 @@ from flowckpt.events import (
     EvidenceVerified,
     StepAdopted,
     StepCompleted,
+    StepProgress,
     StepRestored,
     StepStarted,
     WorkflowResumed,
@@ -61,3 +62,26 @@ def test_nothing_is_drawn_of_a_resume_that_is_refused():
     progress._began -= 2
     console.print(progress._frame())
     assert "reading the record" in out.getvalue()
+
+
+def test_a_step_that_says_how_far_it_is_has_a_bar():
+    out = io.StringIO()
+    console = Console(file=out, width=120, highlight=False)
+    progress = LiveProgress(0, console)
+    for event in (
+        StepStarted("one", "fetch", "python"),
+        StepProgress("one", "fetch", 1, 4, "part\x1b"),
+        StepProgress("one", "fetch", 3, 4, "part\x1b"),
+        StepStarted("one", "scan", "python"),
+        StepProgress("one", "scan", 1234.5, None),
+        StepProgress("one", "gone", 1),
+        WorkflowResumed("one", "shop", 2, 3, "x"),
+    ):
+        progress.tell(event)
+    console.print(progress._frame())
+    text = out.getvalue()
+    assert "3 of 4 (75 %), part\\x1b" in text and "1 of 4" not in text
+    assert text.count("━" if "━" in text else "#") == 15
+    assert "1,234.50" in text and "gone" not in text
+    progress.tell(StepCompleted("one", "fetch", 5.0))
+    assert "fetch" not in progress._amounts

@@ -73,6 +73,8 @@ VALUES = {  # by setting: as text, in TOML, and what both mean
     "on_save_error": ("continue", '"continue"', "continue"),
     "keep_last": ("5", "5", 5),
     "on_success": ("clear", '"clear"', "clear"),
+    "retry_budget": ("2", "2", 2),
+    "max_deaths": ("3", "3", 3),
     "on_stale": ("reuse", '"reuse"', "reuse"),
     "on_code_change": ("rerun", '"rerun"', "rerun"),
     "reuse": ("inputs", '"inputs"', "inputs"),

@@ -414,7 +414,18 @@ EXAMPLE = {  # of the design: a document of ours has these keys, spelled so, wit
     ],
     "saved_at": "2026-11-20T15:30:00Z",
 }
-ADDED = {"status", "inputs", "fingerprint", "metadata", "evidence", "in_flight", "snapshot", "output", "error"}
+ADDED = {
+    "partial",
+    "status",
+    "inputs",
+    "fingerprint",
+    "metadata",
+    "evidence",
+    "in_flight",
+    "snapshot",
+    "output",
+    "error",
+}
 ADDED_TO_RESULTS = {"path", "started_at", "attempt", "evidence"}
 
 

@@ -7,7 +7,18 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from flowckpt import Secret, parallel, step, workflow
+from flowckpt import (
+    Secret,
+    check_determinism,
+    current_step,
+    now,
+    parallel,
+    random,
+    step,
+    uuid,
+    workflow,
+    workflow_logger,
+)
 from flowckpt.dsl import Step
 
 
@@ -193,3 +204,36 @@ def wrong_beside(sources: list[str], rows: list[Row]) -> None:
     step("texts").workflow(bare, name=5)  # error
     step("texts").workflow(size, row=rows[0])  # error
     parallel(size, size)  # error
+
+
+@workflow
+def asks() -> Generator[Step[Any], Any, float]:
+    at = yield from now()
+    reveal_type(at)  # says: datetime
+    request = yield from uuid("request")
+    reveal_type(request)  # says: UUID
+    drawn = yield from random()
+    reveal_type(drawn)  # says: float
+    return drawn
+
+
+async def saves() -> None:
+    inside = current_step()
+    reveal_type(inside.load())  # says: Any
+    reveal_type(inside.load(0))  # says: int
+    reveal_type(inside.load([""]))  # says: list[str]
+    reveal_type(inside.load(as_type=Path))  # says: Path | None
+    inside.save({"page": 3})
+    await inside.save_async({"page": 3}, as_type=dict)
+    inside.progress(1, 3.5, "half")
+    inside.progress("1")  # error
+    inside.save()  # error
+    reveal_type(check_determinism(asks).is_deterministic)  # says: bool
+    workflow_logger("shop").info("%s", 1)
+    step("s").python(count, []).retry(3, on=lambda error: "503" in str(error), deadline=60)
+    step("s").python(count, []).retry(3, on=(OSError, is_worth_it))
+    step("s").python(count, []).retry(3, on=count)  # error
+
+
+def is_worth_it(error: BaseException) -> bool:
+    return True

@@ -11,7 +11,7 @@ from flowckpt.cli.durations import ago_text, moment_text
 from flowckpt.cli.options import color_option, json_option, store_option
 from flowckpt.cli.output import is_terminal, say, write
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_runs import listed_runs, opened_store
+from flowckpt.cli.stored_runs import listed_runs, opened_store, parked_runs
 from flowckpt.cli.table import show_table
 from flowckpt.cli.terminal_text import json_text
 
@@ -45,19 +45,24 @@ def command(
 ) -> None:
     """List the runs of the store, the one started last first.
 
-    A run is crashed where it is running and its owner is gone.
+    A run is crashed where it is running and its owner is gone; parked, where it died so often at the same step that a
+    resume refuses it until --force is given.
     """
+    opened = opened_store(store)
     runs = [
         info
-        for info in listed_runs(opened_store(store))
+        for info in listed_runs(opened)
         if (not statuses or info.status.value in statuses)
         and (workflow is None or info.workflow_name == workflow)
         and all(_has_tag(info, tag) for tag in tags)
     ][:limit]
+    parked = parked_runs(opened, runs)
     if as_json:
-        write(f"{json_text([listed_document(info) for info in runs], indent=2)}\n")
+        document = [listed_document(info, parked.get(info.workflow_id)) for info in runs]
+        write(f"{json_text(document, indent=2)}\n")
     elif runs:
-        show_table(_HEADER, [_row(info) for info in runs], wrapped=("WORKFLOW", "TAGS"), no_color=no_color)
+        rows = [_row(info, is_parked=info.workflow_id in parked) for info in runs]
+        show_table(_HEADER, rows, wrapped=("WORKFLOW", "TAGS"), no_color=no_color)
     else:
         say(f"flowckpt: no such run in {choose_store(store).shown}")
 
@@ -67,7 +72,8 @@ def _has_tag(info: RunInfo, tag: str) -> bool:
     return key in info.tags and (not equals or info.tags[key] == value)
 
 
-def _row(info: RunInfo) -> list[str]:
+def _row(info: RunInfo, *, is_parked: bool) -> list[str]:
     tags = " ".join(f"{key}={value}" for key, value in info.tags.items())
     started, updated = moment_text(info.started_at, is_short=is_terminal()), ago_text(info.updated_at)
-    return [info.workflow_id, info.workflow_name, info.status.value, str(info.steps), started, updated, tags]
+    status = f"{info.status.value} (parked)" if is_parked else info.status.value
+    return [info.workflow_id, info.workflow_name, status, str(info.steps), started, updated, tags]

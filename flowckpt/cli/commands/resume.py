@@ -15,6 +15,7 @@ from flowckpt.cli.options import (
     events_option,
     input_option,
     json_option,
+    limit_options,
     on_stop_option,
     policy_options,
     rollback_option,
@@ -25,7 +26,7 @@ from flowckpt.cli.options import (
 )
 from flowckpt.cli.output import keep_for_document, say
 from flowckpt.cli.recorded_run import RecordedRun, recorded_run
-from flowckpt.cli.settings import choose_store, retention_set_here
+from flowckpt.cli.settings import choose_store, limits_setting, retention_set_here
 from flowckpt.cli.stored_runs import last_unfinished, opened
 from flowckpt.cli.ways_on import ResumeLine
 from flowckpt.engine import RunOptions, WorkflowEngine
@@ -55,6 +56,7 @@ Examples:
 @click.option("--plan", "only_plan", is_flag=True, help="Show what would be done, as plan does, and do nothing.")
 @policy_options
 @setting_option("on_save_error")
+@limit_options
 @input_option
 @target_option
 @on_stop_option
@@ -138,5 +140,7 @@ def command(
 
 
 def _session(run: RecordedRun, options: RunOptions, on_save_error: str | None) -> Session:
-    engine = WorkflowEngine(run.store, on_save_error=on_save_error or "fail", retention=retention_set_here())
+    engine = WorkflowEngine(
+        run.store, on_save_error=on_save_error or "fail", retention=retention_set_here(), **limits_setting()
+    )
     return engine.prepare_resume(run.workflow, run.workflow_id, options, run.inputs)

@@ -15,6 +15,7 @@ from flowckpt.cli.options import (
     events_option,
     input_option,
     json_option,
+    limit_options,
     network_option,
     on_stop_option,
     rollback_option,
@@ -24,7 +25,7 @@ from flowckpt.cli.options import (
 )
 from flowckpt.cli.output import keep_for_document
 from flowckpt.cli.secret_inputs import ask_for_secrets
-from flowckpt.cli.settings import choose_store, retention_set_here
+from flowckpt.cli.settings import choose_store, limits_setting, retention_set_here
 from flowckpt.cli.stored_runs import opened
 from flowckpt.cli.targets import typed_target
 from flowckpt.engine import RunOptions, WorkflowEngine
@@ -48,6 +49,7 @@ Examples:
 @setting_option("every")
 @setting_option("interval")
 @setting_option("on_save_error")
+@limit_options
 @network_option
 @click.option(
     "--stay",
@@ -70,6 +72,8 @@ def command(
     every: int | None,
     interval: float | None,
     on_save_error: str | None,
+    retry_budget: int | None,
+    max_deaths: int | None,
     allow_network: tuple[str, ...],
     stay: float | None,
     rolls_back: bool,
@@ -105,11 +109,15 @@ def command(
         target=described,
         every=every,
         interval=interval,
+        retry_budget=retry_budget,
+        max_deaths=max_deaths,
         allow_network=allow_network,
         stay=stay,
         rolls_back=rolls_back,
         on_stop=OnStop(on_stop),
     )
-    engine = WorkflowEngine(checkpoints, on_save_error=on_save_error or "fail", retention=retention_set_here())
+    engine = WorkflowEngine(
+        checkpoints, on_save_error=on_save_error or "fail", retention=retention_set_here(), **limits_setting()
+    )
     session = engine.prepare(workflow, run, options, values)
     return follow(session, workflow, run, store=choice, form=Form(as_json, as_events, no_color))

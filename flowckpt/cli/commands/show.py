@@ -26,6 +26,7 @@ from flowckpt.cli.table import show_table
 from flowckpt.cli.terminal_text import escaped, json_text, short_value
 from flowckpt.cli.waiting import wait_lines
 from flowckpt.codec.results import plain_tree
+from flowckpt.engine.parking import parked_error
 from flowckpt.errors import DecodingError
 from flowckpt.plan.undoing import ROLLBACK, step_of
 
@@ -174,6 +175,9 @@ def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
     lines += [f"started, not ended: {escaped(path)}" for path in latest.in_flight]
     lines += wait_lines(run.waits)
     lines += [_signal_line(signal) for signal in run.signals]
+    lines += [f"state saved by: {escaped(path)}" for path in latest.partial]
+    if run.parked is not None:
+        lines.append(f"parked: {escaped(parked_error(workflow_id, run.parked).message)}; resume it with --force")
     lines.append(f"checkpoints: {len(run.checkpoints)}")
     pinned = [each for each in reversed(run.checkpoints) if each.sequence in run.pinned]
     lines += [f"pinned: checkpoint {escaped(each.checkpoint_id)} (sequence {each.sequence})" for each in pinned]

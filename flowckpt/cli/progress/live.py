@@ -19,6 +19,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from flowckpt.cli.durations import duration_text
+from flowckpt.cli.progress.amounts import progress_text
 from flowckpt.cli.progress.fan_outs import FanOuts
 from flowckpt.cli.progress.prints import LiveAbovePrints
 from flowckpt.cli.terminal_text import escaped, shortened
@@ -30,6 +31,7 @@ _LAST_LINES = 6
 _MOST_RUNNING = 4
 _PATIENCE_SECONDS = 1.0
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_BAR = 20
 _ASCII_SPINNER = "|/-\\"
 
 
@@ -74,6 +76,7 @@ class LiveProgress:
         self._undone = 0
         self._shown = 0
         self._stuck = 0
+        self._amounts: dict[str, tuple[float, float | None, str]] = {}
         self._ended = 0
         self._failed = 0
         self._restored = 0
@@ -137,8 +140,13 @@ class LiveProgress:
         self._evident.discard(event.path)  # it held before, and the step is run again
 
     def _on_retrying(self, event: Any) -> None:
+        self._amounts.pop(event.path, None)
         if event.path in self._running:
             self._notes[event.path] = f"try {event.tries} failed with {event.error_type}"
+
+    def _on_progress(self, event: Any) -> None:
+        if event.path in self._running:
+            self._amounts[event.path] = (event.done, event.total, event.note)
 
     def _on_output(self, event: Any) -> None:
         live = self._live
@@ -153,6 +161,9 @@ class LiveProgress:
     def _on_not_verified(self, event: Any) -> None:
         found = "; ".join(event.details) or event.reason
         self._moved.append(f"{event.path}: evidence does not hold: {found}")
+
+    def _on_state_dropped(self, event: Any) -> None:
+        self._moved.append(f"{event.path}: what it had saved of itself is dropped: {event.reason}")
 
     def _on_adopted(self, event: Any) -> None:
         self._adopted += 1
@@ -172,6 +183,7 @@ class LiveProgress:
         self._ended += not self._fan_outs.is_composite(line.path)
         self._running.pop(line.path, None)
         self._notes.pop(line.path, None)
+        self._amounts.pop(line.path, None)
         fan_out = self._fan_outs.of(line.path)
         if fan_out is not None:
             line.members = f"  {fan_out}"
@@ -221,6 +233,7 @@ class LiveProgress:
             lines = list(self._lines)
             running = list(self._running.items())
             notes = dict(self._notes)
+            amounts = dict(self._amounts)
             moved = list(self._moved)
             ended, failed, restored = self._ended, self._failed, self._restored
             adopted, reverified = self._adopted, self._reverified
@@ -243,6 +256,8 @@ class LiveProgress:
             note = f"  {shortened(notes[path], 80)}" if path in notes else ""
             elapsed = duration_text((now - since) * 1000)
             count = fan_outs.get(path, "")
+            if path in amounts:
+                note = f"  {self._amount(*amounts[path])}{note}"
             drawn.append(self._text(f"{turn} {shortened(path, 80)}{count}  {elapsed}{note}", "yellow"))
         if len(running) > _MOST_RUNNING:
             drawn.append(self._text(f"  and {len(running) - _MOST_RUNNING} more running", "dim"))
@@ -256,6 +271,15 @@ class LiveProgress:
         counts = f"{ended} executed, {restored + adopted} restored" + (f", {failed} failed" if failed else "")
         drawn.append(self._text(f"{counts}  {duration_text((now - self._began) * 1000)}", "dim"))
         return Group(*drawn)
+
+    def _amount(self, done: float, total: float | None, note: str) -> str:
+        """Write how far a step is, with a bar where it says how much there is."""
+        text = shortened(progress_text(done, total, note), 80)
+        if total is None or total <= 0:
+            return text
+        full, empty = ("━", "─") if self._is_utf8 else ("#", ".")
+        filled = min(_BAR, int(_BAR * done / total))
+        return f"{full * filled}{empty * (_BAR - filled)} {text}"
 
     def _line(self, line: _Line) -> Text:
         text = self._text(f"{self._mark(success=line.success)} ", "green" if line.success else "red")
@@ -287,6 +311,8 @@ _NOTES: dict[str, Callable[[LiveProgress, Any], None]] = {
     "StepStarted": LiveProgress._on_started,
     "StepRestored": LiveProgress._on_restored,
     "StepRetrying": LiveProgress._on_retrying,
+    "StepProgress": LiveProgress._on_progress,
+    "StepStateDropped": LiveProgress._on_state_dropped,
     "StepOutput": LiveProgress._on_output,
     "StepAdopted": LiveProgress._on_adopted,
     "EvidenceVerified": LiveProgress._on_verified,

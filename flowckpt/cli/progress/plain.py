@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import attrs
 
 from flowckpt.cli.durations import duration_text
 from flowckpt.cli.output import say
+from flowckpt.cli.progress.amounts import progress_text
 from flowckpt.cli.progress.fan_outs import FanOutProgress, FanOuts
 from flowckpt.cli.terminal_text import escaped, short_value
 from flowckpt.events import CheckpointSaved, Event
@@ -41,6 +43,8 @@ _LINES: dict[str, Callable[[Any], str]] = {
         f"{e.path}: try {e.tries} failed with {e.error_type}: {e.error_message}; again in {e.delay_seconds:g} s"
     ),
     "StepOutput": lambda e: f"{e.path} {'!' if e.stream == 'stderr' else '|'} {e.line}",
+    "StepProgress": lambda e: f"{e.path}: {progress_text(e.done, e.total, e.note)}",
+    "StepStateDropped": lambda e: f"{e.path}: what it had saved of itself is dropped: {e.reason}",
     "StepAdopted": lambda e: f"{e.path}: adopted, not run: its evidence proves that it was done",
     "StepCompleted": lambda e: f"{e.path}: done in {duration_text(e.duration_ms)}",
     "StepFailed": lambda e: (
@@ -69,12 +73,17 @@ _LINES: dict[str, Callable[[Any], str]] = {
 }
 
 
+_SECONDS_BETWEEN = 10.0
+"""How often a log is told how far a step is; whoever wants more reads `--events`."""
+
+
 class PlainLines:
     """Writes events as lines of text; of a large map or group, a line now and then, and its failures."""
 
     def __init__(self) -> None:
         self._fan_outs = FanOuts()
         self._said: dict[str, int] = {}
+        self._told_at: dict[str, float] = {}
 
     def start(self) -> None:
         """Do nothing."""
@@ -91,6 +100,8 @@ class PlainLines:
             if ended.is_folded:
                 say(f"{escaped(path)}: {ended}")
             self._fan_outs.forget(path)
+        if event.kind == "StepProgress" and not self._is_due(event):
+            return
         say(escaped(_LINES.get(event.kind, _other_line)(event)))
         for detail in getattr(event, "details", ()):
             say(f"  {escaped(detail)}")
@@ -104,6 +115,13 @@ class PlainLines:
         if part > self._said.get(fan_out.path, 0) and fan_out.done != fan_out.total:
             self._said[fan_out.path] = part
             say(f"{escaped(fan_out.path)}: {fan_out}")
+
+    def _is_due(self, event: Any) -> bool:
+        now = time.monotonic()
+        if now - self._told_at.get(event.path, now - _SECONDS_BETWEEN) < _SECONDS_BETWEEN:
+            return False
+        self._told_at[event.path] = now
+        return True
 
 
 def _other_line(event: Event) -> str:

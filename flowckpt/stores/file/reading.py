@@ -257,7 +257,7 @@ class ReadableRuns(Location):
             seen = {digest for blobs in image.history.blobs.values() for digest in blobs}
             for index in image.checkpoints():
                 data = image.data(index, self._fetch(workflow_id))
-                for held in (data.held_inputs, data.held_snapshot, data.held_output):
+                for held in data.held_values:
                     if isinstance(held, Blob) and held.digest not in seen:
                         seen.add(held.digest)
                         held.content()

@@ -76,7 +76,7 @@ def _check_image(session: Session, image: RunImage, attempt: int, fetch: Fetch) 
         for blob in blobs.values():
             blob.content()
     for data in found:
-        for held in (data.held_inputs, data.held_output, data.held_snapshot):
+        for held in data.held_values:
             if isinstance(held, Blob):
                 held.content()
     return len(image.history.results), len(found)

@@ -1,0 +1,104 @@
+"""Where the steps of an attempt hand in what they tell and save while they run.
+
+A step runs in one of three places, and from each of them the way to the engine is another one:
+
+| the step runs | and hands in |
+|---|---|
+| in place: the engine owns the loop and waits for it | right there, and from threads of its own one after the other |
+| on a thread, while the loop is live | by the loop, which the thread waits for |
+| in the loop, as async code | by an `await` |
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.engine.partial_saves import PartialSaves
+from flowckpt.engine.reporting import Reporting
+from flowckpt.errors import InputError
+
+if TYPE_CHECKING:
+    from flowckpt.engine.attempt import Attempt
+    from flowckpt.execution.current_step import CurrentStep
+
+
+@attrs.define(eq=False, repr=False)
+class Desk:
+    """The desk of one attempt; see `flowckpt.execution.current_step.Desk`.
+
+    Attributes:
+        attempt: the attempt.
+        is_used: whether any step has handed in something.
+    """
+
+    attempt: Attempt
+    is_used: bool = False
+    _reporting: Reporting = attrs.field(
+        init=False, default=attrs.Factory(lambda self: Reporting(self.attempt), takes_self=True)
+    )
+    _saves: PartialSaves = attrs.field(
+        init=False, default=attrs.Factory(lambda self: PartialSaves(self.attempt), takes_self=True)
+    )
+
+    def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
+        """Tell how far a step is; see `CurrentStep.progress`."""
+        done, total = _number("done", done), None if total is None else _number("total", total)
+        if not isinstance(note, str):
+            raise InputError(
+                f"the note of progress() is {note!r:.80} ({type(note).__name__}), no text", parameter="note"
+            )
+        if self.attempt.tell is not None:
+            self.is_used = True
+            self._reporting.report(now.path, done, total, note)
+
+    def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+        """Make the partial state of a step durable; see `CurrentStep.save`."""
+        self.is_used = True
+        self._saves.save(now, state, as_type)
+
+    async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+        """Make the partial state of a step durable, from the loop; see `CurrentStep.save_async`."""
+        self.is_used = True
+        await self._saves.save_async(now, state, as_type)
+
+    def load(self, now: CurrentStep, default: Any, as_type: Any) -> Any:
+        """Return the partial state of a step; see `CurrentStep.load`."""
+        return self._saves.load(now.path, default, as_type)
+
+    async def settle(self, path: str) -> None:
+        """Wait until what a step has handed in is done with, before its end is told.
+
+        Args:
+            path: the step.
+
+        Raises:
+            FlowckptError: a save of its failed: that ends the run, whatever the step made of it.
+        """
+        await self._saves.settle()
+        await self._reporting.settle(path)
+
+    async def close(self) -> None:
+        """Take nothing more: wait for saves that were begun, and forget what was not told yet."""
+        if self.is_used:
+            await self._saves.close()
+            await self._reporting.close()
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a number as JSON can say it; numbers of other libraries, too."""
+    found: float | None = None
+    if not isinstance(value, bool | str | bytes):
+        try:
+            found = value.__index__() if hasattr(type(value), "__index__") else float(value)
+        except (TypeError, ValueError, OverflowError):
+            found = None
+    if found is None or not math.isfinite(found) or found < 0:
+        raise InputError(
+            f"{name} of progress() is {value!r:.80} ({type(value).__name__}), no number from 0 on",
+            parameter=name,
+            remedy="Give how much is done, and how much there is in all.",
+        )
+    return found

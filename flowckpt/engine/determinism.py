@@ -1,0 +1,192 @@
+"""Is a workflow deterministic? It is run once, then driven again from its record, and what differs is reported.
+
+    run it, in memory ──► drive a fresh generator with the recorded outputs ──► and another one, in another process
+
+No step runs twice, but those that are `.ephemeral()`, which run at each replay anyway. In the other process text is hashed
+otherwise (PYTHONHASHSEED), so what depends on the order of a set shows there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from flowckpt import codec
+from flowckpt.checkpoint import CheckpointData, Status
+from flowckpt.codec.checkpoints import export_text
+from flowckpt.codec.results import plain_tree
+from flowckpt.dsl import Workflow
+from flowckpt.engine.binding import bind_inputs
+from flowckpt.engine.engine import WorkflowEngine
+from flowckpt.engine.failures import recorded_error
+from flowckpt.engine.options import RunOptions
+from flowckpt.engine.own_loop import in_own_loop
+from flowckpt.engine.second_drive import Difference, End, SecondDrive
+from flowckpt.engine.target import describe_target
+from flowckpt.events import Event
+from flowckpt.stores.memory import MemoryCheckpointStore
+
+RUN = "determinism-check"
+_CHILD = "flowckpt.engine.determinism_child"
+
+
+@attrs.frozen
+class DeterminismReport:
+    """What the check of a workflow found.
+
+    Attributes:
+        workflow_name: the workflow.
+        status: how the run ended that was compared with.
+        steps: how many recorded steps were compared.
+        differences: what was not the same again, in the order in which it was found; none where all was.
+        is_other_process_checked: whether it was driven in another process, too.
+        note: why not, or what else is to be known; may be empty.
+    """
+
+    workflow_name: str
+    status: Status
+    steps: int
+    differences: tuple[Difference, ...]
+    is_other_process_checked: bool = False
+    note: str = ""
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether no difference was found."""
+        return not self.differences
+
+
+def check_determinism(workflow: Workflow[..., Any], /, **inputs: Any) -> DeterminismReport:
+    """Run a workflow once, in memory, then drive it again from its record, and report what was not deterministic.
+
+    Its steps do what they do: give it inputs that do no harm.
+
+    Args:
+        workflow: the workflow.
+        **inputs: its inputs.
+
+    Raises:
+        InputError: an input is unknown or missing.
+        EncodingError: an input cannot be recorded.
+        NestedLoopError: a loop runs in this thread already.
+        RunInterrupted: a signal stopped the run.
+    """
+    return determinism_of(workflow, inputs)
+
+
+def determinism_of(
+    workflow: Workflow[..., Any],
+    inputs: Mapping[str, Any],
+    *,
+    target: Mapping[str, str] | None = None,
+    has_other_process: bool = True,
+    on_event: Callable[[Event], None] | None = None,
+) -> DeterminismReport:
+    """Check a workflow; see `check_determinism`.
+
+    Args:
+        workflow: the workflow.
+        inputs: its inputs by name.
+        target: where another process finds it; worked out where not given.
+        has_other_process: whether to drive it in another process, too.
+        on_event: told the events of the run.
+    """
+    store = MemoryCheckpointStore()
+    options = RunOptions(target=target, rolls_back=False)
+    session = WorkflowEngine(store).prepare(workflow, RUN, options, dict(inputs))
+    result = WorkflowEngine.drive_sync(session, door="check_determinism", on_event=on_event)
+    latest = in_own_loop(store.load_latest(RUN), "check_determinism")
+    assert latest is not None, "a run that has ended has a checkpoint"
+    found, steps = driven_again(workflow, inputs, latest, place="this process")
+    note, is_checked = "", False
+    if result.status is Status.FAILED and result.error is not None:
+        error = recorded_error(result.error)
+        note = f"the run failed, so it is compared up to there: {error.type}: {error.message}"
+    if has_other_process:
+        others, said = _in_other_process(target or describe_target(workflow), inputs, workflow, latest)
+        is_checked = others is not None
+        known = {(each.kind, each.path) for each in found}
+        found += [each for each in others or () if (each.kind, each.path) not in known]
+        note = "; ".join(each for each in (note, said) if each)
+    return DeterminismReport(workflow.name, result.status, steps, tuple(found), is_checked, note)
+
+
+def driven_again(
+    workflow: Workflow[Any, Any], inputs: Mapping[str, Any], latest: CheckpointData, *, place: str
+) -> tuple[list[Difference], int]:
+    """Drive a fresh generator from a record; return what differs, and how many steps were compared.
+
+    Args:
+        workflow: the workflow.
+        inputs: its inputs by name.
+        latest: the record.
+        place: where this happens, for the differences.
+    """
+
+    async def drive() -> tuple[list[Difference], int]:
+        bound = bind_inputs(workflow, inputs)
+        second = SecondDrive(place, bound.known_secrets())
+        values = bound.values(workflow)
+        end = await second.driven(
+            workflow(**values), latest.step_results, workflow.where, output_type=workflow.output_type
+        )
+        if end is not None and latest.status in (Status.COMPLETED, Status.FAILED):
+            second.compare_end("", _recorded_end(latest), end, workflow.where)
+        return second.differences, second.compared
+
+    return in_own_loop(drive(), "check_determinism")
+
+
+def _recorded_end(latest: CheckpointData) -> End:
+    if latest.error is not None:
+        return End(error=(latest.error.type, latest.error.message))
+    return End(tree=plain_tree(latest.held_output, "output"))
+
+
+def _in_other_process(
+    target: Mapping[str, str], inputs: Mapping[str, Any], workflow: Workflow[Any, Any], latest: CheckpointData
+) -> tuple[list[Difference] | None, str]:
+    """Have another process drive it; return what it found, or None and why there is nothing."""
+    if not target.get("name") or not (target.get("file") or target.get("module")):
+        return None, "it was not driven in another process: it is defined inside a function, where none finds it"
+    if workflow.secret_inputs:
+        return None, "it was not driven in another process: its secret inputs are written nowhere"
+    encoded = bind_inputs(workflow, inputs).tree
+    with tempfile.TemporaryDirectory(prefix="flowckpt-") as directory:
+        asked, told = Path(directory, "asked.json"), Path(directory, "told.json")
+        document = {"target": dict(target), "inputs": encoded, "checkpoint": json.loads(export_text(latest))}
+        asked.write_text(codec.dumps(document), encoding="utf-8")
+        environ = {
+            **os.environ,
+            "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1",
+            "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+        }
+        ended = subprocess.run(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-m", _CHILD, str(asked), str(told)],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno() if _has_descriptor() else subprocess.DEVNULL,
+            check=False,
+        )
+        if ended.returncode or not told.exists():
+            return None, f"it was not driven in another process: that one ended with code {ended.returncode}"
+        answer = json.loads(told.read_text(encoding="utf-8"))
+    if "error" in answer:
+        return None, f"it was not driven in another process: {answer['error']}"
+    return [Difference(**each) for each in answer["differences"]], ""
+
+
+def _has_descriptor() -> bool:
+    try:
+        sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        return False
+    return True

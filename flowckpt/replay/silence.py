@@ -1,0 +1,54 @@
+"""Whether the code of a workflow that runs just now is a repetition: it ran in an earlier attempt, up to the same place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+_is_repeated: ContextVar[bool] = ContextVar("flowckpt_is_repeated", default=False)
+
+is_repeated = _is_repeated.get
+"""Tell whether the generator that calls this is being driven through its record."""
+
+
+@contextmanager
+def repeated() -> Iterator[None]:
+    """Drive a generator through its record within the block."""
+    token = _is_repeated.set(True)
+    try:
+        yield
+    finally:
+        _is_repeated.reset(token)
+
+
+if TYPE_CHECKING:
+    _Adapter = logging.LoggerAdapter[logging.Logger]
+else:
+    _Adapter = logging.LoggerAdapter
+
+
+class WorkflowLogger(_Adapter):
+    """A logger for the code of workflows: it says nothing twice because of a resume."""
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - logging's name
+        """Tell whether a message of that level is said now."""
+        return not is_repeated() and self.logger.isEnabledFor(level)
+
+    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Leave the message as it is."""
+        return msg, kwargs
+
+
+def workflow_logger(name: str | logging.Logger) -> WorkflowLogger:
+    """Return a logger for the body of a workflow: silent while a resume drives it through its record.
+
+    It speaks from the first step on that is run anew: what it says before that, an earlier attempt has said. In the
+    functions of steps, and everywhere else, it is a plain logger.
+
+    Args:
+        name: the logger, or its name, as for `logging.getLogger`.
+    """
+    return WorkflowLogger(logging.getLogger(name) if isinstance(name, str) else name, {})

@@ -1,0 +1,229 @@
+"""When a failed try is followed by another: predicates, a deadline, and a budget of the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, step, workflow
+from flowckpt.dsl import Workflow
+from flowckpt.errors import InputError, StepDefinitionError, StepFailedError
+from flowckpt.testing import FakeClock
+
+calls: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    calls.clear()
+
+
+class HttpError(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+def is_overload(error: BaseException) -> bool:
+    return isinstance(error, HttpError) and error.status == 503
+
+
+def get(*statuses: int) -> int:
+    calls.append(current_step().max_tries)
+    status = statuses[len(calls) - 1]
+    if status != 200:
+        raise HttpError(status)
+    return len(calls)
+
+
+def flow_of(made: Any) -> Workflow[..., Any]:
+    @workflow
+    def flow() -> Generator[Any, Any, Any]:
+        return (yield made)
+
+    return flow
+
+
+def ended(made: Any, **given: Any) -> Any:
+    engine = WorkflowEngine(MemoryCheckpointStore(), clock=given.pop("clock", FakeClock()))
+    return engine.run_sync(flow_of(made), **given)
+
+
+def failure(made: Any, **given: Any) -> StepFailedError:
+    error = ended(made, **given).error
+    assert isinstance(error, StepFailedError)
+    return error
+
+
+# --- predicates ------------------------------------------------------------------------------------------------------
+
+
+def test_a_function_says_which_errors_are_worth_another_try() -> None:
+    made = step("get").python(get, 503, 503, 200).retry(5, on=is_overload)
+    assert ended(made).output == 3
+    assert calls == [5, 5, 5]
+
+
+def test_another_error_of_the_same_class_is_not_tried_again() -> None:
+    assert failure(step("get").python(get, 503, 404, 200).retry(5, on=is_overload)).tries == 2
+
+
+def test_one_of_several_is_enough() -> None:
+    made = (
+        step("get").python(get, 503, 404, 200).retry(5, on=(KeyError, is_overload, lambda error: "404" in str(error)))
+    )
+    assert ended(made).output == 3
+
+
+def breaks(error: BaseException) -> bool:
+    raise LookupError(f"no rule for {error}")
+
+
+def test_a_function_that_raises_means_no_and_the_record_says_so() -> None:
+    error = failure(step("get").python(get, 503, 200).retry(5, on=breaks))
+    assert (error.tries, error.error_type.rpartition(".")[2]) == (1, "HttpError")
+    assert "breaks of .retry(on=…) raised LookupError: no rule for status 503, which counts as no" in error.traceback
+    assert ended(step("get").python(get, 503, 200).retry(5, on=(breaks, HttpError))).status == "completed"
+
+
+def says_one(error: BaseException) -> Any:
+    return 1
+
+
+def test_an_answer_that_is_neither_true_nor_false_means_no() -> None:
+    error = failure(step("get").python(get, 503, 200).retry(5, on=says_one))
+    assert "answered 1, not True or False" in error.traceback
+
+
+async def asks(error: BaseException) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"on": asks}, "async"),
+        ({"on": ()}, "nothing"),
+        ({"on": 5}, "exception classes and functions"),
+        ({"on": (KeyError, "OSError")}, "exception classes and functions"),
+        ({"on": KeyboardInterrupt}, "exception classes and functions"),
+        ({"deadline": 0}, "deadline=0"),
+        ({"deadline": float("nan")}, "deadline=nan"),
+        ({"deadline": True}, "deadline=True"),
+    ],
+    ids=["async", "nothing", "a number", "a text", "no Exception", "no time", "nan", "bool"],
+)
+def test_what_makes_no_sense_is_refused_when_the_step_is_written(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(StepDefinitionError, match=said):
+        step("s").retry(3, **given)
+
+
+# --- the deadline ----------------------------------------------------------------------------------------------------
+
+
+def takes(clock: FakeClock, seconds: float) -> None:
+    calls.append(seconds)
+    clock.advance(seconds)
+    raise OSError("down")
+
+
+DEADLINES: dict[str, tuple[float, float, float, int]] = {  # each try takes, backoff, deadline, tries
+    "no wait goes beyond it": (0, 1, 6.9, 3),  # begins at 0, 1, 3; the next one would begin at 7
+    "a try may begin when it is over to the very moment": (0, 1, 7, 4),
+    "the tries themselves count": (2, 1, 7, 3),  # 0-2, 3-5, then 7
+    "the first try always runs": (10, 1, 0.5, 1),
+    "without waits": (1, 0, 3.5, 4),  # at 0, 1, 2, 3; not at 4
+}
+
+
+@pytest.mark.parametrize(("seconds", "backoff", "deadline", "tries"), DEADLINES.values(), ids=DEADLINES)
+def test_no_further_try_begins_behind_the_deadline(seconds: float, backoff: float, deadline: float, tries: int) -> None:
+    clock = FakeClock()
+    made = step("s").python(takes, clock, seconds).retry(9, backoff=backoff, deadline=deadline)
+    error = failure(made, clock=clock)
+    assert error.tries == len(calls) == tries
+    assert f"its deadline of {deadline:g} s is over" in error.traceback
+    assert sum(clock.slept) <= deadline
+
+
+class SleepyClock(FakeClock):
+    """The machine is put to sleep while a wait goes on."""
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds)
+        self.advance(3600)
+
+
+def test_a_wait_that_took_longer_than_asked_for_is_not_followed_by_a_try() -> None:
+    clock = SleepyClock()
+    assert failure(step("s").python(takes, clock, 0).retry(9, backoff=1, deadline=60), clock=clock).tries == 1
+
+
+# --- the budget ------------------------------------------------------------------------------------------------------
+
+
+def down(what: str) -> None:
+    calls.append(what)
+    raise OSError("down")
+
+
+@workflow
+def three() -> Generator[Any, Any, list[int]]:
+    tries = []
+    for name in "abc":
+        try:
+            yield step(name).python(down, name).retry(3)
+        except StepFailedError as error:
+            tries.append(error.tries)
+            if "the run's 3 retries are used up" in error.traceback:
+                tries.append(0)
+    return tries
+
+
+def test_all_steps_of_an_attempt_share_the_budget() -> None:
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    assert engine.run_sync(three, options=RunOptions(retry_budget=3)).output == [3, 2, 0, 1, 0]
+    assert engine.run_sync(three).output == [3, 3, 3]
+
+
+def test_the_engine_has_a_budget_for_runs_that_have_none() -> None:
+    engine = WorkflowEngine(MemoryCheckpointStore(), retry_budget=3)
+    assert engine.run_sync(three).output == [3, 2, 0, 1, 0]
+    assert engine.run_sync(three, options=RunOptions(retry_budget=9)).output == [3, 3, 3]
+
+
+def test_a_budget_of_none_at_all_is_one_try_each() -> None:
+    engine = WorkflowEngine(MemoryCheckpointStore(), retry_budget=0)
+    result = engine.run_sync(flow_of(step("a").python(down, "a").retry(3)))
+    assert isinstance(result.error, StepFailedError)
+    assert result.error.tries == 1
+
+
+def test_members_beside_each_other_share_it_too() -> None:
+    made = step("m").map(down, [*"abcd"], concurrency=4, min_success=0).retry(9)
+    ended(made, options=RunOptions(retry_budget=5))
+    assert len(calls) == 4 + 5
+
+
+def test_each_attempt_has_the_budget_that_the_start_recorded_or_that_it_is_given() -> None:
+    flow = flow_of(step("a").python(down, "a").retry(9))
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    engine.run_sync(flow, workflow_id="run", options=RunOptions(retry_budget=2))
+    assert len(calls) == 3
+    engine.resume_sync(flow, workflow_id="run")
+    assert len(calls) == 6
+    engine.resume_sync(flow, workflow_id="run", options=RunOptions(retry_budget=0))
+    assert len(calls) == 7
+    engine.resume_sync(flow, workflow_id="run")
+    assert len(calls) == 8
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True, "3"], ids=str)
+@pytest.mark.parametrize("name", ["retry_budget", "max_deaths"])
+def test_a_limit_that_is_no_number_is_refused(name: str, value: Any) -> None:
+    made: list[Callable[..., Any]] = [RunOptions, lambda **given: WorkflowEngine(MemoryCheckpointStore(), **given)]
+    for make in made:
+        with pytest.raises(InputError, match=name):
+            make(**{name: value})
