@@ -141,11 +141,11 @@ def no_sync_of_its_name(monkeypatch):
 def written_in_place(monkeypatch):
     """Write the pack under its name, line by line, where readers see the first half of it."""
 
-    def write(filesystem, directory, workflow_id, number, lines):
+    def write(filesystem, directory, workflow_id, number, lines, *sealing):
         file = filesystem.create(directory, segment_name(number))
         try:
             for place in range(len(lines)):
-                flowckpt.stores.file.compacting._write_lines(filesystem, file, lines[place : place + 1])
+                flowckpt.stores.file.compacting._write_lines(filesystem, file, lines[place : place + 1], None)
             filesystem.sync(file)
         finally:
             filesystem.close(file)
@@ -159,11 +159,11 @@ def no_look_behind_the_link(monkeypatch):
 
     original = flowckpt.stores.file.compacting._write_pack
 
-    def write(filesystem, directory, workflow_id, number, lines):
+    def write(filesystem, directory, workflow_id, number, lines, *sealing):
         numbers = flowckpt.stores.file.compacting.segment_numbers
         monkeypatch.setattr(flowckpt.stores.file.compacting, "segment_numbers", lambda names: [number])
         try:
-            original(filesystem, directory, workflow_id, number, lines)
+            original(filesystem, directory, workflow_id, number, lines, *sealing)
         finally:
             monkeypatch.setattr(flowckpt.stores.file.compacting, "segment_numbers", numbers)
 
@@ -175,9 +175,9 @@ def take_the_pack_back(monkeypatch):
     module = flowckpt.stores.file.compacting
     original = module._write_pack
 
-    def write(filesystem, directory, workflow_id, number, lines):
+    def write(filesystem, directory, workflow_id, number, lines, *sealing):
         try:
-            original(filesystem, directory, workflow_id, number, lines)
+            original(filesystem, directory, workflow_id, number, lines, *sealing)
         except FencedError as fenced:
             if fenced.newest_attempt != number:
                 filesystem.unlink(directory, segment_name(number))
@@ -204,9 +204,9 @@ def read_before_the_claim(monkeypatch):
     module = flowckpt.stores.file.compacting
     original, read = module.attempts_in, {}
 
-    def attempts_in(filesystem, directory, workflow_id, *, below=None):
+    def attempts_in(filesystem, directory, workflow_id, seals, *, below=None):
         if below is None:
-            read[id(filesystem)] = original(filesystem, directory, workflow_id)
+            read[id(filesystem)] = original(filesystem, directory, workflow_id, seals)
         return read[id(filesystem)]
 
     monkeypatch.setattr(module, "attempts_in", attempts_in)
@@ -217,9 +217,9 @@ def forget_the_highest_sequence(monkeypatch):
     module = flowckpt.stores.file.compacting
     original = module.pack_lines
 
-    def pack_lines(attempts, header):
+    def pack_lines(attempts, header, *begun):
         attempts.last_sequence = 0
-        return original(attempts, header)
+        return original(attempts, header, *begun)
 
     monkeypatch.setattr(module, "pack_lines", pack_lines)
 
@@ -229,9 +229,9 @@ def bring_removed_checkpoints_back(monkeypatch):
     module = flowckpt.stores.file.compacting
     original = module.pack_lines
 
-    def pack_lines(attempts, header):
+    def pack_lines(attempts, header, *begun):
         attempts.gone = set()
-        return original(attempts, header)
+        return original(attempts, header, *begun)
 
     monkeypatch.setattr(module, "pack_lines", pack_lines)
 
@@ -241,9 +241,9 @@ def remove_before_the_pack(monkeypatch):
     module = flowckpt.stores.file.compacting
     write, remove = module._write_pack, module._remove_below
 
-    def write_late(filesystem, directory, workflow_id, number, lines):
+    def write_late(filesystem, directory, workflow_id, number, lines, *sealing):
         remove(filesystem, directory, number, number - 1)
-        write(filesystem, directory, workflow_id, number, lines)
+        write(filesystem, directory, workflow_id, number, lines, *sealing)
 
     monkeypatch.setattr(module, "_write_pack", write_late)
 
@@ -254,10 +254,10 @@ def find_orphans_late(monkeypatch):
     original = module.orphans_of
 
     @contextlib.contextmanager
-    def orphans_of(filesystem, run, named):
+    def orphans_of(filesystem, run, kept):
         class Late:
             def remove(self):
-                with original(filesystem, run, named) as orphans:
+                with original(filesystem, run, kept) as orphans:
                     if orphans is not None:
                         orphans.remove()
 
@@ -269,8 +269,8 @@ def find_orphans_late(monkeypatch):
 def remove_values_that_are_named(monkeypatch):
     """Take the results of the newest attempt for all that names a large value."""
     module = flowckpt.stores.file.compacting
-    original = module._named_by
-    monkeypatch.setattr(module, "_named_by", lambda lines: original(lines[-1:]))
+    original = module.kept_names
+    monkeypatch.setattr(module, "kept_names", lambda lines, there, values: original(lines[-1:], there, values))
 
 
 MUTANTS = [
