@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from benchmarks import evidence, fan_out, objects, processes, sql, steps
+from benchmarks import evidence, executors, fan_out, objects, processes, sql, steps
 from benchmarks.figure import Figure
 
 
@@ -54,6 +54,7 @@ def _groups(directory: Path, *, is_smoke: bool) -> dict[str, Callable[[], list[F
             *evidence.large_file(directory, (1 if is_smoke else 256) << 20, min(rounds, 5)),
             *evidence.unchanged_files(directory, many, min(rounds, 5)),
         ],
+        "executors": lambda: executors.members(few, min(rounds, 5)),
         "import": lambda: processes.imports(1 if is_smoke else 15),
         "resume start": lambda: processes.resume_start(directory, few, 1 if is_smoke else 11),
         "resume growth": lambda: processes.resume_growth(directory, lengths),

@@ -103,3 +103,13 @@ def floor_of(function: Callable[[int], Any], count: int) -> Callable[[], Generat
             yield functools.partial(function, number)
 
     return make
+
+
+def nothing(number: int) -> int:
+    return number
+
+
+@workflow("far")
+def far(count: int) -> Generator[Any, Any, int]:
+    found = yield step("pages").map(nothing, range(count)).on("process")
+    return len(found)

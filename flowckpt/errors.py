@@ -27,6 +27,7 @@ __all__ = [
     "EvidenceCaptureError",
     "EvidenceError",
     "EvidenceNotVerifiedError",
+    "ExecutorError",
     "FanOutFailedError",
     "FencedError",
     "FlowckptError",
@@ -37,6 +38,8 @@ __all__ = [
     "KeyFileError",
     "KeyMissingError",
     "NestedLoopError",
+    "NoAsyncioError",
+    "NotSendableError",
     "RunCancelledError",
     "RunExistsError",
     "RunLockedError",
@@ -61,8 +64,10 @@ __all__ = [
     "StoreSpecError",
     "TargetError",
     "UnauthenticatedRecordError",
+    "UnknownExecutorError",
     "UnsupportedFilesystemError",
     "UnsupportedSchemaError",
+    "WorkerDiedError",
     "WorkflowChangedError",
     "WorkflowDefinitionError",
     "WrongKeyError",
@@ -550,6 +555,82 @@ class CommandFailedError(FlowckptError):
         self.stderr = stderr
 
 
+class ExecutorError(FlowckptError):
+    """An executor cannot be made, cannot be reached, or cannot run a step.
+
+    Attributes:
+        executor: its name, as `.on()` has it; empty where it has none yet.
+        path: the step; empty where none is concerned.
+    """
+
+    def __init__(self, message: str, *, executor: str = "", path: str = "", remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.executor = executor
+        self.path = path
+
+
+class UnknownExecutorError(ExecutorError):
+    """A step is to run on an executor that nobody has given, or that cannot take it.
+
+    Attributes:
+        executor: the name.
+        path: the step; empty where the run as a whole is concerned.
+        known: the names that there are.
+    """
+
+    def __init__(
+        self, message: str, *, executor: str, path: str = "", known: Sequence[str] = (), remedy: str = ""
+    ) -> None:
+        super().__init__(message, executor=executor, path=path, remedy=remedy)
+        self.known = tuple(known)
+
+
+class NotSendableError(ExecutorError):
+    """The function of a step, or one of its arguments, cannot be sent to another process.
+
+    Attributes:
+        executor: the name of the executor.
+        path: the step.
+        place: what cannot be sent: `the function`, or the argument's name or number.
+        type_name: the type of that thing.
+        detail: what Python says of it.
+    """
+
+    def __init__(self, path: str, *, executor: str, place: str, type_name: str, detail: str, remedy: str) -> None:
+        super().__init__(
+            f"step {path!r} cannot be sent to executor {executor!r}: {place} ({type_name}): {detail}",
+            executor=executor,
+            path=path,
+            remedy=remedy,
+        )
+        self.place = place
+        self.type_name = type_name
+        self.detail = detail
+
+
+class WorkerDiedError(ExecutorError):
+    """The process or the machine that ran a step died, or the executor lost it; what the step did nobody knows.
+
+    Attributes:
+        executor: the name of the executor.
+        path: the step.
+        detail: what is known.
+        exit_code: what the process returned, the negative number of the signal that killed it; None where unknown.
+    """
+
+    def __init__(
+        self, path: str, *, executor: str, detail: str, exit_code: int | None = None, remedy: str = ""
+    ) -> None:
+        super().__init__(
+            f"the worker of executor {executor!r} that ran step {path!r} died: {detail}",
+            executor=executor,
+            path=path,
+            remedy=remedy or "'.retry(3)' on the step tries it again on another worker; a resume runs it again, too.",
+        )
+        self.exit_code = exit_code
+        self.detail = detail
+
+
 class WorkflowChangedError(FlowckptError):
     """The generator yields something else than the record says.
 
@@ -742,6 +823,21 @@ class NestedLoopError(FlowckptError):
         super().__init__(
             f"{door}() was called inside a running asyncio loop, which it would block",
             remedy=remedy or f"Write 'await engine.{_ASYNC_DOORS.get(door, door.removesuffix('_sync'))}(…)' there.",
+        )
+        self.door = door
+
+
+class NoAsyncioError(FlowckptError):
+    """The engine is awaited where no asyncio loop runs, as under trio.
+
+    Attributes:
+        door: what was called.
+    """
+
+    def __init__(self, door: str) -> None:
+        super().__init__(
+            f"{door}() was awaited where no asyncio loop runs; the engine works under asyncio only",
+            remedy="Await it under asyncio.run(…), or call engine.run_sync(…) in a thread of its own.",
         )
         self.door = door
 

@@ -14,7 +14,15 @@ from flowckpt import errors
 from flowckpt.errors import FlowckptError, StepFailedError, type_name
 
 CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, BaseException)]
-NOT_IN_THE_MESSAGE = {"remedy", "error_bases", "traceback", "is_outcome_unknown", "supported", "causes"}
+NOT_IN_THE_MESSAGE = {
+    "remedy",
+    "error_bases",
+    "traceback",
+    "is_outcome_unknown",
+    "supported",
+    "causes",
+    "exit_code",  # the detail of WorkerDiedError says it in words
+}
 
 
 def argument(name, annotation, number):

@@ -23,6 +23,8 @@ ROWS = {  # from the bottom up; imports go strictly downwards
             "filesystem",
             "blocking",
             "process",
+            "process_session",
+            "abandoned",
             "_version",
             "lazy",
             "per_function",
@@ -33,7 +35,7 @@ ROWS = {  # from the bottom up; imports go strictly downwards
     ),
     "records": ("dsl", "checkpoint", "events", "evidence.model"),
     "rules": ("replay", "codec", "hashing", "fingerprint", "known_secrets"),
-    "ports": ("stores", "triggers", "evidence", "arguments"),
+    "ports": ("stores", "triggers", "evidence", "arguments", "executors"),
     "policy": (
         "checkpointer",
         "manager",
@@ -64,6 +66,7 @@ IMPORTS_BY_NAME = {
     "codec/tags.py",
     "evidence/*",
     "engine/target.py",
+    "execution/remote/program.py",
     "cli/*",
 }
 """Where a module may be imported by a name that a program has put together."""

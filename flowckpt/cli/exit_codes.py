@@ -50,6 +50,7 @@ _BY_ERROR: dict[type[BaseException], ExitCode] = {
     errors.KeyFileError: ExitCode.USAGE,
     errors.KeyMissingError: ExitCode.USAGE,
     errors.WrongKeyError: ExitCode.USAGE,
+    errors.ExecutorError: ExitCode.USAGE,  # before a run; one that a step fails with is a failed workflow
     errors.StaleStepError: ExitCode.STALE,
     errors.ApprovalStaleError: ExitCode.STALE,
     errors.StaleCheckpointError: ExitCode.STALE,
@@ -102,7 +103,8 @@ def code_of_result(result: WorkflowResult, *, signal_name: str = "") -> ExitCode
     if signal_name and result.status != "completed":  # one that came when all was done stopped nothing
         return _BY_SIGNAL[signal_name]
     if isinstance(
-        result.error, errors.StaleStepError | errors.StepInDoubtError | errors.RunCancelledError
+        result.error,
+        errors.StaleStepError | errors.StepInDoubtError | errors.RunCancelledError | errors.UnknownExecutorError,
     ):  # found out on the way
         return code_of_error(result.error)
     by_status = {

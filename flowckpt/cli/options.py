@@ -254,6 +254,41 @@ def on_stop_option(command: F) -> F:
     )(command)
 
 
+def executor_option(command: F) -> F:
+    """Add `--executor`."""
+    return click.option(
+        "--executor",
+        "executors",
+        metavar="[NAME=]SPEC",
+        multiple=True,
+        help="Where steps run: process, process:8, thread, engine, dask://host:8786, dask:local:4. With a name, steps with "
+        ".on(NAME); without, all steps that name none and may run there.",
+    )(command)
+
+
+def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
+    """Return the descriptions of `--executor` by name; one without a name is that of the default.
+
+    Args:
+        texts: as they were typed.
+
+    Raises:
+        click.UsageError: a name is given twice.
+        ExecutorError: a description describes no executor.
+        SettingError: a name is none.
+    """
+    pairs = []
+    for text in texts:
+        name, equals, description = text.partition("=")
+        pairs.append((name, description) if equals and "/" not in name and ":" not in name else ("default", text))
+    found = without_repeats(tuple(pairs), "--executor")
+    if found:
+        from flowckpt.execution.remote.places import check_given  # noqa: PLC0415 - most commands name no executor
+
+        check_given(found)
+    return found
+
+
 def policy_options(command: F) -> F:
     """Add what says what a resume does with stale results; the parameters are named as the fields of `RunOptions`."""
     added = (

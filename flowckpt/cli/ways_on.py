@@ -72,6 +72,8 @@ class ResumeLine:
         if not is_set_already("allow_network", tuple(options.allow_network)):
             for host in options.allow_network:
                 yield SETTINGS["allow_network"].option, host
+        for name, description in options.executors.items():
+            yield "--executor", description if name == "default" else f"{name}={description}"
         if options.from_step is not None:
             yield "--from", options.from_step
 

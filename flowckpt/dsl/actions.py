@@ -112,6 +112,10 @@ class CommandAction(Action):
             raise TypeError(f"the secret in stdin= holds a {type(stdin).__name__}, neither text nor bytes")
         return env, stdin.encode() if isinstance(stdin, str) else stdin
 
+    def refused_modifier(self, modifiers: Any) -> str:
+        """Return `on` where it is given: a program is a process of its own already."""
+        return "" if modifiers.placement is None else "on"
+
     @property
     def identity(self) -> Mapping[str, Any]:
         """What makes it this command; how much of the output is kept is no part of it."""

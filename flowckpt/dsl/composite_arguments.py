@@ -55,6 +55,13 @@ def parallel_action(
                 where=caller(),
                 remedy='Write parallel(step("a").python(f), step("b").python(g)); a list of steps with a star: *steps.',
             )
+        if each.modifiers.placement is not None and (refused := each.action.refused_modifier(each.modifiers)):
+            raise StepDefinitionError(
+                f"step {each.name!r}: .{refused}() makes no sense with .{each.action.step_type}()",
+                step=each.name,
+                where=caller(),
+                remedy="It is for .python(), and for a .map() of a function: leave it out.",
+            )
     completion = completion_of(name, min_success, tolerate)
     return ParallelAction(steps, _checked_concurrency(name, concurrency), completion)
 

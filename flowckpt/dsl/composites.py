@@ -50,6 +50,7 @@ class Composite(Action):
             "adopt": modifiers.adopt is not None,
             "on_rerun": modifiers.on_rerun is not None,
             "rollback": modifiers.rollback is not None,
+            "on": modifiers.placement is not None,
         }
         return next((name for name, is_given in given.items() if is_given and name in self.refused), "")
 
@@ -122,6 +123,12 @@ class MapAction(FanOutAction):
         named = getattr(self.function, "function_name", None)
         return named if isinstance(named, str) else function_name(self.function)
 
+    def refused_modifier(self, modifiers: Modifiers) -> str:
+        """Return a modifier that makes no sense: a map of a workflow runs no function of its own."""
+        if modifiers.placement is not None and _is_workflow(self.function):
+            return "on"
+        return super().refused_modifier(modifiers)
+
     @property
     def size(self) -> int | None:
         """How many items there are; None where they are made one by one."""
@@ -167,7 +174,7 @@ class ParallelAction(FanOutAction):
 
     step_type: ClassVar[str] = "parallel"
     refused: ClassVar[frozenset[str]] = frozenset(
-        {"retry", "timeout", "ephemeral", "secret", "evidence", "at_most_once", "adopt", "on_rerun", "rollback"}
+        {"retry", "timeout", "ephemeral", "secret", "evidence", "at_most_once", "adopt", "on_rerun", "rollback", "on"}
     )
 
     steps: tuple[Step[Any], ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import attrs
@@ -18,6 +18,7 @@ from flowckpt.dsl.modifiers import (
     refuse_needless_ephemeral,
 )
 from flowckpt.dsl.path import MAX_NAME_LENGTH
+from flowckpt.dsl.placement import placement
 from flowckpt.dsl.retry import Worth, retry_policy
 from flowckpt.errors import StepDefinitionError
 
@@ -191,6 +192,24 @@ class Modifiable:
         self._refuse_twice("rollback", self.modifiers.rollback is not None)
         undo = self._callable("rollback", function)
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, rollback=undo)))
+
+    def on(self, executor: str, *, resources: Mapping[str, float] | None = None) -> Self:
+        """Run the step elsewhere: on a thread, in another process, on another machine.
+
+        It is for `.python()` and for the members of a `.map()` of a function. Where a step runs is no part of its
+        identity: a step that is moved to another executor keeps its recorded result.
+
+        Args:
+            executor: `thread`, `process`, `engine` (the engine's own process, where a default executor is given), or a
+                name that the engine knows: `WorkflowEngine(executors={"gpu": …})`.
+            resources: what a worker must have, and how much of it the step takes, where the executor knows resources.
+
+        Raises:
+            StepDefinitionError: it is no name, the step is ephemeral, or `.on()` was given already.
+        """
+        self._refuse_twice("on", self.modifiers.placement is not None)
+        placed = placement(self.name, executor, resources)
+        return self._with(checked_together(self.name, attrs.evolve(self.modifiers, placement=placed)))
 
     def _callable(self, modifier: str, function: Any) -> Any:
         if not callable(function):

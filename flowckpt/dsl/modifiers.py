@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import attrs
 
 from flowckpt.dsl.caller import caller
+from flowckpt.dsl.placement import Placement
 from flowckpt.dsl.retry import RetryPolicy, is_number
 from flowckpt.errors import StepDefinitionError
 
@@ -44,6 +45,7 @@ class Modifiers:
         on_rerun: undoes the recorded effect before the step is run again, or None.
         rollback: undoes the effect when the run fails or is cancelled, or None.
         is_secret: whether its output is shown nowhere and recorded nowhere; then it is ephemeral, too.
+        placement: where it runs, or None for where the engine would have it.
     """
 
     has_checkpoint: bool = False
@@ -58,6 +60,7 @@ class Modifiers:
     on_rerun: Callable[[Any], Any] | None = None
     rollback: Callable[[Any], Any] | None = None
     is_secret: bool = False
+    placement: Placement | None = None
 
     @property
     def looks_back(self) -> bool:
@@ -101,6 +104,7 @@ def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
         ("on_rerun", modifiers.on_rerun is not None),
         ("rollback", modifiers.rollback is not None),
         ("adopt", modifiers.adopt is not None and modifiers.is_secret),
+        ("on", modifiers.placement is not None),  # what it makes is for the engine's own process
     ):
         if is_given:
             raise StepDefinitionError(

@@ -29,6 +29,7 @@ class WorldAction(Action):
         given = {
             "at_most_once": modifiers.is_at_most_once,
             "ephemeral": modifiers.is_ephemeral,  # it is there to be recorded
+            "on": modifiers.placement is not None,
         }
         return next((name for name, is_given in given.items() if is_given), "")
 

@@ -50,7 +50,13 @@ class RetryPolicy:
         wait = min(self.max_delay, self.backoff * 2.0 ** min(tries - 1, 1000)) if self.backoff else 0.0
         return max(0.0, wait * (1 + self.jitter * (2 * random - 1)))
 
-    def is_worth_it(self, error: BaseException, *, doubt: Callable[[str], None]) -> bool:
+    def is_worth_it(
+        self,
+        error: BaseException,
+        *,
+        doubt: Callable[[str], None],
+        matches: Callable[[BaseException, tuple[type[BaseException], ...]], bool] = isinstance,
+    ) -> bool:
         """Tell whether an exception is worth another try.
 
         A function that is asked and raises, or answers neither True nor False, means no, and `doubt` is told.
@@ -58,10 +64,11 @@ class RetryPolicy:
         Args:
             error: what the try raised.
             doubt: told what was wrong with a function, in one sentence.
+            matches: tells whether an exception is one of some classes, also where it was raised far away.
         """
         for each in self.on:
             if isinstance(each, type):
-                if isinstance(error, each):
+                if matches(error, (each,)):
                     return True
                 continue
             named = getattr(each, "__qualname__", type(each).__qualname__)

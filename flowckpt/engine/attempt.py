@@ -36,6 +36,7 @@ from flowckpt.events import StepStateDropped
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import Outcome, StepRunner
 from flowckpt.execution.world import World
+from flowckpt.executors.base import Given
 from flowckpt.known_secrets import KnownSecrets
 from flowckpt.plan.judge import Judge
 from flowckpt.plan.parking import Deaths
@@ -67,6 +68,7 @@ class Attempt:
         is_stolen: whether the run was taken although its owner may be alive.
         rolls_back: whether the steps are undone when it fails or is cancelled.
         is_suspended_by_stop: whether a signal leaves the run suspended and due, with nothing undone.
+        executors: where steps can run besides here, by name; what is built in need not be given.
         tell: told what happens, or None where nobody hears it; an event that nobody hears is not made (0.8 µs).
         is_begun: whether it is saved that the attempt has begun: on a resume not before it has something to do.
         executed: how many steps were run.
@@ -105,6 +107,7 @@ class Attempt:
     tell: Tell | None = None
     rolls_back: bool = True
     is_suspended_by_stop: bool = False
+    executors: Mapping[str, Given] = attrs.field(factory=dict)
     is_begun: bool = False
     executed: int = 0
     restored: int = 0
@@ -385,7 +388,7 @@ class Attempt:
 
 def _runner(attempt: Attempt) -> StepRunner:
     world = World(attempt.clock, attempt.random, attempt.new_uuid)
-    return StepRunner(attempt.interrupts, attempt.verifying, attempt.secrets, world)
+    return StepRunner(attempt.interrupts, attempt.verifying, attempt.secrets, world, attempt.executors)
 
 
 def _note_begun(store: CheckpointStore) -> Callable[[str, str], None] | None:

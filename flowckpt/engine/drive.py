@@ -106,7 +106,10 @@ class Drive:
             refuse_secrets(output, attempt.secrets, "the workflow's output")
         except BaseException as error:
             ending = self._ending_of(error)
-        ending = await self._end(output, ending, began_ns)
+        try:
+            ending = await self._end(output, ending, began_ns)
+        finally:
+            attempt.runner.kill_places()  # a second signal stops everything, but leaves no process behind
         # A failing workflow is a result, and so is a suspended one. What stops a program (Ctrl-C, a cancel, SystemExit)
         # goes on through us.
         if ending is not None and (not isinstance(ending, Exception | Suspended) or self.result is None):
@@ -152,6 +155,7 @@ class Drive:
                 stop = attempt.interrupts.cause_of(error)
                 stop.add_note("It came while steps were being undone: a resume goes on with that.")
         attempt.runner.close()
+        await attempt.runner.close_places()
         attempt.interrupts.watch(None)
         if is_refused:
             return ending  # a resume that is refused leaves the run as it was

@@ -17,6 +17,7 @@ from flowckpt.engine.options import Limits, RunOptions, Saving
 from flowckpt.engine.own_loop import in_own_loop
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.errors import CheckpointNotFoundError
+from flowckpt.execution.remote.program import refuse_while_loading
 from flowckpt.ids import IdFactory, new_run_id
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.parking import MAX_DEATHS
@@ -42,12 +43,15 @@ if TYPE_CHECKING:
     from flowckpt.engine.session import Session
     from flowckpt.events import Event
     from flowckpt.evidence.verifier import EvidenceVerifier
+    from flowckpt.execution.remote import places
+    from flowckpt.executors.base import Given
     from flowckpt.plan.model import ResumePlan
     from flowckpt.retention.rule import Retention
 else:  # needed once a run starts; see flowckpt.lazy
     binding = LazyModule("flowckpt.engine.binding")
     edits = LazyModule("flowckpt.engine.edits")
     fork = LazyModule("flowckpt.engine.fork")
+    places = LazyModule("flowckpt.execution.remote.places")
     planning = LazyModule("flowckpt.engine.planning")
     rechecking = LazyModule("flowckpt.engine.rechecking")
     resumption = LazyModule("flowckpt.engine.resumption")
@@ -74,10 +78,14 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
             given. See `flowckpt.Retention`.
         retry_budget: how many retries an attempt of a run may make, where the run does not say; None for any number.
         max_deaths: how often a run may die at one step before it is parked, where it does not say; 0 for no limit.
+        executors: where steps can run besides here, by the names that `.on()` has: an executor, a function that makes
+            one, or a description as `process:8`. The one named `default` is that of all steps that name none and may run
+            there. What is made by a function or from a description is ended with the run.
 
     Raises:
-        SettingError: `on_save_error` is neither, the trigger or the retention is none, or the store cannot do what the
-            retention asks for.
+        SettingError: `on_save_error` is neither, the trigger, the retention or an executor is none, or the store cannot do
+            what the retention asks for.
+        ExecutorError: a description describes no executor.
     """
 
     def __init__(
@@ -94,6 +102,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         retry_budget: int | None = None,
         max_deaths: int = MAX_DEATHS,
         new_uuid: Callable[[], UUID] = uuid4,
+        executors: Mapping[str, Given] | None = None,
     ) -> None:
         self.store: CheckpointStore = FileCheckpointStore() if checkpoint_store is None else checkpoint_store
         self._clock = clock or SystemClock()
@@ -102,6 +111,9 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         self._new_uuid = new_uuid
         self._verifier = verifier
         self._saving = Saving.checked(trigger, on_save_error, retention, self.store, Limits(retry_budget, max_deaths))
+        if executors is not None:
+            places.check_given(executors)
+        self._executors = dict(executors or {})
 
     # --- with events -----------------------------------------------------------------------------------------------
 
@@ -371,8 +383,10 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
     def _session(
         self, workflow: Any, run: str, options: RunOptions | None, inputs: dict[str, Any], **how: Any
     ) -> Session:
+        refuse_while_loading()
         parts = self.store, self._clock, self._random, workflow, run, options or RunOptions()
-        how = {"verifier": self._verifier, "saving": self._saving, "new_uuid": self._new_uuid, **how}
+        own = {"verifier": self._verifier, "saving": self._saving, "executors": self._executors}
+        how = {**own, "new_uuid": self._new_uuid, **how}
         return session.Session(*parts, inputs=inputs, **how)
 
     async def _observed(self, taken: Session) -> AsyncGenerator[Event, None]:

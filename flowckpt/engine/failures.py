@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 
 from flowckpt.checkpoint import StepError
@@ -10,19 +9,27 @@ from flowckpt.errors import (
     CheckpointCorruptedError,
     DecodingError,
     FanOutFailedError,
-    FlowckptError,
     ForeignRecordError,
     StaleStepError,
     StepFailedError,
     StepInDoubtError,
+    UnknownExecutorError,
     UnsupportedSchemaError,
     WorkflowChangedError,
-    type_name,
 )
-from flowckpt.known_secrets import KnownSecrets
+from flowckpt.execution.recorded_error import NO_SECRETS, recorded_error, text_of
 from flowckpt.plan.reason import Reason, ReasonKind
 
-NO_SECRETS = KnownSecrets()
+__all__ = [
+    "NO_SECRETS",
+    "REFUSALS",
+    "failed_step",
+    "fan_out_failure",
+    "recorded_error",
+    "stale_step",
+    "step_failure",
+    "text_of",
+]
 
 REFUSALS = (
     WorkflowChangedError,
@@ -32,33 +39,9 @@ REFUSALS = (
     UnsupportedSchemaError,
     StaleStepError,
     StepInDoubtError,
+    UnknownExecutorError,
 )
 """What is wrong with the record, or with the code or the world against the record; never the fault of a step that ran."""
-
-_NO_NEWS = ("builtins.object", "builtins.BaseException", "builtins.Exception")
-
-
-def recorded_error(
-    error: BaseException, *, path: str = "", tries: int = 1, secrets: KnownSecrets = NO_SECRETS
-) -> StepError:
-    """Return what is recorded of an exception.
-
-    Args:
-        error: the exception.
-        path: the step that it ended.
-        tries: how often the step was tried.
-        secrets: what goes out of its texts.
-    """
-    if isinstance(error, StepFailedError):
-        message, trace = secrets.text(error.error_message), secrets.text(error.traceback)
-        causes = tuple(each.path for each in error.causes) if isinstance(error, FanOutFailedError) else ()
-        return StepError(error.error_type, message, error.error_bases, trace, error.path, error.tries, causes)
-    bases = tuple(
-        type_name(base) for base in type(error).__mro__ if f"{base.__module__}.{base.__qualname__}" not in _NO_NEWS
-    )
-    message = error.message if isinstance(error, FlowckptError) else text_of(error)
-    message, trace = secrets.text(message), _shortened(secrets.text(_formatted(error)))
-    return StepError(_clean(type_name(type(error))), _clean(message), bases, _clean(trace), path, tries)
 
 
 def step_failure(path: str, error: StepError) -> StepFailedError:
@@ -125,14 +108,6 @@ def stale_step(
     )
 
 
-def text_of(error: BaseException) -> str:
-    """Return `str()` of an exception, also of one whose own `__str__` fails."""
-    try:
-        return str(error)
-    except Exception as failure:
-        return f"(its text cannot be had: {type(failure).__name__})"
-
-
 def failed_step(error: BaseException) -> str:
     """Return the path of the step whose failure ended the run, also where the generator raised another error from it.
 
@@ -151,26 +126,3 @@ def failed_step(error: BaseException) -> str:
         seen.add(id(at))
         at = at.__cause__ or at.__context__
     return ""
-
-
-def _formatted(error: BaseException) -> str:
-    """Format the traceback from the first frame of the user's on; the engine's own frames tell nobody anything."""
-    at = error.__traceback__
-    while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith("flowckpt."):
-        at = at.tb_next
-    if at is None and isinstance(error, FlowckptError):
-        return "\n".join(getattr(error, "__notes__", ()))  # no line of the user's: the message says it all
-    try:
-        text = "".join(traceback.format_exception(type(error), error, at))
-    except Exception:  # a chained exception that cannot be shown must not hide this one
-        text = "".join(traceback.format_tb(at))
-    return text
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 20_000 else text[:10_000] + "\n[…]\n" + text[-10_000:]
-
-
-def _clean(text: str) -> str:
-    """Make text valid Unicode, whatever file names and messages bring."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

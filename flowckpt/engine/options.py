@@ -109,6 +109,9 @@ class RunOptions:
             resume. Any number where neither it nor the engine says so.
         max_deaths: how often the run may die at the same step, with nothing new saved between, before a resume refuses
             it (`RunParkedError`); 0 for no limit. Recorded likewise; 5 where nobody says so.
+        executors: where steps can run besides here, by name, as descriptions: `process:8`, `dask://host:8786`; the one
+            named `default` is that of all steps that name none and may run there. Recorded at the start; a resume uses
+            them again, but for those that name another machine, which it wants to be told again.
         rolls_back: whether a run that fails or is cancelled undoes what its steps did, where they say how.
         stay: for how many seconds in all the process stays when everything waits; not given, it stays for what ends by
             itself within a minute, and the run is suspended otherwise.
@@ -131,6 +134,7 @@ class RunOptions:
     allow_network: Sequence[str] = ()
     retry_budget: int | None = attrs.field(default=None, validator=_limit)
     max_deaths: int | None = attrs.field(default=None, validator=_limit)
+    executors: Mapping[str, str] = attrs.field(factory=dict)
     rolls_back: bool = True
     stay: float | None = attrs.field(default=None, converter=_stay)
     if_attempt: int | None = None

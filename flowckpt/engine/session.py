@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -9,24 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-from flowckpt import codec
 from flowckpt.blocking import finish_despite_cancel
 from flowckpt.checkpoint import CheckpointData, History, Status, StepResult
-from flowckpt.checkpoint.result import COMPOSITES
 from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
-from flowckpt.codec.results import plain_tree
 from flowckpt.dsl import Workflow
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.binding import BoundInputs, refuse_in_labels
+from flowckpt.engine.completed_run import CompletedRun
 from flowckpt.engine.drive import Drive
+from flowckpt.engine.executors import RECORDED, chosen_executors
 from flowckpt.engine.failures import NO_SECRETS, stale_step
 from flowckpt.engine.listening import Tell, told_by
 from flowckpt.engine.live_runs import known_as_live
 from flowckpt.engine.options import OnStop, RunOptions, Saving
 from flowckpt.engine.parking import deaths_at_resume, parked_error
 from flowckpt.engine.redaction import redact_error, redacted_event
-from flowckpt.engine.result import StepCounts, WorkflowResult
+from flowckpt.engine.result import WorkflowResult
 from flowckpt.engine.resumption import Resumption, read_resumption, read_unfinished
 from flowckpt.engine.rolling_back import cancelling, unfinished_rollback, without_key
 from flowckpt.engine.target import describe_target
@@ -35,12 +35,14 @@ from flowckpt.engine.waits import Waits
 from flowckpt.errors import (
     CheckpointNotFoundError,
     FlowckptError,
+    NoAsyncioError,
     RunExistsError,
     RunMovedOnError,
     SecretMissingError,
 )
-from flowckpt.events import Event, WorkflowCompleted, WorkflowResumed
+from flowckpt.events import Event
 from flowckpt.execution.interrupts import Interrupts
+from flowckpt.executors.base import Given
 from flowckpt.fingerprint import fingerprint, step_fingerprint
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.judge import Judge
@@ -79,6 +81,7 @@ class Session:
         verifier: checks what the steps claim, or None for one that looks where the run was started.
         saving: how the run is saved besides its explicit checkpoints.
         new_uuid: makes UUIDs.
+        executors: where steps can run besides here, by name.
 
     Attributes:
         interrupts: the signals; entered by whoever owns the loop.
@@ -97,6 +100,7 @@ class Session:
         inputs: Mapping[str, Any],
         verifier: EvidenceVerifier | None,
         saving: Saving,
+        executors: Mapping[str, Given],
         is_cancel: bool = False,
         new_uuid: Callable[[], UUID] = uuid4,
     ) -> None:
@@ -113,12 +117,21 @@ class Session:
         self._saving = saving
         self._is_cancel = is_cancel
         self._new_uuid = new_uuid
+        self._executors = executors
         self._secrets = NO_SECRETS
         if bound is not None:
             refuse_in_labels(bound, workflow_id, options.tags)
 
     async def result(self, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
-        """Drive the run to its end and return how it ended."""
+        """Drive the run to its end and return how it ended.
+
+        Args:
+            on_event: told every event.
+
+        Raises:
+            NoAsyncioError: no asyncio loop runs here.
+        """
+        _check_loop("engine.run")
         async with self._taken() as drive:
             await drive.run(None if on_event is None else self._telling_redacted(on_event))
         assert drive.result is not None
@@ -126,7 +139,12 @@ class Session:
         return drive.result
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Drive the run to its end, yielding what happens."""
+        """Drive the run to its end, yielding what happens.
+
+        Raises:
+            NoAsyncioError: no asyncio loop runs here.
+        """
+        _check_loop("engine.execute")
         async with aclosing(told_by(self._run)) as events:
             async for event in events:
                 yield event
@@ -333,6 +351,10 @@ class Session:
             spare=spare,
             is_repeated=self._bound is None,
         )
+        executors: Mapping[str, Given] = {}
+        is_wanted = self._options.executors or self._executors or metadata.get(RECORDED)
+        if is_wanted and not self._is_cancel and not is_undoing:  # undoing is done here
+            executors = chosen_executors(metadata, self._executors, self._options.executors)
         attempt = Attempt(
             checkpointer,
             self._clock,
@@ -342,6 +364,7 @@ class Session:
             replay.aside,
             self._new_uuid,
             judge=judge,
+            executors=executors,
         )
         attempt.rolls_back = self._options.rolls_back
         attempt.is_suspended_by_stop = self._options.on_stop is OnStop.SUSPEND
@@ -349,37 +372,11 @@ class Session:
         return Drive(workflow, replay, attempt, stay_seconds=self._options.stay)
 
 
-class CompletedRun:
-    """The resume of a run that has ended: its recorded result, and nothing run or saved.
-
-    Attributes:
-        result: how the run ended.
-    """
-
-    def __init__(self, workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData) -> None:
-        tree = plain_tree(latest.held_output, "output")
-        self.result = WorkflowResult(
-            workflow_id,
-            workflow.name,
-            Status.COMPLETED,
-            codec.decode(tree, workflow.output_type, place="the workflow's output"),
-            latest.attempt,
-            StepCounts(restored=sum(each.step_type not in COMPOSITES for each in latest.step_results)),
-            0.0,
-        )
-        self._checkpoint_id = latest.checkpoint_id
-
-    async def run(self, tell: Tell | None = None) -> None:
-        """Tell that it was resumed, and that it was complete.
-
-        Args:
-            tell: told so.
-        """
-        if tell is not None:
-            result = self.result
-            run, restored = result.workflow_id, result.steps.restored
-            await tell(WorkflowResumed(run, result.workflow_name, result.attempt, restored, self._checkpoint_id))
-            await tell(WorkflowCompleted(run, result.output, 0, restored, 0.0))
+def _check_loop(door: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise NoAsyncioError(door) from None
 
 
 async def _acquired(store: CheckpointStore, workflow_id: str, *, steal: bool) -> Lease:

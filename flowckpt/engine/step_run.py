@@ -46,6 +46,7 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
     Raises:
         Suspended: it waits.
         StepInDoubtError: nobody knows whether it was done, and it must not be done twice.
+        UnknownExecutorError: there is no executor of the name that it asks for, or that one cannot take it.
         FencedError: the run was taken over by another owner.
         FlowckptError: what it left behind cannot be saved.
         KeyboardInterrupt: a signal came while it ran.
@@ -57,7 +58,9 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
     if action.is_waiting:
         return await wait_run.run_wait(attempt, command)
     is_recorded = not modifiers.is_ephemeral
-    code, arguments, settled = "", _NOTHING, RUN
+    code, arguments, settled, tries_when_lost = "", _NOTHING, RUN, 1
+    if not attempt.runner.is_here(step):
+        tries_when_lost = await attempt.runner.check_place(step, path)
     if is_recorded:
         code, arguments = fingerprint_of(action), arguments_of(action, attempt.secrets)
         if modifiers.is_at_most_once or path in attempt.superseded:
@@ -89,7 +92,8 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
         attempt.note_begun(attempt.workflow_id, path)
     clock = attempt.clock
     started_at, started_ns, trying = clock.now(), clock.elapsed_ns(), None
-    if settled is RUN and modifiers.retry is None and (tell is None or action.step_type == "python"):
+    is_tried_once = modifiers.retry is None and tries_when_lost == 1
+    if settled is RUN and is_tried_once and (tell is None or action.step_type == "python"):
         tries = 1
         told = (attempt.workflow_id, path, attempt.number, 1, arguments, step, code, attempt.desk)
         outcome = await attempt.runner.attempt(step, told)

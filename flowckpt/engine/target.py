@@ -12,6 +12,7 @@ from typing import Any
 
 from flowckpt.dsl import Workflow
 from flowckpt.errors import TargetError
+from flowckpt.execution.remote.program import LOADED_FROM_FILE
 
 
 def describe_target(workflow: Workflow[Any, Any]) -> dict[str, str]:
@@ -97,11 +98,8 @@ def _known(module: ModuleType) -> str:
     return f"Name one of them behind a colon: {', '.join(names)}." if names else ""
 
 
-_LOADED_FROM_FILE = "__flowckpt_file__"
-
-
 def _is_loaded_from_file(module: str) -> bool:
-    return hasattr(sys.modules.get(module), _LOADED_FROM_FILE)
+    return hasattr(sys.modules.get(module), LOADED_FROM_FILE)
 
 
 def _import(described: Mapping[str, str], shown: str) -> ModuleType:
@@ -147,7 +145,7 @@ def _import_file(file: Path, shown: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise TargetError(f"{file} is no Python file", target=shown)
     module = importlib.util.module_from_spec(spec)
-    setattr(module, _LOADED_FROM_FILE, True)
+    setattr(module, LOADED_FROM_FILE, True)
     sys.modules[name] = module  # annotations are resolved by it, as with a plain import
     try:
         spec.loader.exec_module(module)

@@ -10,18 +10,20 @@ import attrs
 
 from flowckpt.clock import Clock
 from flowckpt.dsl import Step
-from flowckpt.engine.failures import text_of
 from flowckpt.engine.listening import Tell
 from flowckpt.engine.retry_budget import RetryBudget
 from flowckpt.engine.settling import Settled, Settling
 from flowckpt.engine.streaming import StreamedTry
 from flowckpt.engine.telling import evidence_event
-from flowckpt.errors import EncodingError, StepInDoubtError, StepTimeoutError, type_name
+from flowckpt.errors import EncodingError, NotSendableError, StepInDoubtError, StepTimeoutError, WorkerDiedError
 from flowckpt.events import StepRetrying
 from flowckpt.execution.current_step import Desk, Told
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.python import is_left_behind, waited
+from flowckpt.execution.python import waited
+from flowckpt.execution.recorded_error import is_one_of, kind_of, text_of
 from flowckpt.execution.runner import Outcome, StepRunner
+
+_NO_BETTER_NEXT_TIME = (EncodingError, NotSendableError)
 
 
 @attrs.define(eq=False, repr=False)
@@ -125,8 +127,7 @@ class Trying:
             if self.tell is not None:
                 if self._outcome.committed is not None:
                     await self.tell(evidence_event(self.workflow_id, path, self._outcome.committed.report, "now"))
-                kind = type_name(type(error))
-                await self.tell(StepRetrying(self.workflow_id, path, self.tries, delay, kind, text_of(error)))
+                await self.tell(StepRetrying(self.workflow_id, path, self.tries, delay, kind_of(error), text_of(error)))
             await waited(self.clock.sleep(delay), self.interrupts)
             if not self._is_in_time(error, 0.0):  # the machine slept longer than we did
                 return
@@ -148,9 +149,18 @@ class Trying:
 
     def _is_retried(self, error: BaseException) -> bool:
         retry = self.step.modifiers.retry
-        if retry is None or self.tries >= retry.attempts or isinstance(error, EncodingError) or self.interrupts.noted:
+        if self.interrupts.noted:
             return False
-        return retry.is_worth_it(error, doubt=lambda said: error.add_note(f"{said[:500]}."))
+        if retry is None:  # a cluster loses workers all the time: that is no failure of the step
+            step, runner = self.step, self.runner
+            if not isinstance(error, WorkerDiedError) or runner.is_here(step):
+                return False
+            return self.tries < runner.places.tries_when_lost(step, self.path)
+        if self.tries >= retry.attempts:
+            return False
+        if is_one_of(error, _NO_BETTER_NEXT_TIME):
+            return False
+        return retry.is_worth_it(error, matches=is_one_of, doubt=lambda said: error.add_note(f"{said[:500]}."))
 
     def _is_in_time(self, error: BaseException, delay: float) -> bool:
         """Tell whether another try would begin before the deadline, where there is one."""
@@ -172,7 +182,7 @@ class Trying:
 
     async def _may_be_repeated(self, error: BaseException) -> bool:
         """Tell whether another try of a step that must not be done twice is none too many."""
-        if isinstance(error, StepTimeoutError) and is_left_behind(self.step.action):
+        if isinstance(error, StepTimeoutError) and self.runner.is_left_behind(self.step):
             error.add_note("It was not tried again: it was left running, and may yet do its work.")
             return False
         try:

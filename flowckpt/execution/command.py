@@ -20,6 +20,7 @@ from flowckpt.errors import CommandFailedError, StepTimeoutError
 from flowckpt.evidence.redaction import scrubbed, secrets_in
 from flowckpt.execution.command_process import CommandProcess
 from flowckpt.execution.interrupts import Interrupts
+from flowckpt.execution.late_cancel import deliver_later
 from flowckpt.execution.line_feed import OnLine
 from flowckpt.execution.python import waited
 
@@ -100,7 +101,7 @@ async def _run(
     if cancels and (process.is_ended_by_us or process.exit_code is None):
         raise cancels[0]
     if cancels:
-        _deliver_later(len(cancels), interrupts)
+        deliver_later(len(cancels), interrupts)
     return _judged(process, action, path)
 
 
@@ -130,16 +131,6 @@ def _judged(process: CommandProcess, action: CommandAction, path: str) -> Comman
             is_known=False,
         )
     return output
-
-
-def _deliver_later(count: int, interrupts: Interrupts) -> None:
-    """Let cancels that came too late to stop the program stop what follows, once its result is safe."""
-    task = asyncio.current_task()
-    assert task is not None
-    for index in range(count):
-        task.uncancel()
-        if index or not interrupts.noted:  # a signal is noted: the engine reads that where nothing can be lost
-            task.cancel()
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

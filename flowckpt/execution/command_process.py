@@ -28,7 +28,7 @@ from flowckpt.dsl.actions import CommandAction
 from flowckpt.execution.line_feed import LineFeed, OnLine
 from flowckpt.execution.line_splitter import LineSplitter
 from flowckpt.execution.output_capture import OutputCapture
-from flowckpt.execution.process_session import has_living, signal_session
+from flowckpt.process_session import has_living, signal_session
 
 GRACE_SECONDS = 5.0
 """How long the processes have between SIGTERM and SIGKILL."""

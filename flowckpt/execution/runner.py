@@ -21,7 +21,7 @@ from flowckpt.execution import redaction
 from flowckpt.execution.annotation import return_annotation
 from flowckpt.execution.current_step import Told, tell_current
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.python import run_python, waited
+from flowckpt.execution.python import is_left_behind, run_python, waited
 from flowckpt.execution.thread import StepThreads
 from flowckpt.execution.world import World
 from flowckpt.known_secrets import KnownSecrets
@@ -32,10 +32,14 @@ if TYPE_CHECKING:
     from flowckpt.checkpoint import command_output
     from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.execution import command, evidence
-else:  # only steps with claims, and commands, need them
+    from flowckpt.execution.remote import places
+    from flowckpt.execution.remote.place import Place
+    from flowckpt.executors.base import Given
+else:  # only steps with claims, commands, and steps that run elsewhere need them
     command = LazyModule("flowckpt.execution.command")
     command_output = LazyModule("flowckpt.checkpoint.command_output")
     evidence = LazyModule("flowckpt.execution.evidence")
+    places = LazyModule("flowckpt.execution.remote.places")
 
 STOPS = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """What ends a run from outside; everything else that a step raises is its failure."""
@@ -66,15 +70,22 @@ class StepRunner:
         verifier: checks what the steps claim.
         secrets: the secrets of the run; it learns those that steps return.
         world: what steps may ask.
+        executors: where they can run besides here, by name; what is built in need not be given.
     """
 
     def __init__(
-        self, interrupts: Interrupts, verifier: Callable[[], EvidenceVerifier], secrets: KnownSecrets, world: World
+        self,
+        interrupts: Interrupts,
+        verifier: Callable[[], EvidenceVerifier],
+        secrets: KnownSecrets,
+        world: World,
+        executors: Mapping[str, Given] | None = None,
     ) -> None:
         self._interrupts = interrupts
         self._verifier = verifier
         self._secrets = secrets
         self._world = world
+        self._places = places.Places(executors) if executors else None
         self._threads = StepThreads()
 
     async def attempt(
@@ -97,7 +108,15 @@ class StepRunner:
         tell_current(told)
         try:
             # No coroutine of its own around the plain call: 0.4 µs.
-            if type(action) is PythonAction and modifiers.timeout_seconds is None and may_block():
+            if (
+                not (modifiers.placement is None and self._places is None)
+                and (where := self.places.of(step, path)) != "engine"
+            ):
+                assert isinstance(action, PythonAction)
+                if where != "thread":
+                    return await self._sent(where, step, action, told)
+                value = await self._done(action, path, modifiers.timeout_seconds, on_line)
+            elif type(action) is PythonAction and modifiers.timeout_seconds is None and may_block():
                 value = self._interrupts.call(action.function, action.args, action.kwargs)
                 if hasattr(type(value), "__await__"):  # inspect.isawaitable takes 0.5 µs
                     value = await waited(value, self._interrupts)
@@ -177,9 +196,49 @@ class StepRunner:
         except (Exception, SystemExit) as error:
             return Outcome(error=error)
 
+    def is_left_behind(self, step: Step[Any]) -> bool:
+        """Tell whether the work of a step may go on after its time is over.
+
+        Args:
+            step: the step.
+        """
+        where = "engine" if self.is_here(step) else self.places.of(step, step.name)
+        if where == "engine":
+            return is_left_behind(step.action)
+        return True if where == "thread" else where.leaves_work
+
+    def is_here(self, step: Step[Any]) -> bool:
+        """Tell whether a step runs in the engine's own process without a further question.
+
+        Args:
+            step: the step.
+        """
+        return step.modifiers.placement is None and self._places is None
+
+    async def check_place(self, step: Step[Any], path: str) -> int:
+        """Refuse a step that cannot run where it is to run; see `Places.check`."""
+        return await waited(self.places.check(step, path), self._interrupts)  # type: ignore[no-any-return]
+
+    @property
+    def places(self) -> places.Places:
+        """Where steps can run; made when the first step asks."""
+        if self._places is None:
+            self._places = places.Places()
+        return self._places
+
     def close(self) -> None:
         """Let go of the run's threads."""
         self._threads.close()
+
+    async def close_places(self) -> None:
+        """End the executors that the run has made."""
+        if self._places is not None:
+            await self._places.close()
+
+    def kill_places(self) -> None:
+        """End them at once; does nothing where they are closed."""
+        if self._places is not None:
+            self._places.kill()
 
     async def _done(
         self, action: Action, path: str, timeout_seconds: float | None, on_line: Callable[[str, str], None] | None
@@ -194,6 +253,21 @@ class StepRunner:
         return await command.run_command(
             action, path=path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line
         )
+
+    async def _sent(self, place: Place, step: Step[Any], action: PythonAction, told: Told) -> Outcome:
+        """Have a step done elsewhere; its output comes back as it is recorded."""
+        modifiers, placement = step.modifiers, step.modifiers.placement
+        tree = await place.tree_of(
+            action,
+            told,
+            {} if placement is None else placement.resources,
+            timeout_seconds=modifiers.timeout_seconds,
+            interrupts=self._interrupts,
+        )
+        if self._secrets.is_any:
+            redaction.refuse_secrets(tree, self._secrets, f"{told[1]}: output")
+        value = codec.decode(tree, output_annotation(action))
+        return Outcome(value, tree) if modifiers.evidence is None else await self._committed(step, told[1], value, tree)
 
     async def _committed(
         self, step: Step[Any], path: str, value: Any, tree: Any, *, is_adopted: bool = False

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flowckpt.abandoned import AbandonedStepError
 from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -23,10 +24,6 @@ else:  # only a step that is abandoned needs it
     ctypes = LazyModule("ctypes")
 
 Work = Callable[[], Any]
-
-
-class AbandonedStepError(BaseException):
-    """Raised inside a step that nobody waits for any more, so that its thread ends."""
 
 
 class StepThread:

@@ -184,7 +184,9 @@ class Replay:
         step: Step[Any] = yielded
         if step.modifiers.adopt is not None and not step.modifiers.is_at_most_once:
             raise self._closed(_needless_adopt(step.name, self._where(full=True)))
-        if step.action.refuses_modifiers and (refused := step.action.refused_modifier(step.modifiers)):
+        action, modifiers = step.action, step.modifiers
+        is_asked = action.refuses_modifiers or modifiers.placement is not None
+        if is_asked and (refused := action.refused_modifier(modifiers)):
             raise self._closed(_no_such_modifier(step, refused, self._where(full=True)))
         name = step.name
         occurrence = self._uses.get(name, 0)
@@ -331,7 +333,9 @@ def is_another(step: Step[Any], result: StepResult) -> bool:
 def _no_such_modifier(step: Step[Any], modifier: str, where: str) -> StepDefinitionError:
     action = step.action
     remedy = "Give it to the steps that it is made of."
-    if action.is_waiting:
+    if modifier == "on":
+        remedy = "It is for .python(), and for a .map() of a function: leave it out."
+    elif action.is_waiting:
         remedy = "Leave it out."
         if modifier == "timeout":
             remedy = f"Say how long to wait: .{action.step_type}(…, timeout=60)."

@@ -48,6 +48,10 @@ def etl(source: str, limit: int = 1000) -> Generator[Any, Any, int]:
     reveal_type(made)  # says: Step[list[Row]]
     explicit = yield from step("explicit").python(fetch, args=(source,), kwargs={"limit": 1})
     reveal_type(explicit)  # says: list[Row]
+    far = yield from step("far").python(fetch, source).on("process").retry(3)
+    reveal_type(far)  # says: list[Row]
+    counts = yield from step("counts").map(count, [rows]).on("gpu", resources={"GPU": 1})
+    reveal_type(counts)  # says: list[int]
     kept = made.version("2").ephemeral()
     reveal_type(kept)  # says: Step[list[Row]]
     plain = yield step("plain").python(fetch, source)

@@ -13,9 +13,11 @@ from flowckpt.cli.options import (
     RunName,
     color_option,
     events_option,
+    executor_option,
     input_option,
     json_option,
     limit_options,
+    named_executors,
     on_stop_option,
     policy_options,
     rollback_option,
@@ -66,6 +68,7 @@ Examples:
     metavar="N",
     help="Only if N is its newest attempt: nobody else has gone on with it. Else the exit code is 75.",
 )
+@executor_option
 @click.option("--steal", is_flag=True, help="Take the run over although its owner's process still holds it.")
 @click.option(
     "--stay",
@@ -88,6 +91,7 @@ def command(
     steal: bool,
     stay: float | None,
     rolls_back: bool,
+    executors: tuple[str, ...],
     as_json: bool,
     as_events: bool,
     store: str | None,
@@ -112,6 +116,7 @@ def command(
         keep_for_document()
     show_warnings()
     texts = without_repeats(inputs, "-i")
+    places = named_executors(executors)
     choice = choose_store(store)
     if run is None:
         found = last_unfinished(opened(choice))
@@ -120,7 +125,9 @@ def command(
             return ExitCode.NOT_FOUND
         run = found.workflow_id
     recorded = recorded_run(choice, run, target=target, inputs=texts, asks_for_secrets=not only_plan)
-    options = RunOptions(steal=steal, target=recorded.moved_to, stay=stay, rolls_back=rolls_back, **policy)
+    options = RunOptions(
+        steal=steal, target=recorded.moved_to, stay=stay, rolls_back=rolls_back, executors=places, **policy
+    )
     if only_plan:
         return showing_plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
     form = Form(as_json, as_events, no_color)

@@ -13,9 +13,11 @@ from flowckpt.cli.options import (
     TargetName,
     color_option,
     events_option,
+    executor_option,
     input_option,
     json_option,
     limit_options,
+    named_executors,
     network_option,
     on_stop_option,
     rollback_option,
@@ -37,7 +39,8 @@ Examples:
   flowckpt run pipeline.py:etl -i source=orders.csv -i limit=500
   flowckpt run shop.pipelines:etl --inputs inputs.json --tag team=data
   flowckpt run pipeline.py:upload -i token=@file:/run/secrets/token
-  flowckpt run pipeline.py --id nightly-2026-11-20 --json"""
+  flowckpt run pipeline.py --id nightly-2026-11-20 --json
+  flowckpt run pipeline.py --executor process:8 --executor gpu=dask://scheduler:8786"""
 
 
 @click.command("run", epilog=_EXAMPLE)
@@ -51,6 +54,7 @@ Examples:
 @setting_option("on_save_error")
 @limit_options
 @network_option
+@executor_option
 @click.option(
     "--stay",
     type=click.FloatRange(0),
@@ -78,6 +82,7 @@ def command(
     stay: float | None,
     rolls_back: bool,
     on_stop: str,
+    executors: tuple[str, ...],
     as_json: bool,
     as_events: bool,
     store: str | None,
@@ -96,6 +101,7 @@ def command(
     show_warnings()
     texts, labels = without_repeats(inputs, "-i"), without_repeats(tags, "--tag")
     document = None if inputs_file is None else read_inputs_file(inputs_file)
+    places = named_executors(executors)
     choice = choose_store(store)
     checkpoints = opened(choice)
     workflow, described = typed_target(target)
@@ -115,6 +121,7 @@ def command(
         stay=stay,
         rolls_back=rolls_back,
         on_stop=OnStop(on_stop),
+        executors=places,
     )
     engine = WorkflowEngine(
         checkpoints, on_save_error=on_save_error or "fail", retention=retention_set_here(), **limits_setting()

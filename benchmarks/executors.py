@@ -1,0 +1,37 @@
+"""What a member of a map costs in a worker process, against the bare hand-over to one."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+from benchmarks import pipelines
+from benchmarks.figure import Figure, interleaved
+from flowckpt import MemoryCheckpointStore, WorkflowEngine
+from flowckpt.executors import ProcessExecutor
+
+
+def members(count: int, rounds: int) -> list[Figure]:
+    with (
+        ProcessExecutor(2) as ours,
+        ProcessPoolExecutor(2, mp_context=get_context("forkserver")) as theirs,
+    ):
+        engine = WorkflowEngine(MemoryCheckpointStore(), executors={"process": ours})
+        for pool in (ours, theirs):
+            list(pool.map(pipelines.nothing, range(100)))  # the processes are up
+
+        def in_map() -> float:
+            began = time.perf_counter()
+            engine.run_sync(pipelines.far, count=count).unwrap()
+            return (time.perf_counter() - began) / count
+
+        def bare() -> float:
+            began = time.perf_counter()
+            for future in [theirs.submit(pipelines.nothing, number) for number in range(count)]:
+                future.result()
+            return (time.perf_counter() - began) / count
+
+        mine, raw, ratio = interleaved(in_map, bare, rounds)
+        detail = f"{mine * 1e6:.0f} µs a member; ProcessPoolExecutor.submit {raw * 1e6:.0f} µs"
+        return [Figure("member of a map on process / bare submit", ratio, 8.0, detail=detail)]

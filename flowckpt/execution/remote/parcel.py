@@ -1,0 +1,150 @@
+"""What is sent to a worker: a function with its arguments, and what the step may know of itself, as bytes.
+
+They are made here, and not by the executor: so what cannot be sent is told by name before anything is, and the same for
+every executor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from flowckpt.dsl.actions import PythonAction
+from flowckpt.errors import NotSendableError, type_name
+from flowckpt.execution.current_step import Told
+from flowckpt.execution.remote.program import MAIN, Places, provide
+from flowckpt.lazy import LazyModule
+
+if TYPE_CHECKING:
+    cloudpickle: Any
+else:  # comes with executors of several machines
+    cloudpickle = LazyModule("cloudpickle")
+
+FORM = 1
+"""The form of parcels and answers; both ends must have the same."""
+
+
+def packed(action: PythonAction, told: Told, places: Places, *, executor: str, by_value: bool) -> bytes:
+    """Return what is sent for one try of a step.
+
+    Args:
+        action: the function and its arguments.
+        told: what the step may know of itself; its path is in it.
+        places: where the program's modules are that cannot be imported.
+        executor: the name of the executor, for errors.
+        by_value: whether the code of the program's own files is to be sent along, where cloudpickle is there to do it:
+            for workers that have not these files.
+
+    Raises:
+        NotSendableError: the function or an argument cannot be pickled.
+    """
+    dump: Callable[[Any], bytes]
+    dump, sending = _by_value(places) if by_value else (pickle.dumps, contextlib.nullcontext())
+    function = action.function
+    if dump is pickle.dumps and getattr(function, "__module__", "") == MAIN and MAIN not in places:
+        raise _not_sendable(action, told[1], executor, "the function", function, "it is in no file")
+    with sending:
+        try:
+            call = dump((function, action.args, dict(action.kwargs)))
+        except Exception as error:
+            raise _culprit(action, told[1], executor, dump, error) from error
+    known = (*told[:5], None, "", None)  # the engine's desk stays here: nothing is handed in from far away
+    return pickle.dumps((FORM, places, known, call))
+
+
+def unpacked(parcel: bytes) -> tuple[Told, Callable[[], tuple[Any, tuple[Any, ...], dict[str, Any]]]]:
+    """Return what the step may know of itself, and what makes its function and arguments.
+
+    Args:
+        parcel: what `packed` returned.
+
+    Raises:
+        ValueError: it is of another version of flowckpt.
+    """
+    form, *rest = pickle.loads(parcel)  # noqa: S301 - the engine's own; whoever can send to a worker runs code there
+    if form != FORM:
+        raise ValueError(f"the engine sends steps in form {form}, and the flowckpt of this worker reads form {FORM}")
+    places, told, call = rest
+    return told, lambda: _Unpickler(io.BytesIO(call), places).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, places: Places) -> None:
+        super().__init__(stream)
+        self._places = places
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        provide(module, self._places)
+        return super().find_class(module, name)
+
+
+def _by_value(places: Places) -> tuple[Callable[[Any], bytes], contextlib.AbstractContextManager[None]]:
+    try:
+        dump: Callable[[Any], bytes] = cloudpickle.dumps
+    except ImportError:
+        return pickle.dumps, contextlib.nullcontext()
+    return dump, _sent_along(places)
+
+
+@contextlib.contextmanager
+def _sent_along(places: Places) -> Iterator[None]:
+    """Send the code of modules that were loaded by path; that of `__main__` is sent anyway."""
+    modules = [sys.modules[name] for name in places if name != MAIN]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            with contextlib.suppress(ValueError):
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _culprit(
+    action: PythonAction, path: str, executor: str, dump: Callable[[Any], bytes], error: Exception
+) -> NotSendableError:
+    """Find what cannot be sent."""
+    for place, value in _named(action):
+        try:
+            dump(value)
+        except Exception as failure:
+            return _not_sendable(action, path, executor, place, value, _said(failure))
+    return _not_sendable(action, path, executor, "what it is called with", action.args, _said(error))
+
+
+def _named(action: PythonAction) -> Iterator[tuple[str, Any]]:
+    yield "the function", action.function
+    try:
+        names = [
+            each.name
+            for each in inspect.signature(action.function).parameters.values()
+            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):  # a builtin without a signature
+        names = []
+    for index, value in enumerate(action.args):
+        yield (f"argument {names[index]!r}" if index < len(names) else f"argument {index + 1}"), value
+    for name, value in action.kwargs.items():
+        yield f"argument {name!r}", value
+
+
+def _not_sendable(
+    action: PythonAction, path: str, executor: str, place: str, value: Any, detail: str
+) -> NotSendableError:
+    remedy = (
+        "Define it at the top of a module or script, not inside a function, or leave .on() out."
+        if value is action.function
+        else "Send what it is made of, a path or an address, and make it in the step's function; or leave .on() out."
+    )
+    return NotSendableError(
+        path, executor=executor, place=place, type_name=type_name(type(value)), detail=detail, remedy=remedy
+    )
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error)[:300]}" if str(error) else type(error).__name__

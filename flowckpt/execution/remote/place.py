@@ -1,0 +1,305 @@
+"""An executor of one run, under its name: made when it is needed, given the steps, and made anew when it is broken."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable, Mapping
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from typing import Any
+
+from flowckpt import codec
+from flowckpt.dsl.actions import PythonAction
+from flowckpt.errors import ExecutorError, NotSendableError, UnknownExecutorError, WorkerDiedError
+from flowckpt.evidence.daemon_thread import run_in_daemon
+from flowckpt.execution.annotation import return_annotation
+from flowckpt.execution.current_step import Told
+from flowckpt.execution.interrupts import Interrupts
+from flowckpt.execution.python import waited
+from flowckpt.execution.recorded_error import RemoteError, text_of
+from flowckpt.execution.remote.closing import close, kill
+from flowckpt.execution.remote.here import CalledHere, is_in_this_process, submitted_here
+from flowckpt.execution.remote.parcel import packed
+from flowckpt.execution.remote.program import Places, places_of_modules
+from flowckpt.execution.remote.waiting import answer_of
+from flowckpt.execution.remote.work import DONE, FAILED, opened, work
+from flowckpt.executors.base import (
+    LimitsWork,
+    LostWorkerError,
+    TakesResources,
+    imports_program,
+    kills_work,
+    lost_worker_errors,
+    repeats_work,
+)
+
+_CONNECT_SECONDS = 180.0
+
+
+class Place:
+    """An executor of one run.
+
+    Args:
+        name: what the steps call it.
+        make: makes it.
+        is_ours: whether the run ends what it has made, and makes it anew when it is broken.
+        kind: the executor, or its class, as far as it is known before it is made.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Executor], *, is_ours: bool, kind: object = None) -> None:
+        self.name = name
+        self._kind = kind
+        self._make = make
+        self._is_ours = is_ours
+        self._executor: Executor | None = None
+        self._opening: asyncio.Lock | None = None
+        self._connecting: Executor | None = None
+        self._room: asyncio.Semaphore | None = None
+        self._modules: Places = {}
+
+    async def tree_of(
+        self,
+        action: PythonAction,
+        told: Told,
+        resources: Mapping[str, float],
+        *,
+        timeout_seconds: float | None,
+        interrupts: Interrupts,
+    ) -> Any:
+        """Run a function there and return its output as it is recorded.
+
+        Args:
+            action: the function and its arguments.
+            told: what the step may know of itself; its path is in it.
+            resources: what a worker must have.
+            timeout_seconds: the limit, from when the executor has room for it; None for none.
+            interrupts: the signals.
+
+        Raises:
+            NotSendableError: it cannot be sent there.
+            WorkerDiedError: whoever ran it is gone.
+            ExecutorError: the executor cannot be made or reached, or cannot run it.
+            StepTimeoutError: it did not end in time.
+            RemoteError: what the function raised.
+        """
+        answer = await waited(self._answer(action, told, resources, timeout_seconds, interrupts), interrupts)
+        if isinstance(answer, CalledHere):
+            return codec.encode(answer.value(), return_annotation(action.function), place=f"{told[1]}: output")
+        try:
+            kind, content = opened(answer)
+        except (pickle.UnpicklingError, ValueError, TypeError, EOFError) as error:
+            raise ExecutorError(
+                f"executor {self.name!r} returned something else than its function did for step {told[1]!r}: "
+                f"{text_of(error)[:200]}",
+                executor=self.name,
+                path=told[1],
+                remedy="An executor calls what it is given with the arguments that it is given, and returns its result.",
+            ) from error
+        if kind == DONE:
+            return content
+        if kind == FAILED:
+            raise RemoteError(content[0], is_exception=content[1])
+        raise NotSendableError(
+            told[1],
+            executor=self.name,
+            place="what it is called with",
+            type_name=action.function_name,
+            detail=f"the worker cannot read it: {content[0]}: {content[1]}",
+            remedy="The worker must be able to import what the function and its arguments are made of.",
+        )
+
+    async def refuse_repeats(self, path: str) -> None:
+        """Refuse a step that must not be done twice, where the executor may do it again by itself.
+
+        Args:
+            path: the step.
+
+        Raises:
+            UnknownExecutorError: it may.
+            ExecutorError: the executor cannot be made.
+        """
+        if repeats_work(self._kind) or repeats_work(await self._opened(path)):
+            raise self.refused(
+                path, f"is .at_most_once(), and executor {self.name!r} may run a step again when it loses a worker"
+            )
+
+    async def refuse_resources(self, path: str, resources: Mapping[str, float]) -> None:
+        """Refuse a step that asks for resources, where the executor knows none.
+
+        Args:
+            path: the step.
+            resources: what it asks for.
+
+        Raises:
+            UnknownExecutorError: the executor knows none.
+        """
+        try:
+            executor = await self._opened(path)
+        except ExecutorError:
+            return  # its tries will say so
+        if not isinstance(executor, TakesResources):
+            raise self.refused(path, f"asks for resources {dict(resources)}, and executor {self.name!r} knows none")
+
+    async def close(self) -> None:
+        """End what the run has made."""
+        executor = self._given_up()
+        if executor is not None:
+            await close(executor)
+
+    def kill(self) -> None:
+        """End it at once."""
+        executor = self._given_up()
+        if executor is not None:
+            kill(executor)
+
+    def _given_up(self) -> Executor | None:
+        """Let go of the executor, also of one that is not connected yet; return it where it is to be ended."""
+        executor = self._executor or self._connecting
+        self._executor = self._connecting = None
+        return executor if self._is_ours else None
+
+    @property
+    def may_try_again(self) -> bool:
+        """Whether a step whose worker got lost may be tried again although it does not say so."""
+        return repeats_work(self._kind) or repeats_work(self._executor)
+
+    @property
+    def leaves_work(self) -> bool:
+        """Whether a step that is out of time may go on there."""
+        return not kills_work(self._executor)
+
+    @property
+    def tries_when_lost(self) -> int:
+        """How often a step is tried whose worker got lost, if it does not say so itself."""
+        return int(getattr(self._executor, "tries_when_lost", 1))
+
+    async def _answer(
+        self,
+        action: PythonAction,
+        told: Told,
+        resources: Mapping[str, float],
+        timeout_seconds: float | None,
+        interrupts: Interrupts,
+    ) -> Any:
+        path = told[1]
+        executor = await self._opened(path)
+        if is_in_this_process(executor):
+            parcel: bytes | PythonAction = action
+        else:
+            parcel = packed(action, told, self._modules, executor=self.name, by_value=not imports_program(executor))
+        if self._room is None:
+            return await self._sent(executor, parcel, path, resources, timeout_seconds, interrupts)
+        async with self._room:
+            executor = await self._opened(path)  # the others may have found it broken meanwhile
+            return await self._sent(executor, parcel, path, resources, timeout_seconds, interrupts)
+
+    async def _sent(
+        self,
+        executor: Executor,
+        parcel: bytes | PythonAction,
+        path: str,
+        resources: Mapping[str, float],
+        timeout_seconds: float | None,
+        interrupts: Interrupts,
+    ) -> Any:
+        try:
+            future: Future[Any]
+            if isinstance(parcel, PythonAction):
+                future = submitted_here(executor, parcel)
+            elif resources:
+                if not isinstance(executor, TakesResources):
+                    raise self.refused(path, f"asks for resources {dict(resources)}, which its executor does not know")
+                future = executor.submit_with(resources, work, parcel)
+            else:
+                future = executor.submit(work, parcel)
+            return await answer_of(future, executor, path=path, timeout_seconds=timeout_seconds, interrupts=interrupts)
+        except LostWorkerError as error:
+            raise WorkerDiedError(path, executor=self.name, detail=str(error), exit_code=error.exit_code) from error
+        except BrokenExecutor as error:
+            raise self._broken(executor, path, error) from error
+        except CancelledError as error:
+            raise WorkerDiedError(path, executor=self.name, detail="the executor cancelled it") from error
+        except ExecutorError as error:
+            error.executor, error.path = self.name, path
+            raise
+        except (TimeoutError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            if isinstance(error, lost_worker_errors(executor)):
+                raise WorkerDiedError(path, executor=self.name, detail=_said(error)) from error
+            raise ExecutorError(
+                f"executor {self.name!r} could not run step {path!r}: {type(error).__name__}: {text_of(error)[:500]}",
+                executor=self.name,
+                path=path,
+                remedy="Its workers need the same flowckpt as the engine, and the packages of the step's function.",
+            ) from error
+
+    def _broken(self, executor: Executor, path: str, error: BrokenExecutor) -> WorkerDiedError:
+        """Give up an executor that is broken for good; the next step gets a new one, where one can be made."""
+        if not self._is_ours:
+            return WorkerDiedError(
+                path,
+                executor=self.name,
+                detail=_said(error),
+                remedy="The executor is broken for good. Give the engine a function that makes one, and it makes a new "
+                "one: executors={…: lambda: ProcessPoolExecutor(4)}; or use 'process', which loses only the one step.",
+            )
+        if self._executor is executor:
+            self._executor = None
+            kill(executor)
+        return WorkerDiedError(path, executor=self.name, detail=_said(error))
+
+    async def _opened(self, path: str) -> Executor:
+        if self._executor is None:
+            if self._opening is None:
+                self._opening = asyncio.Lock()
+            async with self._opening:
+                if self._executor is None:
+                    self._modules = places_of_modules()
+                    self._executor = await self._made(path)
+                    limit = self._executor.max_workers if isinstance(self._executor, LimitsWork) else None
+                    if limit is not None and self._room is None:
+                        self._room = asyncio.Semaphore(limit)
+        return self._executor
+
+    async def _made(self, path: str) -> Executor:
+        try:
+            executor = self._make()
+            connect: Callable[[], None] | None = getattr(executor, "connect", None)
+            if connect is not None:
+                self._connecting = executor
+                await run_in_daemon(connect, _CONNECT_SECONDS)  # neither a cancel nor the program's end waits for it
+        except ExecutorError as error:
+            error.executor, error.path = self.name, path
+            raise
+        except Exception as error:
+            raise ExecutorError(
+                f"executor {self.name!r} cannot be made: {type(error).__name__}: {text_of(error)}",
+                executor=self.name,
+                path=path,
+                remedy="See what the function raises that makes it.",
+            ) from error
+        if not callable(getattr(executor, "submit", None)):
+            raise ExecutorError(
+                f"executor {self.name!r} is none: its function returned {executor!r:.80}",
+                executor=self.name,
+                path=path,
+                remedy="Return a concurrent.futures.Executor.",
+            )
+        return executor
+
+    def refused(self, path: str, why: str) -> UnknownExecutorError:
+        """Return the error of a step that cannot run there at all.
+
+        Args:
+            path: the step.
+            why: what it asks for.
+        """
+        return UnknownExecutorError(
+            f"step {path!r} {why}", executor=self.name, path=path, remedy="Give it another executor by .on(…)."
+        )
+
+
+def _said(error: BaseException) -> str:
+    """Return what an error says, in a line."""
+    return f"{type(error).__name__}: {next(iter(text_of(error).splitlines()), '')[:300]}"

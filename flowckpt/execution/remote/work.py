@@ -1,0 +1,98 @@
+"""One try of a step in a worker: the parcel unpacked, the function called, the outcome packed as plain data.
+
+What comes back is never an object of the worker's: an output is the tree that is recorded, and an exception is what is
+recorded of it. So nothing is lost because it cannot be sent, and nothing is built here that a worker chose.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt import codec
+from flowckpt.abandoned import AbandonedStepError
+from flowckpt.checkpoint import StepError
+from flowckpt.errors import type_name
+from flowckpt.execution.annotation import return_annotation
+from flowckpt.execution.current_step import tell_current
+from flowckpt.execution.recorded_error import recorded_error, text_of
+from flowckpt.execution.remote.parcel import unpacked
+from flowckpt.execution.remote.program import name_in_engine
+from flowckpt.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import asyncio
+else:  # only async functions need it
+    asyncio = LazyModule("asyncio")
+
+DONE, FAILED, UNREADABLE = "done", "failed", "unreadable"
+
+
+def work(parcel: bytes) -> bytes:
+    """Do one try of a step and return what came of it.
+
+    Args:
+        parcel: what `packed` returned.
+    """
+    path = ""
+    try:
+        told, call = unpacked(parcel)
+        path = told[1]
+        function, args, kwargs = call()
+    except AbandonedStepError:
+        raise
+    except BaseException as error:
+        return pickle.dumps((UNREADABLE, (type_name(type(error)), text_of(error))))
+    token = tell_current(told)
+    try:
+        value = function(*args, **kwargs)
+        if inspect.isawaitable(value):
+            value = asyncio.run(_awaited(value))
+        tree = codec.encode(value, return_annotation(function), place=f"{path}: output")
+    except AbandonedStepError:
+        raise
+    except BaseException as error:
+        failure = _as_in_engine(recorded_error(error, path=path, tries=told[3], is_whole=True))
+        return pickle.dumps((FAILED, (attrs.asdict(failure), isinstance(error, Exception))))
+    finally:
+        token.var.reset(token)
+    return pickle.dumps((DONE, tree))
+
+
+def opened(answer: Any) -> tuple[str, Any]:
+    """Return what `work` returned, as its kind and its content: a tree, or a `StepError` and whether an `Exception`.
+
+    Args:
+        answer: the bytes.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    kind, content = _PlainData(io.BytesIO(answer)).load()
+    if kind == FAILED:
+        fields, is_exception = content
+        fields["bases"], fields["causes"] = tuple(fields["bases"]), tuple(fields["causes"])
+        return kind, (StepError(**fields), is_exception)
+    if kind not in (DONE, UNREADABLE):
+        raise ValueError(f"a worker answered with {kind!r:.80}")
+    return kind, content
+
+
+class _PlainData(pickle.Unpickler):
+    """Reads numbers, texts and containers; no class and no function."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        raise ValueError(f"a worker answered with a {module}.{name}")
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _as_in_engine(error: StepError) -> StepError:
+    """Name the classes of the script as they are named where it was run."""
+    return attrs.evolve(error, type=name_in_engine(error.type), bases=tuple(map(name_in_engine, error.bases)))

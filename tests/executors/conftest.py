@@ -1,0 +1,24 @@
+"""The modules beside this one can be imported by name, here and in worker processes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from far_processes import children
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left_behind():
+    """Every test leaves as many worker processes as it found."""
+    before = children()
+    yield
+    until = time.monotonic() + 5
+    while children() - before and time.monotonic() < until:
+        time.sleep(0.02)
+    assert children() - before == set()
