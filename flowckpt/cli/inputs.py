@@ -107,6 +107,7 @@ def _definition(parameter: inspect.Parameter) -> str:
         said = f": {annotation}"
     else:
         said = "" if annotation is parameter.empty else f": {inspect.formatannotation(annotation)}"
+    said = said.replace("pathlib._local.", "pathlib.")  # Python 3.13 shows where it keeps the class
     if isinstance(parameter.default, Secret):
         return f"{parameter.name}{said} = {HIDDEN}"
     default = "" if parameter.default is parameter.empty else f" = {short_value(parameter.default, 40)}"

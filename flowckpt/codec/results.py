@@ -101,11 +101,13 @@ def checked_extra(extra: Mapping[str, Any]) -> dict[str, Json]:
 
 def _name_in(path: str) -> str:
     """Return the name that a path shows by itself; a record leaves it out where that is the step's name."""
-    if path[-1:] == "]" and "[" in path:
-        path = path[: path.rindex("[")]
-        if path[-1:] == "/":  # a member of a map has the map's name
-            return _name_in(path[:-1])
-    return path[path.rindex("/") + 1 :] if "/" in path else path
+    end = len(path)
+    while path[end - 1 : end] == "]" and (bracket := path.rfind("[", 0, end)) >= 0:
+        end = bracket
+        if path[end - 1 : end] != "/":
+            break
+        end -= 1  # a member of a map has the map's name
+    return path[path.rfind("/", 0, end) + 1 : end]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -72,8 +72,8 @@ def open_store(
     """Return the store of a description.
 
     Args:
-        spec: `file:PATH`, `sqlite:PATH`, `postgresql://…`, `s3://bucket/prefix`, `memory:`, or the scheme of an entry point in the group `flowckpt.stores`, whose object is
-            called with what stands behind the colon.
+        spec: `file:PATH`, `sqlite:PATH`, `postgresql://…`, `s3://bucket/prefix`, `memory:`, or the scheme of an entry
+            point in the group `flowckpt.stores`, whose object is called with what stands behind the colon.
         key_file: a file with keys: the store authenticates, or encrypts, what it writes. Only the file store does; what
             lies in memory alone needs no key.
         compression: `none`, `gzip`, `zstd` or `auto`: how what is written is packed where that pays; likewise.

@@ -79,8 +79,34 @@ def test_no_such_run_exits_12(flowckpt):
     assert "no run 'none'" in flowckpt("resume", "none").expect(12).err
 
 
-def test_a_kill_in_the_middle_a_live_owner_and_a_resume(flowckpt):
-    process = flowckpt.start("run", "pipeline.py:naps", "-i", "seconds=0.4", "--id", "one")
+GATED = """
+def pass_gate(index):
+    note(f"start {index}")
+    while index and not os.path.exists("open"):
+        time.sleep(0.01)
+    note(f"done {index}")
+    return index
+
+@workflow
+def gated(count: int = 3):
+    total = 0
+    for index in range(count):
+        total += yield step("gate").python(pass_gate, index).checkpoint()
+    return total
+"""
+
+
+@pytest.fixture
+def gate(flowckpt, tmp_path):
+    """A workflow whose second step goes on when this file is there, and no sooner."""
+    with open(tmp_path / "pipeline.py", "a") as pipeline:
+        pipeline.write(GATED)
+    yield tmp_path / "open"
+    (tmp_path / "open").touch()
+
+
+def test_a_kill_in_the_middle_a_live_owner_and_a_resume(flowckpt, gate):
+    process = flowckpt.start("run", "pipeline.py:gated", "--id", "one")
     flowckpt.wait_for("start 1")
     ran = flowckpt("resume", "one").expect(75)
     assert f"owned by process {process.pid} on " in ran.err
@@ -88,14 +114,15 @@ def test_a_kill_in_the_middle_a_live_owner_and_a_resume(flowckpt):
     process.kill()
     process.communicate()
     assert flowckpt("list", "--json").expect(0).document[0]["status"] == "crashed"
+    gate.touch()
     document = flowckpt("resume", "--last", "--json").expect(0).document
     assert document["output"] == 3 and document["steps"]["restored"] >= 1
     assert flowckpt.log().count("done 0") == 1
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_the_resume_finishes(flowckpt, number, code):
-    process = flowckpt.start("run", "pipeline.py:naps", "-i", "seconds=0.3", "--id", "one", "--json")
+def test_a_signal_saves_and_the_resume_finishes(flowckpt, gate, number, code):
+    process = flowckpt.start("run", "pipeline.py:gated", "--id", "one", "--json")
     flowckpt.wait_for("start 1")
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
@@ -104,5 +131,6 @@ def test_a_signal_saves_and_the_resume_finishes(flowckpt, number, code):
     assert document["status"] == "cancelled" and document["steps"]["executed"] == 1
     assert f"stopped by {number.name}; it is saved" in err and "Traceback" not in err
     assert err.splitlines()[-1] == "Resume with: flowckpt resume one"
-    assert flowckpt("resume", "one", "-i", "seconds=0.3", "--json").expect(0).document["output"] == 3
+    gate.touch()
+    assert flowckpt("resume", "one", "--json").expect(0).document["output"] == 3
     assert flowckpt.log().count("done 0") == 1

@@ -241,6 +241,14 @@ def test_fields_that_this_version_does_not_know_are_kept():
     assert export_document(checkpoint(extra={"owner_team": ["a"]}))["owner_team"] == ["a"]
 
 
+@pytest.mark.parametrize("depth", [1, 1_000, 100_000])
+def test_a_path_of_however_many_members_shows_its_name(depth):
+    result = StepResult("pages", path="pages" + "/[0]" * depth, duration_ms=1.0)
+    encoded, _ = encode_result(result)
+    assert b'"name"' not in encoded
+    assert decode_result(json.loads(encoded))[0].name == "pages"
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -213,7 +213,6 @@ def test_what_a_checkpoint_cannot_say_is_refused(small, tmp_path, kind, changes)
     [
         {"path": 5},
         {"path": "a\nb"},
-        {"path": "a" + "/[0]" * 1000},
         {"path": ...},
         {"duration_ms": "1"},
         {"duration_ms": ...},

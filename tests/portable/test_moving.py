@@ -9,6 +9,7 @@ import attrs
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from obstore.store import MemoryStore
 from runs import done, exported, history
 
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
@@ -22,7 +23,7 @@ from flowckpt.errors import (
     StoreAbilityError,
 )
 from flowckpt.portable import copy_run, export_documents, export_run, import_run
-from flowckpt.stores import PostgresCheckpointStore, SqliteCheckpointStore
+from flowckpt.stores import ObjectCheckpointStore, PostgresCheckpointStore, SqliteCheckpointStore
 from flowckpt.testing.contract import EXACT, checkpoint, results
 from tests.postgres import postgres  # noqa: F401 - a fixture
 
@@ -33,6 +34,7 @@ def stores(tmp_path):
         "memory": MemoryCheckpointStore(),
         "file": FileCheckpointStore(tmp_path / "store"),
         "sqlite": SqliteCheckpointStore(tmp_path / "store.db"),
+        "objects": ObjectCheckpointStore(MemoryStore()),
     }
     yield made
     for store in made.values():
@@ -40,7 +42,7 @@ def stores(tmp_path):
             store.close()
 
 
-@pytest.mark.parametrize("there", ["memory", "file", "sqlite"])
+@pytest.mark.parametrize("there", ["memory", "file", "sqlite", "objects"])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_run_comes_out_of_a_store_as_it_went_in_by_way_of_a_file(source, stores, tmp_path, there, suffix):
     file = tmp_path / f"run{suffix}"
@@ -69,6 +71,7 @@ def test_a_run_goes_from_store_to_store_and_back_and_its_bytes_are_the_same(sour
         way = [
             stores["file"],
             stores["sqlite"],
+            stores["objects"],
             server,
             FileCheckpointStore(tmp_path / "back"),
             MemoryCheckpointStore(),
@@ -91,7 +94,7 @@ def test_the_same_run_makes_the_same_file(source, stores, tmp_path):
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
 
 
-@pytest.mark.parametrize("there", ["memory", "file", "sqlite"])
+@pytest.mark.parametrize("there", ["memory", "file", "sqlite", "objects"])
 def test_a_run_that_is_there_already_is_left_as_it_is_and_another_one_is_refused(source, stores, tmp_path, there):
     target = stores[there]
     done(export_run(source, "run", tmp_path / "run"))
@@ -208,7 +211,7 @@ def moving(limit: int = 3):
     return (yield step("check").python(check, rows).checkpoint())
 
 
-@pytest.mark.parametrize("there", ["memory", "file", "sqlite"])
+@pytest.mark.parametrize("there", ["memory", "file", "sqlite", "objects"])
 def test_a_failed_run_is_resumed_where_it_was_brought_and_the_source_stays(stores, tmp_path, there):
     world["ready"] = False
     home = FileCheckpointStore(tmp_path / "home")
@@ -263,6 +266,7 @@ def test_whatever_was_saved_and_deleted_a_copy_of_a_copy_is_the_same(tmp_path_fa
         MemoryCheckpointStore(),
         FileCheckpointStore(place / "store"),
         SqliteCheckpointStore(place / "store.db"),
+        ObjectCheckpointStore(MemoryStore()),
     ]
     files = []
     for origin in stores:

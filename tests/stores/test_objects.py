@@ -524,7 +524,7 @@ def test_an_owner_is_fenced_also_where_the_one_between_died_with_its_claim_alone
     fill(store, 1)
     bucket = store.runs.bucket
     between = claim.Claimer(RUN, current_process(), 30.0, datetime.now(UTC), steal=True)
-    between._create(bucket, claim.look(bucket, RUN), 2)
+    between.create(bucket, claim.look(bucket, RUN), 2)
     last = ObjectCheckpointStore(driver)
     assert last.runs.acquire(RUN, steal=True).attempt == 3
     with pytest.raises(FencedError):

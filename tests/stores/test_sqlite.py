@@ -147,6 +147,18 @@ def test_tables_are_strict_where_sqlite_has_it():
     connection = sqlite3.connect(":memory:", isolation_level=None)
     migrations.migrate(database_module.SqliteSession(connection, SystemClock()), old)
     assert connection.execute("SELECT * FROM run_list").fetchall() == []
+    connection.close()
+
+
+def test_the_empty_database_that_stands_for_a_missing_file_is_closed(store, path, monkeypatch):
+    made = []
+    monkeypatch.setattr(database_module, "add_functions", lambda connection: made.append(connection))
+    assert store.runs.list_runs() == []
+    store.runs.clear(RUN)
+    assert made and not path.exists()
+    for connection in made:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
 
 
 def test_an_sqlite_that_is_too_old_is_refused(monkeypatch, tmp_path):

@@ -13,9 +13,10 @@ from typing import Any
 import attrs
 
 from flowckpt.errors import CheckpointCorruptedError
+from flowckpt.stores.objects.arrival import is_mark, is_whole
 from flowckpt.stores.objects.bucket import PAGE, Bucket, Listed
 from flowckpt.stores.objects.compression import InflationError, unpacked
-from flowckpt.stores.objects.ending import CLEARED, FENCED, End, end_in, is_end
+from flowckpt.stores.objects.ending import CLEARED, FENCED, RELEASED, End, end_in, is_end
 from flowckpt.stores.objects.keys import AttemptKeys, number_in, numbers_in
 
 
@@ -31,11 +32,13 @@ class Shelf:
         numbers: of its records, ascending; those that a bundle holds may be left out.
         bundles: the first and the last number of each bundle, ascending.
         last_sign: when anything of it was written last, by the server's clock; None where it has no objects.
+        may_arrive: whether its first record may be the mark of an arrival.
     """
 
     numbers: tuple[int, ...]
     bundles: tuple[tuple[int, int], ...]
     last_sign: datetime | None
+    may_arrive: bool = False
 
     @property
     def tail(self) -> int:
@@ -62,6 +65,7 @@ def shelf_of(keys: AttemptKeys, listed: list[Listed]) -> Shelf:
         tuple(sorted(number for number in numbers if number is not None)),
         tuple(sorted(numbers for numbers in bundles if numbers is not None)),
         max(signs, default=None),
+        any(each.key == keys.arriving for each in listed),
     )
 
 
@@ -76,7 +80,7 @@ def list_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> Shelf:
     listed = bucket.objects(keys.root, workflow_id, most=PAGE)
     if len(listed) < PAGE:
         return shelf_of(keys, listed)
-    signs = [each for each in listed if each.key == keys.alive]
+    signs = [each for each in listed if each.key in (keys.alive, keys.arriving)]
     bundles = bucket.objects(keys.bundles, workflow_id)
     last = numbers_in(bundles[-1].key) if bundles else None
     rest = bucket.objects(keys.records, workflow_id, after=keys.record(last[1]) if last else None)
@@ -91,17 +95,31 @@ class Tail:
         number: the last number that is taken; -1 where none is.
         end: its end, where it has one.
         last_sign: when anything of it was written last.
+        is_marked: whether its first record is the mark of an arrival; not asked of one that was released.
         is_begun: whether it has, or may have, a record.
+        is_void: whether it belongs to an arrival that is not complete.
+        is_over: whether neither it nor anything below it counts.
     """
 
     number: int
     end: End | None
     last_sign: datetime | None
+    is_marked: bool = False
 
     @property
     def is_begun(self) -> bool:
         """Whether something was recorded under it, besides its claim and its end."""
-        return self.number > (0 if self.end is None else 1)
+        return self.number > (0 if self.end is None else 1) and not self.is_void
+
+    @property
+    def is_void(self) -> bool:
+        """Whether it is marked as an arrival, and not released."""
+        return self.is_marked and (self.end is None or self.end.kind != RELEASED)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run was cleared by it, or an arrival ends with it that never was complete."""
+        return self.end is not None and (self.end.kind == CLEARED or self.is_void)
 
 
 def tail_of(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> Tail:
@@ -116,7 +134,10 @@ def tail_of(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> Tail:
     end = None
     if content is not None and is_end(content):
         end = _end(content, keys, number, workflow_id)
-    return Tail(number, end, shelf.last_sign)
+    is_marked = False
+    if shelf.may_arrive and number > 0 and (end is None or end.kind != RELEASED):
+        is_marked = is_mark(bucket.get(keys.record(1), workflow_id) or b"")
+    return Tail(number, end, shelf.last_sign, is_marked)
 
 
 @attrs.frozen
@@ -127,11 +148,13 @@ class Content:
         text: its claim and its records, as the text of a segment.
         records: how many objects they are.
         end: its end, where it has one.
+        is_marked: whether its first record is the mark of an arrival.
     """
 
     text: bytes = b""
     records: int = 0
     end: End | None = None
+    is_marked: bool = False
 
     @property
     def is_begun(self) -> bool:
@@ -139,8 +162,10 @@ class Content:
         return self.records > 1
 
     @property
-    def is_cleared(self) -> bool:
-        """Whether the run was cleared by it."""
+    def is_nothing(self) -> bool:
+        """Whether the run was cleared by it, or arrives with it and is not complete."""
+        if self.is_marked and (self.end is None or self.end.kind != RELEASED):
+            return True
         return self.end is not None and self.end.kind == CLEARED
 
 
@@ -172,7 +197,7 @@ def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bu
     order = sorted([*bundled, *single])
     wanted = [keys.bundle(each, bundled[each]) if each in bundled else keys.record(each) for each in order]
     parts: list[bytes] = []
-    taken, end = 0, None
+    taken, end, is_marked = 0, None, False
     for number, key, body in zip(order, wanted, bucket.get_all(wanted, workflow_id), strict=True):
         content = _content(body, key, workflow_id)
         if number in bundled:
@@ -192,9 +217,14 @@ def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bu
         else:
             if content[-1:] != b"\n":
                 raise corrupt(keys.record(number), workflow_id, "it is not whole")
-            parts.append(content)
+            if number == 1 and is_mark(content):
+                if not is_whole(content):
+                    raise corrupt(keys.record(number), workflow_id, "it does not match its checksum")
+                is_marked = True
+            else:
+                parts.append(content)
             taken += 1
-    return Content(b"".join(parts), taken, end)
+    return Content(b"".join(parts), taken, end, is_marked)
 
 
 def claim_in(content: bytes | None) -> dict[str, Any] | None:

@@ -28,11 +28,12 @@ from flowckpt.errors import CheckpointStorageError, RunLockedError
 from flowckpt.process import ProcessIdentity
 from flowckpt.stores.base import refusal_of_field
 from flowckpt.stores.file.line import START, seal
+from flowckpt.stores.objects.arrival import is_mark
 from flowckpt.stores.objects.attempt import Tail, tail_of
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.clearing import finish_clearing
 from flowckpt.stores.objects.compression import packed, unpacked
-from flowckpt.stores.objects.ending import CLEARED, FENCED, End, end_in, is_end
+from flowckpt.stores.objects.ending import FENCED, End, end_in, is_end
 from flowckpt.stores.objects.holding import holder_in, holder_of, holds_now
 from flowckpt.stores.objects.keys import MOST, AttemptKeys, RunKeys, run_key, run_keys
 
@@ -51,7 +52,7 @@ class Claimed:
         digest: the digest of the claim, which the first record carries on.
         line: the claim itself.
         token: the random name of the claimer.
-        at: when, by the claimer's clock.
+        at: when the attempt began, by the claimer's clock.
     """
 
     keys: RunKeys
@@ -73,6 +74,8 @@ class Claimer:
         now: the time by its clock, for people.
         at_least: the lowest number that the attempt may have.
         steal: whether to take the run from a living owner.
+        began_at: when the attempt began, where that is not now.
+        gives_way: whether to leave the run to one that claimed it in the same moment, with a lower number.
     """
 
     workflow_id: str
@@ -81,6 +84,8 @@ class Claimer:
     now: datetime
     at_least: int = 1
     steal: bool = False
+    began_at: datetime | None = None
+    gives_way: bool = False
 
     def claim(self, bucket: Bucket) -> Claimed:
         """Claim the next attempt, and end all below it.
@@ -98,16 +103,18 @@ class Claimer:
             ended: dict[int, Tail] = {}
             if newest:
                 tail = tail_of(bucket, keys.at(newest), self.workflow_id)
-                if tail.end is not None and tail.end.kind == CLEARED:
+                if tail.is_over:
                     finish_clearing(bucket, keys, newest, self.workflow_id)
                     continue
                 if tail.end is not None:
                     ended[newest] = tail
                 elif not self.steal:
                     self._check_free(bucket, keys.at(newest), tail)
-            claimed = self._create(bucket, keys, max(newest + 1, self.at_least))
+            claimed = self.create(bucket, keys, max(newest + 1, self.at_least))
             try:
                 below = self._below(bucket, claimed)
+                if self.gives_way and not set(below or ()) <= set(keys.attempts):
+                    below = None
                 is_ours = below is not None and self._end_all(bucket, claimed, below, ended)
             except BaseException:
                 give_up(bucket, claimed.keys.at(claimed.attempt), self.workflow_id)
@@ -126,18 +133,29 @@ class Claimer:
         if holder is not None and holds_now(bucket, holder, self.workflow_id):
             raise RunLockedError(self.workflow_id, holder=str(holder.owner))
 
-    def _create(self, bucket: Bucket, keys: RunKeys, attempt: int) -> Claimed:
+    def create(self, bucket: Bucket, keys: RunKeys, attempt: int) -> Claimed:
+        """Create the claim of an attempt, and nothing else; whether it holds is another question.
+
+        Args:
+            bucket: the bucket.
+            keys: the keys of the run.
+            attempt: the attempt.
+
+        Raises:
+            RunLockedError: it is claimed.
+            EncodingError: no attempt can have that number.
+        """
         if attempt > MOST:
             raise refusal_of_field(OverflowError(f"attempt {attempt} is beyond {MOST}"))
         token = secrets.token_hex(16)
-        moment = encode_time(self.now)
+        began_at = self.began_at or self.now
         header = {
             "flowckpt": "segment",
             "schema_version": SCHEMA_VERSION,
             "workflow_id": self.workflow_id,
             "segment": attempt,
-            "owner": {**attrs.asdict(self.process), "acquired_at": moment},
-            "created_at": moment,
+            "owner": {**attrs.asdict(self.process), "acquired_at": encode_time(self.now)},
+            "created_at": encode_time(began_at),
             "lease_seconds": self.lease_seconds,
             "token": token,
         }
@@ -146,7 +164,7 @@ class Claimer:
         if other is not None:
             holder = holder_in(other, self.now)
             raise RunLockedError(self.workflow_id, holder=str(holder.owner) if holder else "another process")
-        return Claimed(keys, attempt, digest, line, token, self.now)
+        return Claimed(keys, attempt, digest, line, token, began_at)
 
     def _below(self, bucket: Bucket, claimed: Claimed) -> list[int] | None:
         """Return the attempts below a claim; None where another claim has overtaken it, or the run was cleared."""
@@ -170,7 +188,7 @@ class Claimer:
             tail = ended.get(attempt) or tail_of(bucket, keys, self.workflow_id)
             if tail.end is None:
                 tail = _put_end(bucket, keys, tail, end, self.workflow_id)
-            if tail.end is not None and tail.end.kind == CLEARED:
+            if tail.is_over:
                 return False
             if tail.is_begun:
                 break
@@ -192,13 +210,15 @@ def _put_end(bucket: Bucket, keys: AttemptKeys, tail: Tail, end: End, workflow_i
     """Put an end behind the last record of an attempt, whose writer may be adding records just now."""
     body = packed(end.line())
     number = max(tail.number + 1, 1)
+    is_marked = tail.is_marked
     for tries in count(1):
         other = bucket.create(keys.record(number), body, workflow_id, "acquire")
         if other is None:
-            return Tail(number, end, tail.last_sign)
+            return Tail(number, end, tail.last_sign, is_marked)
         content = unpacked(other)
         if is_end(content):
-            return Tail(number, end_in(content), tail.last_sign)
+            return Tail(number, end_in(content), tail.last_sign, is_marked)
+        is_marked = is_marked or (number == 1 and is_mark(content))
         number += 1
         if tries == _TRIES:
             bucket.create(keys.record(number + _LEAP), body, workflow_id, "acquire")

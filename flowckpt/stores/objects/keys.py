@@ -8,6 +8,7 @@
                                          000000000002   …, and its end
                                  bundles/000000000000-000000000063   64 of them once more, in one object
                                  alive                  overwritten now and then while its owner lives
+                                 arriving               its first record may be the mark of a run that is brought whole
     runs/RUN/000001.values/SHA256                       large values
     runs/RUN/000001.cleared                             the run was cleared; what comes next has the number 000002
 
@@ -76,6 +77,11 @@ class AttemptKeys:
     def alive(self) -> str:
         """The key of the sign of life."""
         return f"{self.root}/alive"
+
+    @property
+    def arriving(self) -> str:
+        """The key of the hint that its first record may be the mark of an arrival."""
+        return f"{self.root}/arriving"
 
     def record(self, number: int) -> str:
         """Return the key of a record; 0 is the claim."""

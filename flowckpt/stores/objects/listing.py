@@ -19,7 +19,6 @@ from flowckpt.errors import DecodingError
 from flowckpt.stores.objects.attempt import ChangedMeanwhileError, Tail, claim_in, corrupt, tail_of
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.compression import InflationError, unpacked
-from flowckpt.stores.objects.ending import CLEARED
 from flowckpt.stores.objects.holding import holder_of
 from flowckpt.stores.objects.keys import RUNS, AttemptKeys, RunKeys, run_keys
 
@@ -75,9 +74,9 @@ def run_info(bucket: Bucket, run: str, now: datetime, latest_of: Latest) -> RunI
     for attempt in reversed(keys.attempts):
         at = keys.at(attempt)
         tail = tail_of(bucket, at, run)
+        if tail.is_over or tail.is_void:
+            return None
         if attempt == keys.attempts[-1]:
-            if tail.end is not None and tail.end.kind == CLEARED:
-                return None
             holder = holder_of(bucket, at, tail, run)
             owner = holder.owner if holder is not None and holder.holds(now) else None
         if tail.is_begun:

@@ -168,18 +168,25 @@ class OwnedRun:
             if not self._is_closed and monotonic() - self.writer.wrote_at >= interval:
                 self._bucket.overwrite(self.writer.keys.alive, b"", self._workflow_id, "renew")
 
-    def release(self, now: str) -> None:
-        """Give the run up: the attempt gets its end; a claim under which nothing was recorded leaves no trace."""
+    def release(self, now: str) -> bool:
+        """Give the run up: the attempt gets its end; a claim under which nothing was recorded leaves no trace.
+
+        Args:
+            now: the time.
+
+        Returns:
+            Whether the end is there.
+        """
         if not self.writer.is_mine:
-            return
+            return False
         with self._one_at_a_time:
             if not self._close():
-                return
+                return False
             if self.writer.has_written:
-                self.writer.end(End(RELEASED, now, self._token, self._summary()))
-            else:
-                keys = self.writer.keys
-                self._bucket.delete([keys.record(0), keys.alive], self._workflow_id, "release")
+                return self.writer.finish(End(RELEASED, now, self._token, self._summary()))
+            keys = self.writer.keys
+            self._bucket.delete([keys.record(0), keys.alive], self._workflow_id, "release")
+            return False
 
     def entomb(self, now: str) -> None:
         """End the attempt with the word that the run is cleared.

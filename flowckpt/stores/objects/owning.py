@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from flowckpt.checkpoint import CheckpointData
 from flowckpt.clock import Clock, SystemClock
@@ -24,6 +25,8 @@ from flowckpt.stores.objects.probe import check_conditions
 from flowckpt.stores.objects.reading import ReadableRuns, RunRead
 from flowckpt.stores.objects.writer import AttemptWriter
 
+W = TypeVar("W", bound=AttemptWriter)
+
 
 class ObjectRuns(ReadableRuns):
     """The runs in a bucket, and those among them that this process owns.
@@ -36,6 +39,7 @@ class ObjectRuns(ReadableRuns):
 
     Attributes:
         owned: the runs that this process owns.
+        arriving: the runs that are being brought whole: owned, and nothing may save to them or give them up.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class ObjectRuns(ReadableRuns):
         self._times = LeaseTimes(lease_seconds)
         self._process = process
         self._heartbeat = Heartbeat(self.renew_leases, self._times.interval)
+        self.arriving: dict[str, OwnedRun] = {}
         self._is_probed = False
         self._probing = threading.Lock()
 
@@ -80,7 +85,7 @@ class ObjectRuns(ReadableRuns):
         mine = self.owned.get(workflow_id)
         if mine is not None and not steal:
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.bucket}")
-        claimed = self._claim(workflow_id, steal=steal, at_least=at_least)
+        claimed = self.claim(workflow_id, steal=steal, at_least=at_least)
         if mine is not None:
             self.owned.pop(workflow_id).close()
         try:
@@ -89,22 +94,56 @@ class ObjectRuns(ReadableRuns):
         except BaseException:
             give_up(self.bucket, claimed.keys.at(claimed.attempt), workflow_id)
             raise
-        self.owned[workflow_id] = self._owned(claimed, found)
+        self.owned[workflow_id] = self.owned_run(claimed, found)
         self._heartbeat.start()
         return Lease(workflow_id, claimed.attempt, latest, found.image.last_sequence)
 
-    def _claim(self, workflow_id: str, *, steal: bool, at_least: int = 1) -> Claimed:
+    def claim(self, workflow_id: str, **options: Any) -> Claimed:
+        """Claim the next attempt of a run, without reading the run.
+
+        Args:
+            workflow_id: the run.
+            **options: as for `Claimer`.
+        """
         with self._probing:
             if not self._is_probed:
                 check_conditions(self.bucket)
                 self._is_probed = True
-        now = self._clock.now()
-        claimer = Claimer(workflow_id, self._process(), self._times.seconds, now, at_least=at_least, steal=steal)
-        return claimer.claim(self.bucket)
+        return self.claimer(workflow_id, **options).claim(self.bucket)
 
-    def _owned(self, claimed: Claimed, found: RunRead) -> OwnedRun:
-        keys, workflow_id = claimed.keys, found.image.workflow_id
-        writer = AttemptWriter(
+    def claimer(self, workflow_id: str, **options: Any) -> Claimer:
+        """Return this process as one that claims.
+
+        Args:
+            workflow_id: the run.
+            **options: as for `Claimer`.
+        """
+        return Claimer(workflow_id, self._process(), self._times.seconds, self._clock.now(), **options)
+
+    def now(self) -> str:
+        """Return the time, as records hold it."""
+        return encode_time(self._clock.now())
+
+    def bring(self, workflow_id: str, owned: OwnedRun) -> None:
+        """Give signs of life for a run that is being brought whole.
+
+        Args:
+            workflow_id: the run.
+            owned: the attempt that holds it.
+        """
+        self.arriving[workflow_id] = owned
+        self._heartbeat.start()
+
+    def written(self, claimed: Claimed, workflow_id: str, writer: type[W]) -> W:
+        """Return the writer of an attempt that was claimed.
+
+        Args:
+            claimed: the attempt.
+            workflow_id: the run.
+            writer: which kind.
+        """
+        keys = claimed.keys
+        return writer(
             self.bucket,
             keys.at(claimed.attempt),
             workflow_id=workflow_id,
@@ -112,10 +151,19 @@ class ObjectRuns(ReadableRuns):
             digest=claimed.digest,
             newest_attempt=lambda: self._newest_attempt(workflow_id, keys),
         )
+
+    def owned_run(self, claimed: Claimed, found: RunRead, writer: AttemptWriter | None = None) -> OwnedRun:
+        """Return what saves to an attempt that was claimed.
+
+        Args:
+            claimed: the attempt.
+            found: the run below it, read.
+            writer: its writer, where that is there already.
+        """
         return OwnedRun(
             self.bucket,
-            keys,
-            writer=writer,
+            claimed.keys,
+            writer=writer or self.written(claimed, found.image.workflow_id, AttemptWriter),
             image=found.image,
             token=claimed.token,
             claimed_at=claimed.at,
@@ -129,7 +177,7 @@ class ObjectRuns(ReadableRuns):
 
     def renew_leases(self) -> bool:
         """Give signs of life for all owned runs; tell whether there are any."""
-        owned = [each for each in list(self.owned.values()) if each.writer.is_mine]
+        owned = [each for each in [*self.owned.values(), *self.arriving.values()] if each.writer.is_mine]
         failure: CheckpointStorageError | None = None
         for each in owned:
             try:
@@ -150,7 +198,7 @@ class ObjectRuns(ReadableRuns):
         """Give a run up."""
         owned = self.owned.pop(workflow_id, None)
         if owned is not None:
-            owned.release(encode_time(self._clock.now()))
+            owned.release(self.now())
 
     def clear(self, workflow_id: str) -> None:
         """Remove a run, behind a tombstone."""
@@ -162,11 +210,8 @@ class ObjectRuns(ReadableRuns):
     def _entomb(self, workflow_id: str) -> None:
         owned = self.owned.get(workflow_id)
         if owned is None or not owned.writer.is_mine:
-            claimed = self._claim(workflow_id, steal=False)
-            owned = self._owned(
-                claimed, RunRead(claimed.keys, RunImage(workflow_id), self._fetch(workflow_id, claimed.keys))
-            )
-        now = encode_time(self._clock.now())
+            owned = self.unread(workflow_id, self.claim(workflow_id))
+        now = self.now()
         try:
             owned.entomb(now)
         except FencedError as error:
@@ -178,6 +223,26 @@ class ObjectRuns(ReadableRuns):
                     owned.release(now)
             raise
         self.owned.pop(workflow_id, None)
+        self.finish_clearing(workflow_id, owned)
+
+    def unread(self, workflow_id: str, claimed: Claimed, writer: AttemptWriter | None = None) -> OwnedRun:
+        """Return an attempt that was claimed for something else than going on with the run.
+
+        Args:
+            workflow_id: the run.
+            claimed: the attempt.
+            writer: its writer, where that is there already.
+        """
+        nothing = RunRead(claimed.keys, RunImage(workflow_id), self._fetch(workflow_id, claimed.keys))
+        return self.owned_run(claimed, nothing, writer)
+
+    def finish_clearing(self, workflow_id: str, owned: OwnedRun) -> None:
+        """Remove what a run has whose tombstone is there.
+
+        Args:
+            workflow_id: the run.
+            owned: the attempt that has the tombstone.
+        """
         found = look(self.bucket, workflow_id)
         if found.life == owned.keys.life:
             finish_clearing(self.bucket, found, owned.writer.keys.attempt, workflow_id)

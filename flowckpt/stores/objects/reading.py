@@ -20,7 +20,6 @@ from flowckpt.stores.objects.attempt import ChangedMeanwhileError, Content, corr
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import look
 from flowckpt.stores.objects.compression import InflationError, unpacked
-from flowckpt.stores.objects.ending import CLEARED
 from flowckpt.stores.objects.holding import holder_of
 from flowckpt.stores.objects.keys import RunKeys, run_key
 from flowckpt.stores.objects.listing import has_records, listed_runs, run_id_in, run_info
@@ -101,8 +100,11 @@ class ReadableRuns:
                 read.update(zip(batch, found, strict=True))
             return read[number]
 
-        if keys.attempts and content_of(keys.attempts[-1]).is_cleared:
-            return RunImage(workflow_id, is_cleared=True)
+        for number in reversed(keys.attempts):
+            if content_of(number).is_nothing:
+                return RunImage(workflow_id, is_cleared=True)
+            if content_of(number).is_begun:
+                break
         while numbers and not content_of(numbers[-1]).is_begun:
             numbers.pop()
         place = lambda number: keys.at(number).root  # noqa: E731
@@ -148,10 +150,10 @@ class ReadableRuns:
         """Return the numbers of the attempts that wrote something, ascending."""
         keys = look(self.bucket, workflow_id)
         asked = [lambda number=number: tail_of(self.bucket, keys.at(number), workflow_id) for number in keys.attempts]
-        tails = list(self.bucket.each(asked))
-        if tails and (end := tails[-1].end) is not None and end.kind == CLEARED:
-            return []
-        return [number for number, tail in zip(keys.attempts, tails, strict=True) if tail.is_begun]
+        tails = dict(zip(keys.attempts, self.bucket.each(asked), strict=True))
+        nothing = [number for number, tail in tails.items() if tail.is_over or tail.is_void]
+        last = max(nothing, default=0)
+        return [number for number, tail in tails.items() if tail.is_begun and number > last]
 
     def references_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first, as the attempt left them."""

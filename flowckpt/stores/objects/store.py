@@ -9,7 +9,7 @@ The protocol stands in `claim` (claiming), `writer` (saving), `attempt` (reading
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowckpt.blocking import may_block, run_blocking
@@ -18,6 +18,7 @@ from flowckpt.stores.figures import added_up
 from flowckpt.stores.objects.address import driver_at
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.owning import ObjectRuns
+from flowckpt.stores.objects.receiving import receive_run
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint import CheckpointData, Reason
@@ -142,6 +143,10 @@ class ObjectCheckpointStore:
     async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Have the server copy large values of one run to another; see `SharesValues`."""
         await run_blocking(lambda: self.runs.share(source_id, workflow_id, sizes))
+
+    async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
+        """Write the run under a claim that nobody looks behind, and end that; see `ReceivesRuns`."""
+        await run_blocking(lambda: receive_run(self.runs, workflow_id, checkpoints))
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
         """Read all records, bundles and large values and verify them; see `ChecksIntegrity`."""

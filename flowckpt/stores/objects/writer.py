@@ -21,6 +21,8 @@ from flowckpt.stores.objects.keys import AttemptKeys
 BUNDLE = 64
 """So many records are put together into one object more, for a quick resume."""
 _LARGEST_BUNDLE = 4 * 1024 * 1024
+_ENOUGH = 1024 * 1024
+"""Bytes of lines that are worth an object."""
 
 _log = logging.getLogger("flowckpt")
 
@@ -81,10 +83,23 @@ class AttemptWriter:
             FencedError: another attempt has begun, or the run was cleared; nothing is acknowledged.
             CheckpointStorageError: the request failed; where the outcome is unknown, nothing more may be written.
         """
+        text, digest = self._sealed(bodies)
+        self._put(text)
+        self._digest = digest
+        self._lines.append(text)
+        if len(self._lines) >= BUNDLE:
+            self._bundle()
+
+    def _sealed(self, bodies: tuple[bytes, ...]) -> tuple[bytes, bytes]:
+        """Return lines behind the last ones, and the digest of the last of them."""
         text, digest = b"", self._digest
         for body in bodies:
             line, digest = seal(body, digest)
             text += line
+        return text, digest
+
+    def _put(self, text: bytes) -> None:
+        """Create the object at the next number."""
         had_written = self.has_written
         self.is_poisoned = self.has_written = True  # until it is acknowledged: any exception, of whatever kind
         try:
@@ -99,11 +114,8 @@ class AttemptWriter:
             newest = self._newest_attempt()
             self._fence = FencedError(self._workflow_id, attempt=self.keys.attempt, newest_attempt=newest)
             raise self._fence
-        self._digest, self.wrote_at = digest, monotonic()
-        self._lines.append(text)
+        self.wrote_at = monotonic()
         self._number += 1
-        if len(self._lines) >= BUNDLE:
-            self._bundle()
 
     def _bundle(self) -> None:
         """Put the last records into one object as well. It is a help for readers: without it they read the records."""
@@ -133,6 +145,14 @@ class AttemptWriter:
                 break  # else it is the record whose save nobody answered
         return False
 
+    def finish(self, end: End) -> bool:
+        """Put an end behind all that was appended; tell whether it is there.
+
+        Args:
+            end: the end.
+        """
+        return self.end(end)
+
     def check_usable(self) -> None:
         """Refuse to write from a forked child, after a failure, and after another attempt has begun.
 
@@ -158,3 +178,35 @@ class AttemptWriter:
                 is_outcome_unknown=True,
                 remedy=f"Nothing more is written by this process. 'flowckpt resume {self._workflow_id}' finds out.",
             )
+
+
+class GatheringWriter(AttemptWriter):
+    """Creates the records of an attempt that counts when it has its end and no sooner: many lines in one object."""
+
+    _gathered = b""
+
+    def append(self, *bodies: bytes) -> None:
+        """Keep lines, and put them into one object where they are enough for one."""
+        text, self._digest = self._sealed(bodies)
+        self._gathered += text
+        self.has_written = True
+        if len(self._gathered) >= _ENOUGH:
+            self._put_gathered()
+
+    def mark(self, content: bytes) -> None:
+        """Create a record that is no part of the chain of lines.
+
+        Args:
+            content: what it holds.
+        """
+        self._put(content)
+
+    def finish(self, end: End) -> bool:
+        """Put what is left and then the end; tell whether it is there."""
+        self._put_gathered()
+        return self.end(end)
+
+    def _put_gathered(self) -> None:
+        text, self._gathered = self._gathered, b""
+        if text:
+            self._put(text)

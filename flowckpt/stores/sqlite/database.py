@@ -106,7 +106,7 @@ class SqliteDatabase:
 
         def read_once() -> T:
             if not self.path.exists():
-                return work(SqliteSession(self._nothing(), self._clock))
+                return self._on_nothing(work)
             connection = self._opened()
             if connection.in_transaction:
                 return work(SqliteSession(connection, self._clock))
@@ -121,7 +121,7 @@ class SqliteDatabase:
 
         def write_once() -> T:
             if operation not in _MAKES_THE_FILE and not self.path.exists():
-                return work(SqliteSession(self._nothing(), self._clock))
+                return self._on_nothing(work)
             connection = self._opened()
             with _transaction(connection, "BEGIN IMMEDIATE"):
                 return work(SqliteSession(connection, self._clock))
@@ -242,12 +242,13 @@ class SqliteDatabase:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             migrate(session, self._dialect)
 
-    def _nothing(self) -> sqlite3.Connection:
-        """Return an empty database in memory."""
-        connection = sqlite3.connect(":memory:", isolation_level=None)
-        add_functions(connection)
-        migrate(SqliteSession(connection, self._clock), self._dialect)
-        return connection
+    def _on_nothing(self, work: Callable[[SqliteSession], T]) -> T:
+        """Do work on an empty database in memory."""
+        with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+            add_functions(connection)
+            session = SqliteSession(connection, self._clock)
+            migrate(session, self._dialect)
+            return work(session)
 
     @contextlib.contextmanager
     def _translated(self, workflow_id: str, operation: str) -> Iterator[None]:
