@@ -78,9 +78,9 @@ async def cancel_run(
     if owner is not None and isinstance(store, OwnsRuns):
         await _stopped(store, clock, workflow_id, owner, rolls_back=undo is not None, patience=patience_seconds)
         now = await _latest(store, workflow_id)
+        await remove_requests(store, workflow_id)
         if now.status is Status.CANCELLED:
             return _cancelled(workflow_id, was, before, now)
-        await remove_requests(store, workflow_id)
         cancelling(workflow_id, now)  # it has come to its end meanwhile
         was = now.status
     if was is Status.RUNNING:
@@ -135,13 +135,14 @@ async def _stopped(
     if own is not None:
         own.request_cancel(rolls_back=rolls_back)
     else:
-        process = ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)
-        is_told = bool(CANCEL_SIGNALS) and send_if_expected(process, CANCEL_SIGNALS[rolls_back])
-        if not is_told:
-            if not isinstance(store, DeliversSignals):
-                raise RunLockedError(workflow_id, holder=str(owner))
+        can_leave_word = isinstance(store, DeliversSignals)
+        if isinstance(store, DeliversSignals):
             request = new_request(f"cancel-{clock.now():%Y%m%dT%H%M%S.%f}", clock.now(), rolls_back=rolls_back)
             await store.send_signal(workflow_id, request)
+        process = ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)
+        is_nudged = bool(CANCEL_SIGNALS) and send_if_expected(process, CANCEL_SIGNALS[rolls_back])
+        if not can_leave_word and not is_nudged:
+            raise RunLockedError(workflow_id, holder=str(owner))
     began_ns = clock.elapsed_ns()
     while await store.owner(workflow_id) == owner:
         if (clock.elapsed_ns() - began_ns) / 1e9 >= patience:

@@ -21,6 +21,7 @@ def known_as_live(store: CheckpointStore, workflow_id: str, interrupts: Interrup
         interrupts: what stops it.
     """
     entry = store, interrupts
+    interrupts.is_alone = is_alone
     _live.setdefault(workflow_id, []).append(entry)
     try:
         yield
@@ -30,6 +31,11 @@ def known_as_live(store: CheckpointStore, workflow_id: str, interrupts: Interrup
             _live[workflow_id] = left
         else:
             _live.pop(workflow_id, None)
+
+
+def is_alone() -> bool:
+    """Tell whether this process drives one run at most."""
+    return sum(map(len, _live.values())) <= 1
 
 
 def live_interrupts(store: object, workflow_id: str) -> Interrupts | None:

@@ -52,6 +52,8 @@ class Interrupts:
         self._task: asyncio.Task[Any] | None = None
         self.result: Any = None
         """How the run ended, once it has; for a signal that comes too late to stop it."""
+        self.is_alone: Callable[[], bool] = lambda: True
+        """Tells whether the process drives no other run, so that a signal to cancel can only mean this one."""
         self.cancel_rolls_back = True
         """Where a cancel was requested: whether what was done is to be undone."""
         self.is_in_place = False
@@ -157,7 +159,9 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number in CANCEL_SIGNALS.values():
-            if self.noted:  # it is stopping already, and asking again is no reason to stop at once
+            # Stopping already, it needs no second word. Among several runs nobody knows here which one is meant: the request
+            # in the store says that, at their next steps.
+            if self.noted or not self.is_alone():
                 return
             name, self.cancel_rolls_back = CANCEL, number == CANCEL_SIGNALS[True]
         else:

@@ -62,6 +62,23 @@ from trip import short_steps
 print(asyncio.run(WorkflowEngine().run(short_steps, workflow_id="one")).status)
 """
 
+TWO = """
+import threading
+from flowckpt import WorkflowEngine
+from trip import short_steps
+
+found = {}
+
+def run(name, count):
+    found[name] = WorkflowEngine().run_sync(short_steps, workflow_id=name, count=count).status
+
+thread = threading.Thread(target=run, args=("two", 1000))
+thread.start()
+run("one", 80)
+thread.join()
+print(found["one"], found["two"])
+"""
+
 UNDONE = ["book hotel", "book flight", "last", "undo flight", "undo hotel"]
 
 
@@ -182,3 +199,14 @@ def test_a_cancelled_run_can_be_resumed_and_is_not_cancelled_again(trips):
     (trips.directory / "die").unlink()
     trips("resume", "one").expect(0)
     assert trips.log() == [*UNDONE, "book hotel", "book flight", "last"]
+
+
+def test_of_two_runs_of_a_process_only_the_one_that_is_meant_is_cancelled(trips):
+    (trips.directory / "app.py").write_text(TWO)
+    owner = subprocess.Popen(
+        [sys.executable, "app.py"], cwd=trips.directory, env=trips.environment, stdout=subprocess.PIPE, text=True
+    )
+    trips.wait_for("last")
+    trips("cancel", "two").expect(0)
+    out, _ = owner.communicate(timeout=20)
+    assert (owner.returncode, out) == (0, "completed cancelled\n")

@@ -257,7 +257,7 @@ def test_a_watcher_does_not_resume_a_run_that_keeps_dying_in_a_loop(crashing):
 
 @pytest.mark.parametrize("kind", ["file", "sqlite", "postgres"])
 def test_three_recoverers_share_the_work_and_none_is_done_twice(crashing, kind, request, is_soak):
-    count = 30 if is_soak else 6
+    count = 30 if is_soak else 4
     spec = {"file": "file:.flowckpt", "sqlite": "sqlite:runs.db"}.get(kind)
     if spec is None:
         postgres = request.getfixturevalue("postgres")

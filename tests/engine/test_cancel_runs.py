@@ -17,6 +17,7 @@ from crashing import CrashingStore, SimulatedCrash
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.checkpoint import Reason, Status
 from flowckpt.engine import RunOptions
+from flowckpt.engine.live_runs import known_as_live
 from flowckpt.errors import (
     CancelPendingError,
     CancelRefusedError,
@@ -206,3 +207,13 @@ def test_a_process_that_does_not_listen_is_never_sent_what_would_end_it():
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def test_a_signal_to_cancel_stops_no_run_of_a_process_that_drives_several():
+    interrupts, number = Interrupts(), CANCEL_SIGNALS[True]
+    with interrupts, known_as_live(MemoryCheckpointStore(), "one", interrupts):
+        with known_as_live(MemoryCheckpointStore(), "two", Interrupts()):
+            signal.raise_signal(number)
+            assert not interrupts.noted
+        signal.raise_signal(number)
+        assert interrupts.noted == "cancel"
