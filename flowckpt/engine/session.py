@@ -264,7 +264,8 @@ class Session:
         if options.force or options.steal:
             return Deaths()
         deaths = await deaths_at_resume(self._store, lease, latest)
-        if deaths.is_parked(limit_of(latest.metadata, options.max_deaths, self._saving.limits.max_deaths)):
+        most = limit_of(latest.metadata, options.max_deaths, self._saving.limits.max_deaths)
+        if deaths.is_parked(most) and not self._is_cancel:  # to cancel it is what somebody does who has looked
             raise parked_error(lease.workflow_id, deaths)
         return deaths
 
