@@ -94,7 +94,7 @@ class ResumePlan:
     def stale_stop(self) -> PlannedStep | None:
         """The stale step that the resume would stop at, if that is why it stops."""
         stopped = self.step(self.stopped_by) if self.stops else None
-        return stopped if stopped is not None and stopped.decision is Decision.RERUN else None
+        return stopped if stopped is not None and stopped.is_stale else None
 
     def step(self, path: str) -> PlannedStep | None:
         """Return the step of a path, or None.
