@@ -156,6 +156,13 @@ def _partial_document(partial: PartialState, state: Json) -> Json:
     return document
 
 
+def _partial_documents(partial: Mapping[str, PartialState]) -> dict[str, Json]:
+    return {
+        path: _partial_document(each, plain_tree(each.held_state, f"{path}: saved state"))
+        for path, each in partial.items()
+    }
+
+
 def _partial_in(document: Mapping[str, Json], fetch: Fetch | None) -> PartialState:
     return PartialState(
         unpack(document["state"], fetch),
@@ -242,10 +249,7 @@ def export_document(data: CheckpointData) -> dict[str, Json]:
         "snapshot": plain_tree(data.held_snapshot, "snapshot"),
         "output": plain_tree(data.held_output, "output"),
         "error": None if data.error is None else encode_error(data.error),
-        "partial": {
-            path: _partial_document(each, plain_tree(each.held_state, f"{path}: saved state"))
-            for path, each in data.partial.items()
-        },
+        **({"partial": _partial_documents(data.partial)} if data.partial else {}),
         "saved_at": encode_time(data.saved_at),
         **data.extra,
     }

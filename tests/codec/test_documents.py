@@ -423,7 +423,6 @@ EXAMPLE = {  # of the design: a document of ours has these keys, spelled so, wit
     "saved_at": "2026-11-20T15:30:00Z",
 }
 ADDED = {
-    "partial",
     "status",
     "inputs",
     "fingerprint",
