@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from flowckpt.dsl import Workflow
@@ -127,6 +128,18 @@ def _import(described: Mapping[str, str], shown: str) -> ModuleType:
     raise TargetError(f"the record of {shown} names neither a file nor a module", target=shown)
 
 
+class AsWritten(importlib.machinery.SourceFileLoader):
+    """Compiles a program from its source each time, as `python file.py` does.
+
+    A cached form is told from a newer source by its size and its second: an edit in the same second would not be seen.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the code of the source."""
+        del fullname
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _import_file(file: Path, shown: str) -> ModuleType:
     """Import a file the way `python file.py` would: its directory first on the path, under the name of the file."""
     if not file.is_file():
@@ -144,6 +157,8 @@ def _import_file(file: Path, shown: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise TargetError(f"{file} is no Python file", target=shown)
+    if isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+        spec.loader = AsWritten(name, str(file))
     module = importlib.util.module_from_spec(spec)
     setattr(module, LOADED_FROM_FILE, True)
     sys.modules[name] = module  # annotations are resolved by it, as with a plain import

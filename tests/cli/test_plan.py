@@ -316,3 +316,14 @@ def test_steps_are_completed(shop):
     assert completed("flowckpt resume one --on-stale re", 4) == ["plain,rerun", "plain,reuse"]
     assert completed("flowckpt verify on", 2) == ["plain,one"]
     assert completed("flowckpt why nix c", 3) == []
+
+
+def test_an_edit_in_the_very_second_of_the_run_is_seen(flowckpt, tmp_path):
+    program = tmp_path / "quick.py"
+    text = "from flowckpt import step, workflow\n\n\ndef f(x):\n    return x + 1\n\n\n@workflow\ndef w():\n    return (yield step('a').python(f, 1).checkpoint())\n"
+    program.write_text(text)
+    at = program.stat().st_mtime_ns
+    flowckpt("run", "quick.py", "--id", "quick").expect(0)
+    program.write_text(text.replace("x + 1", "x + 2"))
+    os.utime(program, ns=(at, at))  # the same size, the same second
+    assert flowckpt("plan", "quick", "--json").expect(10).document["stale"] == 1

@@ -44,6 +44,7 @@ def test_list(filled):
         "due_at",
         "tags",
         "owner",
+        "parked",
     ]
     assert runs[1]["tags"] == {"team": "data"} and runs[1]["status"] == "failed" and runs[1]["owner"] is None
     lines = filled("list").expect(0).out.splitlines()

@@ -100,7 +100,10 @@ def test_two_owners_that_steal_from_each_other_lose_nothing_and_acknowledge_noth
             run, log = f"run-{number}", tmp_path / f"log-{number}"
             children = [start(spec, run, log, seed, "takeovers") for seed in (1, 2)]
             try:
-                while max([0, *(attempt for attempt, _, _ in acknowledged(log))]) < takeovers // runs:
+                while (
+                    max([0, *(attempt for attempt, _, _ in acknowledged(log))]) < takeovers // runs
+                    or len({name[0] for _, _, name in acknowledged(log)}) < 2  # the slower one has not had a turn yet
+                ):
                     child = chance.choice(children)
                     assert child.poll() is None, child.stdout.read()
                     os.kill(child.pid, signal.SIGSTOP)
