@@ -268,7 +268,7 @@ class Planning:
             self.steps.append(PlannedStep(path, decision, (reason, *of_state), location=command.location))
         else:
             self.steps.append(PlannedStep(path, Decision.NEW, assumes=self.assumed(), location=command.location))
-            self.reruns.append(path)
+        self.reruns.append(path)
         return None
 
     def _earlier(self, path: str, replay: Replay, step: Step[Any]) -> tuple[StepResult | None, Reason | None]:

@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 import pytest
 from crashing import CrashingStore, SimulatedCrash
-from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import HealthCheck, Phase, event, example, given, settings
 from hypothesis import strategies as st
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
@@ -213,6 +213,10 @@ def snapshot(store: MemoryCheckpointStore) -> Any:
 @given(
     programs(), st.one_of(st.none(), st.integers(1, 12)), st.booleans(), st.integers(0, 12), changes, choices,
     st.one_of(st.none(), st.integers(1, 8)), st.booleans(),
+)  # fmt: skip
+@example(
+    [Part("pure", (), "loop"), Part("pure", (0,), "loop")],
+    None, False, 2, [("constant", 0)], {"on_stale": "rerun", "reuse": "inputs"}, 2, False,
 )  # fmt: skip
 def test_a_resume_does_what_its_plan_said_and_ends_as_a_clean_run(
     parts: list[Part],
