@@ -843,17 +843,16 @@ class NoAsyncioError(FlowckptError):
 
 
 class RunExistsError(FlowckptError):
-    """A run is started under an id that the store already holds.
+    """A run is started, or comes from elsewhere, under an id that the store already holds.
 
     Attributes:
         workflow_id: the id.
     """
 
-    def __init__(self, workflow_id: str) -> None:
+    def __init__(self, workflow_id: str, *, remedy: str = "") -> None:
         super().__init__(
             f"run {workflow_id!r} exists already",
-            remedy=f"Carry it on with 'flowckpt resume {workflow_id}', remove it with 'flowckpt clear {workflow_id}', "
-            "or choose another id.",
+            remedy=remedy or f"Carry it on with 'flowckpt resume {workflow_id}', or choose another id.",
         )
         self.workflow_id = workflow_id
 

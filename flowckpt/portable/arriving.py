@@ -38,7 +38,7 @@ async def brought_in(
     except RunExistsError:  # another process brought it meanwhile
         if await _is_there(store, workflow_id, identity):
             return False
-        raise
+        raise _taken(workflow_id) from None
     return True
 
 
@@ -47,9 +47,18 @@ async def _is_there(store: CheckpointStore, workflow_id: str, identity: str) -> 
         return False
     there = await gathered(store, workflow_id)
     if identity_of(workflow_id, there.checkpoints) != identity:
-        raise RunExistsError(workflow_id)
+        raise _taken(workflow_id)
     if isinstance(store, OwnsRuns) and there.owner is None:
         # Whoever brought it may have died before its name was on the disk: a claim puts it there, and leaves no trace.
         await finish_despite_cancel(store.acquire(workflow_id))
         await finish_despite_cancel(store.release(workflow_id))
     return True
+
+
+def _taken(workflow_id: str) -> RunExistsError:
+    """Return the error with advice that can hurt neither run: both may have the id, each in its own store."""
+    return RunExistsError(
+        workflow_id,
+        remedy="Another run has that id where this one was to go, or the same run has gone on there; it stays as it is. "
+        "Give the one that comes another id: --id NEW.",
+    )
