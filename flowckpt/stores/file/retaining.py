@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from bisect import bisect_left
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,12 @@ class RetainedRuns(FileRuns):
         self._listed: list[RunInfo] = []
 
     # --- checkpoints -----------------------------------------------------------------------------------------------
+
+    def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
+        """Name checkpoints in the line of the next save that go with it."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None:
+            owned.evict_with_next_save(sequences)
 
     def pin(self, workflow_id: str, sequence: int) -> None:
         """Pin a checkpoint."""
@@ -88,7 +95,7 @@ class RetainedRuns(FileRuns):
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {str(self.path)!r}")
         if not self._is_worth_it(workflow_id, is_forced=is_forced):
             return retention.Compacted()
-        before = self.stored_bytes(workflow_id)
+        before = self._stored_bytes(workflow_id)
         owned = self._claim(workflow_id, steal=False, at_least=1)
         try:
             if not owned.is_locked:  # a child of a dead owner has the lock: whoever steals may clear, too
@@ -100,7 +107,7 @@ class RetainedRuns(FileRuns):
                     compacting.compact_owned(self._filesystem, directory, owned.image, number, now, self.seals, begun)
         finally:
             owned.release()
-        return retention.Compacted(True, max(0, before - self.stored_bytes(workflow_id)))
+        return retention.Compacted(True, max(0, before - self._stored_bytes(workflow_id)))
 
     def _is_worth_it(self, workflow_id: str, *, is_forced: bool) -> bool:
         def look_once() -> bool:
@@ -117,8 +124,11 @@ class RetainedRuns(FileRuns):
 
         return self._steadily(workflow_id, "read", look_once)
 
-    def stored_bytes(self, workflow_id: str) -> int:
-        """Return how many bytes the files of a run have."""
+    def stored_bytes(self, workflow_ids: Sequence[str]) -> list[int]:
+        """Return how many bytes the files of each run have."""
+        return [self._stored_bytes(each) for each in workflow_ids]
+
+    def _stored_bytes(self, workflow_id: str) -> int:
 
         def look_once() -> int:
             filesystem = self._filesystem
@@ -154,8 +164,11 @@ class RetainedRuns(FileRuns):
         end = len(self._listed) if before is None else bisect_left(self._listed, _place(before), key=_place)
         return self._listed[max(0, end - limit) : end][::-1]
 
-    def clear_unchanged(self, info: RunInfo) -> bool:
-        """Clear a run that nobody owns, that is not pinned, and that stands as it did."""
+    def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
+        """Clear those of the runs that nobody owns, that are not pinned, and that stand as they did."""
+        return [each.workflow_id for each in runs if self._clear_unchanged(each)]
+
+    def _clear_unchanged(self, info: RunInfo) -> bool:
 
         def is_unchanged(directory: int) -> bool:
             if pinned_sequences(self._filesystem.names(directory)):

@@ -38,6 +38,12 @@ class RetainedRuns(SqlRuns):
         """Delete checkpoints; return how many."""
         return self.delete_where(workflow_id, lambda reference: reference.sequence in sequences)
 
+    def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
+        """Delete checkpoints in the transaction of the next save."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None:
+            owned.evict_with_next_save(sequences)
+
     def pin(self, workflow_id: str, sequence: int) -> None:
         """Pin a checkpoint."""
         references = self.references(workflow_id)
@@ -87,11 +93,12 @@ class RetainedRuns(SqlRuns):
 
         return self.database.read("", "list", look)
 
-    def compact(self, workflow_id: str) -> Compacted:
+    def compact(self, workflow_id: str, *, is_forced: bool) -> Compacted:
         """Remove the rows of deleted checkpoints, and the large values that no row names, in one transaction.
 
         Whoever owned the run and is gone is fenced for good: it may believe of a value that it is there still.
         """
+        del is_forced  # it costs little
         if workflow_id in self.owned:
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.database}")
         key, lock = id_text(workflow_id), self.database.dialect.lock
@@ -137,6 +144,10 @@ class RetainedRuns(SqlRuns):
 
     def _larger(self, before: RunInfo | None, limit: int) -> tuple[list[RunInfo], bool]:
         return self.database.read("", "list", lambda session: page_of_runs(session, before, limit))
+
+    def tidy(self) -> None:
+        """Give free pages back to the system, where the database can do so in passing."""
+        self.database.give_back_space()
 
     def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
         """Remove those of the runs that nobody owns, that have no pin, and that stand as they did."""
