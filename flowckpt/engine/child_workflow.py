@@ -11,40 +11,26 @@ from typing import Any
 import attrs
 
 from flowckpt import codec
-from flowckpt.checkpoint import Reason, StepError
+from flowckpt.checkpoint import StepError
 from flowckpt.codec.results import plain_tree
 from flowckpt.dsl.composites import WorkflowAction
-from flowckpt.engine.attempt import Attempt
+from flowckpt.engine.composite import CompositeRun
 from flowckpt.engine.failures import recorded_error, step_failure
 from flowckpt.engine.looking_back import Answer, is_still_true
-from flowckpt.engine.members import Driven, NewScope
-from flowckpt.events import StepCompleted, StepFailed, StepRestored, StepStarted
+from flowckpt.engine.members import Driven
+from flowckpt.events import StepRestored
 from flowckpt.execution.redaction import refuse_secret_names, refuse_secrets
 from flowckpt.execution.runner import Outcome
 from flowckpt.plan.identity import arguments_of
 from flowckpt.plan.policy import ReuseMode
-from flowckpt.replay import Crash, Enter, Execute, Finish, Replay
+from flowckpt.replay import Crash, Finish, Replay
 
 
 @attrs.define(eq=False, repr=False)
-class ChildWorkflow:
-    """A child workflow of one run.
+class ChildWorkflow(CompositeRun):
+    """A child workflow of one run."""
 
-    Attributes:
-        attempt: the attempt.
-        enter: the step that yields it, its path, and the record of its steps.
-        new_scope: makes what drives its generator.
-        answer: what it came to.
-        is_stale: whether its record was found to be no longer true.
-    """
-
-    attempt: Attempt
-    enter: Enter
-    new_scope: NewScope
-    answer: Answer = (None, None)
-    is_stale: bool = False
     _scope: Driven | None = None
-    _begun: tuple[Any, int] | None = None
 
     @property
     def _action(self) -> WorkflowAction:
@@ -107,44 +93,16 @@ class ChildWorkflow:
         Raises:
             Suspended: it waits; called again, it goes on from there.
         """
-        attempt, enter, clock = self.attempt, self.enter, self.attempt.clock
-        run, path, step = attempt.workflow_id, enter.path, enter.step
+        attempt, path, step = self.attempt, self.enter.path, self.enter.step
         refuse_secret_names(step, path, attempt.secrets)
         if self._scope is None:
             await self.look_back()
         assert self._scope is not None
-        if attempt.aside.dropped:
-            attempt.let_go()
-            await attempt.begin()
-        if self._begun is None:
-            self._begun = clock.now(), clock.elapsed_ns()
-            if attempt.tell is not None:
-                await attempt.tell(StepStarted(run, path, step.action.step_type))
-        started_at, started_ns = self._begun
+        await self.begin()
         outcome, error = self._outcome(await self._scope.run())
         await attempt.begin()
         failure = None if error is None else recorded_error(error, path=path, secrets=attempt.secrets)
-        duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
-        attempt.record(
-            Execute(path, step, enter.location),
-            outcome,
-            failure,
-            duration_ms=duration_ms,
-            started_at=started_at,
-            tries=1,
-            code="",
-            arguments=arguments_of(step.action, attempt.secrets),
-            marks=(),
-        )
-        saved = None
-        if failure is None and step.modifiers.has_checkpoint:
-            saved = await attempt.save(Reason.STEP, step.modifiers.checkpoint_id or path)
-        if attempt.tell is not None:
-            if failure is None:
-                await attempt.tell(StepCompleted(run, path, duration_ms, False))
-            else:
-                await attempt.tell(StepFailed(run, path, duration_ms, 1, failure.type, failure.message))
-            await attempt.tell_saved(saved)
+        await self.end(outcome, failure, arguments=arguments_of(step.action, attempt.secrets))
         self.answer = (outcome.value, None) if failure is None else (None, step_failure(path, failure))
         return self.answer
 

@@ -21,21 +21,21 @@ from typing import Any
 import attrs
 
 from flowckpt.blocking import blocking_allowed
-from flowckpt.checkpoint import Reason, StepError, StepResult
+from flowckpt.checkpoint import StepError, StepResult
 from flowckpt.dsl.composites import FanOutAction, ParallelAction, place_under
 from flowckpt.dsl.composites import Member as Placed
-from flowckpt.engine.attempt import Attempt
+from flowckpt.engine.composite import CompositeRun
 from flowckpt.engine.failures import fan_out_failure, recorded_error
 from flowckpt.engine.looking_back import Answer, is_still_true, other_members
-from flowckpt.engine.members import Member, NewScope, member_of
+from flowckpt.engine.members import Member, member_of
 from flowckpt.engine.waits import Suspended
 from flowckpt.errors import FanOutFailedError, FlowckptError, StepFailedError, type_name
-from flowckpt.events import StepCompleted, StepFailed, StepRestored, StepStarted
+from flowckpt.events import StepRestored
 from flowckpt.execution.python import waited
 from flowckpt.execution.redaction import refuse_secret_names
 from flowckpt.execution.runner import Outcome
 from flowckpt.plan.policy import ReuseMode
-from flowckpt.replay import Enter, Execute
+from flowckpt.replay import Enter
 from flowckpt.replay.record import Nested, Own, all_of, split_record
 
 DEFAULT_CONCURRENCY = 32
@@ -50,22 +50,9 @@ class _LostError(Exception):
 
 
 @attrs.define(eq=False, repr=False)
-class FanOut:
-    """A fan-out of one run.
+class FanOut(CompositeRun):
+    """A fan-out of one run."""
 
-    Attributes:
-        attempt: the attempt.
-        enter: the step, its path, and the record of its members.
-        new_scope: makes what drives the generators of its members.
-        answer: what it came to.
-        is_stale: whether its record was found to be no longer true.
-    """
-
-    attempt: Attempt
-    enter: Enter
-    new_scope: NewScope
-    answer: Answer = (None, None)
-    is_stale: bool = False
     _answers: list[Answer | None] = attrs.field(init=False, factory=list)
     _unended: deque[tuple[int, Member]] = attrs.field(init=False, factory=deque)
     _placed: Iterator[Placed] | None = None
@@ -74,7 +61,6 @@ class FanOut:
     _paused: list[tuple[int, Member, Suspended]] = attrs.field(init=False, factory=list)
     _busy: int = 0
     _looking: asyncio.Lock = attrs.field(init=False, factory=asyncio.Lock)
-    _begun: tuple[Any, int] | None = None
 
     @property
     def _action(self) -> FanOutAction:
@@ -164,19 +150,11 @@ class FanOut:
         Raises:
             Suspended: some members wait, and all others have ended; called again, it goes on with those that wait.
         """
-        attempt, enter, clock = self.attempt, self.enter, self.attempt.clock
-        run, path, step = attempt.workflow_id, enter.path, enter.step
-        refuse_secret_names(step, path, attempt.secrets)
+        attempt, path = self.attempt, self.enter.path
+        refuse_secret_names(self.enter.step, path, attempt.secrets)
         if self._placed is None:
             await self.look_back()
-        if attempt.aside.dropped:
-            attempt.let_go()
-            await attempt.begin()
-        if self._begun is None:
-            self._begun = clock.now(), clock.elapsed_ns()
-            if attempt.tell is not None:
-                await attempt.tell(StepStarted(run, path, step.action.step_type, self._action.size))
-        started_at, started_ns = self._begun
+        await self.begin()
         if not self._is_lost:
             await self._run_members()
         if self._paused and not self._is_lost and self._error is None:
@@ -186,28 +164,8 @@ class FanOut:
         attempt.waits.end_within(path)
         await attempt.begin()
         failure = self._failure()
-        duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
         summary = {"members": len(self._answers), "failed": self._failed}
-        attempt.record(
-            Execute(path, step, enter.location),
-            Outcome(tree=summary),
-            failure,
-            duration_ms=duration_ms,
-            started_at=started_at,
-            tries=1,
-            code="",
-            arguments={},
-            marks=(),
-        )
-        saved = None
-        if failure is None and step.modifiers.has_checkpoint:
-            saved = await attempt.save(Reason.STEP, step.modifiers.checkpoint_id or path)
-        if attempt.tell is not None:
-            if failure is None:
-                await attempt.tell(StepCompleted(run, path, duration_ms, False))
-            else:
-                await attempt.tell(StepFailed(run, path, duration_ms, 1, failure.type, failure.message))
-            await attempt.tell_saved(saved)
+        await self.end(Outcome(tree=summary), failure, arguments={})
         if failure is None:
             self.answer = self._gathered(), None
         else:
