@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 from flowckpt.cli.notices import show_messages
 from flowckpt.cli.settings import command_settings
 from flowckpt.errors import SettingError
-from flowckpt.settings.kinds import Choice, Count, Hosts, Seconds, Text
+from flowckpt.settings.kinds import Choice, Count, Executors, Hosts, Seconds, Text, named_executor
 from flowckpt.settings.reading import Source
 from flowckpt.settings.table import SETTINGS
 
@@ -122,6 +122,7 @@ _TYPES: dict[type, Callable[[Any], click.ParamType[Any]]] = {
     Count: lambda kind: click.IntRange(kind.least, kind.most),
     Seconds: lambda kind: click.FloatRange(0, min_open=True),
     Hosts: lambda kind: HostAndPort(),
+    Executors: lambda kind: click.STRING,
 }
 
 
@@ -160,10 +161,11 @@ def setting_option(name: str, **how: Any) -> Callable[[F], F]:
     setting = SETTINGS[name]
     return click.option(
         setting.option,
+        name,
         cls=SettingOption,
         setting=name,
         type=_TYPES[type(setting.kind)](setting.kind),
-        multiple=isinstance(setting.kind, Hosts),
+        multiple=isinstance(setting.kind, Hosts | Executors),
         metavar=setting.metavar or None,
         help=setting.meaning + (f" Default: {said}." if (said := setting.default_said or setting.default) else ""),
         **how,
@@ -256,32 +258,21 @@ def on_stop_option(command: F) -> F:
 
 def executor_option(command: F) -> F:
     """Add `--executor`."""
-    return click.option(
-        "--executor",
-        "executors",
-        metavar="[NAME=]SPEC",
-        multiple=True,
-        help="Where steps run: process, process:8, thread, engine, dask://host:8786, dask:local:4. With a name, steps with "
-        ".on(NAME); without, all steps that name none and may run there.",
-    )(command)
+    return setting_option("executors")(command)
 
 
 def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
-    """Return the descriptions of `--executor` by name; one without a name is that of the default.
+    """Return the descriptions of executors by name.
 
     Args:
-        texts: as they were typed.
+        texts: as they were typed, or set.
 
     Raises:
         click.UsageError: a name is given twice.
         ExecutorError: a description describes no executor.
         SettingError: a name is none.
     """
-    pairs = []
-    for text in texts:
-        name, equals, description = text.partition("=")
-        pairs.append((name, description) if equals and "/" not in name and ":" not in name else ("default", text))
-    found = without_repeats(tuple(pairs), "--executor")
+    found = without_repeats(tuple(map(named_executor, texts)), "--executor")
     if found:
         from flowckpt.execution.remote.places import check_given  # noqa: PLC0415 - most commands name no executor
 

@@ -72,8 +72,10 @@ class ResumeLine:
         if not is_set_already("allow_network", tuple(options.allow_network)):
             for host in options.allow_network:
                 yield SETTINGS["allow_network"].option, host
-        for name, description in options.executors.items():
-            yield "--executor", description if name == "default" else f"{name}={description}"
+        executors = [each if name == "default" else f"{name}={each}" for name, each in options.executors.items()]
+        if not is_set_already("executors", tuple(executors)):
+            for each in executors:
+                yield SETTINGS["executors"].option, each
         if options.from_step is not None:
             yield "--from", options.from_step
 

@@ -182,3 +182,34 @@ class Hosts:
         if not all(_HOST_AND_PORT.fullmatch(each) for each in value):
             raise ValueError
         return tuple(value)
+
+
+@attrs.frozen
+class Executors:
+    """Where steps can run, each as `SPEC` for those that name no executor, or as `NAME=SPEC`."""
+
+    said: str = "[NAME=]SPEC, or several of different names"
+    toml: str = "list of text"
+
+    def from_text(self, text: str) -> tuple[str, ...]:
+        """Read what stands between blanks."""
+        return self.from_toml(text.split())
+
+    def from_toml(self, value: object) -> tuple[str, ...]:
+        """Take a list."""
+        if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+            raise ValueError
+        names = [named_executor(each)[0] for each in value]
+        if len(set(names)) < len(names):
+            raise ValueError
+        return tuple(value)
+
+
+def named_executor(text: str) -> tuple[str, str]:
+    """Return the name and the description of an executor; one without a name is the default of all steps.
+
+    Args:
+        text: `SPEC` or `NAME=SPEC`.
+    """
+    name, equals, description = text.partition("=")
+    return (name, description) if equals and "/" not in name and ":" not in name else ("default", text)

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.settings.kinds import Choice, Count, Hosts, Kind, Path, Seconds, Switch, Text
+from flowckpt.settings.kinds import Choice, Count, Executors, Hosts, Kind, Path, Seconds, Switch, Text
 
 
 class Part(Enum):
@@ -174,6 +174,17 @@ SETTINGS: dict[str, Setting] = {
             metavar="HOST:PORT",
             default=(),
             default_said="none",
+        ),
+        Setting(
+            "executors",
+            Part.RUN,
+            Executors(),
+            "Where steps run: process, process:8, thread, engine, dask://host:8786, dask:local:4. With a name, steps with "
+            ".on(NAME); without, all steps that name none and may run there.",
+            option="--executor",
+            metavar="[NAME=]SPEC",
+            default=(),
+            default_said="in the engine's process",
         ),
         Setting(
             "jobs",

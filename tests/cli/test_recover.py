@@ -302,3 +302,15 @@ def test_a_resume_that_comes_too_late_changes_nothing(crashing):
 
 def test_once_and_watch_exclude_each_other(crashing):
     assert "exclude" in crashing("recover", "--once", "--watch").expect(2).err
+
+
+def test_a_run_whose_executor_has_an_address_is_left_until_it_is_given_again_or_set(crashing):
+    """An address in a record is never used: whoever recovers says where the steps run."""
+    crash(crashing, "dying", "--executor", "gpu=dask://127.0.0.1:9")
+    said = crashing("recover").expect(1).err
+    assert "left as it is" in said
+    assert "executor 'gpu'" in said
+    (crashing.directory / "go").touch()
+    crashing("recover", "--executor", "gpu").expect(2)
+    crashing("recover", "--executor", "gpu=thread").expect(0)
+    assert crashing("show", "dying", "--json").expect(0).document["status"] == "completed"

@@ -80,6 +80,7 @@ VALUES = {  # by setting: as text, in TOML, and what both mean
     "reuse": ("inputs", '"inputs"', "inputs"),
     "verify": ("stat", '"stat"', "stat"),
     "allow_network": ("a:1, [::1]:2", '["a:1", "[::1]:2"]', ("a:1", "[::1]:2")),
+    "executors": ("process:2 gpu=thread", '["process:2", "gpu=thread"]', ("process:2", "gpu=thread")),
     "jobs": ("8", "8", 8),
     "color": ("No", "false", False),
     "log_level": ("info", '"info"', "info"),
@@ -150,6 +151,9 @@ def test_an_unrelated_pyproject_is_not_even_parsed(deep):
         ("allow_network = 'a:1'", "tool.flowckpt.allow_network must be HOST:PORT, or several", ""),
         ("allow_network = ['a']", "tool.flowckpt.allow_network must be HOST:PORT, or several", ""),
         ("allow_network = [1]", "tool.flowckpt.allow_network must be", ""),
+        ("executors = 'process'", "tool.flowckpt.executors must be [NAME=]SPEC, or several of different names", ""),
+        ("executors = ['process', 'thread']", "tool.flowckpt.executors must be", ""),
+        ("executors = ['']", "tool.flowckpt.executors must be", ""),
     ],
 )
 def test_bad_keys_and_values_name_the_file_and_the_key_and_the_nearest_good_one(deep, text, said, remedy):
@@ -178,10 +182,11 @@ def test_a_broken_file_is_named(deep, text, said):
         ("color", "maybe"),
         ("verify", "HASH"),
         ("allow_network", "a"),
+        ("executors", "gpu=thread gpu=process"),
     ],
 )
 def test_a_bad_variable_is_named(deep, name, text):
-    with pytest.raises(SettingError, match=f"^FLOWCKPT_{name.upper()} must be .*, got '{text}'$") as caught:
+    with pytest.raises(SettingError, match=f"^FLOWCKPT_{name.upper()} must be .*, got '{re.escape(text)}'$") as caught:
         read_settings({f"FLOWCKPT_{name.upper()}": text}, deep)
     assert caught.value.source == f"FLOWCKPT_{name.upper()}"
 
@@ -229,6 +234,8 @@ def test_what_is_set_is_not_repeated_in_the_commands_that_go_on(flowckpt):
     assert "flowckpt plan --verify stat r" in said
     write(flowckpt.directory, 'on_save_error = "continue"\nallow_network = ["a:1"]')
     said = flowckpt("resume", "r", FLOWCKPT_VERIFY="stat").expect(10).err
+    assert "flowckpt resume --on-code-change rerun r" in said
+    said = flowckpt("resume", "r", FLOWCKPT_EXECUTORS="thread").expect(10).err
     assert "flowckpt resume --on-code-change rerun r" in said
     flowckpt("resume", "r", FLOWCKPT_ON_CODE_CHANGE="reuse").expect(0)
 
@@ -304,3 +311,25 @@ def test_every_setting_of_runs_is_a_field_of_their_options():
 
     named = {setting.name for setting in SETTINGS.values() if setting.part is Part.RUN}
     assert named and named <= set(fields_dict(RunOptions))
+
+
+def test_executors_that_are_set_are_those_of_every_run_and_the_command_line_goes_before_them(flowckpt):
+    code = """
+import os
+from flowckpt import step, workflow
+
+def where():
+    return os.getpid()
+
+@workflow
+def placed(named: bool = False):
+    there = step("there").python(where)
+    return (yield there.on("gpu") if named else there) == os.getpid()
+"""
+    (flowckpt.directory / "placed.py").write_text(code)
+    write(flowckpt.directory, 'executors = ["process:1", "gpu=process:1"]')
+    for run in (("run",), ("run", "-i", "named=true")):
+        assert flowckpt(*run, "placed.py", "--json").expect(0).document["output"] is False
+    assert flowckpt("run", "placed.py", "--json", "--executor", "engine").expect(0).document["output"] is True
+    ran = flowckpt("run", "placed.py", FLOWCKPT_EXECUTORS="nowhere:1").expect(2)
+    assert "'nowhere:1' describes no executor" in ran.err

@@ -12,7 +12,7 @@ import attrs
 import click
 
 from flowckpt.cli.exit_codes import ExitCode, code_of_signal
-from flowckpt.cli.options import json_option, store_option
+from flowckpt.cli.options import executor_option, json_option, named_executors, store_option
 from flowckpt.cli.output import keep_for_document, say, write
 from flowckpt.cli.recovering.child import Child
 from flowckpt.cli.recovering.recoverer import Recoverer
@@ -29,6 +29,7 @@ _EXAMPLE = """\b
 Examples:
   flowckpt recover
   flowckpt recover --watch --every 10 --jobs 4
+  flowckpt recover --executor gpu=dask://scheduler:8786
   flowckpt recover --workflow etl --json"""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -55,6 +56,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 )
 @click.option("--workflow", "workflows", metavar="W", multiple=True, help="Only runs of this workflow; repeatable.")
 @click.option("--show-output", is_flag=True, help="Pass on what the runs print, behind their ids.")
+@executor_option
 @json_option
 @store_option
 def command(
@@ -64,6 +66,7 @@ def command(
     jobs: int,
     workflows: tuple[str, ...],
     show_output: bool,
+    executors: tuple[str, ...],
     as_json: bool,
     store: str | None,
 ) -> int:
@@ -78,12 +81,15 @@ def command(
         raise click.UsageError("--once and --watch exclude each other")
     if as_json:
         keep_for_document()
+    named_executors(executors)
     checkpoints, choice = opened_store(store), choose_store(store)
     if choice.spec.startswith("memory:"):
         raise click.UsageError("a store in the memory of another process cannot be recovered")
     found: list[Recovered] = []
     stopped_by = asyncio.run(
-        _recover(checkpoints, choice, found, every if watch else None, jobs, workflows, shows_output=show_output)
+        _recover(
+            checkpoints, choice, found, every if watch else None, jobs, workflows, executors, shows_output=show_output
+        )
     )
     counts = Counter(each.outcome for each in found)
     if as_json:
@@ -103,6 +109,7 @@ async def _recover(
     every: float | None,
     jobs: int,
     workflows: tuple[str, ...],
+    executors: tuple[str, ...],
     *,
     shows_output: bool,
 ) -> str:
@@ -111,7 +118,8 @@ async def _recover(
 
     def new_child(run: DueRun) -> Child:
         name = escaped(run.workflow_id)
-        return Child(run, choice, on_line=(lambda line: say(f"{name} | {escaped(line)}")) if shows_output else None)
+        on_line = (lambda line: say(f"{name} | {escaped(line)}")) if shows_output else None
+        return Child(run, choice, executors=executors, on_line=on_line)
 
     def ended(recovered: Recovered) -> None:
         if recovered.outcome is not Outcome.SKIPPED:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -47,6 +47,7 @@ class Child:
     Args:
         run: the run, as it stood: if it has moved on meanwhile, the process does nothing.
         store: the store that it is in.
+        executors: where its steps can run, as `--executor` takes them.
         on_line: told each line that the process prints, or None.
         environ: the environment, without what says where the store is.
     """
@@ -56,11 +57,13 @@ class Child:
         run: DueRun,
         store: StoreChoice,
         *,
+        executors: Sequence[str] = (),
         on_line: Callable[[str], None] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._run = run
         self._store = store
+        self._executors = executors
         self._on_line = on_line
         self._environ = dict(os.environ if environ is None else environ)
         self._process: asyncio.subprocess.Process | None = None
@@ -99,6 +102,7 @@ class Child:
     def _command(self) -> list[str]:
         attempt = str(self._run.info.attempt)
         policy = ["--if-attempt", attempt, "--on-stop", "suspend"]
+        policy += [word for each in self._executors for word in ("--executor", each)]
         return [sys.executable, "-m", "flowckpt", "resume", *policy, "--", self._run.workflow_id]
 
     def _environment(self) -> dict[str, str]:
