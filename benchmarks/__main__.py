@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from benchmarks import evidence, executors, fan_out, objects, processes, sql, steps
+from benchmarks import evidence, executors, fan_out, objects, processes, sql, steps, throughput
 from benchmarks.figure import Figure
 
 
@@ -44,6 +44,9 @@ def _groups(directory: Path, *, is_smoke: bool) -> dict[str, Callable[[], list[F
         "durable step": lambda: steps.durable_step(directory, few, rounds),
         "sql": lambda: [*sql.sqlite_step(directory, few, rounds), *sql.postgres_step(few, rounds)],
         "object": lambda: objects.object_step(few // 5, min(rounds, 5)),
+        "throughput": lambda: throughput.runs_beside_each_other(
+            directory, 0.2 if is_smoke else 3.0, min(rounds, 3), (1, 4) if is_smoke else (1, 2, 4)
+        ),
         "growth": lambda: steps.growth(directory, many, min(rounds, 3)),
         "light step": lambda: steps.light_step(directory, many // 2, rounds),
         "fan-out": lambda: fan_out.durable(directory, few, rounds),

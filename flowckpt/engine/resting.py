@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 import attrs
 
 from flowckpt.checkpoint.wait import Wait, WaitKind, due_at
+from flowckpt.clock import Clock
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.scope import Scope
 from flowckpt.engine.waits import Suspended
 from flowckpt.events import WorkflowWaiting
 from flowckpt.execution.python import waited
 from flowckpt.replay import Crash, Finish
+from flowckpt.stores.announcing import AnnouncesSignals
 
 SHORT_SECONDS = 60.0
 """A wait that ends by itself within so many seconds is waited for, where nothing was said about staying."""
 _FIRST_LOOK = 0.1
 _LAST_LOOK = 2.0
+_LAST_LOOK_HEARING = 10.0
+"""So often to look where the store tells of messages: an announcement may get lost."""
 _LONGEST_NAP = 60.0
 """The clock of the machine may be set while the process sleeps: look at it now and then."""
 
@@ -72,23 +77,32 @@ class _Staying:
         if attempt.tell is not None:
             await attempt.tell(WorkflowWaiting(attempt.workflow_id, waits, due_at(waits), seconds))
         has_people = any(wait.kind is not WaitKind.SLEEP for wait in waits)
-        look = _FIRST_LOOK if has_people else _LONGEST_NAP
         began_ns = clock.elapsed_ns()
         try:
-            while True:
-                stayed = (clock.elapsed_ns() - began_ns) / 1e9
-                if await attempt.inbox.can_end_any(waits, is_fresh=True):
-                    return True
-                if stayed >= seconds:
-                    return False
-                due = self._seconds_to(waits)
-                nap = min(look, seconds - stayed, math.inf if due is None else max(due, 0.001))
-                await waited(clock.sleep(nap), attempt.interrupts)
-                await attempt.cancel_requests.look()
-                attempt.interrupts.raise_noted(asyncio.current_task())
-                look = min(look * 2, _LAST_LOOK) if has_people else look
+            async with self._announcements(is_worth_it=has_people or seconds > SHORT_SECONDS) as heard:
+                look, last_look = _FIRST_LOOK, _LAST_LOOK if heard is None else _LAST_LOOK_HEARING
+                while True:
+                    stayed = (clock.elapsed_ns() - began_ns) / 1e9
+                    if await attempt.inbox.can_end_any(waits, is_fresh=True):
+                        return True
+                    if stayed >= seconds:
+                        return False
+                    due = self._seconds_to(waits)
+                    nap = look if has_people else _LONGEST_NAP
+                    nap = min(nap, seconds - stayed, math.inf if due is None else max(due, 0.001))
+                    await waited(_slept(clock, nap, heard), attempt.interrupts)
+                    await attempt.cancel_requests.look()
+                    attempt.interrupts.raise_noted(asyncio.current_task())
+                    look = min(look * 2, last_look)
         finally:
             self._stayed += (clock.elapsed_ns() - began_ns) / 1e9
+
+    def _announcements(self, *, is_worth_it: bool) -> AbstractAsyncContextManager[asyncio.Event | None]:
+        """Listen for messages, where the store can tell of them."""
+        store = self.attempt.checkpointer.store
+        if is_worth_it and isinstance(store, AnnouncesSignals):
+            return store.announcements(self.attempt.workflow_id)
+        return nullcontext()
 
     def _allowed(self, waits: tuple[Wait, ...]) -> float:
         """Return for how many seconds to stay now."""
@@ -104,3 +118,17 @@ class _Staying:
         """Return how long it is to the first deadline."""
         first = due_at(waits)
         return None if first is None else (first - self.attempt.clock.now()).total_seconds()
+
+
+async def _slept(clock: Clock, seconds: float, heard: asyncio.Event | None) -> None:
+    """Sleep so long, or until something is heard."""
+    if heard is None:
+        await clock.sleep(seconds)
+        return
+    ways = [asyncio.ensure_future(clock.sleep(seconds)), asyncio.ensure_future(heard.wait())]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in ways:
+            each.cancel()
+    heard.clear()

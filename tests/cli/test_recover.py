@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 
+import psycopg
 import pytest
 
 PROGRAM = """
@@ -314,3 +315,24 @@ def test_a_run_whose_executor_has_an_address_is_left_until_it_is_given_again_or_
     crashing("recover", "--executor", "gpu").expect(2)
     crashing("recover", "--executor", "gpu=thread").expect(0)
     assert crashing("show", "dying", "--json").expect(0).document["status"] == "completed"
+
+
+def test_a_watcher_on_postgresql_hears_of_a_signal_and_does_not_wait_for_its_next_look(crashing, request):
+    postgres = request.getfixturevalue("postgres")
+    spec = f"{postgres.url(request.getfixturevalue('postgres_database'))}?allow_unsafe=true"
+    crashing("run", "dying.py:asking", "--id", "a", "--store", spec).expect(3)
+    watcher = crashing.start("recover", "--watch", "--every", "3600", "--store", spec)
+    try:
+        with psycopg.connect(postgres.dsn(request.getfixturevalue("postgres_database")), autocommit=True) as asks:
+            while not asks.execute("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'").fetchall():
+                time.sleep(0.1)
+        time.sleep(1.0)  # it has looked since: nothing is due
+        crashing("signal", "a", "answer", "--data", "4", "--store", spec).expect(0)
+        for _ in range(300):
+            if crashing.log():
+                break
+            time.sleep(0.1)
+    finally:
+        watcher.send_signal(signal.SIGTERM)
+        watcher.communicate(timeout=60)
+    assert crashing.log() == ["answer 4"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, MutableSequence
-from typing import TypeAlias
+from contextlib import nullcontext
+from typing import Any, TypeAlias
 
 from flowckpt.checkpoint import Status
 from flowckpt.checkpoint.reference import RunInfo
@@ -18,7 +19,11 @@ from flowckpt.recovery.due import DueRun
 from flowckpt.recovery.looking import due_runs, look_again
 from flowckpt.recovery.outcome import Outcome, Recovered
 from flowckpt.recovery.tries import Tries
+from flowckpt.stores.announcing import AnnouncesSignals
 from flowckpt.stores.base import CheckpointStore, ListsRuns
+
+_BREATHER_SECONDS = 0.2
+"""How long a watcher waits behind an announcement before it looks."""
 
 Shuffle: TypeAlias = Callable[[MutableSequence[DueRun]], None]
 
@@ -107,14 +112,18 @@ class Recoverer:
             every_seconds: how long to wait between two looks at the store.
         """
         stopping = asyncio.ensure_future(self._stop.wait())
+        store = self._store
         try:
-            while not self._stop.is_set():
-                has_more = await self._begin_due()
-                waits: set[asyncio.Future[object]] = {stopping}  # type: ignore[arg-type]
-                if has_more:  # the next one begins as soon as one has ended
-                    waits |= set(self._tasks.values())  # type: ignore[arg-type]
-                await asyncio.wait(waits, timeout=every_seconds, return_when=asyncio.FIRST_COMPLETED)
-                self._ended()
+            async with store.announcements() if isinstance(store, AnnouncesSignals) else nullcontext() as heard:
+                while not self._stop.is_set():
+                    if heard is not None:
+                        heard.clear()
+                    has_more = await self._begin_due()
+                    waits: set[asyncio.Future[Any]] = {stopping}
+                    if has_more:  # the next one begins as soon as one has ended
+                        waits |= set(self._tasks.values())
+                    await _first_of(waits, heard, every_seconds)
+                    self._ended()
             if self._tasks:
                 await asyncio.wait(self._tasks.values())
                 self._ended()
@@ -174,6 +183,19 @@ class Recoverer:
         if end.exit_code < 0 and outcome is Outcome.DIED:
             detail = f"its process was killed by signal {-end.exit_code}" + (f"; {detail}" if detail else "")
         return _of(run, outcome, detail, attempt=attempt, exit_code=end.exit_code)
+
+
+async def _first_of(waits: set[asyncio.Future[Any]], heard: asyncio.Event | None, seconds: float) -> None:
+    """Wait until one of some futures is done, a message is heard of, or the time is over."""
+    hearing = None if heard is None else asyncio.ensure_future(heard.wait())
+    try:
+        every = waits if hearing is None else {*waits, hearing}
+        await asyncio.wait(every, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if hearing is not None and hearing.done():  # several messages at once are one reason to look
+            await asyncio.wait(waits, timeout=min(seconds, _BREATHER_SECONDS), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if hearing is not None:
+            hearing.cancel()
 
 
 def _outcome(run: DueRun, end: ChildEnd, info: RunInfo | None, *, is_stopping: bool) -> Outcome:

@@ -55,6 +55,7 @@ END $do$
         "median": "percentile_cont(0.5) WITHIN GROUP (ORDER BY duration_ms)",
     },
     lock=" FOR UPDATE",
+    announcement="SELECT pg_notify('flowckpt_' || md5(current_schema()), ?)",
 )
 
 _SETTINGS = {

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AbstractAsyncContextManager
+
 from flowckpt.stores.postgres.address import parsed_address
+from flowckpt.stores.postgres.announcements import listening
 from flowckpt.stores.postgres.database import PostgresDatabase
 from flowckpt.stores.sql.retaining import RetainedRuns
 from flowckpt.stores.sql.store import SqlCheckpointStore
@@ -35,7 +39,11 @@ class PostgresCheckpointStore(SqlCheckpointStore):
         address = parsed_address(url, allow_unsafe=allow_unsafe, schema=schema)
         database = PostgresDatabase(address, patience_seconds=patience_seconds)
         super().__init__(RetainedRuns(database, lease_seconds=lease_seconds))
-        self._shown = address.shown
+        self._address = address
+
+    def announcements(self, workflow_id: str | None = None) -> AbstractAsyncContextManager[asyncio.Event]:
+        """Listen for messages while the block lasts; see `AnnouncesSignals`."""
+        return listening(self._address, workflow_id)
 
     def __repr__(self) -> str:
-        return f"PostgresCheckpointStore({self._shown!r})"
+        return f"PostgresCheckpointStore({self._address.shown!r})"

@@ -156,9 +156,9 @@ class SqlRuns(ReadableRuns):
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Add a message for a run, whoever owns it; tell whether it is new."""
-        lock = self.database.dialect.lock
+        dialect = self.database.dialect
         return self.database.write(
-            workflow_id, "signal", lambda session: signals.send(session, lock, workflow_id, signal)
+            workflow_id, "signal", lambda session: signals.send(session, dialect, workflow_id, signal)
         )
 
     def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:

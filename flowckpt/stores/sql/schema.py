@@ -22,11 +22,14 @@ class Dialect:
         name: `sqlite` or `postgresql`.
         words: what stands for the names in braces.
         lock: what is put behind a SELECT whose row is to be kept from others until the transaction ends.
+        announcement: the statement that tells those who listen of a message for a run, given its digest; empty where nobody
+            can listen.
     """
 
     name: str
     words: Mapping[str, str]
     lock: str = ""
+    announcement: str = ""
 
     def written(self, statement: str) -> str:
         """Return a statement with the words of this database."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from hashlib import sha256
 
 from flowckpt.checkpoint.signal import Signal
 from flowckpt.codec import dumps
@@ -11,6 +12,7 @@ from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError
 from flowckpt.stores.base import refused_as_encoding_error
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Session
+from flowckpt.stores.sql.schema import Dialect
 from flowckpt.stores.sql.texts import id_text, shown, sql_time
 
 _ADD = (
@@ -19,12 +21,12 @@ _ADD = (
 )
 
 
-def send(session: Session, lock: str, workflow_id: str, signal: Signal) -> bool:
+def send(session: Session, dialect: Dialect, workflow_id: str, signal: Signal) -> bool:
     """Add a message; tell whether it is new.
 
     Args:
         session: the transaction.
-        lock: what keeps a selected row from others.
+        dialect: how the database writes what is not alike.
         workflow_id: the run.
         signal: the message.
 
@@ -33,7 +35,7 @@ def send(session: Session, lock: str, workflow_id: str, signal: Signal) -> bool:
         EncodingError: a text in it cannot be recorded.
     """
     found = session.execute(
-        f"SELECT run FROM runs WHERE workflow_id = ? AND head_attempt IS NOT NULL{lock}",  # noqa: S608
+        f"SELECT run FROM runs WHERE workflow_id = ? AND head_attempt IS NOT NULL{dialect.lock}",  # noqa: S608
         (id_text(workflow_id),),
     )
     if not found:
@@ -42,7 +44,19 @@ def send(session: Session, lock: str, workflow_id: str, signal: Signal) -> bool:
         document = dumps(signal.to_document())
         document.encode()
         names = (id_text(signal.signal_id), str(signal.kind), shown(signal.name), shown(signal.by))
-    return bool(session.change(_ADD, (found[0][0], *names, sql_time(signal.sent_at), document)))
+    is_new = bool(session.change(_ADD, (found[0][0], *names, sql_time(signal.sent_at), document)))
+    if is_new and dialect.announcement:
+        session.execute(dialect.announcement, (run_digest(workflow_id),))  # heard when the transaction commits
+    return is_new
+
+
+def run_digest(workflow_id: str) -> str:
+    """Return what an announcement calls a run; it is short, and gives no name away to whoever may listen.
+
+    Args:
+        workflow_id: the run.
+    """
+    return sha256(id_text(workflow_id).encode()).hexdigest()[:32]
 
 
 def sent(session: Session, workflow_id: str) -> list[Signal]:

@@ -1,0 +1,178 @@
+"""How many runs a store takes when several processes start runs on it, against bare commits of as many processes.
+
+Each process does runs of ten steps, each step with a checkpoint, for some seconds: twelve commits a run, with those of
+its start and end. The bare side commits 300 bytes as often. As a script it is one of the processes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sqlite3
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks import pipelines
+from benchmarks.figure import Figure
+from benchmarks.sql import SERVER_VARIABLE
+from flowckpt import WorkflowEngine, open_store
+from flowckpt.stores.sqlite.opening import journal_mode
+
+STEPS = 10
+COMMITS = STEPS + 2
+_TEXT = "x" * 300
+
+
+def runs_beside_each_other(directory: Path, seconds: float, rounds: int, counts: tuple[int, ...]) -> list[Figure]:
+    """Measure the file store, SQLite and PostgreSQL with so many processes each.
+
+    Args:
+        directory: where the files go.
+        seconds: how long each process works.
+        rounds: how often each is measured.
+        counts: the numbers of processes, the least first.
+    """
+    figures = []
+    with _server() as url:
+        for name, spec in (
+            ("file", f"file:{directory / 'runs'}"),
+            ("sqlite", f"sqlite:{directory / 'runs.db'}"),
+            ("postgresql", url),
+        ):
+            figures += _store(name, spec, seconds, rounds, counts)
+    return figures
+
+
+def _store(name: str, spec: str, seconds: float, rounds: int, counts: tuple[int, ...]) -> list[Figure]:
+    ours: dict[int, list[float]] = {count: [] for count in counts}
+    bare: dict[int, list[float]] = {count: [] for count in counts}
+    _together("ours", spec, 1, 0.1)  # makes what has to be there
+    _together("bare", spec, 1, 0.1)
+    for _ in range(rounds):
+        for count in counts:
+            bare[count].append(_together("bare", spec, count, seconds))
+            ours[count].append(_together("ours", spec, count, seconds))
+    rate = {count: statistics.median(rates) for count, rates in ours.items()}
+    limit = {count: statistics.median(rates) for count, rates in bare.items()}
+    said = "; ".join(f"{count}: {rate[count]:.0f} runs/s, bare {limit[count]:.0f}" for count in counts)
+    least, most = counts[0], counts[-1]
+    grown = rate[least] / rate[most]
+    return [
+        Figure(f"{name}: bare runs/s of {most} processes / ours", limit[most] / rate[most], 3.0, detail=said),
+        Figure(
+            f"{name}: runs/s of {least} process / of {most}",
+            grown,
+            1.0,
+            detail=f"bare {limit[least] / limit[most]:.2f}",
+        ),
+    ]
+
+
+def _together(side: str, spec: str, count: int, seconds: float) -> float:
+    """Return how many runs a second so many processes do, all together."""
+    command = [sys.executable, "-m", "benchmarks.throughput", side, spec, str(seconds)]
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    rate = 0.0
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        out, _ = process.communicate()
+        done, taken = out.split()
+        rate += int(done) / float(taken)
+    return rate
+
+
+@contextmanager
+def _server() -> Iterator[str]:
+    if given := os.environ.get(SERVER_VARIABLE):
+        yield given
+        return
+    server: Any = importlib.import_module("tests.postgres").PostgresServer(is_durable=True)
+    try:
+        server.start()
+        yield f"postgresql://tests@/postgres?host={server.directory}&port={server.port}"
+    finally:
+        server.close()
+
+
+# --- one of the processes ----------------------------------------------------------------------------------------------
+
+
+def _worker(side: str, spec: str, seconds: float) -> None:
+    once = (_ours if side == "ours" else _bare)(spec)
+    once()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    began, done = time.perf_counter(), 0
+    while (taken := time.perf_counter() - began) < seconds:
+        once()
+        done += 1
+    print(done, taken)
+
+
+def _ours(spec: str) -> Callable[[], Any]:
+    engine = WorkflowEngine(open_store(spec))
+    return lambda: engine.run_sync(pipelines.durable, count=STEPS).unwrap()
+
+
+def _bare(spec: str) -> Callable[[], Any]:
+    kind, _, place = spec.partition(":")
+    commit = {"file": _file, "sqlite": _sqlite, "postgresql": _postgres}[kind](place, spec)
+
+    def once() -> None:
+        for _ in range(COMMITS):
+            commit()
+
+    return once
+
+
+def _file(place: str, spec: str) -> Callable[[], Any]:
+    del spec
+    number = os.open(f"{place}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def commit() -> None:
+        os.write(number, _TEXT.encode())
+        os.fdatasync(number)
+
+    return commit
+
+
+def _sqlite(place: str, spec: str) -> Callable[[], Any]:
+    del spec
+    mode, level = journal_mode()
+    connection = sqlite3.connect(f"{place}.bare", timeout=60, isolation_level=None)
+    connection.execute(f"PRAGMA journal_mode = {mode}")
+    connection.execute(f"PRAGMA synchronous = {level}")
+    connection.execute("CREATE TABLE IF NOT EXISTS lines (number INTEGER PRIMARY KEY, line TEXT)")
+
+    def commit() -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT INTO lines (line) VALUES (?)", (_TEXT,))
+        connection.execute("COMMIT")
+
+    return commit
+
+
+def _postgres(place: str, spec: str) -> Callable[[], Any]:
+    del place
+    psycopg: Any = importlib.import_module("psycopg")
+    connection = psycopg.connect(spec, autocommit=True)
+    connection.execute("CREATE TABLE IF NOT EXISTS bare_lines (number bigserial PRIMARY KEY, line text)")
+    return lambda: connection.execute("INSERT INTO bare_lines (line) VALUES (%s)", (_TEXT,))
+
+
+if __name__ == "__main__":
+    _worker(sys.argv[1], sys.argv[2], float(sys.argv[3]))
