@@ -68,9 +68,9 @@ class ChildWorkflow(CompositeRun):
         if result is not None and is_ended and not self.is_stale:
             outcome, error = self._outcome(await self._scope.run())
             if error is None and result.success and outcome.tree == plain_tree(result.held_output, "output"):
-                self.answer = outcome.value, None
+                self.answered(outcome.value)
             elif error is not None and not result.success:
-                self.answer = None, step_failure(enter.path, result.error or StepError("", ""))
+                self.answered(None, step_failure(enter.path, result.error or StepError("", "")))
             else:
                 self.is_stale = True  # the generator makes something else of the same results
         if result is not None and (self.is_stale or not is_ended):
@@ -103,8 +103,9 @@ class ChildWorkflow(CompositeRun):
         await attempt.begin()
         failure = None if error is None else recorded_error(error, path=path, secrets=attempt.secrets)
         await self.end(outcome, failure, arguments=arguments_of(step.action, attempt.secrets))
-        self.answer = (outcome.value, None) if failure is None else (None, step_failure(path, failure))
-        return self.answer
+        if failure is None:
+            return self.answered(outcome.value)
+        return self.answered(None, step_failure(path, failure))
 
     def _outcome(self, end: Finish | Crash) -> tuple[Outcome, BaseException | None]:
         """Return what its end comes to: the output as it is recorded and as the parent gets it, or the error."""

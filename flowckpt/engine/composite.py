@@ -16,6 +16,7 @@ from flowckpt.dsl.composites import FanOutAction
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.looking_back import Answer
 from flowckpt.engine.members import NewScope
+from flowckpt.errors import StepFailedError
 from flowckpt.events import StepCompleted, StepFailed, StepStarted
 from flowckpt.execution.runner import Outcome
 from flowckpt.replay import Enter, Execute
@@ -87,3 +88,13 @@ class CompositeRun:
         else:
             await attempt.tell(StepFailed(run, path, duration_ms, 1, failure.type, failure.message))
         await attempt.tell_saved(saved)
+
+    def answered(self, value: Any, failure: StepFailedError | None = None) -> Answer:
+        """Keep what it came to, and return it.
+
+        Args:
+            value: what its generator gets; None where it failed.
+            failure: what is raised there; None where it did not fail.
+        """
+        self.answer = value, failure
+        return self.answer

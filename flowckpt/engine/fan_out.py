@@ -137,10 +137,10 @@ class FanOut(CompositeRun):
             told = StepRestored(attempt.workflow_id, path, result.success, result.duration_ms, self._action.step_type)
             await attempt.tell(told)
         if result.success:
-            self.answer = self._gathered(), None
+            self.answered(self._gathered())
         else:
             error = result.error or StepError("", "")
-            self.answer = None, fan_out_failure(path, error, self._causes(error.causes))
+            self.answered(None, fan_out_failure(path, error, self._causes(error.causes)))
 
     # --- running ---------------------------------------------------------------------------------------------------
 
@@ -167,10 +167,8 @@ class FanOut(CompositeRun):
         summary = {"members": len(self._answers), "failed": self._failed}
         await self.end(Outcome(tree=summary), failure, arguments={})
         if failure is None:
-            self.answer = self._gathered(), None
-        else:
-            self.answer = None, fan_out_failure(path, failure, self._causes(failure.causes))
-        return self.answer
+            return self.answered(self._gathered())
+        return self.answered(None, fan_out_failure(path, failure, self._causes(failure.causes)))
 
     async def _run_members(self) -> None:
         self.attempt.fan_outs += 1
