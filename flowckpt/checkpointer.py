@@ -14,6 +14,7 @@ from flowckpt.checkpoint.data import STATUS_OF_REASON, checkpoint_of
 from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError
 from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.renewing import RenewsAttempts
 from flowckpt.triggers import Progress, Trigger, asks_for_checkpoint
 
 _log = logging.getLogger("flowckpt")
@@ -57,12 +58,13 @@ class Checkpointer:
         sequence: the number of the last checkpoint.
         history: the run's results, which grow while it goes on.
         trigger: asks for checkpoints besides the explicit ones, or None.
-        goes_on_unsaved: whether the run goes on when a checkpoint behind a step cannot be saved.
+        goes_on_unsaved: whether the run goes on when a checkpoint cannot be saved.
         evictor: says which older checkpoints go, or None where all stay.
         partial: what steps that have not ended well saved of themselves, by path.
         is_usable: whether a further save makes sense: none does after one whose outcome is unknown, where the run does
             not go on regardless.
         attempted: the checkpoint that was saved last, or that could not be.
+        last_saved: the id of the last checkpoint that is known to be saved, or None.
     """
 
     store: CheckpointStore
@@ -82,6 +84,8 @@ class Checkpointer:
     partial: dict[str, PartialState] = attrs.field(factory=dict)
     is_usable: bool = True
     attempted: CheckpointData | None = None
+    last_saved: str | None = None
+    _is_behind: bool = False
     _saved_results: int = 0
     _saved_ns: int = 0
 
@@ -100,14 +104,16 @@ class Checkpointer:
         checkpoint_id: str | None = None,
         *,
         in_flight: tuple[str, ...] = (),
+        evidence: tuple[Any, ...] = (),
         status: Status | None = None,
     ) -> CheckpointData | FlowckptError:
-        """Make the checkpoint behind a step durable, or return why that was not possible where the run goes on then.
+        """Make the next checkpoint durable, or return why that was not possible where the run goes on then.
 
         Args:
             reason: why it is taken.
             checkpoint_id: what to call it; see `save`.
             in_flight: the paths of steps that were started and have not ended.
+            evidence: claims about the outside world, as recorded.
             status: where the run stands; implied by the reason where not given.
 
         Raises:
@@ -115,14 +121,24 @@ class Checkpointer:
             FlowckptError: it could not be saved, and the run is to stop then.
         """
         try:
-            return await self.save(reason, checkpoint_id, in_flight=in_flight, status=status)
-        except FencedError:
-            raise
+            return await self.save(reason, checkpoint_id, in_flight=in_flight, evidence=evidence, status=status)
         except FlowckptError as failure:
-            if not self.goes_on_unsaved:
+            if not self.goes_on_after(failure):
                 raise
             self.is_usable = True
+            self._is_behind = True
             return failure
+
+    def goes_on_after(self, failure: FlowckptError) -> bool:
+        """Tell whether the run goes on although a checkpoint could not be saved.
+
+        It does not where another owner has the run. Where nobody has it, because it was removed from the store, there
+        is nothing that could be written over.
+
+        Args:
+            failure: why not.
+        """
+        return self.goes_on_unsaved and not (isinstance(failure, FencedError) and failure.newest_attempt)
 
     async def save(
         self,
@@ -150,6 +166,7 @@ class Checkpointer:
             FlowckptError: one of the store's errors; what a store raises beyond its contract becomes
                 `CheckpointStorageError`.
         """
+        refused = await self._renewed() if self._is_behind else None
         self.sequence += 1
         if checkpoint_id is None:
             checkpoint_id = f"@{reason}" if self.attempt == 1 else f"@{reason}.{self.attempt}"
@@ -177,6 +194,8 @@ class Checkpointer:
         if self.evictor is not None:
             await finish_despite_cancel(self.evictor.before_save(data))
         self.is_usable = False
+        if refused is not None:
+            raise refused
         try:
             if may_block():  # nothing else runs in the loop
                 await self.store.save(self.workflow_id, data)
@@ -196,9 +215,26 @@ class Checkpointer:
                 remedy=f"'flowckpt resume {self.workflow_id}' finds out what was saved.",
             ) from failure
         self.is_usable = True
+        self.last_saved = checkpoint_id
+        self._is_behind = False
         if self.evictor is not None:
             self.evictor.after_save(data)
         self._saved_results = len(self.history.results)
         if self.trigger is not None:
             self._saved_ns = self.clock.elapsed_ns()
         return data
+
+    async def _renewed(self) -> FlowckptError | None:
+        """Go on in another attempt where the store asks for that after a save that failed; return why it cannot."""
+        if not isinstance(self.store, RenewsAttempts):
+            return None
+        try:
+            renewing = self.store.renew(self.workflow_id, self.history.view())
+            lease = await (renewing if may_block() else finish_despite_cancel(renewing))
+        except FlowckptError as failure:
+            return failure
+        if lease is not None:
+            for notice in lease.notices:
+                _log.warning("run %s: %s", self.workflow_id, notice)
+            self.attempt, self.sequence = lease.attempt, max(self.sequence, lease.last_sequence)
+        return None

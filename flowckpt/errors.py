@@ -62,6 +62,7 @@ __all__ = [
     "StepTimeoutError",
     "StoreAbilityError",
     "StoreSpecError",
+    "SuspensionUnsavedError",
     "TargetError",
     "UnauthenticatedRecordError",
     "UnknownExecutorError",
@@ -1067,6 +1068,24 @@ class CheckpointStorageError(FlowckptError):
         self.is_outcome_unknown = is_outcome_unknown
 
 
+class SuspensionUnsavedError(CheckpointStorageError):
+    """A run waits and its process is not to stay, but that it waits could not be saved: so it is not suspended.
+
+    Attributes:
+        waits: what it waits for, a line each.
+    """
+
+    def __init__(self, workflow_id: str, *, waits: Sequence[str]) -> None:
+        super().__init__(
+            f"run {workflow_id!r} waits, and that could not be saved, so it is not suspended: {', '.join(waits)}",
+            workflow_id=workflow_id,
+            operation="save",
+            is_outcome_unknown=True,
+            remedy="It goes on from its last checkpoint, where there is one, and waits again.",
+        )
+        self.waits = tuple(waits)
+
+
 class UnsupportedFilesystemError(CheckpointStorageError):
     """The store's directory lies on a file system whose locks and caches cannot keep the promise.
 
@@ -1154,7 +1173,12 @@ class FencedError(FlowckptError):
         now = "the run was cleared" if newest_attempt is None else f"attempt {newest_attempt} has taken over"
         super().__init__(
             f"attempt {attempt} of run {workflow_id!r} may not save any more: {now}",
-            remedy=f"Nothing was acknowledged. See who owns it with 'flowckpt show {workflow_id}'.",
+            remedy="Nothing was acknowledged. "
+            + (
+                "Nothing of the run is left in the store."
+                if newest_attempt is None
+                else f"See who owns it with 'flowckpt show {workflow_id}'."
+            ),
         )
         self.workflow_id = workflow_id
         self.attempt = attempt

@@ -396,12 +396,14 @@ class WorkflowCompleted(Event):
         executed: steps run by this attempt.
         restored: results that came from the record.
         duration_ms: how long this attempt took.
+        is_saved: whether the end itself was recorded.
     """
 
     output: Any
     executed: int
     restored: int
     duration_ms: float
+    is_saved: bool = True
 
 
 @attrs.frozen(repr=False, eq=False)

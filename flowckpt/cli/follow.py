@@ -16,6 +16,7 @@ from flowckpt.cli.run_documents import ended_document
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.cli.summary import show_failure, summary_text
 from flowckpt.cli.terminal_text import json_text
+from flowckpt.cli.unsaved_end import show_unsaved_output, show_what_is_left
 from flowckpt.cli.waiting import show_ways_on
 from flowckpt.cli.ways_on import CODE, STOPS, ResumeLine, kinds_of, secret_ways, show_stop
 from flowckpt.dsl import Workflow
@@ -117,7 +118,9 @@ def follow(
             show_error(error, secret_ways(line, error.names))
         else:
             show_error(error)
-        if isinstance(error, _RESUMABLE):
+        if isinstance(error, FencedError) and not error.newest_attempt:
+            show_what_is_left(workflow_id, session.store, store)
+        elif isinstance(error, _RESUMABLE):
             show_resume_hint(workflow_id, store)
         return code_of_error(error)
     result = ending.result
@@ -125,7 +128,7 @@ def follow(
         say(f"flowckpt: stopped at once by {ending.signal_name}; what was saved before is saved")
         show_resume_hint(workflow_id, store)
         return code_of_signal(ending.signal_name)
-    code = code_of_result(result, signal_name=ending.signal_name)
+    code = code_of_result(result, signal_name=ending.signal_name, goes_on_unsaved=session.goes_on_unsaved)
     try:
         if form.as_json:
             write_if_read(f"{json_text(ended_document(result, workflow.output_type))}\n")
@@ -134,7 +137,10 @@ def follow(
     except OutputFailedError as error:
         say(f"flowckpt: standard output cannot be written: {error}")
         code = code or ExitCode.OUTPUT_FAILED
-    if isinstance(result.error, STOPS) and line is not None:
+    if result.error is None and not result.is_saved:
+        show_unsaved_output(result)
+        show_what_is_left(workflow_id, session.store, store, last_saved=result.last_saved)
+    elif isinstance(result.error, STOPS) and line is not None:
         show_stop(result.error, line)
     elif code is ExitCode.SUSPENDED:
         show_ways_on(workflow_id, result.waits, store)
@@ -142,7 +148,10 @@ def follow(
         show_failure(result, ending.signal_name)
         if result.status == "failed" and result.steps.restored and not result.steps.executed:
             say("Every step was restored, so a resume ends the same way: mend the workflow's own code first.")
-        show_resume_hint(workflow_id, store)
+        if result.is_saved:
+            show_resume_hint(workflow_id, store)
+        else:
+            show_what_is_left(workflow_id, session.store, store, last_saved=result.last_saved)
     return code
 
 

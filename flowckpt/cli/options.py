@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -116,11 +117,32 @@ class HostAndPort(_ParamType):
         return str(value)
 
 
+class SecondsRange(click.FloatRange):
+    """A range of seconds, in which there is nothing that is no number; infinity is in it where that is said.
+
+    Args:
+        least: the smallest.
+        min_open: whether the smallest itself is out of it.
+        has_infinity: whether `inf` is in it.
+    """
+
+    def __init__(self, least: float, *, min_open: bool = False, has_infinity: bool = False) -> None:
+        super().__init__(least, min_open=min_open)
+        self.has_infinity = has_infinity
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Take a number of seconds."""
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds) or (math.isinf(seconds) and not self.has_infinity):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return seconds
+
+
 _TYPES: dict[type, Callable[[Any], click.ParamType[Any]]] = {
     Text: lambda kind: click.STRING,
     Choice: lambda kind: click.Choice(kind.options),
     Count: lambda kind: click.IntRange(kind.least, kind.most),
-    Seconds: lambda kind: click.FloatRange(0, min_open=True),
+    Seconds: lambda kind: SecondsRange(0, min_open=True),
     Hosts: lambda kind: HostAndPort(),
     Executors: lambda kind: click.STRING,
 }

@@ -42,6 +42,8 @@ def ended_document(result: WorkflowResult, output_type: Any) -> Json:
         **waits,
         "undone": list(result.undone),
         "rollback_failures": [encode_error(recorded_error(each, path=each.path)) for each in result.rollback_failures],
+        "is_saved": result.is_saved,
+        "last_saved": result.last_saved,
     }
 
 

@@ -91,6 +91,7 @@ async def _history(store: KeepsAttempts, workflow_id: str, run: StoredRun) -> li
         return Standing.COUNTS if is_newest else Standing.OVERWRITTEN
 
     found: list[Attempt] = []
+    shown: set[tuple[Any, ...]] = set()
     numbers: Sequence[int] = range(1, run.latest.attempt + 1)
     if isinstance(store, ListsAttempts):
         numbers = await store.attempts(workflow_id)
@@ -101,7 +102,15 @@ async def _history(store: KeepsAttempts, workflow_id: str, run: StoredRun) -> li
         references = [CheckpointRef.of(workflow_id, last)]  # of a store that cannot list the others
         if isinstance(store, ListsAttempts):
             references = list(await store.list_attempt(workflow_id, number))
-        made = [each for each in last.step_results if each.attempt == number or (not found and each.attempt == 0)]
+        made = [
+            each
+            for each in last.step_results
+            if each.attempt == number
+            or (not found and each.attempt == 0)
+            # An attempt that could not save it any more went on as this one.
+            or (found and 0 < each.attempt < number and _identity(each) not in shown)
+        ]
+        shown.update(map(_identity, made))
         found.append(
             Attempt(
                 number,

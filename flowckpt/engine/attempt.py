@@ -338,8 +338,12 @@ class Attempt:
         await self.begin()
         await self.tell_saved(await self._group.saved(lambda: self._saved(Reason.SUSPENDED, None, Status.RUNNING)))
 
-    async def rest(self) -> None:
-        """Make durable that the whole run waits; where the record says so already, nothing is saved."""
+    async def rest(self) -> FlowckptError | None:
+        """Make durable that the whole run waits; where the record says so already, nothing is saved.
+
+        Returns:
+            Why it could not be saved where the run goes on then; None where the record says it.
+        """
         self.write_down_waits(is_at_rest=True)
         last = self.checkpointer.attempted if self.is_begun else self.resumed_from
         if (
@@ -348,13 +352,16 @@ class Attempt:
             and len(last.step_results) == len(self.checkpointer.history.results)
             and last.metadata == self.checkpointer.metadata
             and last.in_flight == self.unended()
+            and last.checkpoint_id == self.checkpointer.last_saved
         ):
-            return
+            return None
         evidence = () if self.is_begun else self.answers()
-        data = await self.checkpointer.save(Reason.SUSPENDED, in_flight=self.unended(), evidence=evidence)
+        saved = await self.checkpointer.save_or_go_on(Reason.SUSPENDED, in_flight=self.unended(), evidence=evidence)
+        await self.tell_saved(saved)
+        if isinstance(saved, FlowckptError):
+            return saved
         self.is_begun = True
-        if self.tell is not None:
-            await self.tell(saved_event(self.workflow_id, data))
+        return None
 
     def write_down_waits(self, *, is_at_rest: bool = False) -> None:
         """Put what the run waits for into its metadata, for the next checkpoint.

@@ -31,6 +31,7 @@ class CompletedRun:
             latest.attempt,
             StepCounts(restored=sum(each.step_type not in COMPOSITES for each in latest.step_results)),
             0.0,
+            last_saved=latest.checkpoint_id,
         )
         self._checkpoint_id = latest.checkpoint_id
 

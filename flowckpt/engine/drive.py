@@ -194,4 +194,8 @@ class Drive:
         attempt = self.attempt
         if not attempt.rolls_back or not attempt.checkpointer.is_usable:
             return ()  # what cannot be recorded as undone must not be undone: a resume would take it for done
-        return await roll_back(attempt, self.rolling_back or UnfinishedRollback(*reason_of(ending, attempt.secrets)))
+        end = self.rolling_back or UnfinishedRollback(*reason_of(ending, attempt.secrets))
+        failures = await roll_back(attempt, end)
+        if failures is None:
+            ending.add_note("Nothing was undone: that could not be recorded, and a resume would take it for done.")
+        return failures or ()

@@ -18,7 +18,14 @@ from flowckpt.engine.redaction import redact_ending
 from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.rolling_back import UnfinishedRollback
 from flowckpt.engine.telling import failed_event, saved_event
-from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunCancelledError, StepFailedError
+from flowckpt.errors import (
+    CheckpointStorageError,
+    FencedError,
+    FlowckptError,
+    RunCancelledError,
+    StepFailedError,
+    SuspensionUnsavedError,
+)
 from flowckpt.events import (
     Event,
     WorkflowCancelled,
@@ -79,7 +86,8 @@ class Ending:
         checkpointer = self.checkpointer
         if ending is not None:
             redact_ending(ending, self.secrets)
-        if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable:
+        is_told = isinstance(ending, SuspensionUnsavedError)  # when it could not be saved that the run waits
+        if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable and not is_told:
             told.append(failed_event(checkpointer.workflow_id, checkpointer.attempted, ending))
         reason, error = reason_of(ending, self.secrets)
         if self.is_suspended:
@@ -87,6 +95,7 @@ class Ending:
         if self.decided is not None:
             reason, error = self.decided.reason, self.decided.error
         is_saved = False
+        unsaved = ending if isinstance(ending, FlowckptError) and not checkpointer.is_usable else None
         if checkpointer.is_usable:
             try:
                 held = None if ending is not None else Recorded(output)
@@ -95,15 +104,19 @@ class Ending:
                 )
                 told.append(saved_event(checkpointer.workflow_id, data))
                 is_saved = True
-            except FencedError:
-                raise
             except FlowckptError as failure:
+                goes_on = checkpointer.goes_on_after(failure)
+                if isinstance(failure, FencedError) and not goes_on:
+                    raise
+                unsaved = failure
                 told.append(failed_event(checkpointer.workflow_id, checkpointer.attempted, failure))
-                if ending is None:
+                if ending is not None:
+                    ending.add_note(f"The end of the run could not be saved: {failure.message}")
+                elif not goes_on:
                     ending, (reason, error) = failure, reason_of(failure, self.secrets)
-                else:
-                    ending.add_note(f"The end of the run could not be saved: {failure}")
-        result = self._result(output, ending, reason, is_saved, error)
+        if not is_saved and reason is Reason.SUSPENDED:  # nobody could go on with it
+            reason = Reason.CANCELLED
+        result = self._result(output, ending, reason, is_saved, unsaved, error)
         told.append(self._final_event(result, ending, error))
         return result, told
 
@@ -117,13 +130,27 @@ class Ending:
         run, steps = self.checkpointer.workflow_id, (self.counts.executed, self.counts.restored)
         duration = round((self.clock.elapsed_ns() - self.began_ns) / 1e6, 3)
         result = WorkflowResult(
-            run, self.workflow.name, Status.SUSPENDED, None, attempt, self.counts, duration, waits=waits
+            run,
+            self.workflow.name,
+            Status.SUSPENDED,
+            None,
+            attempt,
+            self.counts,
+            duration,
+            waits=waits,
+            last_saved=self.checkpointer.last_saved,
         )
         self.interrupts.result = result
         return result, [WorkflowSuspended(run, waits, due_at(waits), *steps, duration)]
 
     def _result(
-        self, output: Any, ending: BaseException | None, reason: Reason, is_saved: bool, error: StepError | None
+        self,
+        output: Any,
+        ending: BaseException | None,
+        reason: Reason,
+        is_saved: bool,
+        unsaved: FlowckptError | None,
+        error: StepError | None,
     ) -> WorkflowResult:
         value = codec.decode(output, self.workflow.output_type) if ending is None else None
         result = WorkflowResult(
@@ -139,6 +166,8 @@ class Ending:
             self.rollback_failures,
             error,
             self.undone,
+            last_saved=self.checkpointer.last_saved,
+            save_error=unsaved,
         )
         self.interrupts.result = result
         if isinstance(ending, RunInterrupted):
@@ -149,7 +178,7 @@ class Ending:
         run, steps = self.checkpointer.workflow_id, (self.counts.executed, self.counts.restored)
         duration = result.duration_ms
         if ending is None:
-            return WorkflowCompleted(run, result.output, *steps, duration)
+            return WorkflowCompleted(run, result.output, *steps, duration, result.is_saved)
         if result.status in (Status.CANCELLED, Status.SUSPENDED):
             cause = ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
             return WorkflowCancelled(run, cause, *steps, duration, result.is_saved)

@@ -18,6 +18,7 @@ from flowckpt.clock import Clock
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.scope import Scope
 from flowckpt.engine.waits import Suspended
+from flowckpt.errors import SuspensionUnsavedError
 from flowckpt.events import WorkflowWaiting
 from flowckpt.execution.python import waited
 from flowckpt.replay import Crash, Finish
@@ -46,6 +47,7 @@ async def driven_to_its_end(
 
     Raises:
         Suspended: everything waits, it is saved, and the process is not to stay.
+        SuspensionUnsavedError: likewise, but it could not be saved.
         BaseException: what else ends the run.
     """
     staying = _Staying(attempt, stay_seconds)
@@ -53,9 +55,12 @@ async def driven_to_its_end(
         attempt.waits.keep_only(suspended.paths)
         waits = attempt.waits.all
         if not await attempt.inbox.can_end_any(waits, is_fresh=True):
-            await attempt.rest()
+            unsaved = await attempt.rest()
             if not await staying.until_one_has_ended(waits):
-                raise suspended
+                if unsaved is None:
+                    raise suspended
+                attempt.checkpointer.is_usable = False  # nothing is undone, and nothing is recorded of this end
+                raise SuspensionUnsavedError(attempt.workflow_id, waits=[str(wait) for wait in waits]) from unsaved
         try:
             return await scope.run()
         except Suspended as pause:

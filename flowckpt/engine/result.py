@@ -9,7 +9,7 @@ import attrs
 
 from flowckpt.checkpoint import Status, StepError
 from flowckpt.checkpoint.wait import Wait, due_at
-from flowckpt.errors import RunSuspendedError, StepFailedError
+from flowckpt.errors import FlowckptError, RunSuspendedError, StepFailedError
 
 
 @attrs.frozen
@@ -40,11 +40,13 @@ class WorkflowResult:
         steps: what was executed and what was restored.
         duration_ms: how long this attempt took, in milliseconds.
         error: the error that ended the run, or None.
-        is_saved: whether the end was recorded.
+        is_saved: whether the end was recorded. Where it was not, a resume does not begin there.
         rollback_failures: the steps that were to be undone and could not be.
         failure: how the run failed, as its record says it: without what is secret.
         waits: what a suspended run waits for.
         undone: the paths of the steps that were undone, in the order of that.
+        last_saved: the id of the last checkpoint that is known to be saved; None where there is none.
+        save_error: why the end was not recorded, or None.
     """
 
     workflow_id: str
@@ -60,6 +62,8 @@ class WorkflowResult:
     failure: StepError | None = None
     undone: tuple[str, ...] = ()
     waits: tuple[Wait, ...] = ()
+    last_saved: str | None = None
+    save_error: FlowckptError | None = None
 
     @property
     def due_at(self) -> datetime | None:

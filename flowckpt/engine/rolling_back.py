@@ -20,7 +20,7 @@ from flowckpt.codec.results import append_result, decode_error, encode_error
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.failures import recorded_error, step_failure
 from flowckpt.engine.rollback import refuse_task
-from flowckpt.errors import CancelRefusedError, StepFailedError
+from flowckpt.errors import CancelRefusedError, FlowckptError, StepFailedError
 from flowckpt.events import RollbackCompleted, RollbackStarted
 from flowckpt.execution.runner import restored_value
 from flowckpt.plan.undoing import ROLLBACK, left_to_undo, undo_path
@@ -77,12 +77,16 @@ def cancelling(workflow_id: str, latest: CheckpointData) -> UnfinishedRollback:
     return UnfinishedRollback(Reason.CANCELLED, None)
 
 
-async def roll_back(attempt: Attempt, end: UnfinishedRollback) -> tuple[StepFailedError, ...]:
+async def roll_back(attempt: Attempt, end: UnfinishedRollback) -> tuple[StepFailedError, ...] | None:
     """Undo what is to be undone, and return what could not be.
 
     Args:
         attempt: the attempt.
         end: how the run ends.
+
+    Returns:
+        The failures; None where nothing was undone, because it could not be saved that undoing begins: a resume would
+        take for done what was undone.
 
     Raises:
         FlowckptError: what was undone cannot be saved; nothing more is undone.
@@ -96,7 +100,11 @@ async def roll_back(attempt: Attempt, end: UnfinishedRollback) -> tuple[StepFail
         return ()
     if KEY not in checkpointer.metadata:
         checkpointer.metadata = end.written_to(checkpointer.metadata)
-        await attempt.tell_saved(await attempt.save(Reason.ROLLBACK))
+        saved = await attempt.save(Reason.ROLLBACK)
+        await attempt.tell_saved(saved)
+        if isinstance(saved, FlowckptError):
+            checkpointer.metadata = without_key(checkpointer.metadata)
+            return None
     failures = [failure for result in todo if (failure := await _undo(attempt, result)) is not None]
     checkpointer.metadata = without_key(checkpointer.metadata)
     return tuple(failures)

@@ -34,6 +34,7 @@ from flowckpt.engine.verifying import Verifying, verifying_of
 from flowckpt.engine.waits import Waits
 from flowckpt.errors import (
     CheckpointNotFoundError,
+    CheckpointStorageError,
     FlowckptError,
     NoAsyncioError,
     RunExistsError,
@@ -122,6 +123,16 @@ class Session:
         if bound is not None:
             refuse_in_labels(bound, workflow_id, options.tags)
 
+    @property
+    def store(self) -> CheckpointStore:
+        """Where checkpoints go."""
+        return self._store
+
+    @property
+    def goes_on_unsaved(self) -> bool:
+        """Whether the run goes on when a checkpoint cannot be saved."""
+        return self._saving.goes_on_unsaved
+
     async def result(self, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
         """Drive the run to its end and return how it ended.
 
@@ -178,7 +189,7 @@ class Session:
             raise
         finally:
             if isinstance(store, OwnsRuns):
-                await finish_despite_cancel(store.release(workflow_id))
+                await finish_despite_cancel(_released(store, workflow_id))
 
     async def _settled(self, result: WorkflowResult | None) -> None:
         """Do with a run that has completed what the engine was told; the run is given back."""
@@ -294,6 +305,7 @@ class Session:
         )
         attempt = drive.attempt
         attempt.resumed_from = latest
+        attempt.checkpointer.last_saved = latest.checkpoint_id
         if latest.status is Status.CANCELLED:
             attempt.cancel_requests.after = latest.saved_at
         attempt.waits = Waits.of(latest.metadata)
@@ -378,6 +390,14 @@ def _check_loop(door: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         raise NoAsyncioError(door) from None
+
+
+async def _released(store: OwnsRuns, workflow_id: str) -> None:
+    """Give the run back. Where that fails the run has ended all the same, and how must not be hidden."""
+    try:
+        await store.release(workflow_id)
+    except CheckpointStorageError as error:
+        _log.warning("run %s: it could not be given back to the store: %s", workflow_id, error)
 
 
 async def _acquired(store: CheckpointStore, workflow_id: str, *, steal: bool) -> Lease:

@@ -9,7 +9,7 @@ import stat
 import pytest
 
 RESULT_KEYS = ["workflow_id", "workflow_name", "status", "output", "attempt", "steps", "duration_ms", "error"]
-RESULT_KEYS += ["undone", "rollback_failures"]
+RESULT_KEYS += ["undone", "rollback_failures", "is_saved", "last_saved"]
 
 
 def test_json_is_the_promised_document_and_nothing_else(flowckpt):
@@ -28,6 +28,8 @@ def test_json_is_the_promised_document_and_nothing_else(flowckpt):
         "error": None,
         "undone": [],
         "rollback_failures": [],
+        "is_saved": True,
+        "last_saved": "@completed",
     }
     # What the user's code and its child printed is not lost: it went where the messages go.
     assert "a print of the user's" in ran.err and "a print of a child" in ran.err

@@ -11,6 +11,7 @@ from flowckpt.cli.follow import Form, Resuming, follow
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     RunName,
+    SecondsRange,
     color_option,
     events_option,
     executor_option,
@@ -72,7 +73,7 @@ Examples:
 @click.option("--steal", is_flag=True, help="Take the run over although its owner's process still holds it.")
 @click.option(
     "--stay",
-    type=click.FloatRange(0),
+    type=SecondsRange(0, has_infinity=True),
     metavar="SECONDS",
     help="How long to stay when everything waits, in all; inf for ever. By default for what ends within a minute.",
 )

@@ -10,6 +10,7 @@ from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     KeyValue,
     RunName,
+    SecondsRange,
     TargetName,
     color_option,
     events_option,
@@ -57,7 +58,7 @@ Examples:
 @executor_option
 @click.option(
     "--stay",
-    type=click.FloatRange(0),
+    type=SecondsRange(0, has_infinity=True),
     metavar="SECONDS",
     help="How long to stay when everything waits, in all; inf for ever. By default for what ends within a minute.",
 )

@@ -201,8 +201,8 @@ async def _first_of(waits: set[asyncio.Future[Any]], heard: asyncio.Event | None
 def _outcome(run: DueRun, end: ChildEnd, info: RunInfo | None, *, is_stopping: bool) -> Outcome:
     """Return what became of a run, by how its process ended and by how it stands now."""
     code = end.exit_code
-    if code == ExitCode.DONE:
-        return Outcome.COMPLETED
+    if code == ExitCode.DONE:  # told to go on unsaved, a run can complete of which the store does not know it
+        return Outcome.COMPLETED if info is None or info.status is Status.COMPLETED else Outcome.DIED
     if code == ExitCode.SUSPENDED:
         return Outcome.SUSPENDED
     if info is None or code in (ExitCode.LOCKED, ExitCode.NOT_FOUND):

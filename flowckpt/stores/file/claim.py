@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from flowckpt.checkpoint.data import SCHEMA_VERSION
 from flowckpt.codec.blob import Fetch
 from flowckpt.codec.results import encode_time
-from flowckpt.errors import RunLockedError
+from flowckpt.errors import FencedError, RunLockedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.lazy import LazyModule
 from flowckpt.process import ProcessIdentity, current_process, is_alive
@@ -50,9 +50,13 @@ from flowckpt.stores.sealing.protection import PLAIN, Seals
 if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import Owner
     from flowckpt.stores.file import head as head_note
+    from flowckpt.stores.file.image import RunImage
     from flowckpt.stores.sealing.lines import LineSeal
 else:  # only whoever has a key needs it
     head_note = LazyModule("flowckpt.stores.file.head")
+
+_SLACK = 1 << 14
+"""What a segment takes beside results: its header, what it continues, and all that a checkpoint says once."""
 
 
 def claim(
@@ -112,7 +116,75 @@ def claim(
     except BaseException:
         filesystem.close(lock)
         raise
+    return _owned(filesystem, directory, lock, file, digest, number, said, seal, image, fetch, seals, is_locked)
 
+
+def claim_next(
+    filesystem: FileSystem, former: OwnedRun, *, needed: int, fetch: Fetch, now: datetime, seals: Seals = PLAIN
+) -> OwnedRun:
+    """Claim the next segment for the owner of a run, who keeps the lock. Both descriptors go over to the result.
+
+    Args:
+        filesystem: the calls.
+        former: the run as it is owned; it may not be used any more where this succeeds, and is unchanged else.
+        needed: about how many bytes are to be saved next; nothing is claimed where there is no room for them.
+        fetch: reads large values.
+        now: the time, for the header.
+        seals: the seals of the store.
+
+    Raises:
+        FencedError: another owner has claimed a later segment, or the run was removed.
+        OSError: the disk takes nothing yet.
+    """
+    directory, workflow_id, number = former.directory, former.workflow_id, former.writer.number + 1
+    former.writer.check_is_newest()
+    _try_out(filesystem, directory, needed + _SLACK)
+    said, seal = seals.for_new(workflow_id, number, secrets.token_bytes(16).hex())
+    header = {**segment_header(workflow_id, number, now), **said}
+    try:
+        file, digest = claim_segment(filesystem, directory, number, header, seal)
+    except FileExistsError:
+        raise FencedError(workflow_id, attempt=number - 1, newest_attempt=number) from None
+    try:
+        mark_segments(filesystem, directory, number)
+        image = read_image(filesystem, directory, workflow_id, fetch, number, seals=seals)
+    except BaseException:
+        give_up_segment(filesystem, directory, file, number)
+        filesystem.close(file)
+        raise
+    directory, lock = former.hand_over()
+    return _owned(filesystem, directory, lock, file, digest, number, said, seal, image, fetch, seals, former.is_locked)
+
+
+def _try_out(filesystem: FileSystem, directory: int, size: int) -> None:
+    """Write so many bytes to a scratch file, sync and remove it: a segment that takes no record is not to be left."""
+    name = temporary_name(current_process(), secrets.token_hex(8))
+    block = secrets.token_bytes(min(size, 1 << 20))  # that no file system packs
+    file = filesystem.create(directory, name)
+    try:
+        while size > 0:
+            size -= filesystem.write(file, block[:size])
+        filesystem.sync_data(file)
+    finally:
+        filesystem.close(file)
+        filesystem.unlink(directory, name)
+
+
+def _owned(
+    filesystem: FileSystem,
+    directory: int,
+    lock: int,
+    file: int,
+    digest: bytes,
+    number: int,
+    said: dict[str, Any],
+    seal: LineSeal | None,
+    image: RunImage,
+    fetch: Fetch,
+    seals: Seals,
+    is_locked: bool,
+) -> OwnedRun:
+    workflow_id = image.workflow_id
     writer = SegmentWriter(
         filesystem, directory, file, workflow_id=workflow_id, number=number, digest=digest, seal=seal
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,19 @@ class OwnedRun:
         self._live: dict[str, list[int]] | None = None  # once something was deleted: the checkpoints by id
         self._blobs = {digest for blobs in image.history.blobs.values() for digest in blobs}
         self._evicted: set[int] = set()
+
+    @property
+    def directory(self) -> int:
+        """The run's directory, open."""
+        return self._directory
+
+    @property
+    def can_be_renewed(self) -> bool:
+        """Whether nothing can be saved here any more, and a new segment may do: not where this one never held anything.
+
+        A segment without a checkpoint counts as a death of the run, so there is to be one such at most.
+        """
+        return self.writer.is_poisoned and not self.writer.is_fenced and self.writer.is_mine and self._first is not None
 
     @property
     def is_locked(self) -> bool:
@@ -233,6 +247,24 @@ class OwnedRun:
             if not self._is_closed:
                 self.writer.give_up()
             self._close(is_end=True)
+
+    def bytes_missing_of(self, history: HistoryView) -> int:
+        """Return about how many bytes the next segment needs for what is not saved yet of a history."""
+        count, full = len(self.saved), history.history
+        blobs: Iterable[int] = (
+            blob.size for index in range(count, len(history)) for blob in full.blobs.get(index, {}).values()
+        )
+        return sum(map(len, full.encoded_between(max(count - 1, 0), len(history)))) + sum(blobs, 0)
+
+    def hand_over(self) -> tuple[int, int]:
+        """Close the segment, and return the descriptors of the directory and of the lock, which stays held."""
+        with self._one_at_a_time:
+            self._is_closed = True
+            with contextlib.suppress(OSError):  # what it says of a file that is given up is nothing to anybody
+                self.writer.close()
+            if self._head_note is not None:
+                self._head_note.close(is_end=False)
+            return self._directory, self._lock
 
     def close(self) -> None:
         """Close the files; closing the lock's only descriptor gives the lock back."""

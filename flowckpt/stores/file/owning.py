@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowckpt.checkpoint import CheckpointData
+from flowckpt.checkpoint import CheckpointData, HistoryView
 from flowckpt.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
@@ -19,7 +19,7 @@ from flowckpt.errors import (
 )
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.base import Lease
-from flowckpt.stores.file.claim import claim
+from flowckpt.stores.file.claim import claim, claim_next
 from flowckpt.stores.file.clearing import sweep_cleared, write_tombstone
 from flowckpt.stores.file.directory import newest_owner, read_image, take_lock
 from flowckpt.stores.file.location import PATIENCE, storage_error
@@ -117,6 +117,23 @@ class FileRuns(ReadableRuns):
             self.clear(workflow_id)
         raise CheckpointStorageError(
             f"run {workflow_id!r} is being cleared over and over", workflow_id=workflow_id, operation="acquire"
+        )
+
+    def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
+        """Claim the next segment for a run that is owned and whose segment can no longer be written to."""
+        owned = self.owned.get(workflow_id)
+        if owned is None or not owned.can_be_renewed:
+            return None
+        with self._translated(workflow_id, "renew"):
+            fetch = self._fetch(workflow_id)
+            needed = owned.bytes_missing_of(history)
+            made = claim_next(
+                self._filesystem, owned, needed=needed, fetch=fetch, now=self._clock.now(), seals=self.seals
+            )
+        self.owned[workflow_id] = made
+        image = made.image
+        return Lease(
+            workflow_id, made.writer.number, self.latest(workflow_id, image), image.last_sequence, tuple(image.notices)
         )
 
     def share(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:

@@ -25,12 +25,13 @@ from flowckpt.lazy import LazyModule
 from flowckpt.stores.async_door import RetainingDoor
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData, Reason, selection
+    from flowckpt.checkpoint import CheckpointData, HistoryView, Reason, selection
     from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef
     from flowckpt.clock import Clock
     from flowckpt.filesystem import FileSystem
     from flowckpt.stores import figures
+    from flowckpt.stores.base import Lease
     from flowckpt.stores.file import receiving, retaining
     from flowckpt.stores.sealing import opening
     from flowckpt.stores.sealing.keys import KeyRing
@@ -121,6 +122,10 @@ class FileCheckpointStore(RetainingDoor["retaining.RetainedRuns"]):
     async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Write a whole run beside the others and give it its name; see `ReceivesRuns`."""
         await run_blocking(lambda: receiving.receive_run(self.runs, workflow_id, checkpoints))
+
+    async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
+        """Go on in a new segment after a save that failed; see `RenewsAttempts`."""
+        return await run_blocking(lambda: self.runs.renew(workflow_id, history))
 
     async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
         """Return what the store holds in figures, reading run by run; see `TellsFigures`."""

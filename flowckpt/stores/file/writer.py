@@ -134,6 +134,24 @@ class SegmentWriter:
         self.has_written = True
         self.is_poisoned = False
 
+    def check_is_newest(self) -> None:
+        """Refuse where another attempt has begun, or the run was removed, whatever became of the writes here.
+
+        Raises:
+            FencedError: so it is.
+            OSError: the directory cannot be read.
+        """
+        self._next_look = float("-inf")
+        newest = self._newest_number()
+        if newest != self.number:
+            self._fence = FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
+            raise self._fence
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether it found that it may not write any more."""
+        return self._fence is not None
+
     def give_up(self) -> None:
         """Remove the segment, where nothing was written to it."""
         if self.is_mine and not self.has_written and not self.is_poisoned:
