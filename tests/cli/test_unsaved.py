@@ -193,3 +193,15 @@ def test_such_a_number_among_the_settings_is_refused_in_their_words(name: str, v
     ran = flowckpt("run", "pipeline.py:etl").expect(2)
     assert f"tool.flowckpt.{name} must be a " in ran.err
     assert "Trigger" not in ran.err
+
+
+# --- recover ----------------------------------------------------------------------------------------------------------
+
+
+def test_recover_does_not_count_a_run_as_completed_whose_end_is_not_saved(unsaved, flowckpt):
+    unsaved().expect(0)
+    recover = ("recover", "--once", "--store", "file:kept")
+    ran = flowckpt(*recover, "--json", FLOWCKPT_ON_SAVE_ERROR="continue").expect(1)
+    assert '"outcome": "died"' in ran.out
+    ran = flowckpt(*recover, "--json", FLOWCKPT_ON_SAVE_ERROR="continue", HOW="nothing").expect(0)
+    assert '"outcome": "completed"' in ran.out

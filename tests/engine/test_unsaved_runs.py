@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import shutil
 import signal
@@ -11,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crashing import CrashingStore
+from crashing import CrashingStore, SimulatedCrash
 
-from flowckpt import FileCheckpointStore, MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt import FileCheckpointStore, MemoryCheckpointStore, Retention, RunOptions, WorkflowEngine, step, workflow
 from flowckpt.checkpoint import CheckpointData, Reason, Status
 from flowckpt.engine.options import OnStop
 from flowckpt.errors import CheckpointStorageError, FencedError, StepFailedError, SuspensionUnsavedError
@@ -500,3 +501,83 @@ def test_a_run_that_cannot_be_given_back_has_ended_all_the_same(caplog: pytest.L
     result, _ = told(WorkflowEngine(Keeps(MemoryCheckpointStore(), lambda data: False)), flow, n=1)
     assert (result.status, result.output) == ("completed", 10)
     assert "no room to let go" in caplog.text
+
+
+class DyingDisk(Disk):
+    """A disk under a process that dies at its n-th call after a failure."""
+
+    def __init__(self, store: Path, at: int) -> None:
+        super().__init__(store)
+        self.left = at
+        self.is_dead = False
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in DYING or not self.failed:
+            return found
+        self.left -= 1
+        if self.left <= 0:
+            self.is_dead = True
+        if self.is_dead:
+            raise SimulatedCrash
+        return found
+
+
+DYING = {"create", "write", "sync", "sync_data", "link", "unlink", "names", "set_writable"}
+
+
+def dying_flow(disk: Disk) -> Any:
+    def fills(number: int) -> int:
+        did.append(number)
+        disk.fails_at = ("sync_data",) if number == 1 else ()
+        return number
+
+    @workflow("dies")
+    def dies() -> Generator[Any, Any, int]:
+        total = 0
+        for number in range(4):
+            total += yield step("work").python(fills, number).checkpoint()
+        return total
+
+    return dies
+
+
+@pytest.mark.parametrize("tens", range(2))
+def test_wherever_a_process_dies_that_goes_on_in_a_new_segment_a_resume_ends_as_an_uninterrupted_run(
+    tens: int, tmp_path: Path
+) -> None:
+    deaths = 0
+    for at in range(tens * 10 + 1, tens * 10 + 11):
+        disk = DyingDisk(tmp_path / str(at), at)
+        store, flow = FileCheckpointStore(tmp_path / str(at), filesystem=disk), dying_flow(disk)
+        with contextlib.suppress(SimulatedCrash):
+            told(WorkflowEngine(store, on_save_error="continue"), flow)
+        assert not disk.touched_again
+        deaths += disk.is_dead
+        disk.failed.clear()  # here the next process begins, and the disk is well
+        again = WorkflowEngine(FileCheckpointStore(tmp_path / str(at))).resume_sync(flow, workflow_id="run")
+        assert (again.output, again.is_saved) == (6, True), at
+        assert again.steps.restored >= 1, at
+    assert deaths == 10, "every one of these calls is made"
+
+
+def test_retention_keeps_to_its_number_when_a_run_goes_on_in_a_new_segment(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+
+    def fills(number: int) -> int:
+        disk.fails_at = ("write",) if number in (5, 6) else ()
+        return number
+
+    @workflow
+    def long() -> Generator[Any, Any, None]:
+        for number in range(40):
+            yield step("work").python(fills, number).checkpoint()
+
+    engine = WorkflowEngine(
+        FileCheckpointStore(tmp_path, filesystem=disk), on_save_error="continue", retention=Retention(keep_last=3)
+    )
+    result, _ = told(engine, long)
+    assert result.is_saved
+    left = asyncio.run(FileCheckpointStore(tmp_path).list_checkpoints("run"))
+    assert len(left) <= 6
+    assert len(latest(FileCheckpointStore(tmp_path)).step_results) == 40
