@@ -370,14 +370,15 @@ class WorkflowWaiting(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class WorkflowSuspended(Event):
-    """Everything in the run waits, and the attempt ends; a resume goes on once a wait has ended.
+    """The attempt ends, and a resume goes on: everything in the run waits, or it was stopped with `on_stop="suspend"`.
 
     Attributes:
-        waits: what it waits for.
+        waits: what it waits for; nothing where it was stopped.
         due_at: when the first of them ends by itself; None where none does.
         executed: steps run by this attempt.
         restored: results that came from the record.
         duration_ms: how long this attempt took.
+        cause: what stopped it: `SIGINT`, `SIGTERM` or `SIGHUP`; empty where it waits.
     """
 
     waits: tuple[Wait, ...]
@@ -385,6 +386,7 @@ class WorkflowSuspended(Event):
     executed: int
     restored: int
     duration_ms: float
+    cause: str = ""
 
 
 @attrs.frozen(repr=False, eq=False)

@@ -179,8 +179,10 @@ class Ending:
         duration = result.duration_ms
         if ending is None:
             return WorkflowCompleted(run, result.output, *steps, duration, result.is_saved)
-        if result.status in (Status.CANCELLED, Status.SUSPENDED):
-            cause = ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
+        cause = ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
+        if result.status is Status.SUSPENDED:
+            return WorkflowSuspended(run, (), None, *steps, duration, cause)
+        if result.status is Status.CANCELLED:
             return WorkflowCancelled(run, cause, *steps, duration, result.is_saved)
         error = error or StepError("", "")
         return WorkflowFailed(run, error.type, error.message, *steps, duration, result.is_saved)

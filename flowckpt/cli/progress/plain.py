@@ -64,7 +64,10 @@ _LINES: dict[str, Callable[[Any], str]] = {
         f"{e.path}: the approval{f' by {e.by}' if e.by else ''} is void, it is asked for anew: {e.reason}"
     ),
     "WorkflowWaiting": lambda e: f"run {e.workflow_id}: waits here: {'; '.join(map(str, e.waits[:_MOST_WAITS]))}",
-    "WorkflowSuspended": lambda e: f"run {e.workflow_id}: suspended: {'; '.join(map(str, e.waits[:_MOST_WAITS]))}",
+    "WorkflowSuspended": lambda e: (
+        f"run {e.workflow_id}: "
+        + (f"suspended by {e.cause}" if e.cause else f"suspended: {'; '.join(map(str, e.waits[:_MOST_WAITS]))}")
+    ),
     "WorkflowCompleted": lambda e: f"run {e.workflow_id}: completed in {duration_text(e.duration_ms)}",
     "WorkflowFailed": lambda e: f"run {e.workflow_id}: failed with {e.error_type}: {e.error_message}",
     "WorkflowCancelled": lambda e: (
