@@ -897,14 +897,17 @@ class CheckpointCorruptedError(FlowckptError):
     """A record exists and is damaged: a checksum, the chain or the form does not hold.
 
     Attributes:
-        workflow_id: the run.
+        workflow_id: the run; empty where the damage is in no run, or nobody can say in which.
         location: which file and where in it, or which row or object.
         detail: what does not hold.
     """
 
     def __init__(self, workflow_id: str, *, location: str, detail: str, remedy: str = "") -> None:
+        what = (
+            f"the record of run {workflow_id!r} is corrupt at {location}" if workflow_id else f"{location} is corrupt"
+        )
         super().__init__(
-            f"the record of run {workflow_id!r} is corrupt at {location}: {detail}",
+            f"{what}: {detail}",
             remedy=remedy
             or "Nothing was changed. 'flowckpt check' lists what is damaged; restore the file from a backup.",
         )
@@ -991,14 +994,15 @@ class KeyMissingError(FlowckptError):
     """A store or a record is sealed with a key, and none was given. Nothing is said about whether it is damaged.
 
     Attributes:
-        workflow_id: the run.
+        workflow_id: the run; empty where it is the store that was asked.
         key_id: which key it was sealed with; empty where that is not known.
     """
 
     def __init__(self, workflow_id: str, *, key_id: str = "") -> None:
         which = f" {key_id}" if key_id else ""
+        where = f"run {workflow_id!r} is in a store that" if workflow_id else "the store"
         super().__init__(
-            f"run {workflow_id!r} is in a store that is protected by a key{which}, and no key was given",
+            f"{where} is protected by a key{which}, and no key was given",
             remedy="Name the key file: FLOWCKPT_KEY_FILE=FILE for the command, "
             "FileCheckpointStore(…, key_file=FILE) in Python.",
         )
@@ -1007,22 +1011,30 @@ class KeyMissingError(FlowckptError):
 
 
 class WrongKeyError(FlowckptError):
-    """A record is sealed with another key than those at hand. Nothing is said about whether it is damaged.
+    """A store or a record is sealed with another key than those at hand. Nothing is said about whether it is damaged.
 
     Attributes:
-        workflow_id: the run.
+        workflow_id: the run; empty where it is the store that was asked.
         key_id: which key it was sealed with.
         known: the ids of the keys at hand, the newest first.
+        is_whole_store: whether none of them is a key of the store, so nothing at all is done with them.
     """
 
-    def __init__(self, workflow_id: str, *, key_id: str, known: Sequence[str]) -> None:
+    def __init__(self, workflow_id: str, *, key_id: str, known: Sequence[str], is_whole_store: bool = False) -> None:
+        where = f"run {workflow_id!r}" if workflow_id else "the store"
+        if is_whole_store and workflow_id:
+            where = f"run {workflow_id!r} is in a store that"
         super().__init__(
-            f"run {workflow_id!r} is sealed with key {key_id}; the key file has {', '.join(known)}",
-            remedy="Name the right key file, or add the old key behind the new one in it: old records need old keys.",
+            f"{where} is sealed with key {key_id}; the key file has {', '.join(known)}",
+            remedy="Name the key file of the store. To give the store a new key, put it before the old one: "
+            "'flowckpt key rotate FILE'."
+            if is_whole_store
+            else "Name the right key file, or add the old key behind the new one in it: old records need old keys.",
         )
         self.workflow_id = workflow_id
         self.key_id = key_id
         self.known = tuple(known)
+        self.is_whole_store = is_whole_store
 
 
 class UnauthenticatedRecordError(FlowckptError):

@@ -22,6 +22,7 @@ NOT_IN_THE_MESSAGE = {
     "supported",
     "causes",
     "exit_code",  # the detail of WorkerDiedError says it in words
+    "is_whole_store",  # it says which of two messages is written
 }
 
 

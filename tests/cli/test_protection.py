@@ -60,7 +60,7 @@ def test_without_the_key_or_with_another_one_nothing_is_called_corrupt_and_nothi
     (flowckpt.directory / "key").chmod(0o644)
     assert "chmod 600" in flowckpt("list", FLOWCKPT_KEY_FILE="key").expect(2).err
     assert "flowckpt key new" in flowckpt("list", FLOWCKPT_KEY_FILE="none").expect(2).err
-    assert "removed r" in flowckpt("clear", "r").expect(0).out  # who has lost the key may still make room
+    assert "no key was given" in flowckpt("clear", "r").expect(2).err
 
 
 def test_an_old_run_is_refused_until_it_is_trusted(flowckpt):
@@ -70,7 +70,11 @@ def test_an_old_run_is_refused_until_it_is_trusted(flowckpt):
     refused = flowckpt("resume", "r", FLOWCKPT_KEY_FILE="key").expect(11)
     assert "flowckpt trust r" in refused.err
     assert "corrupt: r:" in flowckpt("check", FLOWCKPT_KEY_FILE="key").expect(11).out
-    assert flowckpt("trust", "r", FLOWCKPT_KEY_FILE="key").expect(0).out == "trusted r\n"
+    assert flowckpt("trust", "r", FLOWCKPT_KEY_FILE="key").expect(0).out == (
+        "trusted r as it is now (3 checkpoints, 2 results)\n"
+        "  was taken on trust, written without a key: 00000001.jsonl\n"
+        "  lost: nothing that the record tells of\n"
+    )
     (flowckpt.directory / "ready").touch()
     flowckpt("resume", "r", FLOWCKPT_KEY_FILE="key").expect(0)
     assert WORD in flowckpt("show", "r", "--json").expect(0).out  # authenticated alone, it can be read without the key
@@ -102,3 +106,93 @@ def test_what_cannot_be_done_is_not_left_out(flowckpt):
     assert (
         "must be one of none, gzip, zstd, auto, got 'zip'" in flowckpt("list", FLOWCKPT_COMPRESSION="zip").expect(2).err
     )
+
+
+# --- whose store it is -----------------------------------------------------------------------------------------------
+
+
+def protected(flowckpt, use):
+    """Make a store in `st` with a run that was written with a key of this use."""
+    flowckpt("key", "new", "key", "--use", use).expect(0)
+    flowckpt("key", "new", "other", "--use", use).expect(0)
+    flowckpt(*RUN, "--store", "file:st", FLOWCKPT_KEY_FILE="key").expect(1)
+    flowckpt.log()
+
+
+def files_of(flowckpt):
+    directory = flowckpt.directory / "st"
+    return {str(file): file.is_file() and file.read_bytes() for file in directory.rglob("*")}
+
+
+def test_no_command_changes_a_protected_store_without_its_key_or_with_another(flowckpt):
+    protected(flowckpt, "authenticate")
+    before = files_of(flowckpt)
+    for told, said in (({}, "no key was given"), ({"FLOWCKPT_KEY_FILE": "other"}, "is sealed with key")):
+        for command in (
+            ("pin", "r"),
+            ("pin", "r", "--unpin"),
+            ("prune",),
+            ("prune", "--keep", "0", "--status", "failed"),
+            ("prune", "r", "--keep", "1"),
+            ("clear", "r", "--yes"),
+            ("signal", "r", "go"),
+            ("cancel", "r", "--no-rollback"),
+            ("fork", "r"),
+            ("rollback", "r", "fetch"),
+            ("resume", "r"),
+            ("run", "pipeline.py:etl", "-i", "source=x"),
+        ):
+            ran = flowckpt(*command, "--store", "file:st", **told).expect(2)
+            assert said in ran.err, command
+            assert ran.out == ""
+        assert files_of(flowckpt) == before
+    assert "failed" in flowckpt("list", "--store", "file:st").expect(0).out  # reading is left to who has no key
+    assert "failed" not in flowckpt("list", "--store", "file:st", FLOWCKPT_KEY_FILE="other").expect(2).out
+
+
+def test_a_lost_store_json_is_named_with_what_to_write(flowckpt):
+    protected(flowckpt, "encrypt")
+    (flowckpt.directory / "st/store.json").unlink()
+    for told in ({}, {"FLOWCKPT_KEY_FILE": "key"}):
+        ran = flowckpt("run", "pipeline.py:etl", "-i", "source=x", "--store", "file:st", **told).expect(11)
+        assert "store.json is corrupt: it is missing" in ran.err
+        assert '{"flowckpt":"store"' in ran.err
+    assert "store.json" in flowckpt("list", "--store", "file:st", FLOWCKPT_KEY_FILE="key").expect(11).err
+
+
+def test_trust_says_what_it_took_and_which_runs_are_still_refused_and_hints_name_the_store(flowckpt):
+    for run in ("r", "s"):
+        flowckpt(*RUN[:-1], run, "--store", "file:st").expect(1)
+    flowckpt("key", "new", "key").expect(0)
+    told = {"FLOWCKPT_KEY_FILE": "key"}
+    assert "'flowckpt trust --store file:st r'" in flowckpt("show", "r", "--store", "file:st", **told).expect(11).err
+    ran = flowckpt("trust", "r", "--store", "file:st", **told).expect(0)
+    assert "taken on trust, written without a key: 00000001.jsonl" in ran.out
+    assert "Still refused, as each was written without a key: s" in ran.err
+    assert ran.err.rstrip().endswith("flowckpt trust --store file:st s")
+    again = flowckpt("trust", "r", "--store", "file:st", **told).expect(0)
+    assert "r proves itself with the key" in again.out
+    assert "held, and sealed with the key: 00000002.jsonl" in again.out
+    assert "'flowckpt trust s'" in flowckpt("show", "s", FLOWCKPT_STORE="file:st", **told).expect(11).err
+    (flowckpt.directory / "st/runs/r/head").unlink()
+    refused = flowckpt("show", "r", "--store", "file:st", **told).expect(11)
+    assert "'flowckpt trust --store file:st r'" in refused.err
+    assert "lost: cannot be told" in flowckpt("trust", "r", "--store", "file:st", **told).expect(0).out
+
+
+def test_the_way_out_of_an_encrypted_store_is_named_and_an_export_says_that_it_is_plain(flowckpt):
+    protected(flowckpt, "encrypt")
+    told = {"FLOWCKPT_KEY_FILE": "key"}
+    refused = flowckpt("copy", "r", "--store", "file:st", "--to", "sqlite:runs.db", **told).expect(2)
+    assert "flowckpt export --store file:st RUN -o FILE" in refused.err
+    assert "flowckpt import FILE --store sqlite:runs.db" in refused.err
+    assert "plain text" in refused.err
+    assert not (flowckpt.directory / "runs.db").exists()
+    for output in ((), ("-o", "-"), ("-o", "r.run"), ("-o", "docs/"), ("--checkpoint", "fetch", "-o", "f.json")):
+        ran = flowckpt("export", "r", *output, "--store", "file:st", **told).expect(0)
+        assert "warning: the store is encrypted, and what was exported is not" in ran.err, output
+        assert "warning" not in ran.out
+    json.loads(flowckpt("export", "r", "--store", "file:st", **told).expect(0).out)
+    assert "imported r" in flowckpt("import", "r.run", "--store", "sqlite:runs.db").expect(0).out
+    flowckpt(*RUN, "--store", "file:plain").expect(1)
+    assert "warning" not in flowckpt("export", "r", "-o", "p.run", "--store", "file:plain").expect(0).err

@@ -6,13 +6,14 @@ import itertools
 
 import pytest
 
-import flowckpt.stores.file.location
+import flowckpt.stores.file.guard
+import flowckpt.stores.file.known_keys
 from flowckpt.stores.file.head import HeadNote
-from flowckpt.stores.file.line import seal
-from flowckpt.stores.file.names import HEAD, IDENTITY
+from flowckpt.stores.file.line import START, seal
+from flowckpt.stores.file.names import HEAD, IDENTITY, keys_name
 from flowckpt.stores.file.owned import OwnedRun
 from flowckpt.stores.file.writer import SegmentWriter
-from flowckpt.stores.sealing.keys import Key, KeyRing
+from flowckpt.stores.sealing.keys import Key, KeyRing, proof_of
 from tests.crash.test_mutants import SCENES, caught, in_turn, saving_after_failures
 from tests.crash.workload import Tally, Workload, patched
 
@@ -71,7 +72,31 @@ def an_identity_that_is_not_synced(monkeypatch):
         filesystem.close(file)
         return "here"
 
-    monkeypatch.setattr(flowckpt.stores.file.location, "make_identity", make_identity)
+    monkeypatch.setattr(flowckpt.stores.file.guard, "make_identity", make_identity)
+
+
+def a_note_of_keys_that_is_not_synced(monkeypatch):
+    """Begin to seal with a key whose note a power cut may leave empty: then nobody knows whose store it is."""
+
+    def add_known(filesystem, root, keys, store_id):
+        file = filesystem.create(root, keys_name(1))
+        text, _ = seal(
+            b'{"store_id":"%b","keys":[%b]'
+            % (
+                store_id.encode(),
+                b",".join(
+                    b'{"id":"%b","use":"%b","proof":"%b"}'
+                    % (key.id.encode(), key.use.encode(), proof_of(key, store_id).encode())
+                    for key in keys
+                ),
+            ),
+            START,
+        )
+        filesystem.write(file, text)
+        filesystem.close(file)
+        return True
+
+    monkeypatch.setattr(flowckpt.stores.file.known_keys, "add_known", add_known)
 
 
 MUTANTS = {
@@ -79,6 +104,7 @@ MUTANTS = {
     a_word_that_is_not_synced: in_turn,
     a_word_ahead_of_the_line: in_turn,
     an_identity_that_is_not_synced: in_turn,
+    a_note_of_keys_that_is_not_synced: in_turn,
 }
 
 

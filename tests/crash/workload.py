@@ -21,6 +21,7 @@ import flowckpt.stores.file.compacting
 import flowckpt.stores.file.directory
 import flowckpt.stores.file.head
 import flowckpt.stores.file.identity
+import flowckpt.stores.file.known_keys
 import flowckpt.stores.file.reading
 import flowckpt.stores.file.writer
 from flowckpt.blocking import blocking_allowed
@@ -68,7 +69,11 @@ def patched(monkeypatch) -> Processes:
     for module in (flowckpt.stores.file.claim, flowckpt.stores.file.blobs, flowckpt.stores.file.compacting):
         monkeypatch.setattr(module, "current_process", processes.identity)
         monkeypatch.setattr(module.secrets, "token_hex", lambda n: f"{next(tokens):016x}")
-    for module in (flowckpt.stores.file.identity, flowckpt.stores.file.head):
+    for module in (
+        flowckpt.stores.file.identity,
+        flowckpt.stores.file.known_keys,
+        flowckpt.stores.file.head,
+    ):
         monkeypatch.setattr(module, "current_process", processes.identity)
     for module in (flowckpt.stores.file.claim, flowckpt.stores.file.reading, flowckpt.stores.file.identity):
         monkeypatch.setattr(module, "is_alive", processes.is_alive)

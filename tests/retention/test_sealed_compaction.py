@@ -223,10 +223,15 @@ def test_without_the_key_nothing_is_compacted(tmp_path):
         there = contents(path)
         with pytest.raises(KeyMissingError):
             compact(path)
-        (path / "store.json").rename(tmp_path / "kept.json")
+        assert contents(path) == there
+        (path / "store.json").unlink()
+        with pytest.raises(CheckpointCorruptedError, match=r"store\.json"):
+            compact(path)
+        for file in (*path.glob("keys-*.json"), path / f"runs/{RUN}/head"):
+            file.unlink()
+        there = contents(path)
         with pytest.raises(KeyMissingError):  # also where nothing says any more that a key is needed
             compact(path)
-        (tmp_path / "kept.json").rename(path / "store.json")
         assert contents(path) == there
 
 

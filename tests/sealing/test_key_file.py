@@ -58,7 +58,9 @@ def test_a_key_file_that_others_may_use_is_refused_with_what_to_run(file, mode):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda text: "", "no JSON"),
+        (lambda text: "", "it is empty"),
+        (lambda text: "keys", "no JSON"),
+        (lambda text: json.dumps({"flowckpt": "keys", "keys": [{"use": "encrypt", "secret": ""}]}), "empty secret"),
         (lambda text: "[]", "no keys"),
         (lambda text: '{"keys": []}', "no keys"),
         (lambda text: text.replace('"keys"', '"locks"'), "no keys"),
@@ -70,7 +72,21 @@ def test_a_key_file_that_others_may_use_is_refused_with_what_to_run(file, mode):
         (lambda text: json.dumps({"flowckpt": "keys", "keys": json.loads(text)["keys"][:1] * 2}), "twice"),
         (lambda text: text + " " * (1 << 20), "larger"),
     ],
-    ids=["empty", "list", "none", "other", "use", "no secret", "changed", "not base64", "short", "twice", "huge"],
+    ids=[
+        "empty",
+        "text",
+        "empty secret",
+        "list",
+        "none",
+        "other",
+        "use",
+        "no secret",
+        "changed",
+        "not base64",
+        "short",
+        "twice",
+        "huge",
+    ],
 )
 def test_a_file_that_is_no_key_file_is_refused_and_never_quoted(file, change, said):
     file.write_text(change(file.read_text()))
@@ -89,6 +105,7 @@ def test_a_key_file_that_is_none_is_refused(tmp_path):
         (tmp_path / "none", "cannot be read"),
         (tmp_path, "cannot be read|no regular"),
         (tmp_path / "pipe", "no regular"),
+        ("", "no name"),
     ):
         with pytest.raises(KeyFileError, match=said):
             read_key_file(path)

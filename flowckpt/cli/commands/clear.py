@@ -11,7 +11,7 @@ from flowckpt.cli.options import RunName, store_option
 from flowckpt.cli.output import say, write
 from flowckpt.cli.stored_runs import latest_of, opened_store, waited
 from flowckpt.cli.terminal_text import escaped
-from flowckpt.errors import CheckpointCorruptedError, KeyMissingError, UnauthenticatedRecordError, WrongKeyError
+from flowckpt.errors import CheckpointCorruptedError, UnauthenticatedRecordError, WrongKeyError
 
 _EXAMPLE = """\b
 Examples:
@@ -24,7 +24,7 @@ Examples:
 @click.option("--yes", is_flag=True, help="Do not ask. Nobody is asked either where no terminal is there to answer.")
 @store_option
 def command(run: str, yes: bool, store: str | None) -> None:
-    """Remove a run with all its checkpoints. It cannot be brought back."""
+    """Remove a run with all its checkpoints. It cannot be brought back. A store with a key needs the key for it."""
     checkpoints = opened_store(store)
     what = "its record is damaged"
     try:
@@ -33,10 +33,11 @@ def command(run: str, yes: bool, store: str | None) -> None:
     except CheckpointCorruptedError as error:  # what is damaged may be removed all the same
         warn(error.message)
     except (
-        KeyMissingError,
         WrongKeyError,
         UnauthenticatedRecordError,
-    ) as error:  # likewise: a key may be lost for good
+    ) as error:  # likewise: a key of an old run may be lost for good
+        if isinstance(error, WrongKeyError) and error.is_whole_store:
+            raise
         what = "its record cannot be read"
         warn(error.message)
     if not yes and sys.stdin is not None and sys.stdin.isatty():

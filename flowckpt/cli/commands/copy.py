@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from flowckpt.cli.exit_codes import ExitCode, code_of_error
@@ -9,12 +11,15 @@ from flowckpt.cli.failures import show_error
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import RunName, json_option, store_option
 from flowckpt.cli.output import keep_for_document, write
-from flowckpt.cli.settings import choose_store
+from flowckpt.cli.resume_hint import command_line
+from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.cli.stored_runs import listed_runs, opened_store, waited
 from flowckpt.cli.terminal_text import escaped, json_text
 from flowckpt.codec import Json
-from flowckpt.errors import FlowckptError
+from flowckpt.errors import FlowckptError, StoreSpecError
 from flowckpt.portable import CopiedRun, copy_run
+from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.opening import shown_spec
 
 _EXAMPLE = """\b
 Examples:
@@ -35,7 +40,7 @@ def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as
 
     The source is only read. Each run appears in the other store at once or not at all, and one that is there already,
     the very same, is passed over; so after a kill, do it again. A run that cannot be copied does not stop the others:
-    it is told, and the exit code is that of the first.
+    it is told, and the exit code is that of the first. A database takes no runs of a store with a key.
     """
     if bool(runs) is is_all:
         raise click.UsageError("say which runs to copy: their ids, or --all")
@@ -45,7 +50,7 @@ def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as
         raise click.UsageError(f"--id must be 1 to 200 printable characters, got {new_id[:60]!r}")
     if as_json:
         keep_for_document()
-    source, target = opened_store(store), opened_store(choose_store(to).spec)
+    source, target = opened_store(store), _opened_target(to, choose_store(store))
     wanted = [info.workflow_id for info in reversed(listed_runs(source))] if is_all else list(dict.fromkeys(runs))
     documents: list[Json] = []
     first: FlowckptError | None = None
@@ -62,6 +67,23 @@ def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as
     if as_json:
         write(f"{json_text(documents, indent=2)}\n")
     return ExitCode.DONE if first is None else code_of_error(first)
+
+
+def _opened_target(to: str, source: StoreChoice) -> CheckpointStore:
+    """Open the store that is copied to; one that cannot keep what the key protects is refused, and the way is named."""
+    choice = choose_store(to)
+    try:
+        return opened_store(choice.spec)
+    except StoreSpecError as error:
+        if choice.key_file is None:
+            raise
+        raise StoreSpecError(
+            f"{error.message}; a copy would not be protected any more, so nothing was copied",
+            spec=error.spec,
+            remedy=f"To have it there in plain text: {command_line('export', source, 'RUN')} -o FILE with the key file, "
+            f"and then, without one, flowckpt import FILE --store {shlex.quote(shown_spec(to))}. The exported file is plain text, too: keep it "
+            "where nobody else reads it, and remove it afterwards.",
+        ) from error
 
 
 def _say(done: CopiedRun, *, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from flowckpt.portable import ExportedRun, export_documents, export_run
 from flowckpt.portable.exporting import document_name, stream_run
 from flowckpt.portable.whole_file import whole_file
 from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.file import FileCheckpointStore
 
 _EXAMPLE = """\b
 Examples:
@@ -42,18 +43,21 @@ def command(run: str, checkpoint: str | None, output: str | None, store: str | N
     """Write a run so that it can be kept, read and resumed elsewhere; 'flowckpt import' takes it in again.
 
     With -o FILE it is the whole run: every attempt and checkpoint, large values, and where its workflow is. Without -o
-    its newest checkpoint is printed as one JSON document, for people and for git. The store is only read.
+    its newest checkpoint is printed as one JSON document, for people and for git. The store is only read. What is
+    written is never encrypted.
     """
     checkpoints = opened_store(store)
     is_directory = output is not None and output != "-" and (output.endswith("/") or Path(output).is_dir())
     try:
         if checkpoint is None and output is not None:
             _write_run(checkpoints, run, output, is_directory=is_directory)
-            return
-        data = latest_of(checkpoints, run) if checkpoint is None else waited(checkpoints.load(run, checkpoint))
-        _write_document(data, run, output, is_directory=is_directory)
+        else:
+            data = latest_of(checkpoints, run) if checkpoint is None else waited(checkpoints.load(run, checkpoint))
+            _write_document(data, run, output, is_directory=is_directory)
     except OSError as error:
         raise click.UsageError(f"{output} cannot be written: {error.strerror or error}") from error
+    if isinstance(checkpoints, FileCheckpointStore) and checkpoints.is_encrypting:
+        warn("the store is encrypted, and what was exported is not: whoever can read it reads all that the run holds")
 
 
 def _write_run(store: CheckpointStore, run: str, output: str, *, is_directory: bool) -> None:

@@ -6,13 +6,18 @@ import sys
 
 import click
 
+from flowckpt.cli.notices import warn
 from flowckpt.cli.options import RunName, store_option
 from flowckpt.cli.output import say, write
+from flowckpt.cli.resume_hint import command_line
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_runs import latest_of, waited
 from flowckpt.cli.terminal_text import escaped
 from flowckpt.stores.file import FileCheckpointStore
+from flowckpt.stores.file.trusting import Doubts
 from flowckpt.stores.opening import open_store
+
+_MOST = 10
 
 _EXAMPLE = """\b
 Examples:
@@ -29,7 +34,7 @@ def command(run: str, yes: bool, store: str | None) -> None:
 
     For a run that was begun before there was a key, and for one whose end cannot be proved, as after the restore of a
     backup without its file head. A segment is added, sealed with the key, that holds the digest of all there is. What
-    is sealed and does not open stays refused.
+    is sealed and does not open stays refused. It prints what was taken on trust, what held, and what is lost.
     """
     choice = choose_store(store)
     checkpoints = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression, trust=True)
@@ -37,10 +42,36 @@ def command(run: str, yes: bool, store: str | None) -> None:
         raise click.UsageError("trust is for a file store with a key: name the key file by FLOWCKPT_KEY_FILE")
     latest = latest_of(checkpoints, run)
     if not yes and sys.stdin is not None and sys.stdin.isatty():
+        for line in _said_of(checkpoints.runs.doubts(run), "would be"):
+            say(line)
         what = f"{latest.status.value}, {len(latest.step_results)} steps, last saved at {latest.saved_at}"
         asked = f"Take run {escaped(run)} ({escaped(what)}) for true as it is?"
         if not click.confirm(asked, default=False, err=True):
             say("flowckpt: nothing was changed")
             return
-    waited(checkpoints.trust(run))
-    write(f"trusted {escaped(run)}\n")
+    found = waited(checkpoints.trust(run))
+    counts = f"{found.checkpoints} checkpoints, {found.results} results"
+    if found.is_proved:
+        write(f"{escaped(run)} proves itself with the key ({counts}): nothing was to be taken on trust\n")
+    else:
+        write(f"trusted {escaped(run)} as it is now ({counts})\n")
+    write("".join(f"{line}\n" for line in _said_of(found, "was")))
+    if found.message:
+        warn(f"its messages stay refused: {found.message}. Remove the file, and send the message again")
+    if others := [each for each in checkpoints.runs.plain_runs() if each != run]:
+        shown = ", ".join(map(escaped, others[:_MOST])) + (f" and {len(others) - _MOST} more" if others[_MOST:] else "")
+        say(f"Still refused, as each was written without a key: {shown}")
+        say(f"Look at each, and if it is what it should be: {command_line('trust', choice, others[0])}")
+
+
+def _said_of(found: Doubts, verb: str) -> list[str]:
+    lines = []
+    if found.plain and not found.is_proved:
+        lines.append(f"  {verb} taken on trust, written without a key: {', '.join(found.plain)}")
+    if not found.is_proved:
+        lines.append(f"  lost: {found.lost or 'nothing that the record tells of'}")
+    elif found.plain:
+        lines.append(f"  held, and proved by what a sealed one says of it: {', '.join(found.plain)}")
+    if found.sealed:
+        lines.append(f"  held, and sealed with the key: {', '.join(found.sealed)}")
+    return [escaped(line) for line in lines]

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from flowckpt.checkpoint.data import SCHEMA_VERSION
 from flowckpt.codec.blob import Fetch
 from flowckpt.codec.results import encode_time
-from flowckpt.errors import FencedError, RunLockedError
+from flowckpt.errors import FencedError, KeyMissingError, RunLockedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.lazy import LazyModule
 from flowckpt.process import ProcessIdentity, current_process, is_alive
@@ -109,6 +109,8 @@ def claim(
         try:
             mark_segments(filesystem, directory, number)
             image = read_image(filesystem, directory, workflow_id, fetch, number, seals=seals)
+            if image.seal is not None and not seals.has_key:  # whatever else says that it is sealed was taken away
+                raise KeyMissingError(workflow_id)
         except BaseException:
             give_up_segment(filesystem, directory, file, number)
             filesystem.close(file)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -15,17 +14,15 @@ from typing import TypeVar
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.codec.blob import Fetch
 from flowckpt.errors import (
-    CheckpointCorruptedError,
     CheckpointNotFoundError,
     CheckpointStorageError,
-    KeyMissingError,
     UnsupportedFilesystemError,
 )
 from flowckpt.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem
 from flowckpt.stores.file.blobs import read_blob
-from flowckpt.stores.file.directory import read_file
-from flowckpt.stores.file.identity import make_identity, read_identity, sweep_root
-from flowckpt.stores.file.names import IDENTITY, RUNS, is_temporary, run_directory, segment_name, segment_numbers
+from flowckpt.stores.file.guard import Guard
+from flowckpt.stores.file.identity import read_identity
+from flowckpt.stores.file.names import RUNS, is_temporary, run_directory
 from flowckpt.stores.sealing.protection import PLAIN, Protection, Seals
 
 T = TypeVar("T")
@@ -60,6 +57,7 @@ class Location:
         self._filesystem: FileSystem = filesystem or PosixFileSystem()
         self._clock: Clock = clock or SystemClock()
         self._is_checked = False
+        self._guard = Guard(self._filesystem, self.seals, self._store_id)
 
     def _directory_of(self, workflow_id: str) -> str:
         """Return the name of a run's directory."""
@@ -74,13 +72,18 @@ class Location:
         filesystem.make_root(str(self.path))
         self._check_filesystem()
         parent = filesystem.open_root(str(self.path))
+        try:
+            self._guard.check_writer(parent, workflow_id)
+        except BaseException:
+            filesystem.close(parent)
+            raise
         for name in (RUNS, self._directory_of(workflow_id)):
             try:
                 with contextlib.suppress(FileExistsError):
                     filesystem.make_directory(parent, name)
                 filesystem.sync(parent)
                 if name == RUNS:
-                    self._settle_identity(parent, workflow_id)
+                    self._guard.make_identity(parent, workflow_id)
                 child = filesystem.open_directory(parent, name)
             finally:
                 filesystem.close(parent)
@@ -95,41 +98,40 @@ class Location:
             raise UnsupportedFilesystemError(str(self.path), filesystem=kind)
         self._is_checked = True
 
-    def _settle_identity(self, root: int, workflow_id: str) -> None:
-        """Make sure that a store has an identity before anything is sealed in it; and that nobody writes to one without a key.
+    def _check_writer(self, workflow_id: str) -> None:
+        """Refuse to change a store that is protected by a key without that key; to be asked before anything is changed.
 
-        The root was synced just now: an identity that another process has made is durable before it is used here.
+        Raises:
+            KeyMissingError: there is no key.
+            WrongKeyError: none of the keys is one of the store's.
         """
-        filesystem = self._filesystem
-        if not self.seals.has_key:
-            if filesystem.exists(root, IDENTITY):
-                raise KeyMissingError(workflow_id)
-            return
-        sweep_root(filesystem, root)
-        if read_identity(filesystem, root) is None:
-            self._refuse_lost_identity(root)
-            make_identity(filesystem, root)
+        with self._translated(workflow_id, "open"), self._opened_root() as root:
+            if root is not None:
+                self._guard.check_writer(root, workflow_id)
 
-    def _refuse_lost_identity(self, root: int) -> None:
-        """Refuse a new identity where runs name another one: with it they would be a foreign store's."""
-        filesystem = self._filesystem
-        with contextlib.ExitStack() as opened:
-            runs = filesystem.open_directory(root, RUNS)
-            opened.callback(filesystem.close, runs)
-            for name in filesystem.names(runs):
-                with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-                    run = filesystem.open_directory(runs, name)
-                    opened.callback(filesystem.close, run)
-                    newest = segment_name(segment_numbers(filesystem.names(run))[-1])
-                    head, _, _ = read_file(filesystem, run, newest).partition(b"\n")
-                    store = json.loads(head)["seal"]["store"]
-                    raise CheckpointCorruptedError(
-                        "",
-                        location=IDENTITY,
-                        detail=f"it is missing, and runs in the store name the store {store}",
-                        remedy="Restore it from a backup, or write it anew: "
-                        f'{{"flowckpt":"store","schema_version":1,"store_id":"{store}"}}',
-                    )
+    def _check_reader(self, workflow_id: str = "") -> None:
+        """Refuse a key that is not the store's.
+
+        Raises:
+            WrongKeyError: none of the keys is one of the store's.
+        """
+        if self.seals.has_key:
+            with self._translated(workflow_id, "read"), self._opened_root() as root:
+                if root is not None:
+                    self._guard.check_reader(root, workflow_id)
+
+    @contextlib.contextmanager
+    def _opened_root(self) -> Iterator[int | None]:
+        """Open the store's directory for the block; None where there is none."""
+        try:
+            root = self._filesystem.open_root(str(self.path))
+        except FileNotFoundError:
+            yield None
+            return
+        try:
+            yield root
+        finally:
+            self._filesystem.close(root)
 
     def _store_id(self) -> str | None:
         """Return the identity of the store, which never changes."""
@@ -185,16 +187,17 @@ class Location:
         return fetch
 
     def _run_directory(self, workflow_id: str) -> contextlib.AbstractContextManager[int | None]:
-        return self._directory_named(self._directory_of(workflow_id))
+        return self._directory_named(self._directory_of(workflow_id), workflow_id)
 
     @contextlib.contextmanager
-    def _directory_named(self, name: str) -> Iterator[int | None]:
-        """Open a run's directory for the block; None where there is none."""
+    def _directory_named(self, name: str, workflow_id: str = "") -> Iterator[int | None]:
+        """Open a run's directory for the block; None where there is none. A key that is not the store's is refused."""
         filesystem = self._filesystem
         opened: list[int] = []
         try:
             try:
                 opened.append(filesystem.open_root(str(self.path)))
+                self._guard.check_reader(opened[-1], workflow_id)
                 opened.append(filesystem.open_directory(opened[-1], RUNS))
                 opened.append(filesystem.open_directory(opened[-1], name))
             except FileNotFoundError:

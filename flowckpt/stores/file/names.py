@@ -21,8 +21,19 @@ _SIGNAL = re.compile(r"([0-9a-hjkmnp-tv-z]{26}|h\.[0-9a-f]{64})\.json")
 _MARK = re.compile(r"\.fenced-([0-9]{8}|[1-9][0-9]{8,})-([0-9]+)")
 _PIN = re.compile(r"pin-([0-9]+)")
 _VALUE = re.compile(r"[0-9a-f]{64}(?:\.[a-z]+)?")
+_KEYS = re.compile(r"keys-([0-9]{8}|[1-9][0-9]{8,})\.json")
 _ORPHAN = re.compile(r"\.orphan-([0-9]+)-([0-9a-f]{64}(?:\.[a-z]+)?)")
 _TEMPORARY = re.compile(r"\.new-([0-9a-f]{8})-([0-9]+)-([0-9]+)-[0-9a-f]+")
+
+
+def keys_name(number: int) -> str:
+    """Return the name of a note of the store's keys, of those that stand beside its identity."""
+    return f"keys-{number:08d}.json"
+
+
+def keys_numbers(names: list[str]) -> list[int]:
+    """Return the numbers of the notes of keys among names, ascending."""
+    return sorted(int(match[1]) for name in names if (match := _KEYS.fullmatch(name)))
 
 
 def run_directory(workflow_id: str) -> str:

@@ -31,9 +31,12 @@ from flowckpt.stores.sealing.protection import PLAIN
 if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import CheckpointRef
     from flowckpt.checkpoint.signal import Signal
-    from flowckpt.stores.file import listing, signals
+    from flowckpt.stores.file import listing, sealed_runs, signals, trusting
     from flowckpt.stores.file.image import RunImage
+    from flowckpt.stores.file.trusting import Doubts
 else:  # a run without messages needs none of it
+    sealed_runs = LazyModule("flowckpt.stores.file.sealed_runs")
+    trusting = LazyModule("flowckpt.stores.file.trusting")
     listing = LazyModule("flowckpt.stores.file.listing")
     signals = LazyModule("flowckpt.stores.file.signals")
 
@@ -157,6 +160,7 @@ class FileRuns(ReadableRuns):
             workflow_id: the run.
             only_if: asked with the run's directory, open and locked, whether to go on.
         """
+        self._check_writer(workflow_id)
         self.release(workflow_id)
         return self._steadily(workflow_id, "clear", lambda: self._clear_once(workflow_id, only_if))
 
@@ -205,18 +209,45 @@ class FileRuns(ReadableRuns):
             self._remove_directory(workflow_id)
         return True
 
-    def trust(self, workflow_id: str) -> None:
-        """Go on from a run as it is found, in a new segment: what that one holds the digest of is true from now on."""
+    def trust(self, workflow_id: str) -> Doubts:
+        """Go on from a run as it is found, in a new segment: what that one holds the digest of is true from now on.
+
+        Nothing is written where it proves itself already.
+        """
         if not self.seals.protection.is_trusting or not self.seals.has_key:
             raise ValueError("only a store that has a key and was told to trust can say so for good")
+        self._check_writer(workflow_id)
         if not self.references(workflow_id):
             raise CheckpointNotFoundError(workflow_id)
+        found = self.doubts(workflow_id)
+        if found.is_proved:
+            return found
         self.acquire(workflow_id, steal=False)
         try:
-            with self._translated(workflow_id, "trust"):
-                self.owned[workflow_id].vouch()
+            found = self.doubts(workflow_id)  # as it is now that nobody else writes to it
+            if not found.is_proved:
+                with self._translated(workflow_id, "trust"):
+                    self.owned[workflow_id].vouch()
         finally:
             self.release(workflow_id)
+        return found
+
+    def doubts(self, workflow_id: str) -> Doubts:
+        """Return what a run proves with the key, and what it does not."""
+
+        def look_once() -> Doubts:
+            with self._run_directory(workflow_id) as directory:
+                if directory is None:
+                    raise CheckpointNotFoundError(workflow_id)
+                fetch = self._fetch(workflow_id)
+                return trusting.doubts_about(self._filesystem, directory, workflow_id, fetch, self.seals)
+
+        return self._steadily(workflow_id, "read", look_once)
+
+    def plain_runs(self) -> list[str]:
+        """Return the runs whose newest segment was written without a key."""
+        with self._translated("", "list"), self._opened_root() as root:
+            return [] if root is None else sealed_runs.plain_runs(self._filesystem, root)
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Write a message for a run, whoever owns it; tell whether it is new."""
@@ -227,6 +258,7 @@ class FileRuns(ReadableRuns):
                     raise CheckpointNotFoundError(workflow_id)
                 if not self.seals.has_key and (key_id := listing.key_of(self._filesystem, directory)):
                     raise KeyMissingError(workflow_id, key_id=key_id)  # the run would not believe it
+                self._check_writer(workflow_id)
                 is_new = signals.write_signal(self._filesystem, directory, workflow_id, signal, self.seals)
                 if not self._is_a_run(directory):  # it was cleared meanwhile
                     signals.clear_signals(self._filesystem, directory)
@@ -240,6 +272,8 @@ class FileRuns(ReadableRuns):
 
     def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
         """Remove messages for a run."""
+        if workflow_id not in self.owned:
+            self._check_writer(workflow_id)
         with self._translated(workflow_id, "signal"), self._run_directory(workflow_id) as directory:
             if directory is not None:
                 signals.remove_signals(self._filesystem, directory, signal_ids)
@@ -270,6 +304,7 @@ class FileRuns(ReadableRuns):
     ) -> int:
         is_mine = workflow_id in self.owned
         if not is_mine:
+            self._check_writer(workflow_id)
             if not any(map(wanted, self.references(workflow_id))):
                 return 0  # so that nothing is claimed, or refused, for nothing
             self.acquire(workflow_id, steal=False)

@@ -173,6 +173,7 @@ class ReadableRuns(Location):
             KeyMissingError, WrongKeyError, UnauthenticatedRecordError: none can be listed, and one of them for want of a
                 key.
         """
+        self._check_reader()
         found = []
         locked: FlowckptError | None = None
         for name in self._run_names():
@@ -240,6 +241,8 @@ class ReadableRuns(Location):
                 findings.append(Finding(name, "corrupt", detail))
                 continue
             findings.extend(self._check_run(run))
+        if not findings:
+            self._check_reader()  # where there are runs, each says it
         return findings
 
     def _run_id_in(self, name: str) -> str | None:

@@ -100,11 +100,13 @@ def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iter
     staged = StagedRuns(
         runs.path, name, allowed=runs._allowed, filesystem=calls, clock=clock, protection=runs.seals.protection
     )
+    staged._guard = runs._guard  # it is the same store: what is known of it is looked for once
     is_begun = False
     try:
         attempt = 0
         for data in checkpoints():
             if not is_begun:
+                runs._check_writer(workflow_id)
                 with runs._translated(workflow_id, "receive"), _opened_runs(runs, workflow_id) as directory:
                     _sweep(runs._filesystem, directory)
                 is_begun = True

@@ -52,6 +52,7 @@ class RetainedRuns(FileRuns):
 
     def pin(self, workflow_id: str, sequence: int) -> None:
         """Pin a checkpoint."""
+        self._check_writer(workflow_id)
 
         def pin_once() -> None:
             with self._run_directory(workflow_id) as directory:
@@ -63,6 +64,7 @@ class RetainedRuns(FileRuns):
 
     def unpin(self, workflow_id: str, sequence: int) -> None:
         """Take a pin away."""
+        self._check_writer(workflow_id)
         with self._translated(workflow_id, "unpin"), self._run_directory(workflow_id) as directory:
             if directory is not None:
                 pins.take_pin_away(self._filesystem, directory, sequence)
@@ -80,6 +82,7 @@ class RetainedRuns(FileRuns):
 
     def compactable(self, after: str, limit: int) -> list[str]:
         """Return runs, in the order of their directories."""
+        self._check_reader()
         start = run_directory(after) if after else ""
         found: list[str] = []
         for name in self._run_names():
@@ -93,6 +96,7 @@ class RetainedRuns(FileRuns):
         """Write a run into one segment, where that gains something."""
         if workflow_id in self.owned:
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {str(self.path)!r}")
+        self._check_writer(workflow_id)
         if not self._is_worth_it(workflow_id, is_forced=is_forced):
             return retention.Compacted()
         before = self._stored_bytes(workflow_id)
@@ -166,6 +170,7 @@ class RetainedRuns(FileRuns):
 
     def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
         """Clear those of the runs that nobody owns, that are not pinned, and that stand as they did."""
+        self._check_writer("")
         return [each.workflow_id for each in runs if self._clear_unchanged(each)]
 
     def _clear_unchanged(self, info: RunInfo) -> bool:
@@ -183,6 +188,7 @@ class RetainedRuns(FileRuns):
 
     def tidy(self) -> None:
         """Finish the clears that a crash cut short: what they leave is no run, and is in no list."""
+        self._check_writer("")
         for name in self._run_names():
             try:
                 cleared = self._steadily(name, "read", lambda name=name: self._cleared_in(name))  # type: ignore[misc]

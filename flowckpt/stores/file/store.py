@@ -9,6 +9,7 @@
                        lock             locked by the owner while it lives
                        head             how far the run has come, where there is a key
                store.json               which store this is, where there is a key
+               keys-00000001.json       which keys it is sealed with, without their secrets
 
 The protocol stands in `run` (claiming), `writer` (saving), `segment` and `image` (reading).
 """
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from flowckpt.stores import figures
     from flowckpt.stores.base import Lease
     from flowckpt.stores.file import receiving, retaining
+    from flowckpt.stores.file.trusting import Doubts
+    from flowckpt.stores.sealing import keys as sealing_keys
     from flowckpt.stores.sealing import opening
     from flowckpt.stores.sealing.keys import KeyRing
 else:  # needed once a run is saved or read; see flowckpt.lazy
@@ -41,6 +44,7 @@ else:  # needed once a run is saved or read; see flowckpt.lazy
     retaining = LazyModule("flowckpt.stores.file.retaining")
     selection = LazyModule("flowckpt.checkpoint.selection")
     opening = LazyModule("flowckpt.stores.sealing.opening")
+    sealing_keys = LazyModule("flowckpt.stores.sealing.keys")
 
 
 class FileCheckpointStore(RetainingDoor["retaining.RetainedRuns"]):
@@ -131,14 +135,23 @@ class FileCheckpointStore(RetainingDoor["retaining.RetainedRuns"]):
         """Return what the store holds in figures, reading run by run; see `TellsFigures`."""
         return await figures.added_up(self, workflow_id, limit=limit)
 
-    async def trust(self, workflow_id: str) -> None:
+    async def trust(self, workflow_id: str) -> Doubts:
         """Take a run for true and whole from now on, though its record does not prove it. The store was told to `trust`.
 
         Args:
             workflow_id: a run that was begun without a key, or whose end cannot be proved.
 
+        Returns:
+            What was taken on trust, what held, and what is lost. Where the run proves itself, nothing was written.
+
         Raises:
             CheckpointNotFoundError: there is no such run.
             RunLockedError: another process owns it.
         """
-        await run_blocking(lambda: self.runs.trust(workflow_id))
+        return await run_blocking(lambda: self.runs.trust(workflow_id))
+
+    @property
+    def is_encrypting(self) -> bool:
+        """Whether one of its keys encrypts, so that what is read from it may have been encrypted."""
+        ring = self.runs.seals.protection.ring
+        return ring is not None and any(key.use == sealing_keys.ENCRYPT for key in ring.keys)

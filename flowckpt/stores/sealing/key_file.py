@@ -48,6 +48,12 @@ def read_key_file(path: str | os.PathLike[str]) -> KeyRing:
         KeyFileError: it is missing, can be read by others, or is no key file.
     """
     shown = os.fspath(path)
+    if not shown:
+        raise KeyFileError(
+            "the key file has no name: it was given as an empty text",
+            path=shown,
+            remedy="Name the file, or leave the setting out for a store without a key.",
+        )
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             found = os.fstat(file.fileno())
@@ -132,6 +138,8 @@ def _document(keys: Sequence[Key]) -> bytes:
 
 
 def _parsed(text: bytes, shown: str) -> list[Key]:
+    if not text.strip():
+        raise _no_key_file(shown, "it is empty")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -147,7 +155,9 @@ def _parsed(text: bytes, shown: str) -> list[Key]:
 
 def _key(entry: Any, number: int, shown: str) -> Key:
     problem = "is no object with 'use' and 'secret'"
-    if isinstance(entry, dict) and isinstance(entry.get("secret"), str) and isinstance(entry.get("use"), str):
+    if isinstance(entry, dict) and entry.get("secret") in ("", None) and "secret" in entry:
+        problem = "has an empty secret"
+    elif isinstance(entry, dict) and isinstance(entry.get("secret"), str) and isinstance(entry.get("use"), str):
         try:
             key = Key(a2b_base64(entry["secret"], strict_mode=True), entry["use"], str(entry.get("created_at", "")))
         except (Base64Error, UnicodeEncodeError):

@@ -12,6 +12,8 @@ AUTHENTICATE, ENCRYPT = "authenticate", "encrypt"
 USES = (AUTHENTICATE, ENCRYPT)
 """What a key is for. Encrypted records are authenticated by the cipher."""
 
+_PROVED = b"a key of this store: "
+
 
 def derived(secret: bytes, *origin: bytes, purpose: bytes, length: int = 32) -> bytes:
     """Return a key of its own for a purpose and an origin (HKDF of RFC 5869 with SHA-256).
@@ -25,6 +27,17 @@ def derived(secret: bytes, *origin: bytes, purpose: bytes, length: int = 32) -> 
     salt = b"".join(len(part).to_bytes(8, "big") + part for part in origin)
     extracted = hmac.digest(b"flowckpt v1" + salt, secret, "sha256")
     return hmac.digest(extracted, purpose + b"\x01", "sha256")[:length]
+
+
+def proof_of(key: Key, store_id: str) -> str:
+    """Return what only somebody with the key can work out for a store, in hex; it tells nothing of the key.
+
+    Args:
+        key: the key.
+        store_id: the store.
+    """
+    bound = derived(key.secret, store_id.encode("utf-8", "surrogatepass"), purpose=b"proof of key")
+    return hmac.digest(bound, _PROVED + key.id.encode() + b" " + key.use.encode(), "sha256").hex()
 
 
 @attrs.frozen

@@ -95,6 +95,10 @@ class Seals:
         reordered = keys.KeyRing([first, *(key for key in ring.keys if key.id != first.id)])
         return Seals(attrs.evolve(self.protection, ring=reordered), self._store_id)
 
+    def not_trusting(self) -> Seals:
+        """Return the same seals, for which each record must prove itself."""
+        return Seals(attrs.evolve(self.protection, is_trusting=False), self._store_id)
+
     def would_make(self, seal: LineSeal | None) -> bool:
         """Tell whether what was found is sealed with the key that is written with, for the same use.
 
