@@ -897,14 +897,15 @@ class CheckpointCorruptedError(FlowckptError):
     """A record exists and is damaged: a checksum, the chain or the form does not hold.
 
     Attributes:
-        workflow_id: the run.
+        workflow_id: the run; empty where it is the store itself.
         location: which file and where in it, or which row or object.
         detail: what does not hold.
     """
 
     def __init__(self, workflow_id: str, *, location: str, detail: str, remedy: str = "") -> None:
+        what = f"the record of run {workflow_id!r}" if workflow_id else "the store"
         super().__init__(
-            f"the record of run {workflow_id!r} is corrupt at {location}: {detail}",
+            f"{what} is corrupt at {location}: {detail}",
             remedy=remedy
             or "Nothing was changed. 'flowckpt check' lists what is damaged; restore the file from a backup.",
         )

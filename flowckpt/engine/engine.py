@@ -12,7 +12,7 @@ from flowckpt.clock import Clock, SystemClock
 from flowckpt.dsl import Workflow
 from flowckpt.engine.answers import AnswersRuns
 from flowckpt.engine.cancels import CancelsRuns
-from flowckpt.engine.given import check_workflow, checked_id
+from flowckpt.engine.given import check_workflow, checked_id, checked_new_id
 from flowckpt.engine.options import Limits, RunOptions, Saving
 from flowckpt.engine.own_loop import in_own_loop
 from flowckpt.engine.result import WorkflowResult
@@ -289,7 +289,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
             EncodingError: an input or an output cannot be recorded.
             StaleCheckpointError: the evidence of a result that would be taken over does not hold now.
         """
-        source, new = checked_id(workflow_id), self._new_id() if new_id is None else checked_id(new_id)
+        source, new = checked_id(workflow_id), checked_new_id(self._new_id() if new_id is None else new_id)
         plan = fork.ForkPlan(new_id=new, from_step=from_step, edits=edits.as_given(outputs or {}), inputs=inputs or {})
         checks = rechecking.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
         return await fork.fork_run(self.store, self._clock, source, plan, checks)
@@ -356,7 +356,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         if options is not None:
             self._saving.trigger_of(options.asked_saving)  # a number out of range is told before anything is taken
         bound = binding.bind_inputs(workflow, inputs)
-        run = self._new_id() if workflow_id is None else checked_id(workflow_id)
+        run = checked_new_id(self._new_id() if workflow_id is None else workflow_id)
         return self._session(workflow, run, options, inputs, bound=bound)
 
     def prepare_resume(

@@ -20,12 +20,14 @@ from flowckpt.portable.document import checkpoint_in
 from flowckpt.portable.gathering import Gathered
 from flowckpt.portable.limits import ImportLimits
 from flowckpt.portable.lines import is_run
-from flowckpt.portable.names import check_run_id
+from flowckpt.portable.names import check_run_id, checked_new_id
 from flowckpt.portable.reading import RunReader
 from flowckpt.portable.source import Source, opened_source
 from flowckpt.portable.strict_json import MalformedError
 from flowckpt.portable.writing import identity_of
 from flowckpt.stores.base import CheckpointStore
+
+_REMEDY = "What can be imported, 'flowckpt export RUN -o FILE' writes; the file must come here as it was written."
 
 
 @attrs.frozen
@@ -88,6 +90,7 @@ async def import_run(
         limits: how much is taken.
 
     Raises:
+        InputError: the given id can be no id of a run.
         ImportRefusedError: the file is cut, changed, malformed, or goes beyond a limit.
         UnsupportedSchemaError: a newer flowckpt has written it.
         SourceUnreadableError: the file cannot be read.
@@ -97,6 +100,8 @@ async def import_run(
         CheckpointStorageError: the store failed.
     """
     limits = limits or ImportLimits()
+    if workflow_id is not None:
+        checked_new_id(workflow_id)
     with opened_source(file, limits) as source:
         proved = await run_blocking(lambda: _proved(source, str(file), workflow_id, limits))
         is_new = await brought_in(store, proved.workflow_id, proved.identity, proved.checkpoints)
@@ -128,7 +133,7 @@ def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLi
         for latest in reader.checkpoints(source.lines()):
             if not attempts:
                 assert reader.header is not None, "it stands before the checkpoints"
-                named = check_run_id(reader.header.workflow_id if workflow_id is None else workflow_id)
+                named = check_run_id(reader.header.workflow_id) if workflow_id is None else workflow_id
             attempts.add(latest.attempt)
             count += 1
         assert latest is not None, "a file without a checkpoint is refused"
@@ -157,7 +162,7 @@ def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLi
 
 def _proved_document(source: Source, workflow_id: str | None) -> _Proved:
     data = checkpoint_in(source.all())
-    named = new_run_id() if workflow_id is None else check_run_id(workflow_id)
+    named = new_run_id() if workflow_id is None else workflow_id
     run = Gathered(named, [data])
     return _Proved(named, "", identity_of(named, [data]), run.afresh, data, 1, 1)
 
@@ -168,8 +173,10 @@ def _refusing(file: str, reader: RunReader | None = None) -> Iterator[Any]:
     try:
         yield
     except MalformedError as error:
-        line = 0 if reader is None else reader.line
-        raise ImportRefusedError(str(error), file=file, line=line) from None
+        line, said = 0 if reader is None else reader.line, str(error)
+        remedy = "" if "--" in said else _REMEDY  # it names the option that is the remedy
+        raise ImportRefusedError(said, file=file, line=line, remedy=remedy) from None
     except RecursionError:
         line = 0 if reader is None else reader.line
-        raise ImportRefusedError("something in it is nested too deep", file=file, line=line) from None
+        said = "something in it is nested too deep"
+        raise ImportRefusedError(said, file=file, line=line, remedy=_REMEDY) from None

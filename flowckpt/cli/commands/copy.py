@@ -7,14 +7,16 @@ import click
 from flowckpt.cli.exit_codes import ExitCode, code_of_error
 from flowckpt.cli.failures import show_error
 from flowckpt.cli.notices import warn
-from flowckpt.cli.options import RunName, json_option, store_option
-from flowckpt.cli.output import keep_for_document, write
-from flowckpt.cli.settings import choose_store
+from flowckpt.cli.options import NewRunName, RunName, json_option, store_option
+from flowckpt.cli.output import keep_for_document, say, write
+from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.cli.stored_runs import listed_runs, opened_store, waited
 from flowckpt.cli.terminal_text import escaped, json_text
 from flowckpt.codec import Json
 from flowckpt.errors import FlowckptError
+from flowckpt.ids import new_run_id
 from flowckpt.portable import CopiedRun, copy_run
+from flowckpt.stores.base import CheckpointStore
 
 _EXAMPLE = """\b
 Examples:
@@ -27,13 +29,13 @@ Examples:
 @click.argument("runs", metavar="RUN…", type=RunName(), nargs=-1)
 @click.option("--all", "is_all", is_flag=True, help="Every run of the store.")
 @click.option("--to", metavar="STORE", required=True, help="The store to copy to, as sqlite:FILE or file:DIRECTORY.")
-@click.option("--id", "new_id", metavar="NEW", help="The id that the copy is to have; for one run.")
+@click.option("--id", "new_id", type=NewRunName(), metavar="NEW", help="The id that the copy is to have; for one run.")
 @json_option
 @store_option
 def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as_json: bool, store: str | None) -> int:
     """Copy runs to another store: every attempt and checkpoint and all large values, as they are.
 
-    The source is only read. Each run appears in the other store at once or not at all, and one that is there already,
+    The source is only read; the other store, and the directories that it lies in, are made where they are missing. Each run appears in the other store at once or not at all, and one that is there already,
     the very same, is passed over; so after a kill, do it again. A run that cannot be copied does not stop the others:
     it is told, and the exit code is that of the first.
     """
@@ -41,12 +43,14 @@ def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as
         raise click.UsageError("say which runs to copy: their ids, or --all")
     if new_id is not None and len(runs) != 1:
         raise click.UsageError("--id is for the copy of one run")
-    if new_id is not None and (not new_id.strip() or not new_id.isprintable() or len(new_id) > 200):
-        raise click.UsageError(f"--id must be 1 to 200 printable characters, got {new_id[:60]!r}")
     if as_json:
         keep_for_document()
-    source, target = opened_store(store), opened_store(choose_store(to).spec)
+    place = choose_store(to)
+    source, target = opened_store(store), opened_store(place.spec)
     wanted = [info.workflow_id for info in reversed(listed_runs(source))] if is_all else list(dict.fromkeys(runs))
+    if (fault := _fault(target, new_run_id())) is not None:  # that run is in no store: the fault is not one run's
+        _show_fault(fault, place)
+        return code_of_error(fault)
     documents: list[Json] = []
     first: FlowckptError | None = None
     for run in wanted:
@@ -55,13 +59,30 @@ def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as
         except FlowckptError as error:
             first = first or error
             documents.append({"source_id": run, "error": {"type": type(error).__name__, "message": str(error)}})
-            show_error(error)
+            if _fault(target, new_id or run) is None:
+                show_error(error)
+            else:
+                _show_fault(error, place)
             continue
         documents.append({**done.to_document(), "error": None})
         _say(done, as_json=as_json)
     if as_json:
         write(f"{json_text(documents, indent=2)}\n")
     return ExitCode.DONE if first is None else code_of_error(first)
+
+
+def _fault(store: CheckpointStore, run: str) -> FlowckptError | None:
+    """Return why a store cannot tell whether it has a run."""
+    try:
+        waited(store.load_latest(run))
+    except FlowckptError as error:
+        return error
+    return None
+
+
+def _show_fault(error: FlowckptError, store: StoreChoice) -> None:
+    say(f"flowckpt: the fault is in {escaped(store.shown)}, which is to be copied to; the source is as it was")
+    show_error(error)
 
 
 def _say(done: CopiedRun, *, as_json: bool) -> None:

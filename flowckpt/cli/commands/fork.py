@@ -11,6 +11,7 @@ from flowckpt.cli.edited_outputs import edits_from_texts
 from flowckpt.cli.inputs import convert_inputs
 from flowckpt.cli.options import (
     KeyValue,
+    NewRunName,
     RunName,
     StepName,
     input_option,
@@ -60,7 +61,9 @@ Examples:
     help="Put this in the place of a step's recorded output, converted by its function's annotation.",
 )
 @input_option
-@click.option("--id", "new_id", metavar="NEW", help="The id of the new run; a new ULID where not given.")
+@click.option(
+    "--id", "new_id", type=NewRunName(), metavar="NEW", help="The id of the new run; a new ULID where not given."
+)
 @verify_option
 @network_option
 @target_option
@@ -83,8 +86,6 @@ def command(
     The source is only read: it may be running, failed or completed. The evidence of every result that is taken over is
     checked first: where it does not hold, or cannot be checked, nothing is made and the exit code is 10.
     """
-    if new_id is not None and (not new_id.strip() or not new_id.isprintable() or len(new_id) > 200):
-        raise click.UsageError(f"--id must be 1 to 200 printable characters, got {new_id[:60]!r}")
     if as_json:
         keep_for_document()
     checkpoints, choice = opened_store(store), choose_store(store)

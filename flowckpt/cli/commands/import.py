@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from flowckpt.cli.notices import warn
-from flowckpt.cli.options import json_option, store_option
+from flowckpt.cli.options import NewRunName, json_option, store_option
 from flowckpt.cli.output import keep_for_document, write
 from flowckpt.cli.resume_hint import show_resume_hint
 from flowckpt.cli.settings import choose_store
@@ -29,7 +29,11 @@ _COUNT = click.IntRange(min=1)
 @click.command("import", epilog=_EXAMPLE)
 @click.argument("file")
 @click.option(
-    "--id", "new_id", metavar="NEW", help="The id of the run here; that in the file, or a new ULID for a checkpoint."
+    "--id",
+    "new_id",
+    type=NewRunName(),
+    metavar="NEW",
+    help="The id of the run here; that in the file, or a new ULID for a checkpoint.",
 )
 @click.option("--max-bytes", type=_COUNT, default=_DEFAULT.max_bytes, help="Refuse a larger file, not compressed.")
 @click.option("--max-value-bytes", type=_COUNT, default=_DEFAULT.max_value_bytes, help="Refuse a longer line.")
@@ -54,8 +58,6 @@ def command(
     All of the file is proved before anything is written, and the run appears at once or not at all; after a kill, do it
     again. A run that is there already, the very same, is left as it is. Runs nothing: resume goes on.
     """
-    if new_id is not None and (not new_id.strip() or not new_id.isprintable() or len(new_id) > 200):
-        raise click.UsageError(f"--id must be 1 to 200 printable characters, got {new_id[:60]!r}")
     if as_json:
         keep_for_document()
     limits = ImportLimits(

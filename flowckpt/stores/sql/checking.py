@@ -26,7 +26,8 @@ def check_all(database: Database, fetch_for: Callable[[str], Fetch]) -> list[Fin
     try:
         found = database.read("", "check", lambda session: session.execute("SELECT workflow_id FROM runs ORDER BY run"))
     except FlowckptError as error:
-        return [*findings, Finding("", "corrupt", error.message)]
+        known = {finding.detail for finding in findings}  # the database may have said the very same of itself
+        return findings if error.message in known else [*findings, Finding("", "corrupt", error.message)]
     for (key,) in found:
         workflow_id = name_of(key)
         finding = check_run(database, workflow_id, fetch_for(workflow_id))
