@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flowckpt.cli.output import say
+from flowckpt.cli.store_hints import with_store
 from flowckpt.cli.terminal_text import escaped, escaped_lines
 from flowckpt.errors import FlowckptError, SettingError
 from flowckpt.lazy import LazyModule
@@ -30,7 +31,7 @@ def show_error(error: FlowckptError, remedies: Sequence[str] | None = None) -> N
             say(escaped_lines("".join(traceback.format_exception(error)).rstrip()))
     say(f"flowckpt: {escaped(error.message)}")
     for remedy in [escaped(error.remedy)] * bool(error.remedy) if remedies is None else remedies:
-        say(remedy)
+        say(with_store(remedy))
 
 
 def _is_traceback_shown() -> bool:

@@ -9,7 +9,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from flowckpt._version import __version__
+from flowckpt.cli.exit_codes import code_of_error
+from flowckpt.cli.failures import show_error
 from flowckpt.cli.output import OutputClosedError, abandon
+from flowckpt.errors import FlowckptError
 from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -104,6 +107,9 @@ class CommandGroup(click.Group):
         except BrokenPipeError:
             abandon()
             raise OutputClosedError from None
+        except FlowckptError as error:  # here, where it is still known which store the command works on
+            show_error(error)
+            return code_of_error(error)
 
 
 @click.group(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from flowckpt.cli.store_hints import remember_store
 from flowckpt.lazy import LazyModule
 from flowckpt.settings.reading import Settings, read_settings
 from flowckpt.settings.store_place import absolute_spec
@@ -85,10 +86,13 @@ def choose_store(
     """
     is_own = environ is None and directory is None
     found = command_settings() if is_own else read_settings(environ, directory)
-    if not option:
-        return StoreChoice(found["store"], "", found["key_file"], found["compression"])
-    spec = absolute_spec(option, Path.cwd() if directory is None else directory)
-    return StoreChoice(spec, "" if spec == found["store"] else option, found["key_file"], found["compression"])
+    spec, given = found["store"], ""
+    if option:
+        spec = absolute_spec(option, Path.cwd() if directory is None else directory)
+        given = "" if spec == found["store"] else option
+    if is_own:
+        remember_store(shown_spec(given))
+    return StoreChoice(spec, given, found["key_file"], found["compression"])
 
 
 def retention_set_here() -> Retention | None:

@@ -45,8 +45,8 @@ def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as
         raise click.UsageError("--id is for the copy of one run")
     if as_json:
         keep_for_document()
-    place = choose_store(to)
-    source, target = opened_store(store), opened_store(place.spec)
+    source, place = opened_store(store), choose_store(to)
+    target = opened_store(place.spec)
     wanted = [info.workflow_id for info in reversed(listed_runs(source))] if is_all else list(dict.fromkeys(runs))
     if (fault := _fault(target, new_run_id())) is not None:  # that run is in no store: the fault is not one run's
         _show_fault(fault, place)
