@@ -24,7 +24,7 @@ def new_run_id() -> str:
 
 
 def why_no_run_id(value: object) -> str:
-    """Return why a value cannot be the id of a new run, in one sentence; an empty text where it can.
+    """Return why a value cannot be the id of a new run, as what is said of it; an empty text where it can.
 
     Args:
         value: what was given for it.
@@ -33,4 +33,4 @@ def why_no_run_id(value: object) -> str:
         return ""
     shown = f"{value!r:.60}{'…' if len(repr(value)) > 60 else ''}"
     kind = "" if isinstance(value, str) else f" ({type(value).__name__})"
-    return f"the id of a run is 1 to {MOST_CHARACTERS} printable characters, and not blank; got {shown}{kind}"
+    return f"must be 1 to {MOST_CHARACTERS} printable characters, and not blank; got {shown}{kind}"

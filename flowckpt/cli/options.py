@@ -68,7 +68,7 @@ class NewRunName(_ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Refuse what can be no id of a run."""
         if why := why_no_run_id(value):
-            self.fail(why, param, ctx)
+            raise click.UsageError(f"--id {why}", ctx)
         return str(value)
 
 

@@ -24,6 +24,7 @@ from flowckpt.plan.parking import Deaths, limit_of
 from flowckpt.stores.base import CheckpointStore, ChecksIntegrity, DeliversSignals, Finding, ListsRuns, OwnsRuns
 from flowckpt.stores.opening import open_store
 from flowckpt.stores.retention import PinsCheckpoints
+from flowckpt.stores.surveying import RunSurvey, surveyed
 
 T = TypeVar("T")
 
@@ -109,9 +110,18 @@ def listed_runs(store: CheckpointStore) -> list[RunInfo]:
     Args:
         store: the store.
     """
+    return list(surveyed_runs(store).runs)
+
+
+def surveyed_runs(store: CheckpointStore) -> RunSurvey:
+    """Return the runs of a store, the one started last first, and those that cannot be read.
+
+    Args:
+        store: the store.
+    """
     if not isinstance(store, ListsRuns):
         raise click.UsageError(f"{store!r} cannot list its runs")
-    return list(waited(store.list_runs()))
+    return waited(surveyed(store))
 
 
 def parked_runs(store: CheckpointStore, runs: Sequence[RunInfo]) -> dict[str, Deaths]:
@@ -130,16 +140,14 @@ def parked_runs(store: CheckpointStore, runs: Sequence[RunInfo]) -> dict[str, De
     return waited(look())
 
 
-def last_unfinished(store: CheckpointStore) -> RunInfo | None:
+def last_unfinished(runs: Sequence[RunInfo]) -> RunInfo | None:
     """Return the run that was updated last among those that can be resumed: not complete, nor running, nor a task.
 
     Args:
-        store: the store.
+        runs: the runs of the store.
     """
     unfinished = [
-        info
-        for info in listed_runs(store)
-        if info.status not in (Status.COMPLETED, Status.RUNNING) and info.workflow_name != MANAGED
+        info for info in runs if info.status not in (Status.COMPLETED, Status.RUNNING) and info.workflow_name != MANAGED
     ]
     return max(unfinished, key=lambda info: info.updated_at, default=None)
 

@@ -37,7 +37,9 @@ def checked_new_id(workflow_id: object) -> str:
         InputError: it can be none.
     """
     if why := why_no_run_id(workflow_id):
-        raise InputError(why, parameter="workflow_id", remedy="Give another id, or none to get a new one.")
+        raise InputError(
+            f"the id of a run {why}", parameter="workflow_id", remedy="Give another id, or none to get a new one."
+        )
     return str(workflow_id)
 
 

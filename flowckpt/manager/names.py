@@ -102,7 +102,7 @@ def checked_task_id(value: object) -> str:
         SettingError: it can be no id of a run.
     """
     if why := why_no_run_id(value):
-        raise SettingError(why, setting="task_id", remedy="Give another id.")
+        raise SettingError(f"the id of a task {why}", setting="task_id", remedy="Give another id.")
     return str(value)
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
-from flowckpt.cli.exit_codes import ExitCode, code_of_error
+from flowckpt.cli.exit_codes import code_of_error
 from flowckpt.cli.failures import show_error
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import NewRunName, RunName, json_option, store_option
 from flowckpt.cli.output import keep_for_document, say, write
 from flowckpt.cli.settings import StoreChoice, choose_store
-from flowckpt.cli.stored_runs import listed_runs, opened_store, waited
+from flowckpt.cli.stored_runs import opened_store, surveyed_runs, waited
 from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.cli.unreadable import tell_left_out
 from flowckpt.codec import Json
 from flowckpt.errors import FlowckptError
 from flowckpt.ids import new_run_id
 from flowckpt.portable import CopiedRun, copy_run
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import CheckpointStore, Finding
 
 _EXAMPLE = """\b
 Examples:
@@ -47,7 +50,12 @@ def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as
         keep_for_document()
     source, place = opened_store(store), choose_store(to)
     target = opened_store(place.spec)
-    wanted = [info.workflow_id for info in reversed(listed_runs(source))] if is_all else list(dict.fromkeys(runs))
+    wanted = list(dict.fromkeys(runs))
+    unreadable: Sequence[Finding] = ()
+    if is_all:
+        survey = surveyed_runs(source)
+        wanted = [info.workflow_id for info in reversed(survey.runs)]
+        unreadable = survey.unreadable
     if (fault := _fault(target, new_run_id())) is not None:  # that run is in no store: the fault is not one run's
         _show_fault(fault, place)
         return code_of_error(fault)
@@ -68,7 +76,8 @@ def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as
         _say(done, as_json=as_json)
     if as_json:
         write(f"{json_text(documents, indent=2)}\n")
-    return ExitCode.DONE if first is None else code_of_error(first)
+    code = tell_left_out(unreadable)
+    return code if first is None else code_of_error(first)
 
 
 def _fault(store: CheckpointStore, run: str) -> FlowckptError | None:

@@ -15,6 +15,7 @@ from flowckpt.cli.output import is_terminal, say, write, write_bytes
 from flowckpt.cli.stored_runs import latest_of, opened_store, waited
 from flowckpt.cli.terminal_text import escaped, escaped_json
 from flowckpt.codec.checkpoints import export_text
+from flowckpt.engine.earlier import any_checkpoint
 from flowckpt.portable import ExportedRun, export_documents, export_run
 from flowckpt.portable.exporting import document_name, refuse_other, stream_run
 from flowckpt.portable.whole_file import whole_file
@@ -31,7 +32,7 @@ Examples:
 
 @click.command("export", epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
-@click.option("--checkpoint", metavar="ID", help="Only the newest checkpoint of this id, as one JSON document.")
+@click.option("--checkpoint", metavar="ID", help="Only this checkpoint, by its id or sequence, as one JSON document.")
 @click.option(
     "-o",
     "--output",
@@ -54,7 +55,9 @@ def command(run: str, checkpoint: str | None, output: str | None, force: bool, s
         if checkpoint is None and output is not None:
             _write_run(checkpoints, run, output, is_directory=is_directory, is_forced=force)
             return
-        data = latest_of(checkpoints, run) if checkpoint is None else waited(checkpoints.load(run, checkpoint))
+        data = latest_of(checkpoints, run)
+        if checkpoint is not None:
+            data = waited(any_checkpoint(checkpoints, run, data, checkpoint))
         _write_document(data, run, output, is_directory=is_directory, is_forced=force)
     except FileExistsError as error:
         if is_directory and Path(str(output)).is_file():

@@ -39,12 +39,18 @@ from flowckpt.ids import new_run_id
 _EXAMPLE = """\b
 Examples:
   flowckpt fork nightly --from clean
+  flowckpt fork nightly --checkpoint 7 --id again
   flowckpt fork nightly --set 'clean={"rows": 12}' --id what-if
   flowckpt fork nightly -i limit=500 --json"""
 
 
 @click.command("fork", epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
+@click.option(
+    "--checkpoint",
+    metavar="ID",
+    help="Start from this checkpoint, by its id or sequence; also from one that was left behind.",
+)
 @click.option(
     "--from",
     "from_step",
@@ -71,6 +77,7 @@ Examples:
 @store_option
 def command(
     run: str,
+    checkpoint: str | None,
     from_step: str | None,
     outputs: tuple[tuple[str, str], ...],
     inputs: tuple[tuple[str, str], ...],
@@ -98,7 +105,13 @@ def command(
         values, program = convert_inputs(workflow, texts), partial(_same, workflow)
     moved_to = None if target is None else typed_target(target)[1]
     options = RunOptions(verify=verify, allow_network=allow_network, target=moved_to)
-    plan = ForkPlan(new_id=new_id or new_run_id(), from_step=from_step or "", edits=edits, inputs=values)
+    plan = ForkPlan(
+        new_id=new_id or new_run_id(),
+        checkpoint=checkpoint or "",
+        from_step=from_step or "",
+        edits=edits,
+        inputs=values,
+    )
     made = waited(fork_run(checkpoints, SystemClock(), run, plan, Rechecking(options, program=program)))
     if as_json:
         write(f"{json_text(made.to_document(), indent=2)}\n")

@@ -10,6 +10,7 @@ from flowckpt.errors import FlowckptError
 from flowckpt.stores.base import Finding
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Database, Session
+from flowckpt.stores.sql.description import run_infos
 from flowckpt.stores.sql.image import RunImage, open_image, read_blob
 from flowckpt.stores.sql.lineage import checkpoint_rows
 from flowckpt.stores.sql.texts import id_text, moment_of, name_of, sql_time
@@ -50,6 +51,7 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
         now = open_image(session, workflow_id, key)
         if now is None:
             return None
+        run_infos(session, key)  # what a list shows of it
         begun = session.execute("SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL", (now.run,))
         kept, results = 0, 0
         for (attempt,) in begun:
