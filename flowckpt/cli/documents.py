@@ -76,6 +76,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "parked": _parked_document(run.parked),
         "steps": [step_document(result) for result in latest.step_results],
         "checkpoints": [checkpoint_document(reference) for reference in reversed(checkpoints)],
+        "left_behind": run.left_behind,
     }
 
 

@@ -17,6 +17,7 @@ from flowckpt.checkpoint.signal import Signal
 from flowckpt.checkpoint.wait import TAKEN, Wait, waits_in
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.settings import StoreChoice, choose_store, max_deaths_setting
+from flowckpt.engine.earlier import left_behind
 from flowckpt.engine.parking import parked, parked_at
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
@@ -42,6 +43,7 @@ class StoredRun:
         started: when it began, as the store says; None where it cannot tell.
         pinned: the sequences of the checkpoints that are pinned.
         parked: how often it died at the same step, where a resume would refuse it for that.
+        left_behind: how many checkpoints no longer count, as a later attempt went on from before them.
     """
 
     latest: CheckpointData
@@ -52,6 +54,7 @@ class StoredRun:
     started: datetime | None = None
     pinned: frozenset[int] = frozenset()
     parked: Deaths | None = None
+    left_behind: int = 0
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -210,7 +213,8 @@ async def _stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
     if status is Status.CRASHED:
         most = limit_of(latest.metadata, default=max_deaths_setting())
         parked = await parked_at(store, workflow_id, latest, most=most)
-    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, parked)
+    behind = len(await left_behind(store, workflow_id)) if latest.attempt > 1 else 0
+    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, parked, behind)
 
 
 async def _untaken(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> list[Signal]:

@@ -21,7 +21,8 @@ class CopiedRun:
         workflow_id: its id in the target.
         source_id: its id in the source.
         attempts: attempts that saved something.
-        checkpoints: checkpoints, of all of them.
+        checkpoints: checkpoints, in all.
+        left_behind: how many of these no longer count.
         steps: results that its newest checkpoint holds.
         is_new: whether it was copied now; False where the very same run was there already.
         owner: the process that ran it in the source meanwhile; None where it rested.
@@ -34,6 +35,7 @@ class CopiedRun:
     steps: int
     is_new: bool
     owner: Owner | None = None
+    left_behind: int = 0
 
     def to_document(self) -> dict[str, Json]:
         """Return it as plain JSON: an item of what `copy --json` prints."""
@@ -75,4 +77,5 @@ async def copy_run(
         len(run.latest.step_results),
         is_new,
         run.owner,
+        run.left_behind,
     )

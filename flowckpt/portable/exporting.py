@@ -31,7 +31,8 @@ class ExportedRun:
         workflow_id: the run.
         file: the file, or the directory of the documents.
         attempts: how many attempts it had that saved something.
-        checkpoints: how many checkpoints, of all of them.
+        checkpoints: how many checkpoints, in all.
+        left_behind: how many of these no longer count.
         steps: how many results the newest checkpoint holds.
         checkpoint_id: the newest checkpoint: the run was exported as of it.
         owner: the process that ran it meanwhile, so that it has gone on since, perhaps; None where it rested.
@@ -44,6 +45,7 @@ class ExportedRun:
     steps: int
     checkpoint_id: str
     owner: Owner | None = None
+    left_behind: int = 0
 
 
 async def export_run(store: CheckpointStore, workflow_id: str, file: Path | str) -> ExportedRun:
@@ -173,4 +175,5 @@ def exported(run: Gathered, file: str) -> ExportedRun:
         len(latest.step_results),
         latest.checkpoint_id,
         run.owner,
+        run.left_behind,
     )

@@ -23,6 +23,7 @@ from flowckpt.portable.lines import is_run
 from flowckpt.portable.names import check_run_id, checked_new_id
 from flowckpt.portable.reading import RunReader
 from flowckpt.portable.source import Source, opened_source
+from flowckpt.portable.standing import LeftBehind
 from flowckpt.portable.strict_json import MalformedError
 from flowckpt.portable.writing import identity_of
 from flowckpt.stores.base import CheckpointStore
@@ -40,7 +41,8 @@ class ImportedRun:
         workflow_name: its workflow.
         status: where it stood.
         attempts: attempts that saved something.
-        checkpoints: checkpoints, of all of them.
+        checkpoints: checkpoints, in all.
+        left_behind: how many of these no longer count.
         steps: results that its newest checkpoint holds.
         target: where its workflow was, on the machine that it comes from.
         is_new: whether it was imported now; False where the very same run was there already.
@@ -55,6 +57,7 @@ class ImportedRun:
     steps: int
     target: dict[str, str]
     is_new: bool
+    left_behind: int = 0
 
     def to_document(self) -> dict[str, Json]:
         """Return it as plain JSON: what `import --json` prints."""
@@ -72,6 +75,7 @@ class _Proved:
     latest: CheckpointData
     attempts: int
     count: int
+    left_behind: int = 0
 
 
 async def import_run(
@@ -117,6 +121,7 @@ async def import_run(
         len(latest.step_results),
         target,
         is_new,
+        proved.left_behind,
     )
 
 
@@ -129,13 +134,14 @@ def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLi
     with _refusing(file, reader):
         latest: CheckpointData | None = None
         attempts: set[int] = set()
-        count, named = 0, ""
+        count, named, standing = 0, "", LeftBehind()
         for latest in reader.checkpoints(source.lines()):
             if not attempts:
                 assert reader.header is not None, "it stands before the checkpoints"
                 named = check_run_id(reader.header.workflow_id) if workflow_id is None else workflow_id
             attempts.add(latest.attempt)
             count += 1
+            standing.add(latest)
         assert latest is not None, "a file without a checkpoint is refused"
         if reader.header is not None and reader.header.workflow_name != latest.workflow_name:
             raise MalformedError("its first line names another workflow than its checkpoints")
@@ -157,7 +163,7 @@ def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLi
 
     header = reader.header
     source_id = str(header.workflow_id) if header is not None else ""
-    return _Proved(named, source_id, reader.identity.hexdigest(), again, latest, len(attempts), count)
+    return _Proved(named, source_id, reader.identity.hexdigest(), again, latest, len(attempts), count, standing.count)
 
 
 def _proved_document(source: Source, workflow_id: str | None) -> _Proved:

@@ -8,6 +8,7 @@ import click
 
 from flowckpt.cli.exit_codes import code_of_error
 from flowckpt.cli.failures import show_error
+from flowckpt.cli.moved import size_of_run
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import NewRunName, RunName, json_option, store_option
 from flowckpt.cli.output import keep_for_document, say, write
@@ -98,7 +99,7 @@ def _say(done: CopiedRun, *, as_json: bool) -> None:
     name = escaped(done.workflow_id)
     if not as_json:
         said = f"copied {name}" if done.is_new else f"{name} is there already, the very same"
-        write(f"{said} ({done.attempts} attempts, {done.checkpoints} checkpoints, {done.steps} results)\n")
+        write(f"{said} {size_of_run(done)}\n")
     if done.owner is not None:
         warn(
             f"run {done.source_id} goes on, by {done.owner}: the copy is as of its last checkpoint. Do not resume both"

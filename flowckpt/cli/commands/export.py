@@ -9,12 +9,14 @@ from pathlib import Path
 import click
 
 from flowckpt.checkpoint import CheckpointData
+from flowckpt.cli.moved import size_of_run
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import RunName, store_option
 from flowckpt.cli.output import is_terminal, say, write, write_bytes
 from flowckpt.cli.stored_runs import latest_of, opened_store, waited
 from flowckpt.cli.terminal_text import escaped, escaped_json
 from flowckpt.codec.checkpoints import export_text
+from flowckpt.counted import counted
 from flowckpt.engine.earlier import any_checkpoint
 from flowckpt.portable import ExportedRun, export_documents, export_run
 from flowckpt.portable.exporting import document_name, refuse_other, stream_run
@@ -72,7 +74,7 @@ def command(run: str, checkpoint: str | None, output: str | None, force: bool, s
 def _write_run(store: CheckpointStore, run: str, output: str, *, is_directory: bool, is_forced: bool) -> None:
     if is_directory:
         done = waited(export_documents(store, run, output, is_forced=is_forced))
-        what = f"{done.checkpoints} checkpoints of {escaped(run)}, one document each,"
+        what = f"{counted(done.checkpoints, 'checkpoint')} of {escaped(run)}, one document each,"
     elif output == "-":
         done = waited(stream_run(store, run, _shown if is_terminal() else write_bytes))
         _warn_of_owner(done)
@@ -81,7 +83,7 @@ def _write_run(store: CheckpointStore, run: str, output: str, *, is_directory: b
         if Path(output).is_file() and not is_forced:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), output)
         done = waited(export_run(store, run, output))
-        what = f"{escaped(run)} ({done.attempts} attempts, {done.checkpoints} checkpoints, {done.steps} results)"
+        what = f"{escaped(run)} {size_of_run(done)}"
     _warn_of_owner(done)
     say(f"wrote {what} to {escaped(output)}")
 

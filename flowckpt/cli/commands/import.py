@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from flowckpt.cli.moved import size_of_run
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import NewRunName, json_option, store_option
 from flowckpt.cli.output import keep_for_document, write
@@ -83,7 +84,7 @@ def _lines(done: ImportedRun) -> list[str]:
     name = escaped(done.workflow_id)
     said = f"imported {name}" if done.is_new else f"{name} is there already, the very same: nothing to do"
     lines = [
-        f"{said} ({done.attempts} attempts, {done.checkpoints} checkpoints, {done.steps} results)",
+        f"{said} {size_of_run(done)}",
         f"workflow: {escaped(done.workflow_name)}, {escaped(done.status)}",
     ]
     place = done.target.get("file") or done.target.get("module") or ""

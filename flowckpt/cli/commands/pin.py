@@ -38,11 +38,15 @@ def command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, store:
     data = latest_of(checkpoints, run)
     if checkpoint is not None:
         data = waited(earlier_checkpoint(checkpoints, run, data, checkpoint))
+    was_pinned = data.sequence in waited(checkpoints.pinned(run))
     change = checkpoints.unpin if unpin else checkpoints.pin
     waited(change(run, data.sequence))
     if as_json:
         document = {"workflow_id": run, "checkpoint_id": data.checkpoint_id, "sequence": data.sequence}
-        write(f"{json_text({**document, 'pinned': not unpin}, indent=2)}\n")
+        write(f"{json_text({**document, 'pinned': not unpin, 'was_pinned': was_pinned}, indent=2)}\n")
     else:
         place = f"checkpoint {escaped(data.checkpoint_id)} (sequence {data.sequence}) of {escaped(run)}"
-        write(f"{'unpinned' if unpin else 'pinned'} {place}\n")
+        if was_pinned is not unpin:
+            write(f"{place} {'was not pinned' if unpin else 'is pinned already'}: nothing was changed\n")
+        else:
+            write(f"{'unpinned' if unpin else 'pinned'} {place}\n")

@@ -16,6 +16,7 @@ from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_runs import opened_store, waited
 from flowckpt.cli.terminal_text import escaped, json_text
 from flowckpt.cli.unreadable import tell_unreadable
+from flowckpt.counted import counted
 from flowckpt.retention import PrunedRun, PruneReport, Retention, prune, prune_checkpoints
 from flowckpt.retention.pruning import FINISHED
 from flowckpt.stores.base import CheckpointStore
@@ -114,13 +115,9 @@ def command(
 def _summarize(report: PruneReport, verb: str, *, is_dry_run: bool) -> None:
     for workflow_id, why in report.skipped.items():
         say(escaped(f"flowckpt: {workflow_id} stays: {why}"))
-    say(f"flowckpt: {verb} {_counted(report.removed)}, {size_text(report.removed_bytes)}")
+    say(f"flowckpt: {verb} {counted(report.removed, 'run')}, {size_text(report.removed_bytes)}")
     if not is_dry_run and report.compacted:
-        say(f"flowckpt: wrote {_counted(report.compacted)} anew, {size_text(report.compacted_bytes)} freed")
-
-
-def _counted(runs: int) -> str:
-    return f"{runs} run" if runs == 1 else f"{runs} runs"
+        say(f"flowckpt: wrote {counted(report.compacted, 'run')} anew, {size_text(report.compacted_bytes)} freed")
 
 
 def _prune_one(
@@ -138,6 +135,6 @@ def _prune_one(
         write(f"{json_text(checkpoints_document(run, sequences, freed, is_dry_run=is_dry_run), indent=2)}\n")
         return
     if is_dry_run:
-        write(f"would remove {len(sequences)} checkpoints of {escaped(run)}\n")
+        write(f"would remove {counted(len(sequences), 'checkpoint')} of {escaped(run)}\n")
     else:
-        write(f"removed {len(sequences)} checkpoints of {escaped(run)}, {size_text(freed)} freed\n")
+        write(f"removed {counted(len(sequences), 'checkpoint')} of {escaped(run)}, {size_text(freed)} freed\n")

@@ -178,7 +178,8 @@ def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
     lines += [f"state saved by: {escaped(path)}" for path in latest.partial]
     if run.parked is not None:
         lines.append(f"parked: {escaped(parked_error(workflow_id, run.parked).message)}; resume it with --force")
-    lines.append(f"checkpoints: {len(run.checkpoints)}")
+    behind = f", and {run.left_behind} left behind (--history shows them)" if run.left_behind else ""
+    lines.append(f"checkpoints: {len(run.checkpoints)}{behind}")
     pinned = [each for each in reversed(run.checkpoints) if each.sequence in run.pinned]
     lines += [f"pinned: checkpoint {escaped(each.checkpoint_id)} (sequence {each.sequence})" for each in pinned]
     if run.status.value == "completed":

@@ -11,6 +11,7 @@ from flowckpt.cli.output import say, write
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_runs import latest_of, waited
 from flowckpt.cli.terminal_text import escaped
+from flowckpt.counted import counted
 from flowckpt.stores.file import FileCheckpointStore
 from flowckpt.stores.opening import open_store
 
@@ -37,7 +38,7 @@ def command(run: str, yes: bool, store: str | None) -> None:
         raise click.UsageError("trust is for a file store with a key: name the key file by FLOWCKPT_KEY_FILE")
     latest = latest_of(checkpoints, run)
     if not yes and sys.stdin is not None and sys.stdin.isatty():
-        what = f"{latest.status.value}, {len(latest.step_results)} steps, last saved at {latest.saved_at}"
+        what = f"{latest.status.value}, {counted(len(latest.step_results), 'step')}, last saved at {latest.saved_at}"
         asked = f"Take run {escaped(run)} ({escaped(what)}) for true as it is?"
         if not click.confirm(asked, default=False, err=True):
             say("flowckpt: nothing was changed")

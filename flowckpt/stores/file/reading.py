@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from flowckpt.checkpoint import CheckpointData
 from flowckpt.codec.blob import Blob
+from flowckpt.counted import counted
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -285,7 +286,10 @@ class ReadableRuns(Location):
         steps = len(image.history.results)
         notices = [Finding(workflow_id, "notice", notice) for notice in image.notices]
         sealed = "" if image.seal is None or image.seal.key is None else f", {image.seal}"
-        return [*notices, Finding(workflow_id, "ok", f"{count} checkpoints, {steps} results{sealed}")]
+        return [
+            *notices,
+            Finding(workflow_id, "ok", f"{counted(count, 'checkpoint')}, {counted(steps, 'result')}{sealed}"),
+        ]
 
 
 def _finding(name: str, error: Exception) -> Finding:

@@ -13,6 +13,7 @@ from flowckpt.checkpoint import CheckpointData
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 from flowckpt.clock import Clock
 from flowckpt.codec.blob import Fetch
+from flowckpt.counted import counted
 from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, FlowckptError
 from flowckpt.stores.base import Finding
 from flowckpt.stores.file.image import RunImage, read_run
@@ -248,7 +249,7 @@ class ReadableRuns:
         if not image.newest:
             return []
         count, steps = len(image.checkpoints()), len(image.history.results)
-        return [Finding(workflow_id, "ok", f"{count} checkpoints, {steps} results")]
+        return [Finding(workflow_id, "ok", f"{counted(count, 'checkpoint')}, {counted(steps, 'result')}")]
 
     def _fetch(self, workflow_id: str, keys: RunKeys) -> Fetch:
         def fetch(digest: str, size: int) -> bytes:

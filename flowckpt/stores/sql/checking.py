@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from flowckpt.checkpoint.verified import verified_after
 from flowckpt.codec.blob import Blob, Fetch
+from flowckpt.counted import counted
 from flowckpt.errors import FlowckptError
 from flowckpt.stores.base import Finding
 from flowckpt.stores.sql import rows
@@ -62,7 +63,11 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
                 kept = found
         for digest, size in session.execute("SELECT digest, size FROM blobs WHERE run = ?", (now.run,)):
             read_blob(session, workflow_id, key, digest, size)
-        return Finding(workflow_id, "ok", f"{kept} checkpoints, {results} results") if begun else None
+        return (
+            Finding(workflow_id, "ok", f"{counted(kept, 'checkpoint')}, {counted(results, 'result')}")
+            if begun
+            else None
+        )
 
     try:
         return database.read(workflow_id, "check", check)
