@@ -25,9 +25,10 @@ from flowckpt.engine.options import RunOptions
 from flowckpt.engine.rechecking import Rechecking
 from flowckpt.engine.resumption import check_name, without_reusable
 from flowckpt.engine.rollback import KEY as ROLLED_BACK
-from flowckpt.engine.rollback import length_to_go_on_from, refuse_task, standing_length
+from flowckpt.engine.rollback import length_to_go_on_from, standing_length
 from flowckpt.engine.superseded import ON_RERUN, Superseded
 from flowckpt.engine.taking import taken
+from flowckpt.engine.task_refusal import refuse_task
 from flowckpt.engine.waits import without_waits
 from flowckpt.errors import (
     CheckpointNotFoundError,

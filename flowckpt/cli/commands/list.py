@@ -15,6 +15,7 @@ from flowckpt.cli.stored_runs import opened_store, parked_runs, surveyed_runs
 from flowckpt.cli.table import show_table
 from flowckpt.cli.terminal_text import json_text
 from flowckpt.cli.unreadable import tell_left_out
+from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
 
 _EXAMPLE = """\b
 Examples:
@@ -47,7 +48,8 @@ def command(
     """List the runs of the store, the one started last first.
 
     A run is crashed where it is running and its owner is gone; parked, where it died so often at the same step that a
-    resume refuses it until --force is given. Where the record of a run cannot be read, the others are listed, it is named
+    resume refuses it until --force is given; a task, where it is of a CheckpointManager: the program that made it goes on
+    with it, no resume does. Where the record of a run cannot be read, the others are listed, it is named
     on standard error, and the exit code is 11.
     """
     opened = opened_store(store)
@@ -80,5 +82,6 @@ def _has_tag(info: RunInfo, tag: str) -> bool:
 def _row(info: RunInfo, *, is_parked: bool) -> list[str]:
     tags = " ".join(f"{key}={value}" for key, value in info.tags.items())
     started, updated = moment_text(info.started_at, is_short=is_terminal()), ago_text(info.updated_at)
-    status = f"{info.status.value} (parked)" if is_parked else info.status.value
+    marks = ["parked"] * is_parked + ["task"] * (info.workflow_name == MANAGED and info.status is not Status.COMPLETED)
+    status = f"{info.status.value} ({', '.join(marks)})" if marks else info.status.value
     return [info.workflow_id, info.workflow_name, status, str(info.steps), started, updated, tags]
