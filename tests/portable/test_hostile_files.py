@@ -147,7 +147,9 @@ def test_a_hostile_id_of_a_run_is_refused_and_another_id_helps(small, tmp_path, 
     assert taken(tmp_path, content, workflow_id="good")[1].workflow_id == "good"
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../b", "..", "--yes", "~root", "-x", "a b/../c", "CON", "é"])
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/passwd", "a/../b", "..", "--yes", "~root", "-x", "a b/../c", "CON", "é"]
+)
 def test_an_id_that_only_looks_like_a_path_or_an_option_is_taken_for_no_store_makes_a_path_of_it(small, tmp_path, name):
     store, run = taken(tmp_path, edited(small, 0, workflow_id=name))
     assert run.workflow_id == name
