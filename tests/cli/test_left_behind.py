@@ -52,3 +52,29 @@ def test_show_and_export_count_it_apart(back):
     assert said in back("export", "one", "-o", "one.run").expect(0).err
     assert said in back("import", "one.run", "--store", "sqlite:there.db").expect(0).out
     assert said in back("copy", "one", "--to", "file:there").expect(0).out
+
+
+PAYS = """
+from flowckpt import step, workflow
+
+def note(line):
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+
+@workflow
+def pays():
+    yield step("order").python(note, "order").checkpoint()
+    yield step("pay").python(note, "pay").at_most_once().checkpoint()
+    yield step("ship").python(note, "ship").checkpoint()
+"""
+
+
+def test_a_run_that_starts_from_an_earlier_checkpoint_knows_what_was_paid_after_it(flowckpt):
+    (flowckpt.directory / "pays.py").write_text(PAYS)
+    flowckpt("run", "pays.py", "--id", "one").expect(0)
+    flowckpt("fork", "one", "--checkpoint", "order", "--id", "two").expect(0)
+    flowckpt("resume", "two").expect(15)
+    flowckpt("rollback", "one", "order").expect(0)
+    flowckpt("fork", "one", "--checkpoint", "2", "--id", "three").expect(0)
+    flowckpt("resume", "three").expect(15)
+    assert flowckpt.log() == ["order", "pay", "ship"]
