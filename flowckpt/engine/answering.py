@@ -242,7 +242,7 @@ def _refuse_ended(info: RunInfo, name: str) -> None:
         raise SignalRefusedError(
             info.workflow_id,
             name,
-            detail="the run has completed, so nothing would ever take it",
+            detail="the run is complete, so nothing would ever take it",
             remedy=f"It waits for nothing any more: 'flowckpt show {info.workflow_id}' says how it ended.",
         )
 

@@ -42,6 +42,7 @@ def test_a_run_goes_to_another_store_by_way_of_a_file_and_is_resumed_there(crash
         "steps": 2,
         "target": document["target"],
         "is_new": True,
+        "left_behind": 0,
     }
     assert document["target"]["name"] == "etl"
     assert crashed("show", "one", "--json").expect(0).document["status"] == "failed"

@@ -69,8 +69,7 @@ def command(
         rows = [_row(info, is_parked=info.workflow_id in parked) for info in runs]
         show_table(_HEADER, rows, wrapped=("WORKFLOW", "TAGS"), no_color=no_color)
     elif not survey.unreadable:
-        said = "no such run" if survey.runs else "no run"
-        say(f"flowckpt: {said} in {choose_store(store).shown}")
+        say(f"flowckpt: no such run in {choose_store(store).shown}")
     return tell_left_out(survey.unreadable)
 
 
