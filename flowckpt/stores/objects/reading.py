@@ -192,7 +192,7 @@ class ReadableRuns:
     def survey(self) -> RunSurvey:
         """Return the runs, and the damaged ones."""
         runs = listed_runs(self.bucket)
-        looked = self.bucket.each([lambda run=run: self._listed(run) for run in runs])  # type: ignore[misc]
+        looked = list(self.bucket.each([lambda run=run: self._listed(run) for run in runs]))  # type: ignore[misc]
         left_out = [each for each in looked if isinstance(each, Finding)]
         found = [each for each in looked if each is not None and not isinstance(each, Finding)]
         return RunSurvey(sorted(found, key=lambda info: info.started_at, reverse=True), left_out)

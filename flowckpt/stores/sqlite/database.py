@@ -269,7 +269,7 @@ class SqliteDatabase:
             return CheckpointCorruptedError(
                 "",
                 location=str(self.path),
-                detail="it is no SQLite database, or its beginning is damaged",
+                detail="it is not a database of SQLite, or its beginning is damaged",
                 remedy="Nothing was changed. Name another file; where it was a store, restore it from a backup.",
             )
         if name.startswith(_DAMAGED):
