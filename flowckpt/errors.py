@@ -881,13 +881,16 @@ class CheckpointNotFoundError(FlowckptError):
         checkpoint_id: the checkpoint asked for, or None for the latest.
     """
 
-    def __init__(self, workflow_id: str, checkpoint_id: str | None = None, *, detail: str = "") -> None:
+    def __init__(
+        self, workflow_id: str, checkpoint_id: str | None = None, *, detail: str = "", remedy: str = ""
+    ) -> None:
         what = (
             f"run {workflow_id!r} has no checkpoint {checkpoint_id!r}" if checkpoint_id else f"no run {workflow_id!r}"
         )
         super().__init__(
             f"{what}{f' ({detail})' if detail else ''}",
-            remedy=f"See 'flowckpt show {workflow_id} --checkpoints'." if checkpoint_id else "See 'flowckpt list'.",
+            remedy=remedy
+            or (f"See 'flowckpt show {workflow_id} --checkpoints'." if checkpoint_id else "See 'flowckpt list'."),
         )
         self.workflow_id = workflow_id
         self.checkpoint_id = checkpoint_id

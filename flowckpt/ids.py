@@ -1,4 +1,9 @@
-"""Ids of runs, injected: a ULID sorts by the time of its making and needs no coordination."""
+"""Ids of runs: what may be one, and how a new one is made.
+
+One rule holds wherever a run gets its id: when it is run, forked, copied and imported, and for the task of a checkpoint
+manager. An id never becomes a path, a column or an object's name as it is (every store encodes it), so `../x` and `-x` are
+ids like any other; what cannot be shown, typed or encoded is none.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,25 @@ from collections.abc import Callable
 IdFactory = Callable[[], str]
 """Makes the id of a new run."""
 
+MOST_CHARACTERS = 200
+"""How long the id of a run may be."""
+
 
 def new_run_id() -> str:
     """Return a new ULID (26 characters, Crockford's base 32; see github.com/ulid/spec)."""
     from ulid import ULID  # imported at the first new run: it costs 18 ms, and a resume never needs it
 
     return str(ULID())
+
+
+def why_no_run_id(value: object) -> str:
+    """Return why a value cannot be the id of a new run, as what is said of it; an empty text where it can.
+
+    Args:
+        value: what was given for it.
+    """
+    if isinstance(value, str) and value.strip() and value.isprintable() and len(value) <= MOST_CHARACTERS:
+        return ""
+    shown = f"{value!r:.60}{'…' if len(repr(value)) > 60 else ''}"
+    kind = "" if isinstance(value, str) else f" ({type(value).__name__})"
+    return f"must be 1 to {MOST_CHARACTERS} printable characters, and not blank; got {shown}{kind}"

@@ -29,6 +29,7 @@ ROWS = {  # from the bottom up; imports go strictly downwards
             "lazy",
             "per_function",
             "installed_code",
+            "counted",
             "secret",
         ),
         *("checkpoint.command_output", "checkpoint.approval", "checkpoint.wait"),

@@ -66,7 +66,7 @@ def _line(name: str, change: Change) -> str:
 
 def _summary(diff: CheckpointDiff) -> str:
     if diff.is_equal:
-        return f"nothing differs: {diff.same} steps are the same"
+        return "nothing differs: " + ("1 step is" if diff.same == 1 else f"{diff.same} steps are") + " the same"
     counted = [f"{diff.count(kind)} {kind}" for kind in ChangeKind if diff.count(kind)]
     return f"steps: {', '.join([*counted, f'{diff.same} the same'])}"
 

@@ -16,6 +16,8 @@ from flowckpt.cli.stored_runs import StoredRun
 from flowckpt.codec import Json
 from flowckpt.codec.checkpoints import result_document
 from flowckpt.codec.results import encode_error, encode_time, plain_tree
+from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
+from flowckpt.manager.task import is_task
 from flowckpt.plan.parking import Deaths
 from flowckpt.stores.base import Finding
 
@@ -41,6 +43,7 @@ def listed_document(info: RunInfo, parked: Deaths | None = None) -> Json:
         "tags": dict(info.tags),
         "owner": _owner_document(info.owner),
         "parked": _parked_document(parked),
+        "is_task": info.workflow_name == MANAGED,
     }
 
 
@@ -76,6 +79,8 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "parked": _parked_document(run.parked),
         "steps": [step_document(result) for result in latest.step_results],
         "checkpoints": [checkpoint_document(reference) for reference in reversed(checkpoints)],
+        "left_behind": run.left_behind,
+        "is_task": is_task(latest),
     }
 
 

@@ -13,6 +13,7 @@ from flowckpt.cli.exit_codes import ExitCode, code_of_error
 from flowckpt.cli.failures import show_error
 from flowckpt.cli.group import group
 from flowckpt.cli.output import OutputClosedError, OutputFailedError, abandon, open_missing_descriptors, say
+from flowckpt.cli.store_hints import with_store
 from flowckpt.cli.terminal_text import escaped, escaped_lines
 from flowckpt.errors import FlowckptError
 
@@ -75,4 +76,4 @@ def _show_usage_error(error: click.UsageError) -> None:
     if error.ctx is not None:
         say(error.ctx.get_usage())
         say(f"Try '{error.ctx.command_path} --help'.")
-    say(f"flowckpt: {escaped(error.format_message())}")
+    say(f"flowckpt: {with_store(escaped(error.format_message()), error.ctx)}")

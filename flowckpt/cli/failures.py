@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import re
-import shlex
 import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flowckpt.cli.output import say
+from flowckpt.cli.store_hints import with_store
 from flowckpt.cli.terminal_text import escaped, escaped_lines
 from flowckpt.errors import FlowckptError, SettingError
 from flowckpt.lazy import LazyModule
-
-_COMMAND = re.compile(r"'flowckpt (?:check|clear|list|prune|resume|rollback|show|trust)\b")
-"""The commands that errors name who know of no command line; each has `--store`."""
 
 if TYPE_CHECKING:
     from flowckpt.cli import settings
@@ -34,16 +30,8 @@ def show_error(error: FlowckptError, remedies: Sequence[str] | None = None) -> N
         with contextlib.suppress(Exception):  # a traceback that cannot be written must not hide the error
             say(escaped_lines("".join(traceback.format_exception(error)).rstrip()))
     say(f"flowckpt: {escaped(error.message)}")
-    for remedy in [escaped(_with_store(error.remedy))] * bool(error.remedy) if remedies is None else remedies:
-        say(remedy)
-
-
-def _with_store(remedy: str) -> str:
-    """Return a remedy whose commands name the store, where the next command would not find it else."""
-    given = settings.named_store()
-    if not given:
-        return remedy
-    return _COMMAND.sub(lambda found: f"{found[0]} --store {shlex.quote(given)}", remedy)
+    for remedy in [escaped(error.remedy)] * bool(error.remedy) if remedies is None else remedies:
+        say(with_store(remedy))
 
 
 def _is_traceback_shown() -> bool:

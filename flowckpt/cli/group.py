@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from flowckpt._version import __version__
+from flowckpt.cli.exit_codes import code_of_error
+from flowckpt.cli.failures import show_error
 from flowckpt.cli.output import OutputClosedError, abandon
+from flowckpt.errors import FlowckptError
+from flowckpt.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import difflib
+else:  # only a command that does not exist needs it
+    difflib = LazyModule("difflib")
 
 COMMANDS = {
     "run": "Start a run of a workflow.",
@@ -68,7 +77,9 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; where there is none, say which there are."""
         if args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise click.UsageError(f"there is no command {args[0]!r}; the commands are {', '.join(COMMANDS)}", ctx)
+            near = difflib.get_close_matches(args[0].lower(), COMMANDS, n=3, cutoff=0.6)
+            said = f"did you mean {' or '.join(near)}?" if near else f"the commands are {', '.join(COMMANDS)}"
+            raise click.UsageError(f"there is no command {args[0]!r}; {said}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -96,6 +107,9 @@ class CommandGroup(click.Group):
         except BrokenPipeError:
             abandon()
             raise OutputClosedError from None
+        except FlowckptError as error:  # here, where it is still known which store the command works on
+            show_error(error)
+            return code_of_error(error)
 
 
 @click.group(

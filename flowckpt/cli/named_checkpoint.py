@@ -7,7 +7,7 @@ import attrs
 from flowckpt.checkpoint import CheckpointData
 from flowckpt.cli.stored_runs import waited
 from flowckpt.codec import Json
-from flowckpt.engine.earlier import earlier_checkpoint
+from flowckpt.engine.earlier import any_checkpoint
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.stores.base import CheckpointStore
 
@@ -58,6 +58,6 @@ async def _found(store: CheckpointStore, text: str) -> NamedCheckpoint:
     while at > 0:
         run, wanted = text[:at], text[at + 1 :]
         if wanted and (latest := await store.load_latest(run)) is not None:
-            return NamedCheckpoint(run, await earlier_checkpoint(store, run, latest, wanted))
+            return NamedCheckpoint(run, await any_checkpoint(store, run, latest, wanted))
         at = text.find("@", at + 1)
     raise CheckpointNotFoundError(first)

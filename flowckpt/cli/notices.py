@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 
 from flowckpt.cli.output import say
+from flowckpt.cli.store_hints import with_store
 from flowckpt.cli.terminal_text import escaped
 
 
 class _ToStandardError(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        say(f"flowckpt: {record.levelname.lower()}: {escaped(record.getMessage())}")
+        say(f"flowckpt: {record.levelname.lower()}: {with_store(escaped(record.getMessage()))}")
 
 
 def show_messages(level: str) -> None:
@@ -40,4 +41,4 @@ def warn(message: str) -> None:
     Args:
         message: what to warn of.
     """
-    say(f"flowckpt: warning: {escaped(message)}")
+    say(f"flowckpt: warning: {with_store(escaped(message))}")

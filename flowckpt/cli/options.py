@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 from flowckpt.cli.notices import show_messages
 from flowckpt.cli.settings import command_settings
 from flowckpt.errors import SettingError
+from flowckpt.ids import why_no_run_id
 from flowckpt.settings.kinds import Choice, Count, Executors, Hosts, Seconds, Text, named_executor
 from flowckpt.settings.reading import Source
 from flowckpt.settings.table import SETTINGS
@@ -57,6 +58,18 @@ class RunName(_ParamType):
 
         store = ctx.params.get("store")
         return [CompletionItem(run, help=text) for run, text in ids_beginning_with(incomplete, store)]
+
+
+class NewRunName(_ParamType):
+    """The id that a run is to have: the one rule of ids holds."""
+
+    name = "run"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse what can be no id of a run."""
+        if why := why_no_run_id(value):
+            raise click.UsageError(f"--id {why}", ctx)
+        return str(value)
 
 
 class StepName(_ParamType):

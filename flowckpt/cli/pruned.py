@@ -45,6 +45,7 @@ def summary_document(report: PruneReport, *, is_dry_run: bool) -> Json:
         "removed_bytes": report.removed_bytes,
         "compacted": report.compacted,
         "compacted_bytes": report.compacted_bytes,
+        "unreadable": list(report.unreadable),
         "skipped": [{"workflow_id": run, "reason": why} for run, why in report.skipped.items()],
     }
 

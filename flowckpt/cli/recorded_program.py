@@ -10,6 +10,7 @@ from flowckpt.cli.notices import warn
 from flowckpt.cli.stored_runs import latest_of
 from flowckpt.cli.targets import recorded_target, typed_target
 from flowckpt.dsl import Workflow
+from flowckpt.engine.task_refusal import refuse_task
 from flowckpt.stores.base import CheckpointStore
 
 
@@ -54,6 +55,7 @@ def program_at_need(
 
 
 def _loaded(latest: CheckpointData, workflow_id: str, target: str | None) -> Workflow[..., Any]:
+    refuse_task(workflow_id, latest)
     if target is not None:
         return typed_target(target)[0]
     return recorded_target(latest.metadata.get("target", {}), workflow_id)

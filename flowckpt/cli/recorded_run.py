@@ -15,6 +15,7 @@ from flowckpt.cli.stored_runs import latest_of, opened
 from flowckpt.cli.targets import recorded_target, typed_target
 from flowckpt.codec.results import plain_tree
 from flowckpt.dsl import Workflow
+from flowckpt.engine.task_refusal import refuse_task
 from flowckpt.secret import MARK
 from flowckpt.stores.base import CheckpointStore
 
@@ -64,10 +65,11 @@ def recorded_run(
     Raises:
         CheckpointNotFoundError: there is no such run.
         TargetError: there is no such workflow.
-        InputError: an input is unknown, or does not fit.
+        InputError: an input is unknown, or does not fit; or it is a task of a checkpoint manager.
     """
     store = opened(choice)
     latest = latest_of(store, workflow_id)  # verified: what it names is imported
+    refuse_task(workflow_id, latest)
     moved_to = None
     if target is None:
         workflow = recorded_target(latest.metadata.get("target", {}), workflow_id)

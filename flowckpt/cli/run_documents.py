@@ -40,6 +40,7 @@ def ended_document(result: WorkflowResult, output_type: Any) -> Json:
         "duration_ms": result.duration_ms,
         "error": None if result.failure is None else encode_error(result.failure),
         **waits,
+        **({"removed": True} if result.is_removed else {}),
         "undone": list(result.undone),
         "rollback_failures": [encode_error(recorded_error(each, path=each.path)) for each in result.rollback_failures],
         "is_saved": result.is_saved,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
+from flowckpt.cli.store_hints import remember_store
 from flowckpt.lazy import LazyModule
 from flowckpt.settings.reading import Settings, read_settings
 from flowckpt.settings.store_place import absolute_spec
@@ -21,12 +22,6 @@ else:  # only what runs needs it
     rule = LazyModule("flowckpt.retention.rule")
 
 _KEY = "flowckpt.settings"
-
-
-class _Given:
-    """The stores that the command line names, which the next command would not find without them."""
-
-    stores: ClassVar[set[str]] = set()
 
 
 @attrs.frozen
@@ -91,21 +86,13 @@ def choose_store(
     """
     is_own = environ is None and directory is None
     found = command_settings() if is_own else read_settings(environ, directory)
-    if not option:
-        _Given.stores.add("")
-        return StoreChoice(found["store"], "", found["key_file"], found["compression"])
-    spec = absolute_spec(option, Path.cwd() if directory is None else directory)
-    given = "" if spec == found["store"] else option
-    _Given.stores.add(given)
+    spec, given = found["store"], ""
+    if option:
+        spec = absolute_spec(option, Path.cwd() if directory is None else directory)
+        given = "" if spec == found["store"] else option
+    if is_own:
+        remember_store(shown_spec(given))
     return StoreChoice(spec, given, found["key_file"], found["compression"])
-
-
-def named_store() -> str:
-    """Return what stands behind `--store` on the command line, as far as hints must repeat it, safe to show.
-
-    Empty where it need not be repeated, or where two stores are named, as by copy, and nobody knows which is meant.
-    """
-    return shown_spec(next(iter(_Given.stores))) if len(_Given.stores) == 1 else ""
 
 
 def retention_set_here() -> Retention | None:

@@ -17,6 +17,7 @@ from flowckpt.checkpoint.signal import Signal
 from flowckpt.checkpoint.wait import TAKEN, Wait, waits_in
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.settings import StoreChoice, choose_store, max_deaths_setting
+from flowckpt.engine.earlier import left_behind
 from flowckpt.engine.parking import parked, parked_at
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
@@ -24,6 +25,7 @@ from flowckpt.plan.parking import Deaths, limit_of
 from flowckpt.stores.base import CheckpointStore, ChecksIntegrity, DeliversSignals, Finding, ListsRuns, OwnsRuns
 from flowckpt.stores.opening import open_store
 from flowckpt.stores.retention import PinsCheckpoints
+from flowckpt.stores.surveying import RunSurvey, surveyed
 
 T = TypeVar("T")
 
@@ -41,6 +43,7 @@ class StoredRun:
         started: when it began, as the store says; None where it cannot tell.
         pinned: the sequences of the checkpoints that are pinned.
         parked: how often it died at the same step, where a resume would refuse it for that.
+        left_behind: how many checkpoints no longer count, as a later attempt went on from before them.
     """
 
     latest: CheckpointData
@@ -51,6 +54,7 @@ class StoredRun:
     started: datetime | None = None
     pinned: frozenset[int] = frozenset()
     parked: Deaths | None = None
+    left_behind: int = 0
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -109,9 +113,18 @@ def listed_runs(store: CheckpointStore) -> list[RunInfo]:
     Args:
         store: the store.
     """
+    return list(surveyed_runs(store).runs)
+
+
+def surveyed_runs(store: CheckpointStore) -> RunSurvey:
+    """Return the runs of a store, the one started last first, and those that cannot be read.
+
+    Args:
+        store: the store.
+    """
     if not isinstance(store, ListsRuns):
         raise click.UsageError(f"{store!r} cannot list its runs")
-    return list(waited(store.list_runs()))
+    return waited(surveyed(store))
 
 
 def parked_runs(store: CheckpointStore, runs: Sequence[RunInfo]) -> dict[str, Deaths]:
@@ -130,16 +143,14 @@ def parked_runs(store: CheckpointStore, runs: Sequence[RunInfo]) -> dict[str, De
     return waited(look())
 
 
-def last_unfinished(store: CheckpointStore) -> RunInfo | None:
+def last_unfinished(runs: Sequence[RunInfo]) -> RunInfo | None:
     """Return the run that was updated last among those that can be resumed: not complete, nor running, nor a task.
 
     Args:
-        store: the store.
+        runs: the runs of the store.
     """
     unfinished = [
-        info
-        for info in listed_runs(store)
-        if info.status not in (Status.COMPLETED, Status.RUNNING) and info.workflow_name != MANAGED
+        info for info in runs if info.status not in (Status.COMPLETED, Status.RUNNING) and info.workflow_name != MANAGED
     ]
     return max(unfinished, key=lambda info: info.updated_at, default=None)
 
@@ -202,7 +213,8 @@ async def _stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
     if status is Status.CRASHED:
         most = limit_of(latest.metadata, default=max_deaths_setting())
         parked = await parked_at(store, workflow_id, latest, most=most)
-    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, parked)
+    behind = len(await left_behind(store, workflow_id)) if latest.attempt > 1 else 0
+    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, parked, behind)
 
 
 async def _untaken(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> list[Signal]:

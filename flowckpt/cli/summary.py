@@ -33,6 +33,8 @@ def summary_text(result: WorkflowResult, *, no_color: bool) -> str:
         stuck = f", {len(result.rollback_failures)} could not be undone" if result.rollback_failures else ""
         lines.append(f"undone: {len(result.undone)}{stuck}")
     lines.append(f"time: {duration_text(result.duration_ms)}")
+    if result.is_removed:
+        lines.append("removed: it has completed, and on_success is clear; the store has it no more")
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -53,6 +53,13 @@ def recorded_target(described: Mapping[str, str], workflow_id: str) -> Workflow[
     cwd = described.get("cwd", "")
     if cwd and cwd != str(Path.cwd()):
         warn(f"the run was started in {cwd}, and this is {Path.cwd()}: relative paths mean something else here")
+    file = described.get("file", "")
+    if file and not described.get("module") and not Path(file).is_file():
+        raise TargetError(
+            f"there is no file {file}, where run {workflow_id!r} has its workflow",
+            target=file,
+            remedy="Where the file has moved, say where it is now: --target path/to/file.py:name.",
+        )
     return _loaded(described, f"{described.get('file') or described.get('module')}:{described['name']}")
 
 

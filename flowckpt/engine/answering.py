@@ -236,9 +236,15 @@ async def _described(store: CheckpointStore, workflow_id: str) -> RunInfo:
 def _refuse_ended(info: RunInfo, name: str) -> None:
     if info.workflow_name == MANAGED:
         detail = "it is a task of a CheckpointManager, which waits for nothing"
-        raise SignalRefusedError(info.workflow_id, name, detail=detail)
+        remedy = "The program that made the task goes on with it, when it is run again."
+        raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy=remedy)
     if info.status is Status.COMPLETED:
-        raise SignalRefusedError(info.workflow_id, name, detail="the run is complete, so nothing would ever take it")
+        raise SignalRefusedError(
+            info.workflow_id,
+            name,
+            detail="the run is complete, so nothing would ever take it",
+            remedy=f"It waits for nothing any more: 'flowckpt show {info.workflow_id}' says how it ended.",
+        )
 
 
 async def _was_taken(store: CheckpointStore, workflow_id: str, signal_id: str) -> bool:

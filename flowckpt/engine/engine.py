@@ -12,7 +12,7 @@ from flowckpt.clock import Clock, SystemClock
 from flowckpt.dsl import Workflow
 from flowckpt.engine.answers import AnswersRuns
 from flowckpt.engine.cancels import CancelsRuns
-from flowckpt.engine.given import check_workflow, checked_id
+from flowckpt.engine.given import check_workflow, checked_id, checked_new_id
 from flowckpt.engine.options import Limits, RunOptions, Saving
 from flowckpt.engine.own_loop import in_own_loop
 from flowckpt.engine.result import WorkflowResult
@@ -264,6 +264,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         /,
         *,
         new_id: str | None = None,
+        checkpoint_id: str = "",
         from_step: str = "",
         outputs: Mapping[str, Any] | None = None,
         inputs: Mapping[str, Any] | None = None,
@@ -275,6 +276,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         Args:
             workflow_id: the run to start from; it is only read, and may be live or completed.
             new_id: the id of the new run; a new ULID where not given.
+            checkpoint_id: start from this checkpoint (id, or sequence), also one left behind; else from the newest.
             from_step: the step (path, or name) before which it begins; where not given, it has all results.
             outputs: outputs to put in the place of recorded ones, by step; what came after them is dropped.
             inputs: inputs to change, by name; the resume runs again what is called with other arguments then.
@@ -282,15 +284,16 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
             options: how evidence is checked.
 
         Raises:
-            CheckpointNotFoundError: there is no such run.
+            CheckpointNotFoundError: there is no such run, or no such checkpoint.
             StepNotFoundError: a step is not in its record.
             RunExistsError: the new id is taken.
             InputError: an input or an output cannot be, or the workflow is missing that says its type.
             EncodingError: an input or an output cannot be recorded.
             StaleCheckpointError: the evidence of a result that would be taken over does not hold now.
         """
-        source, new = checked_id(workflow_id), self._new_id() if new_id is None else checked_id(new_id)
-        plan = fork.ForkPlan(new_id=new, from_step=from_step, edits=edits.as_given(outputs or {}), inputs=inputs or {})
+        source, new = checked_id(workflow_id), checked_new_id(self._new_id() if new_id is None else new_id)
+        changes: Any = {"edits": edits.as_given(outputs or {}), "inputs": inputs or {}}
+        plan = fork.ForkPlan(new_id=new, checkpoint=checkpoint_id, from_step=from_step, **changes)
         checks = rechecking.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
         return await fork.fork_run(self.store, self._clock, source, plan, checks)
 
@@ -356,7 +359,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         if options is not None:
             self._saving.trigger_of(options.asked_saving)  # a number out of range is told before anything is taken
         bound = binding.bind_inputs(workflow, inputs)
-        run = self._new_id() if workflow_id is None else checked_id(workflow_id)
+        run = checked_new_id(self._new_id() if workflow_id is None else workflow_id)
         return self._session(workflow, run, options, inputs, bound=bound)
 
     def prepare_resume(

@@ -19,14 +19,16 @@ from flowckpt.codec.blob import Blob
 from flowckpt.codec.results import append_result, as_view, plain_tree
 from flowckpt.dsl import Workflow
 from flowckpt.engine.binding import BoundInputs, bind_inputs, rebind_inputs
+from flowckpt.engine.earlier import any_checkpoint
 from flowckpt.engine.edits import Edit, edited_results
 from flowckpt.engine.options import RunOptions
 from flowckpt.engine.rechecking import Rechecking
 from flowckpt.engine.resumption import check_name, without_reusable
 from flowckpt.engine.rollback import KEY as ROLLED_BACK
-from flowckpt.engine.rollback import length_to_go_on_from, refuse_task, standing_length
+from flowckpt.engine.rollback import length_to_go_on_from, standing_length
 from flowckpt.engine.superseded import ON_RERUN, Superseded
 from flowckpt.engine.taking import taken
+from flowckpt.engine.task_refusal import refuse_task
 from flowckpt.engine.waits import without_waits
 from flowckpt.errors import (
     CheckpointNotFoundError,
@@ -49,7 +51,7 @@ class Forked:
     Attributes:
         workflow_id: the new run.
         source_id: the run that it was made from.
-        checkpoint_id: the newest checkpoint of that run then.
+        checkpoint_id: the checkpoint of that run: the one that was named, else the newest one then.
         sequence: its place there.
         steps: how many results the new run begins with.
         edited: the paths of those whose output was replaced.
@@ -94,12 +96,15 @@ class ForkPlan:
         from_step: the step (path, or name) before which it begins; empty for all that the source has.
         edits: outputs to replace, by the path or name of their steps.
         inputs: inputs to change, by name.
+        checkpoint: the checkpoint whose history it begins with, by its id or sequence, also one that was left behind;
+            empty for the newest.
     """
 
     new_id: str
     from_step: str = ""
     edits: Mapping[str, Edit] = attrs.field(factory=dict)
     inputs: Mapping[str, Any] = attrs.field(factory=dict)
+    checkpoint: str = ""
 
 
 async def fork_run(
@@ -119,7 +124,7 @@ async def fork_run(
         rechecking: checks evidence, and has the workflow for edits and inputs; a target in its options is recorded.
 
     Raises:
-        CheckpointNotFoundError: there is no such run.
+        CheckpointNotFoundError: there is no such run, or no such checkpoint.
         StepNotFoundError: a step is not in its record.
         RunExistsError: the new id is taken.
         InputError: an edit or an input cannot be, or edits and `from_step` contradict each other.
@@ -130,6 +135,9 @@ async def fork_run(
     if latest is None:
         raise CheckpointNotFoundError(source_id)
     refuse_task(source_id, latest)
+    newest = latest
+    if plan.checkpoint:
+        latest = await any_checkpoint(store, source_id, latest, plan.checkpoint)
     results = as_view(latest.step_results)
     edits = {_located(source_id, results, step): edit for step, edit in plan.edits.items()}
     if len(edits) < len(plan.edits):
@@ -153,7 +161,7 @@ async def fork_run(
         edited = edited_results(workflow, bound, results[: kept + len(edits)], edits)
     dropped = results[kept + len(edited) :]
     data = _first_checkpoint(clock, source_id, latest, [*map(_inherited, results[:kept]), *edited], rechecking.options)
-    data = attrs.evolve(data, evidence=answers, metadata=_without_effects(data.metadata, latest, dropped))
+    data = attrs.evolve(data, evidence=answers, metadata=_without_effects(data, newest, latest, dropped))
     if plan.inputs and bound is not None:
         defaulted = {"defaulted": list(bound.defaulted)}
         data = attrs.evolve(
@@ -283,11 +291,16 @@ def _inherited(result: StepResult) -> StepResult:
 
 
 def _without_effects(
-    metadata: Mapping[str, Any], latest: CheckpointData, dropped: Iterable[StepResult]
+    data: CheckpointData, newest: CheckpointData, latest: CheckpointData, dropped: Iterable[StepResult]
 ) -> dict[str, Any]:
-    superseded = Superseded()
-    superseded.add(map(_inherited, [*Superseded(latest.metadata).results, *dropped]))
-    return superseded.written_to(metadata)
+    """Return the metadata of a fork, which knows what the source has done: also behind the checkpoint, and beside it."""
+    superseded, found = Superseded(), [*Superseded(latest.metadata).results]
+    if newest is not latest:
+        kept = {result.path for result in data.step_results}
+        since = [*Superseded(newest.metadata).results, *newest.step_results]
+        found += [result for result in since if result.path not in kept]
+    superseded.add(map(_inherited, [*found, *dropped]))
+    return superseded.written_to(data.metadata)
 
 
 def _first_checkpoint(

@@ -6,10 +6,11 @@ from typing import Any
 
 from flowckpt.dsl import Workflow
 from flowckpt.errors import InputError, WorkflowDefinitionError
+from flowckpt.ids import why_no_run_id
 
 
 def checked_id(workflow_id: object) -> str:
-    """Return the id of a run.
+    """Return the id of a run that may be there.
 
     Args:
         workflow_id: what was given for it.
@@ -24,6 +25,22 @@ def checked_id(workflow_id: object) -> str:
             remedy="Give a text, or none to get a new one.",
         )
     return workflow_id
+
+
+def checked_new_id(workflow_id: object) -> str:
+    """Return the id of a run that is about to be made.
+
+    Args:
+        workflow_id: what was given for it.
+
+    Raises:
+        InputError: it can be none.
+    """
+    if why := why_no_run_id(workflow_id):
+        raise InputError(
+            f"the id of a run {why}", parameter="workflow_id", remedy="Give another id, or none to get a new one."
+        )
+    return str(workflow_id)
 
 
 def check_workflow(workflow: object) -> None:

@@ -47,6 +47,7 @@ class WorkflowResult:
         undone: the paths of the steps that were undone, in the order of that.
         last_saved: the id of the last checkpoint that is known to be saved; None where there is none.
         save_error: why the end was not recorded, or None.
+        is_removed: whether the run was removed from its store when it had completed, as `on_success="clear"` asks for.
     """
 
     workflow_id: str
@@ -64,6 +65,7 @@ class WorkflowResult:
     waits: tuple[Wait, ...] = ()
     last_saved: str | None = None
     save_error: FlowckptError | None = None
+    is_removed: bool = False
 
     @property
     def due_at(self) -> datetime | None:

@@ -20,9 +20,9 @@ from flowckpt.engine.rechecking import Rechecking
 from flowckpt.engine.resumption import without_reusable
 from flowckpt.engine.superseded import Superseded
 from flowckpt.engine.taking import taken
+from flowckpt.engine.task_refusal import refuse_task
 from flowckpt.engine.waits import waits_after_rollback
-from flowckpt.errors import CheckpointNotFoundError, InputError, StaleCheckpointError
-from flowckpt.manager.task import is_task
+from flowckpt.errors import CheckpointNotFoundError, StaleCheckpointError
 from flowckpt.plan.behind import failures_behind
 from flowckpt.plan.undoing import ROLLBACK, undone_paths
 from flowckpt.stores.base import CheckpointStore
@@ -144,21 +144,3 @@ def length_to_go_on_from(data: CheckpointData) -> int:
         failed = set(failures_behind(results, data.error.path))
         return next((index for index, result in enumerate(results) if result.path in failed), len(results))
     return len(results)
-
-
-def refuse_task(workflow_id: str, latest: CheckpointData) -> None:
-    """Refuse what is no run of a workflow.
-
-    Args:
-        workflow_id: the run.
-        latest: its newest checkpoint.
-
-    Raises:
-        InputError: it is a task of a checkpoint manager.
-    """
-    if is_task(latest):
-        raise InputError(
-            f"{workflow_id!r} is a task of a CheckpointManager, not a run of a workflow",
-            parameter="workflow_id",
-            remedy="A task goes back by its manager: await manager.rollback_to_checkpoint(id).",
-        )

@@ -19,7 +19,7 @@ from flowckpt.checkpoint.result import result_of
 from flowckpt.codec.results import append_result, decode_error, encode_error
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.failures import recorded_error, step_failure
-from flowckpt.engine.rollback import refuse_task
+from flowckpt.engine.task_refusal import refuse_task
 from flowckpt.errors import CancelRefusedError, FlowckptError, StepFailedError
 from flowckpt.events import RollbackCompleted, RollbackStarted
 from flowckpt.execution.runner import restored_value

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
+import attrs
+
 from flowckpt.blocking import finish_despite_cancel
 from flowckpt.checkpoint import CheckpointData, History, Status, StepResult
 from flowckpt.checkpointer import Checkpointer
@@ -146,8 +148,8 @@ class Session:
         async with self._taken() as drive:
             await drive.run(None if on_event is None else self._telling_redacted(on_event))
         assert drive.result is not None
-        await self._settled(drive.result)
-        return drive.result
+        is_removed = await self._settled(drive.result)
+        return attrs.evolve(drive.result, is_removed=True) if is_removed else drive.result
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Drive the run to its end, yielding what happens.
@@ -191,11 +193,12 @@ class Session:
             if isinstance(store, OwnsRuns):
                 await finish_despite_cancel(_released(store, workflow_id))
 
-    async def _settled(self, result: WorkflowResult | None) -> None:
-        """Do with a run that has completed what the engine was told; the run is given back."""
+    async def _settled(self, result: WorkflowResult | None) -> bool:
+        """Do with a run that has completed what the engine was told, and tell whether it is gone; it is given back."""
         retention = self._saving.retention
         if retention is not None and result is not None and result.status is Status.COMPLETED and result.is_saved:
-            await finish_despite_cancel(settling.settle_completed(self._store, self._workflow_id, retention))
+            return await finish_despite_cancel(settling.settle_completed(self._store, self._workflow_id, retention))
+        return False
 
     def _started(self, lease: Lease, bound: BoundInputs) -> Drive:
         if lease.latest is not None:

@@ -146,7 +146,7 @@ def _import_file(file: Path, shown: str) -> ModuleType:
         raise TargetError(
             f"{file} is a directory" if file.is_dir() else f"there is no file {file}",
             target=shown,
-            remedy="Check the path; 'flowckpt resume' takes a file that has moved by --target path/to/file.py:name.",
+            remedy="Check the path: it is seen from the current directory.",
         )
     name = file.stem
     known = sys.modules.get(name)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from flowckpt.dsl.path import MAX_NAME_LENGTH
 from flowckpt.errors import SettingError
+from flowckpt.ids import why_no_run_id
 
 
 def public_id(task_id: str, local_id: str) -> str:
@@ -89,6 +90,20 @@ def checked_text(value: object, setting: str) -> str:
             remedy="Give a short name.",
         )
     return value
+
+
+def checked_task_id(value: object) -> str:
+    """Return the id of a task, or refuse it: a task lies in its store as a run does, and has an id like one.
+
+    Args:
+        value: what was given.
+
+    Raises:
+        SettingError: it can be no id of a run.
+    """
+    if why := why_no_run_id(value):
+        raise SettingError(f"the id of a task {why}", setting="task_id", remedy="Give another id.")
+    return str(value)
 
 
 def checked_checkpoint_id(value: object) -> str:

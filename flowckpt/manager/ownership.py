@@ -10,7 +10,7 @@ from flowckpt.blocking import finish_despite_cancel
 from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.manager.claims import Verifying
-from flowckpt.manager.names import checked_text, public_id, split_id
+from flowckpt.manager.names import checked_task_id, checked_text, public_id, split_id
 from flowckpt.manager.owned_task import OwnedTask, take
 from flowckpt.manager.record import read_log
 from flowckpt.manager.task import WORKFLOW_NAME
@@ -42,11 +42,11 @@ class Tasks:
             task_id: the task; it need not exist yet.
 
         Raises:
-            SettingError: the id is blank or no text.
+            SettingError: the id can be no id of a run.
             RunLockedError: another process, or another manager, owns it.
             ForeignRecordError: it is a run of the engine.
         """
-        checked_text(task_id, "task_id")
+        checked_task_id(task_id)
         while True:
             task = await self._taken(task_id)
             async with task.one_at_a_time:

@@ -8,6 +8,7 @@ from flowckpt.checkpoint.reference import Owner
 from flowckpt.codec import Json
 from flowckpt.portable.arriving import brought_in
 from flowckpt.portable.gathering import gathered
+from flowckpt.portable.names import checked_new_id
 from flowckpt.portable.writing import identity_of
 from flowckpt.stores.base import CheckpointStore
 
@@ -20,7 +21,8 @@ class CopiedRun:
         workflow_id: its id in the target.
         source_id: its id in the source.
         attempts: attempts that saved something.
-        checkpoints: checkpoints, of all of them.
+        checkpoints: checkpoints, in all.
+        left_behind: how many of these no longer count.
         steps: results that its newest checkpoint holds.
         is_new: whether it was copied now; False where the very same run was there already.
         owner: the process that ran it in the source meanwhile; None where it rested.
@@ -33,6 +35,7 @@ class CopiedRun:
     steps: int
     is_new: bool
     owner: Owner | None = None
+    left_behind: int = 0
 
     def to_document(self) -> dict[str, Json]:
         """Return it as plain JSON: an item of what `copy --json` prints."""
@@ -55,6 +58,7 @@ async def copy_run(
         new_id: the id that it is to have in the target; the same where not given.
 
     Raises:
+        InputError: the given id can be no id of a run.
         CheckpointNotFoundError: there is no such run.
         CheckpointCorruptedError: a record is damaged.
         RunExistsError: another run has the id in the target, or the same run that has gone on since.
@@ -62,8 +66,8 @@ async def copy_run(
         StoreAbilityError: the source cannot hand out a whole run, or the target take one in.
         CheckpointStorageError: a store failed.
     """
+    named = workflow_id if new_id is None else checked_new_id(new_id)
     run = await gathered(source, workflow_id)
-    named = new_id or workflow_id
     is_new = await brought_in(target, named, identity_of(workflow_id, run.checkpoints), run.afresh)
     return CopiedRun(
         named,
@@ -73,4 +77,5 @@ async def copy_run(
         len(run.latest.step_results),
         is_new,
         run.owner,
+        run.left_behind,
     )

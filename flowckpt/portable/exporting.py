@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +31,8 @@ class ExportedRun:
         workflow_id: the run.
         file: the file, or the directory of the documents.
         attempts: how many attempts it had that saved something.
-        checkpoints: how many checkpoints, of all of them.
+        checkpoints: how many checkpoints, in all.
+        left_behind: how many of these no longer count.
         steps: how many results the newest checkpoint holds.
         checkpoint_id: the newest checkpoint: the run was exported as of it.
         owner: the process that ran it meanwhile, so that it has gone on since, perhaps; None where it rested.
@@ -42,6 +45,7 @@ class ExportedRun:
     steps: int
     checkpoint_id: str
     owner: Owner | None = None
+    left_behind: int = 0
 
 
 async def export_run(store: CheckpointStore, workflow_id: str, file: Path | str) -> ExportedRun:
@@ -95,7 +99,9 @@ async def stream_run(store: CheckpointStore, workflow_id: str, write: Callable[[
     return exported(run, "-")
 
 
-async def export_documents(store: CheckpointStore, workflow_id: str, directory: Path | str) -> ExportedRun:
+async def export_documents(
+    store: CheckpointStore, workflow_id: str, directory: Path | str, *, is_forced: bool = True
+) -> ExportedRun:
     """Write each checkpoint as a JSON document of its own, in a directory that can be kept in git.
 
     Names begin with the sequence, so they never change; a later export adds to them.
@@ -104,17 +110,22 @@ async def export_documents(store: CheckpointStore, workflow_id: str, directory: 
         store: where the run lies.
         workflow_id: the run.
         directory: where to; made where it is missing.
+        is_forced: replace documents that are there and say something else, as those of another run do.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
         CheckpointCorruptedError: a record is damaged.
         StoreAbilityError: the store cannot read what no longer counts.
+        FileExistsError: a document would replace another one; nothing was written.
         OSError: a file cannot be written.
     """
     run = await gathered(store, workflow_id)
     place = Path(directory)
 
     def write() -> None:
+        if not is_forced:
+            for data in run.checkpoints:
+                refuse_other(place / document_name(data), export_text(data).encode())
         place.mkdir(parents=True, exist_ok=True)
         for data in run.checkpoints:
             with whole_file(place / document_name(data)) as stream:
@@ -122,6 +133,20 @@ async def export_documents(store: CheckpointStore, workflow_id: str, directory: 
 
     await run_blocking(write)
     return exported(run, str(directory))
+
+
+def refuse_other(file: Path, content: bytes) -> None:
+    """Refuse to replace a file that says something else.
+
+    Args:
+        file: the file.
+        content: what is to stand in it.
+
+    Raises:
+        FileExistsError: it is there, with another content.
+    """
+    if file.is_file() and file.read_bytes() != content:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(file))
 
 
 def document_name(data: CheckpointData) -> str:
@@ -150,4 +175,5 @@ def exported(run: Gathered, file: str) -> ExportedRun:
         len(latest.step_results),
         latest.checkpoint_id,
         run.owner,
+        run.left_behind,
     )

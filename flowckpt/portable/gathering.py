@@ -12,6 +12,7 @@ from flowckpt.checkpoint.reference import Owner
 from flowckpt.codec.blob import Blob
 from flowckpt.codec.results import as_view, plain_tree
 from flowckpt.errors import CheckpointNotFoundError, StoreAbilityError
+from flowckpt.portable.standing import LeftBehind
 from flowckpt.stores.base import CheckpointStore, OwnsRuns, ReadsAttempts
 
 
@@ -33,6 +34,14 @@ class Gathered:
     def latest(self) -> CheckpointData:
         """Its newest checkpoint."""
         return self.checkpoints[-1]
+
+    @property
+    def left_behind(self) -> int:
+        """How many of its checkpoints no longer count."""
+        standing = LeftBehind()
+        for data in self.checkpoints:
+            standing.add(data)
+        return standing.count
 
     def afresh(self) -> Iterator[CheckpointData]:
         """Return the checkpoints for a store that is to save them.

@@ -20,12 +20,15 @@ from flowckpt.portable.document import checkpoint_in
 from flowckpt.portable.gathering import Gathered
 from flowckpt.portable.limits import ImportLimits
 from flowckpt.portable.lines import is_run
-from flowckpt.portable.names import check_run_id
+from flowckpt.portable.names import check_run_id, checked_new_id
 from flowckpt.portable.reading import RunReader
 from flowckpt.portable.source import Source, opened_source
+from flowckpt.portable.standing import LeftBehind
 from flowckpt.portable.strict_json import MalformedError
 from flowckpt.portable.writing import identity_of
 from flowckpt.stores.base import CheckpointStore
+
+_REMEDY = "What can be imported, 'flowckpt export RUN -o FILE' writes; the file must come here as it was written."
 
 
 @attrs.frozen
@@ -38,7 +41,8 @@ class ImportedRun:
         workflow_name: its workflow.
         status: where it stood.
         attempts: attempts that saved something.
-        checkpoints: checkpoints, of all of them.
+        checkpoints: checkpoints, in all.
+        left_behind: how many of these no longer count.
         steps: results that its newest checkpoint holds.
         target: where its workflow was, on the machine that it comes from.
         is_new: whether it was imported now; False where the very same run was there already.
@@ -53,6 +57,7 @@ class ImportedRun:
     steps: int
     target: dict[str, str]
     is_new: bool
+    left_behind: int = 0
 
     def to_document(self) -> dict[str, Json]:
         """Return it as plain JSON: what `import --json` prints."""
@@ -70,6 +75,7 @@ class _Proved:
     latest: CheckpointData
     attempts: int
     count: int
+    left_behind: int = 0
 
 
 async def import_run(
@@ -88,6 +94,7 @@ async def import_run(
         limits: how much is taken.
 
     Raises:
+        InputError: the given id can be no id of a run.
         ImportRefusedError: the file is cut, changed, malformed, or goes beyond a limit.
         UnsupportedSchemaError: a newer flowckpt has written it.
         SourceUnreadableError: the file cannot be read.
@@ -97,6 +104,8 @@ async def import_run(
         CheckpointStorageError: the store failed.
     """
     limits = limits or ImportLimits()
+    if workflow_id is not None:
+        checked_new_id(workflow_id)
     with opened_source(file, limits) as source:
         proved = await run_blocking(lambda: _proved(source, str(file), workflow_id, limits))
         is_new = await brought_in(store, proved.workflow_id, proved.identity, proved.checkpoints)
@@ -112,6 +121,7 @@ async def import_run(
         len(latest.step_results),
         target,
         is_new,
+        proved.left_behind,
     )
 
 
@@ -124,13 +134,14 @@ def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLi
     with _refusing(file, reader):
         latest: CheckpointData | None = None
         attempts: set[int] = set()
-        count, named = 0, ""
+        count, named, standing = 0, "", LeftBehind()
         for latest in reader.checkpoints(source.lines()):
             if not attempts:
                 assert reader.header is not None, "it stands before the checkpoints"
-                named = check_run_id(reader.header.workflow_id if workflow_id is None else workflow_id)
+                named = check_run_id(reader.header.workflow_id) if workflow_id is None else workflow_id
             attempts.add(latest.attempt)
             count += 1
+            standing.add(latest)
         assert latest is not None, "a file without a checkpoint is refused"
         if reader.header is not None and reader.header.workflow_name != latest.workflow_name:
             raise MalformedError("its first line names another workflow than its checkpoints")
@@ -152,12 +163,12 @@ def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLi
 
     header = reader.header
     source_id = str(header.workflow_id) if header is not None else ""
-    return _Proved(named, source_id, reader.identity.hexdigest(), again, latest, len(attempts), count)
+    return _Proved(named, source_id, reader.identity.hexdigest(), again, latest, len(attempts), count, standing.count)
 
 
 def _proved_document(source: Source, workflow_id: str | None) -> _Proved:
     data = checkpoint_in(source.all())
-    named = new_run_id() if workflow_id is None else check_run_id(workflow_id)
+    named = new_run_id() if workflow_id is None else workflow_id
     run = Gathered(named, [data])
     return _Proved(named, "", identity_of(named, [data]), run.afresh, data, 1, 1)
 
@@ -168,8 +179,10 @@ def _refusing(file: str, reader: RunReader | None = None) -> Iterator[Any]:
     try:
         yield
     except MalformedError as error:
-        line = 0 if reader is None else reader.line
-        raise ImportRefusedError(str(error), file=file, line=line) from None
+        line, said = 0 if reader is None else reader.line, str(error)
+        remedy = "" if "--" in said else _REMEDY  # it names the option that is the remedy
+        raise ImportRefusedError(said, file=file, line=line, remedy=remedy) from None
     except RecursionError:
         line = 0 if reader is None else reader.line
-        raise ImportRefusedError("something in it is nested too deep", file=file, line=line) from None
+        said = "something in it is nested too deep"
+        raise ImportRefusedError(said, file=file, line=line, remedy=_REMEDY) from None

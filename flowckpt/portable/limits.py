@@ -8,9 +8,6 @@ MIB = 1024 * 1024
 MOST_DEPTH = 260
 """How many brackets may lie in one another: those of the deepest value that can be recorded, and of what holds it."""
 
-MOST_NAME = 200
-"""How long the id of a run may be."""
-
 MOST_PATH = 4096
 """How long other names may be: of steps, checkpoints and workflows."""
 

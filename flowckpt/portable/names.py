@@ -5,28 +5,38 @@ They reach a path only through the stores' own encoder, and a terminal only esca
 
 from __future__ import annotations
 
-import re
-
-from flowckpt.portable.limits import MOST_NAME, MOST_PATH
+from flowckpt.errors import InputError
+from flowckpt.ids import why_no_run_id
+from flowckpt.portable.limits import MOST_PATH
 from flowckpt.portable.strict_json import MalformedError
-
-_STEPS_UP = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\]|$)")
 
 
 def check_run_id(name: object) -> str:
-    """Return the id of a run, if it is one that the command line would take.
+    """Return the id of a run that stands in a file, if it is one.
 
     Args:
         name: the id.
 
     Raises:
-        MalformedError: it is empty, long, not printable, or looks like a way through directories.
+        MalformedError: it can be none.
     """
-    if type(name) is not str or not name.strip() or not name.isprintable() or len(name) > MOST_NAME:
-        raise MalformedError(f"the run's id must be 1 to {MOST_NAME} printable characters, and is {name!r:.80}")
-    if _STEPS_UP.search(name) or name[0] in "/\\~" or name[:1] == "-":
-        raise MalformedError(f"the run's id looks like a path or an option: {name!r:.80}")
-    return name
+    if why := why_no_run_id(name):
+        raise MalformedError(f"the id of the run {why} (--id NEW gives it another one)")
+    return str(name)
+
+
+def checked_new_id(workflow_id: object) -> str:
+    """Return the id that a run is to have where it arrives.
+
+    Args:
+        workflow_id: what was given for it.
+
+    Raises:
+        InputError: it can be none.
+    """
+    if why := why_no_run_id(workflow_id):
+        raise InputError(f"the id of a run {why}", parameter="workflow_id", remedy="Give another id.")
+    return str(workflow_id)
 
 
 def check_name(name: object, what: str) -> str:

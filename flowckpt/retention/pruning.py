@@ -16,11 +16,18 @@ import attrs
 from flowckpt.checkpoint import Status
 from flowckpt.checkpoint.reference import RunInfo
 from flowckpt.clock import Clock, SystemClock
-from flowckpt.errors import CheckpointNotFoundError, FlowckptError, RunLockedError, SettingError
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    FlowckptError,
+    RunLockedError,
+    SettingError,
+)
 from flowckpt.retention.ages import age_of
 from flowckpt.retention.rule import Retention, removable
 from flowckpt.stores.base import CheckpointStore, ListsRuns
 from flowckpt.stores.retention import CompactsRuns, EvictsCheckpoints, PinsCheckpoints, PrunesRuns
+from flowckpt.stores.surveying import unreadable_runs
 
 _log = logging.getLogger("flowckpt")
 FINISHED = frozenset({Status.COMPLETED})
@@ -59,6 +66,8 @@ class PruneReport:
         compacted: how many runs were written anew, or freed of what no record names.
         compacted_bytes: how many bytes that freed.
         skipped: why a run stayed that was to go, or to be made smaller, by its id.
+        unreadable: the runs whose record is damaged, so that nothing was decided about them.
+        matched: how many runs are of the workflow and stand as was said; None where no run was to go.
     """
 
     runs: list[PrunedRun] = attrs.field(factory=list)
@@ -67,6 +76,8 @@ class PruneReport:
     compacted: int = 0
     compacted_bytes: int = 0
     skipped: dict[str, str] = attrs.field(factory=dict)
+    unreadable: list[str] = attrs.field(factory=list)
+    matched: int | None = None
 
 
 @attrs.frozen
@@ -118,11 +129,12 @@ async def prune(
     report = PruneReport()
     if not isinstance(store, PrunesRuns | ListsRuns):
         raise SettingError(f"{store!r} cannot list its runs", setting="store", remedy="Clear them one by one.")
+    report.unreadable = [each.workflow_id for each in await unreadable_runs(store) if each.severity == "corrupt"]
     if isinstance(store, PrunesRuns) and not is_dry_run:
         await store.tidy()
     if keep is not None or older_than is not None:
-        now = (clock or SystemClock()).now()
-        async for batch in _in_batches(_to_go(store, which, now)):
+        now, report.matched = (clock or SystemClock()).now(), 0
+        async for batch in _in_batches(_to_go(store, which, now, report)):
             await _remove(store, batch, report, on_run, is_dry_run=is_dry_run)
     if not is_dry_run:
         await _compact_all(store, report)
@@ -172,11 +184,12 @@ async def prune_checkpoints(
     return sequences, freed
 
 
-async def _to_go(store: CheckpointStore, which: _Which, now: datetime) -> AsyncIterator[RunInfo]:
+async def _to_go(store: CheckpointStore, which: _Which, now: datetime, report: PruneReport) -> AsyncIterator[RunInfo]:
     kept: Counter[str] = Counter()
     async for info in _newest_first(store):
         if info.status not in which.statuses or which.workflow not in (None, info.workflow_name):
             continue
+        report.matched = (report.matched or 0) + 1
         kept[info.workflow_name] += 1
         is_old = which.older_than is None or now - info.updated_at > which.older_than
         if kept[info.workflow_name] > which.keep and is_old and info.owner is None:
@@ -261,8 +274,10 @@ async def _compact_all(store: CheckpointStore, report: PruneReport) -> None:
             except RunLockedError:  # it is at work, and will be made smaller another time
                 continue
             except FlowckptError as error:
-                _log.warning("run %s was not made smaller: %s", workflow_id, error)
+                _log.warning("run %s was not made smaller: %s", workflow_id, error.message)
                 report.skipped[workflow_id] = error.message
+                if isinstance(error, CheckpointCorruptedError) and workflow_id not in report.unreadable:
+                    report.unreadable.append(workflow_id)
                 continue
             report.compacted += done.is_changed
             report.compacted_bytes += done.bytes_freed

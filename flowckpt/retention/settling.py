@@ -11,8 +11,10 @@ from flowckpt.stores.retention import CompactsRuns, PinsCheckpoints
 _log = logging.getLogger("flowckpt")
 
 
-async def settle_completed(store: CheckpointStore, workflow_id: str, retention: Retention) -> None:
-    """Do with a completed run what its engine was told. Never raises: the run has succeeded; a failure is logged.
+async def settle_completed(store: CheckpointStore, workflow_id: str, retention: Retention) -> bool:
+    """Do with a completed run what its engine was told; tell whether it was removed.
+
+    Never raises: the run has succeeded; a failure is logged.
 
     A crash before it leaves the run completed, and a resume of it, which runs nothing, comes here again.
 
@@ -22,14 +24,16 @@ async def settle_completed(store: CheckpointStore, workflow_id: str, retention: 
         retention: what was told.
     """
     if retention.on_success is OnSuccess.KEEP:
-        return
+        return False
     try:
         if retention.on_success is OnSuccess.CLEAR and not await _is_pinned(store, workflow_id, retention):
             await store.clear(workflow_id)
-        elif isinstance(store, CompactsRuns):
+            return True
+        if isinstance(store, CompactsRuns):
             await store.compact(workflow_id, is_forced=True)
     except Exception as error:
         _log.warning("run %s has completed, and stays as it is: %s", workflow_id, error)
+    return False
 
 
 async def _is_pinned(store: CheckpointStore, workflow_id: str, retention: Retention) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flowckpt.checkpoint.signal import Signal
     from flowckpt.stores.base import Finding, Lease
     from flowckpt.stores.retention import Compacted
+    from flowckpt.stores.surveying import RunSurvey
 
 
 class Runs(Protocol):
@@ -29,6 +30,8 @@ class Runs(Protocol):
     def release(self, workflow_id: str) -> None: ...  # noqa: D102
     def owner(self, workflow_id: str) -> Owner | None: ...  # noqa: D102
     def list_runs(self) -> list[RunInfo]: ...  # noqa: D102
+    def survey(self) -> RunSurvey: ...  # noqa: D102
+    def unreadable(self) -> list[Finding]: ...  # noqa: D102
     def describe(self, workflow_id: str) -> RunInfo | None: ...  # noqa: D102
     def delete(self, workflow_id: str, checkpoint_id: str) -> bool: ...  # noqa: D102
     def latest_of_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None: ...  # noqa: D102
@@ -102,6 +105,14 @@ class AsyncDoor(Generic[R]):
     async def list_runs(self) -> Sequence[RunInfo]:
         """Return the runs, without loading them; see `ListsRuns`."""
         return await run_blocking(self.runs.list_runs)
+
+    async def survey_runs(self) -> RunSurvey:
+        """Return the runs and those that cannot be read; see `SurveysRuns`."""
+        return await run_blocking(self.runs.survey)
+
+    async def unreadable_runs(self) -> Sequence[Finding]:
+        """Return those that cannot be read; see `SurveysRuns`."""
+        return await run_blocking(self.runs.unreadable)
 
     async def describe_run(self, workflow_id: str) -> RunInfo | None:
         """Return one run as the list shows it; see `ListsRuns`."""

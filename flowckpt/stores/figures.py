@@ -6,6 +6,7 @@ from flowckpt.checkpoint.figures import StoreFigures
 from flowckpt.checkpoint.tally import RecordedAttempt, Tally
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, SettingError
 from flowckpt.stores.base import CheckpointStore, KeepsAttempts, ListsAttempts, ListsRuns, TellsFigures
+from flowckpt.stores.surveying import surveyed
 
 
 async def store_figures(store: CheckpointStore, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
@@ -56,7 +57,10 @@ async def added_up(store: CheckpointStore, workflow_id: str | None, *, limit: in
             raise CheckpointNotFoundError(workflow_id)
         tally.add_run(info, await _attempts(store, workflow_id))
         return tally.figures()
-    for info in await store.list_runs():
+    survey = await surveyed(store)
+    for finding in survey.unreadable:
+        tally.add_unreadable(finding.workflow_id)
+    for info in survey.runs:
         try:
             attempts = await _attempts(store, info.workflow_id)
         except CheckpointCorruptedError:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.checkpoint import CheckpointData, History, HistoryView, Reason
+from flowckpt.counted import counted
 from flowckpt.errors import (
     CheckpointNotFoundError,
     FencedError,
@@ -123,7 +124,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         self._says_only_its_place = checkpoints.says_only_its_place
 
     def __repr__(self) -> str:
-        return f"<MemoryCheckpointStore of {len(self._runs)} runs>"
+        return f"<MemoryCheckpointStore of {counted(len(self._runs), 'run')}>"
 
     async def save(self, workflow_id: str, data: CheckpointData) -> None:
         """Keep the checkpoint's bytes; see `CheckpointStore.save`."""
@@ -408,4 +409,4 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
             raise CheckpointNotFoundError(workflow_id)
         for each in ids:
             await self.load_latest(each)
-        return [Finding(each, "ok", f"{len(self._runs[each].live)} checkpoints") for each in ids]
+        return [Finding(each, "ok", counted(len(self._runs[each].live), "checkpoint")) for each in ids]

@@ -26,7 +26,7 @@ def test_the_group_and_its_module_are_the_same(flowckpt, commands):
     assert text.startswith("Usage: flowckpt ") and all(f"  {command}  " in text for command in commands)
     assert "Usage: flowckpt" in flowckpt().err
     assert flowckpt("--version").expect(0).out == f"flowckpt {__version__}\n"
-    assert "there is no command 'rsume'; the commands are run, resume" in flowckpt("rsume").expect(2).err
+    assert "there is no command 'rsume'; did you mean resume" in flowckpt("rsume").expect(2).err
 
 
 def test_a_script_is_printed_and_completes_commands_and_runs(flowckpt):

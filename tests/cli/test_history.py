@@ -36,7 +36,9 @@ def test_reruns_rollbacks_and_reused_ids_stay_visible(shop):
         "standing": "counts",
     }
     text = shop("show", "one", "--history").expect(0).out
-    assert text.count("left behind") == 6 + sum(
+    head, *tables = text.split("\n\n")
+    assert "left behind (--history shows them)" in head
+    assert "".join(tables).count("left behind") == 6 + sum(
         each["standing"] == "left_behind" for attempt in history for each in attempt["checkpoints"]
     )
     assert "history" not in shop("show", "one", "--json").expect(0).document

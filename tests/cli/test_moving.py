@@ -19,9 +19,9 @@ def crashed(flowckpt, tmp_path):
 def test_a_run_goes_to_another_store_by_way_of_a_file_and_is_resumed_there(crashed, tmp_path):
     said = crashed("export", "one", "-o", "one.run.gz").expect(0)
     assert said.out == ""
-    assert "wrote one (1 attempts, 3 checkpoints, 2 results) to one.run.gz" in said.err
+    assert "wrote one (1 attempt, 3 checkpoints, 2 results) to one.run.gz" in said.err
     said = crashed("import", "one.run.gz", "--store", "sqlite:there.db").expect(0)
-    assert "imported one (1 attempts, 3 checkpoints, 2 results)" in said.out
+    assert "imported one (1 attempt, 3 checkpoints, 2 results)" in said.out
     assert "workflow: etl, failed" in said.out
     assert "Resume one of the two" in said.err
     assert "flowckpt resume --store sqlite:there.db one" in said.err
@@ -42,6 +42,7 @@ def test_a_run_goes_to_another_store_by_way_of_a_file_and_is_resumed_there(crash
         "steps": 2,
         "target": document["target"],
         "is_new": True,
+        "left_behind": 0,
     }
     assert document["target"]["name"] == "etl"
     assert crashed("show", "one", "--json").expect(0).document["status"] == "failed"
@@ -112,7 +113,7 @@ def test_copy_takes_some_runs_or_all_and_can_be_done_again(crashed, tmp_path):
     (tmp_path / "ready").touch()
     crashed("run", "pipeline.py:etl", "-i", "source=b.csv", "--id", "two").expect(0)
     assert (
-        "copied two (1 attempts, 4 checkpoints, 2 results)"
+        "copied two (1 attempt, 4 checkpoints, 2 results)"
         in crashed("copy", "two", "--to", "sqlite:t.db").expect(0).out
     )
     document = crashed("copy", "--all", "--to", "sqlite:t.db", "--json").expect(0).document

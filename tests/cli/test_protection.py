@@ -185,7 +185,7 @@ def test_the_way_out_of_an_encrypted_store_is_named_and_an_export_says_that_it_i
     told = {"FLOWCKPT_KEY_FILE": "key"}
     refused = flowckpt("copy", "r", "--store", "file:st", "--to", "sqlite:runs.db", **told).expect(2)
     assert "flowckpt export --store file:st RUN -o FILE" in refused.err
-    assert "flowckpt import FILE --store sqlite:runs.db" in refused.err
+    assert "flowckpt import --store sqlite:runs.db FILE" in refused.err
     assert "plain text" in refused.err
     assert not (flowckpt.directory / "runs.db").exists()
     for output in ((), ("-o", "-"), ("-o", "r.run"), ("-o", "docs/"), ("--checkpoint", "fetch", "-o", "f.json")):

@@ -45,6 +45,7 @@ def test_list(filled):
         "tags",
         "owner",
         "parked",
+        "is_task",
     ]
     assert runs[1]["tags"] == {"team": "data"} and runs[1]["status"] == "failed" and runs[1]["owner"] is None
     lines = filled("list").expect(0).out.splitlines()

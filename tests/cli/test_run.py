@@ -94,7 +94,7 @@ def test_inputs_from_the_line_from_a_file_and_from_standard_input(flowckpt):
         (["nothing.py:etl"], "there is no file"),
         (["pipeline.py"], "defines 4 workflows"),
         (["pipeline.py:naps", "--store", "runs"], "'runs' is no description of a store\nWrite 'file:runs'"),
-        (["pipeline.py:naps", "--id", "a\x1b[1m"], "--id must be at most 200 printable characters"),
+        (["pipeline.py:naps", "--id", "a\x1b[1m"], "--id must be 1 to 200 printable characters"),
         (["pipeline.py:naps", "--json", "--events"], "exclude each other"),
         (["pipeline.py:naps", "--bogus\x1b[1m"], "--bogus\\x1b[1m"),
         (["exits.py"], "exits.py exits when it is imported (with 3)"),

@@ -1,13 +1,21 @@
 """Removing checkpoints: by name, by number, all of them; and never the ones that are needed."""
 
+import asyncio
 import logging
 
 import pytest
 from five_methods import FiveMethods
 
-from flowckpt import CheckpointManager, EvidencePack, MemoryCheckpointStore
+from flowckpt import (
+    CheckpointManager,
+    EvidencePack,
+    FileCheckpointStore,
+    MemoryCheckpointStore,
+    in_sync,
+)
 from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, SettingError
 from flowckpt.evidence import artifact_exists, file_sha256
+from flowckpt.retention import Retention, prune_checkpoints
 
 
 @pytest.fixture(autouse=True)
@@ -147,3 +155,26 @@ async def test_a_store_of_five_methods_cannot_delete_single_checkpoints_and_says
         await manager.delete_checkpoint(found[0])
     assert await manager.delete_all("task") == 2
     assert await store.load_latest("task") is None
+
+
+def test_what_each_rerun_of_a_program_leaves_is_gone_after_its_pruning_and_the_task_is_as_it_was(tmp_path):
+    place = tmp_path / "store" / "runs" / "train"
+
+    def program():
+        with in_sync(CheckpointManager(FileCheckpointStore(tmp_path / "store"), tmp_path)) as manager:
+            manager.plan_steps("train", ["a", "b"])
+            task = manager.restore("train")
+            for item in task.remaining:
+                step = manager.begin_step("train", "epoch", item, work_item_id=item)
+                manager.commit_step(step, EvidencePack([artifact_exists(".")]), snapshot=item)
+            manager.finish_task("train")
+            return task.snapshot, tuple(task.remaining)
+
+    assert program() == (None, ("a", "b"))
+    for _ in range(3):
+        assert program() == ("b", ())
+    assert len([*place.glob("*.jsonl")]) == 4 and len([*place.glob(".fenced-*")]) == 3
+    removed, freed = asyncio.run(prune_checkpoints(FileCheckpointStore(tmp_path / "store"), "train", Retention()))
+    assert (removed, freed > 0) == ([], True)
+    assert len([*place.glob("*.jsonl")]) == 1 and not [*place.glob(".*")]
+    assert program() == ("b", ())

@@ -10,6 +10,7 @@ from flowckpt.cli.output import keep_for_document, say, write
 from flowckpt.cli.recorded_run import recorded_run
 from flowckpt.cli.resume_hint import show_resume_hint
 from flowckpt.cli.settings import choose_store
+from flowckpt.cli.store_hints import with_store
 from flowckpt.cli.stored_runs import opened_store, waited
 from flowckpt.cli.terminal_text import escaped, json_text
 from flowckpt.clock import SystemClock
@@ -81,7 +82,8 @@ def command(
         write("".join(f"{line}\n" for line in _lines(done)))
         show_resume_hint(run, choice)
     for path in done.not_undone:
-        say(f"flowckpt: step {escaped(path)} could not be undone; 'flowckpt show {escaped(run)}' says why")
+        said = f"step {escaped(path)} could not be undone; 'flowckpt show {escaped(run)}' says why"
+        say(f"flowckpt: {with_store(said)}")
 
 
 def _lines(done: Cancelled) -> list[str]:

@@ -11,6 +11,7 @@ from flowckpt.cli.output import say, write
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_runs import checked, opened_store
 from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.counted import counted
 from flowckpt.stores.base import Finding
 
 _EXAMPLE = """\b
@@ -37,11 +38,14 @@ def command(run: str | None, as_json: bool, store: str | None) -> int:
         write("".join(f"{_line(finding)}\n" for finding in findings))
     corrupt = sum(finding.severity == "corrupt" for finding in findings)
     if corrupt:
-        say(f"flowckpt: {corrupt} of {len(findings)} findings in {choose_store(store).shown} are corrupt")
+        say(
+            f"flowckpt: {corrupt} of {counted(len(findings), 'finding')} in {choose_store(store).shown} {'is' if corrupt == 1 else 'are'} corrupt"
+        )
     locked = sum(finding.severity == "locked" for finding in findings)
     if locked:
         say(
-            f"flowckpt: {locked} of {len(findings)} findings in {choose_store(store).shown} need a key that is not here"
+            f"flowckpt: {locked} of {counted(len(findings), 'finding')} in {choose_store(store).shown} "
+            f"{'needs' if locked == 1 else 'need'} a key that is not here"
         )
     elif not findings:
         say(f"flowckpt: {choose_store(store).shown} holds no run")

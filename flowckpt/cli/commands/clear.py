@@ -11,6 +11,7 @@ from flowckpt.cli.options import RunName, store_option
 from flowckpt.cli.output import say, write
 from flowckpt.cli.stored_runs import latest_of, opened_store, waited
 from flowckpt.cli.terminal_text import escaped
+from flowckpt.counted import counted
 from flowckpt.errors import CheckpointCorruptedError, UnauthenticatedRecordError, WrongKeyError
 
 _EXAMPLE = """\b
@@ -29,7 +30,7 @@ def command(run: str, yes: bool, store: str | None) -> None:
     what = "its record is damaged"
     try:
         latest = latest_of(checkpoints, run)
-        what = f"{latest.status.value}, {len(latest.step_results)} steps"
+        what = f"{latest.status.value}, {counted(len(latest.step_results), 'step')}"
     except CheckpointCorruptedError as error:  # what is damaged may be removed all the same
         warn(error.message)
     except (

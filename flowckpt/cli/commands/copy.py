@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 import click
 
-from flowckpt.cli.exit_codes import ExitCode, code_of_error
+from flowckpt.cli.exit_codes import code_of_error
 from flowckpt.cli.failures import show_error
+from flowckpt.cli.moved import size_of_run
 from flowckpt.cli.notices import warn
-from flowckpt.cli.options import RunName, json_option, store_option
-from flowckpt.cli.output import keep_for_document, write
+from flowckpt.cli.options import NewRunName, RunName, json_option, store_option
+from flowckpt.cli.output import keep_for_document, say, write
 from flowckpt.cli.resume_hint import command_line
 from flowckpt.cli.settings import StoreChoice, choose_store
-from flowckpt.cli.stored_runs import listed_runs, opened_store, waited
+from flowckpt.cli.stored_runs import opened_store, surveyed_runs, waited
 from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.cli.unreadable import tell_left_out
 from flowckpt.codec import Json
 from flowckpt.errors import FlowckptError, StoreSpecError
+from flowckpt.ids import new_run_id
 from flowckpt.portable import CopiedRun, copy_run
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import CheckpointStore, Finding
 from flowckpt.stores.opening import shown_spec
 
 _EXAMPLE = """\b
@@ -32,26 +36,34 @@ Examples:
 @click.argument("runs", metavar="RUN…", type=RunName(), nargs=-1)
 @click.option("--all", "is_all", is_flag=True, help="Every run of the store.")
 @click.option("--to", metavar="STORE", required=True, help="The store to copy to, as sqlite:FILE or file:DIRECTORY.")
-@click.option("--id", "new_id", metavar="NEW", help="The id that the copy is to have; for one run.")
+@click.option("--id", "new_id", type=NewRunName(), metavar="NEW", help="The id that the copy is to have; for one run.")
 @json_option
 @store_option
 def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as_json: bool, store: str | None) -> int:
     """Copy runs to another store: every attempt and checkpoint and all large values, as they are.
 
-    The source is only read. Each run appears in the other store at once or not at all, and one that is there already,
-    the very same, is passed over; so after a kill, do it again. A run that cannot be copied does not stop the others:
-    it is told, and the exit code is that of the first. A database takes no runs of a store with a key.
+    The source is only read; the other store, and the directories that it lies in, are made where they are missing. Each
+    run appears there at once or not at all, and one that is there already, the very same, is passed over; so after a
+    kill, do it again. A run that cannot be copied does not stop the others: it is told, and the exit code is that of the
+    first. A database takes no runs of a store with a key.
     """
     if bool(runs) is is_all:
         raise click.UsageError("say which runs to copy: their ids, or --all")
     if new_id is not None and len(runs) != 1:
         raise click.UsageError("--id is for the copy of one run")
-    if new_id is not None and (not new_id.strip() or not new_id.isprintable() or len(new_id) > 200):
-        raise click.UsageError(f"--id must be 1 to 200 printable characters, got {new_id[:60]!r}")
     if as_json:
         keep_for_document()
-    source, target = opened_store(store), _opened_target(to, choose_store(store))
-    wanted = [info.workflow_id for info in reversed(listed_runs(source))] if is_all else list(dict.fromkeys(runs))
+    source, place = opened_store(store), choose_store(to)
+    target = _opened_target(to, choose_store(store))
+    wanted = list(dict.fromkeys(runs))
+    unreadable: Sequence[Finding] = ()
+    if is_all:
+        survey = surveyed_runs(source)
+        wanted = [info.workflow_id for info in reversed(survey.runs)]
+        unreadable = survey.unreadable
+    if (fault := _fault(target, new_run_id())) is not None:  # that run is in no store: the fault is not one run's
+        _show_fault(fault, place)
+        return code_of_error(fault)
     documents: list[Json] = []
     first: FlowckptError | None = None
     for run in wanted:
@@ -60,13 +72,31 @@ def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as
         except FlowckptError as error:
             first = first or error
             documents.append({"source_id": run, "error": {"type": type(error).__name__, "message": str(error)}})
-            show_error(error)
+            if _fault(target, new_id or run) is None:
+                show_error(error)
+            else:
+                _show_fault(error, place)
             continue
         documents.append({**done.to_document(), "error": None})
         _say(done, as_json=as_json)
     if as_json:
         write(f"{json_text(documents, indent=2)}\n")
-    return ExitCode.DONE if first is None else code_of_error(first)
+    code = tell_left_out(unreadable)
+    return code if first is None else code_of_error(first)
+
+
+def _fault(store: CheckpointStore, run: str) -> FlowckptError | None:
+    """Return why a store cannot tell whether it has a run."""
+    try:
+        waited(store.load_latest(run))
+    except FlowckptError as error:
+        return error
+    return None
+
+
+def _show_fault(error: FlowckptError, store: StoreChoice) -> None:
+    say(f"flowckpt: the fault is in {escaped(store.shown)}, which is to be copied to; the source is as it was")
+    show_error(error)
 
 
 def _opened_target(to: str, source: StoreChoice) -> CheckpointStore:
@@ -81,8 +111,8 @@ def _opened_target(to: str, source: StoreChoice) -> CheckpointStore:
             f"{error.message}; a copy would not be protected any more, so nothing was copied",
             spec=error.spec,
             remedy=f"To have it there in plain text: {command_line('export', source, 'RUN')} -o FILE with the key file, "
-            f"and then, without one, flowckpt import FILE --store {shlex.quote(shown_spec(to))}. The exported file is plain text, too: keep it "
-            "where nobody else reads it, and remove it afterwards.",
+            f"and then, without one, flowckpt import --store {shlex.quote(shown_spec(to))} FILE. The exported file is "
+            "plain text, too: keep it where nobody else reads it, and remove it afterwards.",
         ) from error
 
 
@@ -90,7 +120,7 @@ def _say(done: CopiedRun, *, as_json: bool) -> None:
     name = escaped(done.workflow_id)
     if not as_json:
         said = f"copied {name}" if done.is_new else f"{name} is there already, the very same"
-        write(f"{said} ({done.attempts} attempts, {done.checkpoints} checkpoints, {done.steps} results)\n")
+        write(f"{said} {size_of_run(done)}\n")
     if done.owner is not None:
         warn(
             f"run {done.source_id} goes on, by {done.owner}: the copy is as of its last checkpoint. Do not resume both"

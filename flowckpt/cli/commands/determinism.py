@@ -14,6 +14,7 @@ from flowckpt.cli.output import keep_for_document, write
 from flowckpt.cli.progress import choose_progress
 from flowckpt.cli.targets import typed_target
 from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.counted import counted
 from flowckpt.engine.determinism import DeterminismReport, determinism_of
 
 _EXAMPLE = """\b
@@ -79,7 +80,7 @@ def _document(report: DeterminismReport) -> dict[str, object]:
 
 def _text(report: DeterminismReport) -> str:
     where = "in this process and in another one" if report.is_other_process_checked else "in this process"
-    lines = [f"{escaped(report.workflow_name)}: {report.steps} steps compared, {where}"]
+    lines = [f"{escaped(report.workflow_name)}: {counted(report.steps, 'step')} compared, {where}"]
     for each in report.differences:
         lines.append(f"{escaped(each.where)}: {each.kind} of {escaped(each.path or 'the workflow')} ({each.place})")
         lines += [f"  first: {escaped(each.recorded)}", f"  then:  {escaped(each.now)}"]

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import click
 
 from flowckpt.checkpoint import CheckpointData
+from flowckpt.cli.moved import size_of_run
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import RunName, store_option
 from flowckpt.cli.output import is_terminal, say, write, write_bytes
 from flowckpt.cli.stored_runs import latest_of, opened_store, waited
 from flowckpt.cli.terminal_text import escaped, escaped_json
 from flowckpt.codec.checkpoints import export_text
+from flowckpt.counted import counted
+from flowckpt.engine.earlier import any_checkpoint
 from flowckpt.portable import ExportedRun, export_documents, export_run
-from flowckpt.portable.exporting import document_name, stream_run
+from flowckpt.portable.exporting import document_name, refuse_other, stream_run
 from flowckpt.portable.whole_file import whole_file
 from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.file import FileCheckpointStore
@@ -30,7 +35,7 @@ Examples:
 
 @click.command("export", epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
-@click.option("--checkpoint", metavar="ID", help="Only the newest checkpoint of this id, as one JSON document.")
+@click.option("--checkpoint", metavar="ID", help="Only this checkpoint, by its id or sequence, as one JSON document.")
 @click.option(
     "-o",
     "--output",
@@ -38,39 +43,51 @@ Examples:
     help="A file for the whole run (compressed where it ends in .gz; - is standard output), or a directory (there, or "
     "with a / behind it) for one JSON document a checkpoint.",
 )
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
 @store_option
-def command(run: str, checkpoint: str | None, output: str | None, store: str | None) -> None:
+def command(run: str, checkpoint: str | None, output: str | None, force: bool, store: str | None) -> None:
     """Write a run so that it can be kept, read and resumed elsewhere; 'flowckpt import' takes it in again.
 
     With -o FILE it is the whole run: every attempt and checkpoint, large values, and where its workflow is. Without -o
     its newest checkpoint is printed as one JSON document, for people and for git. The store is only read. What is
-    written is never encrypted.
+    written is never encrypted. A file that is there is replaced only with --force; in a directory, a document that says
+    the very same is no hindrance.
     """
     checkpoints = opened_store(store)
     is_directory = output is not None and output != "-" and (output.endswith("/") or Path(output).is_dir())
     try:
         if checkpoint is None and output is not None:
-            _write_run(checkpoints, run, output, is_directory=is_directory)
+            _write_run(checkpoints, run, output, is_directory=is_directory, is_forced=force)
         else:
-            data = latest_of(checkpoints, run) if checkpoint is None else waited(checkpoints.load(run, checkpoint))
-            _write_document(data, run, output, is_directory=is_directory)
+            data = latest_of(checkpoints, run)
+            if checkpoint is not None:
+                data = waited(any_checkpoint(checkpoints, run, data, checkpoint))
+            _write_document(data, run, output, is_directory=is_directory, is_forced=force)
+    except FileExistsError as error:
+        if is_directory and Path(str(output)).is_file():
+            raise click.UsageError(f"{output} cannot be written: {Path(str(output))} is a file") from error
+        raise click.UsageError(
+            f"{error.filename} is there already, and was not touched; --force replaces it"
+        ) from error
     except OSError as error:
         raise click.UsageError(f"{output} cannot be written: {error.strerror or error}") from error
     if isinstance(checkpoints, FileCheckpointStore) and checkpoints.is_encrypting:
         warn("the store is encrypted, and what was exported is not: whoever can read it reads all that the run holds")
 
 
-def _write_run(store: CheckpointStore, run: str, output: str, *, is_directory: bool) -> None:
+def _write_run(store: CheckpointStore, run: str, output: str, *, is_directory: bool, is_forced: bool) -> None:
     if is_directory:
-        done = waited(export_documents(store, run, output))
-        what = f"{done.checkpoints} checkpoints of {escaped(run)}, one document each,"
+        done = waited(export_documents(store, run, output, is_forced=is_forced))
+        what = f"{counted(done.checkpoints, 'checkpoint')} of {escaped(run)}, one document each,"
     elif output == "-":
         done = waited(stream_run(store, run, _shown if is_terminal() else write_bytes))
         _warn_of_owner(done)
         return
     else:
+        if Path(output).is_file() and not is_forced:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), output)
         done = waited(export_run(store, run, output))
-        what = f"{escaped(run)} ({done.attempts} attempts, {done.checkpoints} checkpoints, {done.steps} results)"
+        what = f"{escaped(run)} {size_of_run(done)}"
     _warn_of_owner(done)
     say(f"wrote {what} to {escaped(output)}")
 
@@ -87,7 +104,7 @@ def _shown(line: bytes) -> None:
     write(escaped_json(line.decode()))
 
 
-def _write_document(data: CheckpointData, run: str, output: str | None, *, is_directory: bool) -> None:
+def _write_document(data: CheckpointData, run: str, output: str | None, *, is_directory: bool, is_forced: bool) -> None:
     text = export_text(data)
     if output is None or output == "-":
         write(escaped_json(text) if is_terminal() else text)
@@ -95,6 +112,8 @@ def _write_document(data: CheckpointData, run: str, output: str | None, *, is_di
     place = Path(output) / document_name(data) if is_directory else Path(output)
     if is_directory:
         place.parent.mkdir(parents=True, exist_ok=True)
+    if not is_forced:
+        refuse_other(place, text.encode())
     with whole_file(place, is_compressed=place.suffix == ".gz") as stream:
         stream.write(text.encode())
     say(f"wrote checkpoint {escaped(data.checkpoint_id)} of {escaped(run)} to {escaped(str(place))}")

@@ -11,6 +11,7 @@ from flowckpt.cli.edited_outputs import edits_from_texts
 from flowckpt.cli.inputs import convert_inputs
 from flowckpt.cli.options import (
     KeyValue,
+    NewRunName,
     RunName,
     StepName,
     input_option,
@@ -38,12 +39,18 @@ from flowckpt.ids import new_run_id
 _EXAMPLE = """\b
 Examples:
   flowckpt fork nightly --from clean
+  flowckpt fork nightly --checkpoint 7 --id again
   flowckpt fork nightly --set 'clean={"rows": 12}' --id what-if
   flowckpt fork nightly -i limit=500 --json"""
 
 
 @click.command("fork", epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
+@click.option(
+    "--checkpoint",
+    metavar="ID",
+    help="Start from this checkpoint, by its id or sequence; also from one that was left behind.",
+)
 @click.option(
     "--from",
     "from_step",
@@ -60,7 +67,9 @@ Examples:
     help="Put this in the place of a step's recorded output, converted by its function's annotation.",
 )
 @input_option
-@click.option("--id", "new_id", metavar="NEW", help="The id of the new run; a new ULID where not given.")
+@click.option(
+    "--id", "new_id", type=NewRunName(), metavar="NEW", help="The id of the new run; a new ULID where not given."
+)
 @verify_option
 @network_option
 @target_option
@@ -68,6 +77,7 @@ Examples:
 @store_option
 def command(
     run: str,
+    checkpoint: str | None,
     from_step: str | None,
     outputs: tuple[tuple[str, str], ...],
     inputs: tuple[tuple[str, str], ...],
@@ -83,8 +93,6 @@ def command(
     The source is only read: it may be running, failed or completed. The evidence of every result that is taken over is
     checked first: where it does not hold, or cannot be checked, nothing is made and the exit code is 10.
     """
-    if new_id is not None and (not new_id.strip() or not new_id.isprintable() or len(new_id) > 200):
-        raise click.UsageError(f"--id must be 1 to 200 printable characters, got {new_id[:60]!r}")
     if as_json:
         keep_for_document()
     checkpoints, choice = opened_store(store), choose_store(store)
@@ -97,7 +105,13 @@ def command(
         values, program = convert_inputs(workflow, texts), partial(_same, workflow)
     moved_to = None if target is None else typed_target(target)[1]
     options = RunOptions(verify=verify, allow_network=allow_network, target=moved_to)
-    plan = ForkPlan(new_id=new_id or new_run_id(), from_step=from_step or "", edits=edits, inputs=values)
+    plan = ForkPlan(
+        new_id=new_id or new_run_id(),
+        checkpoint=checkpoint or "",
+        from_step=from_step or "",
+        edits=edits,
+        inputs=values,
+    )
     made = waited(fork_run(checkpoints, SystemClock(), run, plan, Rechecking(options, program=program)))
     if as_json:
         write(f"{json_text(made.to_document(), indent=2)}\n")

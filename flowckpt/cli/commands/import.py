@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from flowckpt.cli.moved import size_of_run
 from flowckpt.cli.notices import warn
-from flowckpt.cli.options import json_option, store_option
+from flowckpt.cli.options import NewRunName, json_option, store_option
 from flowckpt.cli.output import keep_for_document, write
 from flowckpt.cli.resume_hint import show_resume_hint
 from flowckpt.cli.settings import choose_store
@@ -29,7 +30,11 @@ _COUNT = click.IntRange(min=1)
 @click.command("import", epilog=_EXAMPLE)
 @click.argument("file")
 @click.option(
-    "--id", "new_id", metavar="NEW", help="The id of the run here; that in the file, or a new ULID for a checkpoint."
+    "--id",
+    "new_id",
+    type=NewRunName(),
+    metavar="NEW",
+    help="The id of the run here; that in the file, or a new ULID for a checkpoint.",
 )
 @click.option("--max-bytes", type=_COUNT, default=_DEFAULT.max_bytes, help="Refuse a larger file, not compressed.")
 @click.option("--max-value-bytes", type=_COUNT, default=_DEFAULT.max_value_bytes, help="Refuse a longer line.")
@@ -54,8 +59,6 @@ def command(
     All of the file is proved before anything is written, and the run appears at once or not at all; after a kill, do it
     again. A run that is there already, the very same, is left as it is. Runs nothing: resume goes on.
     """
-    if new_id is not None and (not new_id.strip() or not new_id.isprintable() or len(new_id) > 200):
-        raise click.UsageError(f"--id must be 1 to 200 printable characters, got {new_id[:60]!r}")
     if as_json:
         keep_for_document()
     limits = ImportLimits(
@@ -81,7 +84,7 @@ def _lines(done: ImportedRun) -> list[str]:
     name = escaped(done.workflow_id)
     said = f"imported {name}" if done.is_new else f"{name} is there already, the very same: nothing to do"
     lines = [
-        f"{said} ({done.attempts} attempts, {done.checkpoints} checkpoints, {done.steps} results)",
+        f"{said} {size_of_run(done)}",
         f"workflow: {escaped(done.workflow_name)}, {escaped(done.status)}",
     ]
     place = done.target.get("file") or done.target.get("module") or ""

@@ -11,9 +11,11 @@ from flowckpt.cli.durations import ago_text, moment_text
 from flowckpt.cli.options import color_option, json_option, store_option
 from flowckpt.cli.output import is_terminal, say, write
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_runs import listed_runs, opened_store, parked_runs
+from flowckpt.cli.stored_runs import opened_store, parked_runs, surveyed_runs
 from flowckpt.cli.table import show_table
 from flowckpt.cli.terminal_text import json_text
+from flowckpt.cli.unreadable import tell_left_out
+from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
 
 _EXAMPLE = """\b
 Examples:
@@ -42,16 +44,19 @@ def command(
     as_json: bool,
     store: str | None,
     no_color: bool,
-) -> None:
+) -> int:
     """List the runs of the store, the one started last first.
 
     A run is crashed where it is running and its owner is gone; parked, where it died so often at the same step that a
-    resume refuses it until --force is given.
+    resume refuses it until --force is given; a task, where it is of a CheckpointManager: the program that made it goes on
+    with it, no resume does. Where the record of a run cannot be read, the others are listed, it is named
+    on standard error, and the exit code is 11.
     """
     opened = opened_store(store)
+    survey = surveyed_runs(opened)
     runs = [
         info
-        for info in listed_runs(opened)
+        for info in survey.runs
         if (not statuses or info.status.value in statuses)
         and (workflow is None or info.workflow_name == workflow)
         and all(_has_tag(info, tag) for tag in tags)
@@ -63,8 +68,9 @@ def command(
     elif runs:
         rows = [_row(info, is_parked=info.workflow_id in parked) for info in runs]
         show_table(_HEADER, rows, wrapped=("WORKFLOW", "TAGS"), no_color=no_color)
-    else:
+    elif not survey.unreadable:
         say(f"flowckpt: no such run in {choose_store(store).shown}")
+    return tell_left_out(survey.unreadable)
 
 
 def _has_tag(info: RunInfo, tag: str) -> bool:
@@ -75,5 +81,6 @@ def _has_tag(info: RunInfo, tag: str) -> bool:
 def _row(info: RunInfo, *, is_parked: bool) -> list[str]:
     tags = " ".join(f"{key}={value}" for key, value in info.tags.items())
     started, updated = moment_text(info.started_at, is_short=is_terminal()), ago_text(info.updated_at)
-    status = f"{info.status.value} (parked)" if is_parked else info.status.value
+    marks = ["parked"] * is_parked + ["task"] * (info.workflow_name == MANAGED and info.status is not Status.COMPLETED)
+    status = f"{info.status.value} ({', '.join(marks)})" if marks else info.status.value
     return [info.workflow_id, info.workflow_name, status, str(info.steps), started, updated, tags]

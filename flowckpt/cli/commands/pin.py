@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from flowckpt.cli.options import RunName, json_option, store_option
@@ -38,11 +40,23 @@ def command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, store:
     data = latest_of(checkpoints, run)
     if checkpoint is not None:
         data = waited(earlier_checkpoint(checkpoints, run, data, checkpoint))
+    was_pinned = data.sequence in waited(checkpoints.pinned(run))
     change = checkpoints.unpin if unpin else checkpoints.pin
     waited(change(run, data.sequence))
+    is_changed = was_pinned is unpin
     if as_json:
-        document = {"workflow_id": run, "checkpoint_id": data.checkpoint_id, "sequence": data.sequence}
-        write(f"{json_text({**document, 'pinned': not unpin}, indent=2)}\n")
+        document: dict[str, Any] = {
+            "workflow_id": run,
+            "checkpoint_id": data.checkpoint_id,
+            "sequence": data.sequence,
+            "pinned": not unpin,
+        }
+        if not is_changed:
+            document["changed"] = False
+        write(f"{json_text(document, indent=2)}\n")
+        return
+    place = f"checkpoint {escaped(data.checkpoint_id)} (sequence {data.sequence})"
+    if is_changed:
+        write(f"{'unpinned' if unpin else 'pinned'} {place} of {escaped(run)}\n")
     else:
-        place = f"checkpoint {escaped(data.checkpoint_id)} (sequence {data.sequence}) of {escaped(run)}"
-        write(f"{'unpinned' if unpin else 'pinned'} {place}\n")
+        write(f"{place} of {escaped(run)} {'was not pinned' if unpin else 'is pinned already'}: nothing was changed\n")

@@ -8,11 +8,15 @@ import click
 
 from flowckpt.checkpoint import Status
 from flowckpt.cli.durations import ago_text
+from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.options import AgeText, RunName, json_option, store_option
 from flowckpt.cli.output import keep_for_document, say, write
 from flowckpt.cli.pruned import checkpoints_document, size_text, summary_document
+from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_runs import opened_store, waited
 from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.cli.unreadable import tell_unreadable
+from flowckpt.counted import counted
 from flowckpt.retention import PrunedRun, PruneReport, Retention, prune, prune_checkpoints
 from flowckpt.retention.pruning import FINISHED
 from flowckpt.stores.base import CheckpointStore
@@ -58,12 +62,13 @@ def command(
     dry_run: bool,
     as_json: bool,
     store: str | None,
-) -> None:
+) -> int:
     """Remove completed runs that are not needed any more, and free the space that nobody needs.
 
     A run goes only if all that is said holds of it. Without --keep and --older-than no run goes: only space is freed.
     Runs that a process owns, and runs with a pinned checkpoint, always stay. With RUN, the old checkpoints of that run
-    go; the newest, the newest verified and pinned ones stay, and so do all results.
+    go; the newest, the newest verified and pinned ones stay, and so do all results. A run whose record cannot be read stays
+    and is named, and the exit code is 11.
     """
     if run is not None and (statuses or workflow is not None):
         raise click.UsageError("--status and --workflow choose among runs, and a run is named")
@@ -78,7 +83,7 @@ def command(
     checkpoints = opened_store(store)
     if run is not None:
         _prune_one(checkpoints, run, keep, older_than, is_dry_run=dry_run, as_json=as_json)
-        return
+        return ExitCode.DONE
     verb = "would remove" if dry_run else "removed"
 
     def show(pruned: PrunedRun) -> None:
@@ -100,18 +105,19 @@ def command(
         write(f"{json_text(summary_document(report, is_dry_run=dry_run), indent=2)}\n")
     else:
         _summarize(report, verb, is_dry_run=dry_run)
+    if not report.matched and (workflow is not None or statuses):
+        of = "" if workflow is None else f" of the workflow {escaped(workflow)}"
+        stands = f" that is {' or '.join(statuses or map(str, FINISHED))}"
+        say(f"flowckpt: {choose_store(store).shown} has no run{of}{stands}")
+    return tell_unreadable(report.unreadable)
 
 
 def _summarize(report: PruneReport, verb: str, *, is_dry_run: bool) -> None:
     for workflow_id, why in report.skipped.items():
         say(escaped(f"flowckpt: {workflow_id} stays: {why}"))
-    say(f"flowckpt: {verb} {_counted(report.removed)}, {size_text(report.removed_bytes)}")
+    say(f"flowckpt: {verb} {counted(report.removed, 'run')}, {size_text(report.removed_bytes)}")
     if not is_dry_run and report.compacted:
-        say(f"flowckpt: wrote {_counted(report.compacted)} anew, {size_text(report.compacted_bytes)} freed")
-
-
-def _counted(runs: int) -> str:
-    return f"{runs} run" if runs == 1 else f"{runs} runs"
+        say(f"flowckpt: wrote {counted(report.compacted, 'run')} anew, {size_text(report.compacted_bytes)} freed")
 
 
 def _prune_one(
@@ -129,6 +135,6 @@ def _prune_one(
         write(f"{json_text(checkpoints_document(run, sequences, freed, is_dry_run=is_dry_run), indent=2)}\n")
         return
     if is_dry_run:
-        write(f"would remove {len(sequences)} checkpoints of {escaped(run)}\n")
+        write(f"would remove {counted(len(sequences), 'checkpoint')} of {escaped(run)}\n")
     else:
-        write(f"removed {len(sequences)} checkpoints of {escaped(run)}, {size_text(freed)} freed\n")
+        write(f"removed {counted(len(sequences), 'checkpoint')} of {escaped(run)}, {size_text(freed)} freed\n")

@@ -30,7 +30,8 @@ from flowckpt.cli.options import (
 from flowckpt.cli.output import keep_for_document, say
 from flowckpt.cli.recorded_run import RecordedRun, recorded_run
 from flowckpt.cli.settings import choose_store, limits_setting, retention_set_here
-from flowckpt.cli.stored_runs import last_unfinished, opened
+from flowckpt.cli.stored_runs import last_unfinished, opened, surveyed_runs
+from flowckpt.cli.unreadable import tell_left_out
 from flowckpt.cli.ways_on import ResumeLine
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.errors import StaleStepError
@@ -120,8 +121,11 @@ def command(
     places = named_executors(executors)
     choice = choose_store(store)
     if run is None:
-        found = last_unfinished(opened(choice))
+        survey = surveyed_runs(opened(choice))
+        found = last_unfinished(survey.runs)
         if found is None:
+            if (code := tell_left_out(survey.unreadable)) is not ExitCode.DONE:
+                return code
             say(f"flowckpt: no run in {choice.shown} is left to resume: each is completed or running, or there is none")
             return ExitCode.NOT_FOUND
         run = found.workflow_id

@@ -9,7 +9,7 @@ from flowckpt.cli.inputs import convert_inputs, read_inputs_file
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     KeyValue,
-    RunName,
+    NewRunName,
     SecondsRange,
     TargetName,
     color_option,
@@ -48,7 +48,7 @@ Examples:
 @click.argument("target", type=TargetName())
 @input_option
 @click.option("--inputs", "inputs_file", metavar="FILE", help="The inputs as a JSON object (or TOML); - reads JSON.")
-@click.option("--id", "run", type=RunName(), metavar="RUN", help="The id of the run; a new ULID where not given.")
+@click.option("--id", "run", type=NewRunName(), metavar="RUN", help="The id of the run; a new ULID where not given.")
 @click.option("--tag", "tags", metavar="K=V", type=KeyValue(), multiple=True, help="A label to list runs by.")
 @setting_option("every")
 @setting_option("interval")
@@ -95,8 +95,6 @@ def command(
     """
     if as_json and as_events:
         raise click.UsageError("--json and --events exclude each other: both print to standard output")
-    if run is not None and (not run.isprintable() or len(run) > 200):
-        raise click.UsageError(f"--id must be at most 200 printable characters, got {run[:60]!r}")
     if as_json or as_events:
         keep_for_document()
     show_warnings()

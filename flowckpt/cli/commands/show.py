@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from flowckpt.checkpoint import Reason, StepResult
+from flowckpt.checkpoint import Reason, Status, StepResult
 from flowckpt.checkpoint.reference import CheckpointRef
 from flowckpt.checkpoint.result import look
 from flowckpt.checkpoint.signal import Signal
@@ -28,6 +28,7 @@ from flowckpt.cli.waiting import wait_lines
 from flowckpt.codec.results import plain_tree
 from flowckpt.engine.parking import parked_error
 from flowckpt.errors import DecodingError
+from flowckpt.manager.task import is_task
 from flowckpt.plan.undoing import ROLLBACK, step_of
 
 _EXAMPLE = """\b
@@ -149,6 +150,8 @@ def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
         f"started: {moment_text(run.started_at)}",
         f"updated: {moment_text(latest.saved_at)} ({ago_text(latest.saved_at)})",
     ]
+    if is_task(latest) and run.status is not Status.COMPLETED:
+        lines.append("task: of a CheckpointManager; the program that made it goes on with it, when it is run again")
     if run.owner is not None:
         lines.append(f"owner: {escaped(str(run.owner))}")
     lines += [f"tag: {escaped(f'{key}={value}')}" for key, value in latest.metadata.get("tags", {}).items()]
@@ -178,7 +181,8 @@ def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
     lines += [f"state saved by: {escaped(path)}" for path in latest.partial]
     if run.parked is not None:
         lines.append(f"parked: {escaped(parked_error(workflow_id, run.parked).message)}; resume it with --force")
-    lines.append(f"checkpoints: {len(run.checkpoints)}")
+    behind = f", and {run.left_behind} left behind (--history shows them)" if run.left_behind else ""
+    lines.append(f"checkpoints: {len(run.checkpoints)}{behind}")
     pinned = [each for each in reversed(run.checkpoints) if each.sequence in run.pinned]
     lines += [f"pinned: checkpoint {escaped(each.checkpoint_id)} (sequence {each.sequence})" for each in pinned]
     if run.status.value == "completed":

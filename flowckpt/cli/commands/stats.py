@@ -10,6 +10,7 @@ from flowckpt.cli.output import write
 from flowckpt.cli.stored_runs import opened_store, waited
 from flowckpt.cli.table import show_table
 from flowckpt.cli.terminal_text import escaped, json_text
+from flowckpt.cli.unreadable import tell_unreadable
 from flowckpt.stores.figures import store_figures
 
 _EXAMPLE = """\b
@@ -32,16 +33,18 @@ Examples:
 @json_option
 @store_option
 @color_option
-def command(run: str | None, limit: int, as_json: bool, store: str | None, no_color: bool) -> None:
+def command(run: str | None, limit: int, as_json: bool, store: str | None, no_color: bool) -> int:
     """Show figures of the store, or of one run: checkpoints over time, sizes, evidence, failures, slowest steps.
 
-    What no longer counts is counted too, as it happened. Large values are not in the sizes.
+    What no longer counts is counted too, as it happened. Large values are not in the sizes. A run whose record cannot be
+    read is left out and named, and the exit code is 11.
     """
     figures = waited(store_figures(opened_store(store), run, limit=limit))
     if as_json:
         write(f"{json_text(figures_document(figures), indent=2)}\n")
-        return
+        return tell_unreadable(figures.unreadable)
     write("".join(f"{escaped(line)}\n" for line in figures_lines(figures, run)))
     for header, rows, wrapped in figures_tables(figures, limit):
         write("\n")
         show_table(header, rows, wrapped=wrapped, no_color=no_color)
+    return tell_unreadable(figures.unreadable)

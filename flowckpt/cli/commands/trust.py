@@ -13,6 +13,7 @@ from flowckpt.cli.resume_hint import command_line
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_runs import latest_of, waited
 from flowckpt.cli.terminal_text import escaped
+from flowckpt.counted import counted
 from flowckpt.stores.file import FileCheckpointStore
 from flowckpt.stores.file.trusting import Doubts
 from flowckpt.stores.opening import open_store
@@ -44,7 +45,7 @@ def command(run: str, yes: bool, store: str | None) -> None:
     if not yes and sys.stdin is not None and sys.stdin.isatty():
         for line in _said_of(checkpoints.runs.doubts(run), "would be"):
             say(line)
-        what = f"{latest.status.value}, {len(latest.step_results)} steps, last saved at {latest.saved_at}"
+        what = f"{latest.status.value}, {counted(len(latest.step_results), 'step')}, last saved at {latest.saved_at}"
         asked = f"Take run {escaped(run)} ({escaped(what)}) for true as it is?"
         if not click.confirm(asked, default=False, err=True):
             say("flowckpt: nothing was changed")

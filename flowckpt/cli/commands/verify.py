@@ -27,6 +27,7 @@ from flowckpt.cli.stored_runs import latest_of, opened_store, waited
 from flowckpt.cli.terminal_text import escaped, json_text
 from flowckpt.cli.verification import Checked, check_evidence
 from flowckpt.engine import RunOptions
+from flowckpt.engine.earlier import any_checkpoint
 from flowckpt.evidence.verdict import VerdictStatus
 from flowckpt.settings.table import SETTINGS
 
@@ -74,7 +75,9 @@ def command(
     if as_json:
         keep_for_document()
     checkpoints = opened_store(store)
-    data = latest_of(checkpoints, run) if checkpoint is None else waited(checkpoints.load(run, checkpoint))
+    data = latest_of(checkpoints, run)
+    if checkpoint is not None:
+        data = waited(any_checkpoint(checkpoints, run, data, checkpoint))
     options = RunOptions(verify=verify, allow_network=allow_network)
     found = check_evidence(data, run, options, jobs=jobs or SETTINGS["jobs"].default, target=target)
     stale = sum(not each.holds for each in found)

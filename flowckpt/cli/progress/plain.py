@@ -13,6 +13,7 @@ from flowckpt.cli.output import say
 from flowckpt.cli.progress.amounts import progress_text
 from flowckpt.cli.progress.fan_outs import FanOutProgress, FanOuts
 from flowckpt.cli.terminal_text import escaped, short_value
+from flowckpt.counted import counted
 from flowckpt.events import CheckpointSaved, Event
 
 _VERIFIED = {"resume": "still holds", "in_doubt": "proves that it was done"}
@@ -52,7 +53,7 @@ _LINES: dict[str, Callable[[Any], str]] = {
     ),
     "EvidenceVerified": lambda e: f"{e.path}: evidence {_VERIFIED.get(e.moment, 'holds')} ({_claims(e.claims)})",
     "EvidenceFailed": lambda e: f"{e.path}: evidence {_FAILED.get(e.moment, 'does not hold')}: {e.reason}",
-    "CheckpointSaved": lambda e: f"checkpoint {e.checkpoint_id} saved ({e.steps} steps)",
+    "CheckpointSaved": lambda e: f"checkpoint {e.checkpoint_id} saved ({counted(e.steps, 'step')})",
     "CheckpointFailed": lambda e: f"checkpoint {e.checkpoint_id or e.sequence} not saved: {e.error}",
     "RollbackStarted": lambda e: f"{e.path}: is being undone",
     "RollbackCompleted": lambda e: (

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from flowckpt.checkpoint import CheckpointData
 from flowckpt.codec.blob import Blob
+from flowckpt.counted import counted
 from flowckpt.errors import (
+    CheckpointCorruptedError,
     CheckpointNotFoundError,
     FlowckptError,
     KeyMissingError,
@@ -28,11 +30,14 @@ from flowckpt.stores.sealing.broken import SealBrokenError
 if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.checkpoint.signal import Signal
+    from flowckpt.stores import surveying
     from flowckpt.stores.file import listing, signals
     from flowckpt.stores.sealing.lines import LineSeal
+    from flowckpt.stores.surveying import RunSurvey
 else:  # a resume needs none of it
     listing = LazyModule("flowckpt.stores.file.listing")
     signals = LazyModule("flowckpt.stores.file.signals")
+    surveying = LazyModule("flowckpt.stores.surveying")
 
 _log = logging.getLogger("flowckpt")
 
@@ -173,8 +178,16 @@ class ReadableRuns(Location):
             KeyMissingError, WrongKeyError, UnauthenticatedRecordError: none can be listed, and one of them for want of a
                 key.
         """
+        survey = self.survey()
+        for finding in survey.unreadable:
+            said = "%s in %s is left out of the list: %s ('flowckpt check' says more)"
+            _log.warning(said, finding.workflow_id, self.path, finding.detail)
+        return [*survey.runs]
+
+    def survey(self) -> RunSurvey:
+        """Return the runs, and the damaged ones; it raises what `list_runs` does."""
         self._check_reader()
-        found = []
+        found, left_out = [], []
         locked: FlowckptError | None = None
         for name in self._run_names():
             try:
@@ -184,12 +197,17 @@ class ReadableRuns(Location):
             except (FlowckptError, ValueError, LookupError, TypeError) as error:
                 if isinstance(error, KeyMissingError | WrongKeyError | UnauthenticatedRecordError):
                     locked = error
-                _log.warning(
-                    "%s in %s is left out of the list: %s ('flowckpt check' says more)", name, self.path, error
-                )
+                left_out.append(_finding(name, error))
         if locked is not None and not found:
             raise locked
-        return sorted(found, key=lambda info: info.started_at, reverse=True)
+        return surveying.RunSurvey(sorted(found, key=lambda info: info.started_at, reverse=True), left_out)
+
+    def unreadable(self) -> list[Finding]:
+        """Return the damaged runs; a missing key is no damage."""
+        try:
+            return [*self.survey().unreadable]
+        except (KeyMissingError, WrongKeyError, UnauthenticatedRecordError):
+            return []
 
     def describe(self, workflow_id: str) -> RunInfo | None:
         """Return one run as the list shows it; None where there is none."""
@@ -271,9 +289,17 @@ class ReadableRuns(Location):
         steps = len(image.history.results)
         notices = [Finding(workflow_id, "notice", notice) for notice in image.notices]
         sealed = "" if image.seal is None or image.seal.key is None else f", {image.seal}"
-        return [*notices, Finding(workflow_id, "ok", f"{count} checkpoints, {steps} results{sealed}")]
+        return [
+            *notices,
+            Finding(workflow_id, "ok", f"{counted(count, 'checkpoint')}, {counted(steps, 'result')}{sealed}"),
+        ]
 
 
-def _finding(name: str, error: FlowckptError) -> Finding:
+def _finding(name: str, error: Exception) -> Finding:
     severity = "locked" if isinstance(error, KeyMissingError | WrongKeyError) else "corrupt"
-    return Finding(name, severity, error.message)
+    known = getattr(error, "workflow_id", "")
+    if isinstance(error, CheckpointCorruptedError) and not known:  # its header is damaged: nobody knows which run it is
+        return Finding(name, severity, f"its record is corrupt at {error.location}: {error.detail}")
+    if isinstance(error, FlowckptError):
+        return Finding(known or name, severity, error.message)
+    return Finding(name, severity, f"{type(error).__name__}: {error}")

@@ -164,7 +164,7 @@ class RetainedRuns(FileRuns):
     def page(self, before: RunInfo | None, limit: int) -> list[RunInfo]:
         """Return runs, the one started last first. There is no index: all are listed when the first page is asked for."""
         if before is None:
-            self._listed = sorted(self.list_runs(), key=_place)
+            self._listed = sorted(self.survey().runs, key=_place)
         end = len(self._listed) if before is None else bisect_left(self._listed, _place(before), key=_place)
         return self._listed[max(0, end - limit) : end][::-1]
 
@@ -196,8 +196,8 @@ class RetainedRuns(FileRuns):
                     self.clear(cleared)
             except RunLockedError:
                 continue
-            except FlowckptError as error:
-                _log.warning("%s in %s was not tidied: %s", name, self.path, error)
+            except FlowckptError as error:  # the list and 'check' name it
+                _log.info("%s in %s was not tidied: %s", name, self.path, error.message)
 
     def _cleared_in(self, name: str) -> str | None:
         with self._directory_named(name) as directory:

@@ -13,6 +13,7 @@ from flowckpt.checkpoint import CheckpointData
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 from flowckpt.clock import Clock
 from flowckpt.codec.blob import Fetch
+from flowckpt.counted import counted
 from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, FlowckptError
 from flowckpt.stores.base import Finding
 from flowckpt.stores.file.image import RunImage, read_run
@@ -23,6 +24,7 @@ from flowckpt.stores.objects.compression import InflationError, unpacked
 from flowckpt.stores.objects.holding import holder_of
 from flowckpt.stores.objects.keys import RunKeys, run_key
 from flowckpt.stores.objects.listing import has_records, listed_runs, run_id_in, run_info
+from flowckpt.stores.surveying import RunSurvey
 
 T = TypeVar("T")
 _PATIENCE = 100
@@ -181,16 +183,30 @@ class ReadableRuns:
 
     def list_runs(self) -> list[RunInfo]:
         """Return the runs, the one started last first; a damaged one is told to the log."""
-        runs = listed_runs(self.bucket)
-        found = [info for info in self.bucket.each([lambda run=run: self._listed(run) for run in runs]) if info]  # type: ignore[misc]
-        return sorted(found, key=lambda info: info.started_at, reverse=True)
+        survey = self.survey()
+        for finding in survey.unreadable:
+            said = "%s in %s is left out of the list: %s ('flowckpt check' says more)"
+            _log.warning(said, finding.workflow_id, self.bucket, finding.detail)
+        return [*survey.runs]
 
-    def _listed(self, run: str) -> RunInfo | None:
+    def survey(self) -> RunSurvey:
+        """Return the runs, and the damaged ones."""
+        runs = listed_runs(self.bucket)
+        looked = list(self.bucket.each([lambda run=run: self._listed(run) for run in runs]))  # type: ignore[misc]
+        left_out = [each for each in looked if isinstance(each, Finding)]
+        found = [each for each in looked if each is not None and not isinstance(each, Finding)]
+        return RunSurvey(sorted(found, key=lambda info: info.started_at, reverse=True), left_out)
+
+    def unreadable(self) -> list[Finding]:
+        """Return the damaged runs."""
+        return [*self.survey().unreadable]
+
+    def _listed(self, run: str) -> RunInfo | Finding | None:
         try:
             return self._info(run)
         except (FlowckptError, ValueError, LookupError, TypeError) as error:
-            _log.warning("%s in %s is left out of the list: %s ('flowckpt check' says more)", run, self.bucket, error)
-            return None
+            said = error.message if isinstance(error, FlowckptError) else f"{type(error).__name__}: {error}"
+            return Finding(getattr(error, "workflow_id", "") or run, "corrupt", said)
 
     def describe(self, workflow_id: str) -> RunInfo | None:
         """Return one run as the list shows it; None where there is none."""
@@ -233,7 +249,7 @@ class ReadableRuns:
         if not image.newest:
             return []
         count, steps = len(image.checkpoints()), len(image.history.results)
-        return [Finding(workflow_id, "ok", f"{count} checkpoints, {steps} results")]
+        return [Finding(workflow_id, "ok", f"{counted(count, 'checkpoint')}, {counted(steps, 'result')}")]
 
     def _fetch(self, workflow_id: str, keys: RunKeys) -> Fetch:
         def fetch(digest: str, size: int) -> bytes:

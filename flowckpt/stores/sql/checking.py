@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from flowckpt.checkpoint.verified import verified_after
 from flowckpt.codec.blob import Blob, Fetch
+from flowckpt.counted import counted
 from flowckpt.errors import FlowckptError
 from flowckpt.stores.base import Finding
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Database, Session
+from flowckpt.stores.sql.description import run_infos
 from flowckpt.stores.sql.image import RunImage, open_image, read_blob
 from flowckpt.stores.sql.lineage import checkpoint_rows
 from flowckpt.stores.sql.texts import id_text, moment_of, name_of, sql_time
@@ -26,7 +28,8 @@ def check_all(database: Database, fetch_for: Callable[[str], Fetch]) -> list[Fin
     try:
         found = database.read("", "check", lambda session: session.execute("SELECT workflow_id FROM runs ORDER BY run"))
     except FlowckptError as error:
-        return [*findings, Finding("", "corrupt", error.message)]
+        known = {finding.detail for finding in findings}  # the database may have said the very same of itself
+        return findings if error.message in known else [*findings, Finding("", "corrupt", error.message)]
     for (key,) in found:
         workflow_id = name_of(key)
         finding = check_run(database, workflow_id, fetch_for(workflow_id))
@@ -49,6 +52,7 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
         now = open_image(session, workflow_id, key)
         if now is None:
             return None
+        run_infos(session, key)  # what a list shows of it
         begun = session.execute("SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL", (now.run,))
         kept, results = 0, 0
         for (attempt,) in begun:
@@ -59,7 +63,11 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
                 kept = found
         for digest, size in session.execute("SELECT digest, size FROM blobs WHERE run = ?", (now.run,)):
             read_blob(session, workflow_id, key, digest, size)
-        return Finding(workflow_id, "ok", f"{kept} checkpoints, {results} results") if begun else None
+        return (
+            Finding(workflow_id, "ok", f"{counted(kept, 'checkpoint')}, {counted(results, 'result')}")
+            if begun
+            else None
+        )
 
     try:
         return database.read(workflow_id, "check", check)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from flowckpt.checkpoint import Status
 from flowckpt.checkpoint.reference import RunInfo
 from flowckpt.codec import decode, dumps
 from flowckpt.errors import CheckpointCorruptedError, DecodingError
+from flowckpt.stores.base import Finding
 from flowckpt.stores.sql.database import Row, Session
 from flowckpt.stores.sql.leases import OWNER_COLUMNS, holder_of
 from flowckpt.stores.sql.lineage import checkpoint_rows, lineage
 from flowckpt.stores.sql.texts import id_text, moment_of, name_of, sql_time
+from flowckpt.stores.surveying import RunSurvey
 
 _log = logging.getLogger("flowckpt")
 
@@ -47,18 +49,47 @@ def run_infos(session: Session, key: str | None = None, *, statuses: Collection[
     else:
         found = session.execute(f"{_LIST}WHERE r.workflow_id = ?", (key,))
     now = session.now()
-    infos = []
-    for row in found:
+    if key is not None:
+        return [_info(row, now) for row in found]
+    infos, left_out = _readable(found, now)
+    for finding in left_out:
+        _log.warning("a run is left out of the list: %s ('flowckpt check' says more)", finding.detail)
+    return [info for info in infos if statuses is None or info.status in statuses]
+
+
+def survey(session: Session) -> RunSurvey:
+    """Return all runs, the one started last first, and those whose row is damaged.
+
+    Args:
+        session: the transaction.
+    """
+    return RunSurvey(*_readable(session.execute(f"{_LIST}ORDER BY r.started_at DESC"), session.now()))
+
+
+def unreadable(session: Session, after: int, limit: int) -> tuple[list[Finding], int | None]:
+    """Return the runs of a page whose row is damaged, and behind which key the next page begins; None for none.
+
+    Args:
+        session: the transaction.
+        after: go on behind this key of a run.
+        limit: how many rows to look at.
+    """
+    keys = session.execute("SELECT run FROM runs WHERE run > ? ORDER BY run LIMIT ?", (after, limit))
+    if not keys:
+        return [], None
+    last = keys[-1][0]
+    rows = session.execute(f"{_LIST}WHERE r.run > ? AND r.run <= ?", (after, last))
+    return _readable(rows, session.now())[1], last
+
+
+def _readable(rows: Sequence[Row], now: datetime) -> tuple[list[RunInfo], list[Finding]]:
+    infos, left_out = [], []
+    for row in rows:
         try:
-            info = _info(row, now)
+            infos.append(_info(row, now))
         except CheckpointCorruptedError as error:
-            if key is not None:
-                raise
-            _log.warning("a run is left out of the list: %s ('flowckpt check' says more)", error)
-            continue
-        if statuses is None or info.status in statuses:
-            infos.append(info)
-    return infos
+            left_out.append(Finding(error.workflow_id, "corrupt", error.message))
+    return infos, left_out
 
 
 def _info(row: Row, now: datetime) -> RunInfo:
@@ -94,14 +125,7 @@ def page_of_runs(session: Session, before: RunInfo | None, limit: int) -> tuple[
         # The first condition is for the index; one on the pair of columns would need the run's key, which may be gone.
         place = "WHERE r.started_at <= ? AND (r.started_at < ? OR r.workflow_id < ?) "
         found = session.execute(f"{_LIST}{place}{_PAGE}", (moment, moment, key, limit))
-    now = session.now()
-    infos = []
-    for row in found:
-        try:
-            infos.append(_info(row, now))
-        except CheckpointCorruptedError as error:
-            _log.warning("a run is left out of the list: %s ('flowckpt check' says more)", error)
-    return infos, len(found) == limit
+    return _readable(found, session.now())[0], len(found) == limit
 
 
 def describe_again(session: Session, run: int, workflow_id: str) -> None:

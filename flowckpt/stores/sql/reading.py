@@ -16,15 +16,17 @@ from flowckpt.stores.base import Finding
 from flowckpt.stores.sql import signals
 from flowckpt.stores.sql.checking import check_all, check_run
 from flowckpt.stores.sql.database import Database, Session
-from flowckpt.stores.sql.description import run_infos
+from flowckpt.stores.sql.description import run_infos, survey, unreadable
 from flowckpt.stores.sql.figures import read_figures
 from flowckpt.stores.sql.image import RunImage, open_image, read_blob
 from flowckpt.stores.sql.leases import live_owner
 from flowckpt.stores.sql.lineage import checkpoint_rows
 from flowckpt.stores.sql.references import REFERENCE, reference_of
 from flowckpt.stores.sql.texts import id_text
+from flowckpt.stores.surveying import RunSurvey
 
 T = TypeVar("T")
+_PAGE = 1000
 
 
 class ReadableRuns:
@@ -165,6 +167,20 @@ class ReadableRuns:
     def list_runs(self) -> list[RunInfo]:
         """Return the runs, the one started last first."""
         return self.database.read("", "list", run_infos)
+
+    def survey(self) -> RunSurvey:
+        """Return the runs, and those whose row is damaged."""
+        return self.database.read("", "list", survey)
+
+    def unreadable(self) -> list[Finding]:
+        """Return the runs whose row is damaged, looked for a page at a time."""
+        found: list[Finding] = []
+        after: int | None = 0
+        while after is not None:
+            place = after
+            some, after = self.database.read("", "list", lambda session, place=place: unreadable(session, place, _PAGE))  # type: ignore[misc]
+            found += some
+        return found
 
     def list_runs_of(self, statuses: Collection[Status]) -> list[RunInfo]:
         """Return the runs that stand so, the one started last first, by the index over statuses."""

@@ -34,7 +34,8 @@ _MAKES_THE_FILE = ("acquire", "receive")
 """What is done to a file that is not there is done to an empty database, but for this."""
 
 _PAGES_AT_ONCE = 1000
-_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+_NO_DATABASE = "SQLITE_NOTADB"
+_DAMAGED = "SQLITE_CORRUPT"
 
 
 class SqliteSession:
@@ -264,6 +265,13 @@ class SqliteDatabase:
         self, error: sqlite3.Error, workflow_id: str, operation: str, *, is_outcome_unknown: bool = False
     ) -> CheckpointCorruptedError | CheckpointStorageError:
         name = _name_of(error)
+        if name.startswith(_NO_DATABASE):
+            return CheckpointCorruptedError(
+                "",
+                location=str(self.path),
+                detail="it is not a database of SQLite, or its beginning is damaged",
+                remedy="Nothing was changed. Name another file; where it was a store, restore it from a backup.",
+            )
         if name.startswith(_DAMAGED):
             return CheckpointCorruptedError(
                 workflow_id,

@@ -1,0 +1,47 @@
+"""Commands that stand in a message get the store that this command works on, where the next one would not find it.
+
+Errors come from parts that know nothing of the command line: they say 'flowckpt show RUN'. This is the one place that
+makes of it what can be typed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import click
+
+from flowckpt.cli.terminal_text import escaped
+
+_GIVEN = "flowckpt.given_store"
+_WITH_STORE = (
+    *("resume", "plan", "why", "list", "show", "stats", "verify", "diff", "rollback", "fork", "signal", "approve"),
+    *("reject", "export", "import", "copy", "cancel", "recover", "clear", "prune", "pin", "check", "trust"),
+)
+_COMMAND = re.compile(rf"\bflowckpt ({'|'.join(_WITH_STORE)})\b(?! --store)")
+
+
+def remember_store(given: str) -> None:
+    """Remember the store of the command that is under way; the first that is chosen counts.
+
+    Args:
+        given: what the next command needs on its line to find the same store, safe to show; empty for nothing.
+    """
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta.setdefault(_GIVEN, given)
+
+
+def with_store(text: str, context: click.Context | None = None) -> str:
+    """Return a message whose commands name the store, where they must.
+
+    Args:
+        text: the message.
+        context: of the command; that of the one under way where not given.
+    """
+    context = context or click.get_current_context(silent=True)
+    given = "" if context is None else context.meta.get(_GIVEN, "")
+    if not given:
+        return text
+    option = f"--store {escaped(shlex.quote(given))}"
+    return _COMMAND.sub(lambda found: f"{found[0]} {option}", text)

@@ -1,0 +1,78 @@
+"""The runs of a store together with those that it cannot read: a list alone would be silent about these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import attrs
+
+from flowckpt.errors import SettingError
+from flowckpt.stores.base import CheckpointStore, Finding, ListsRuns
+
+if TYPE_CHECKING:
+    from flowckpt.checkpoint.reference import RunInfo
+
+
+@attrs.frozen
+class RunSurvey:
+    """What a store has.
+
+    Attributes:
+        runs: the runs that can be read, the one started last first.
+        unreadable: what the list had to leave out: `corrupt`, or `locked` where a key is missing.
+    """
+
+    runs: Sequence[RunInfo]
+    unreadable: Sequence[Finding] = ()
+
+
+@runtime_checkable
+class SurveysRuns(Protocol):
+    """A store that can tell which runs its list leaves out. Ask with `surveyed` and `unreadable_runs`."""
+
+    async def survey_runs(self) -> RunSurvey:
+        """Return the runs, and those that the list leaves out.
+
+        Raises:
+            CheckpointStorageError: the medium failed.
+        """
+        ...
+
+    async def unreadable_runs(self) -> Sequence[Finding]:
+        """Return only those that the list leaves out, without the others in memory.
+
+        Raises:
+            CheckpointStorageError: the medium failed.
+        """
+        ...
+
+
+async def surveyed(store: CheckpointStore) -> RunSurvey:
+    """Return the runs of a store, and what its list leaves out as far as the store can tell.
+
+    Args:
+        store: the store.
+
+    Raises:
+        SettingError: the store cannot list its runs.
+        CheckpointStorageError: the medium failed.
+    """
+    if isinstance(store, SurveysRuns):
+        return await store.survey_runs()
+    if not isinstance(store, ListsRuns):
+        raise SettingError(
+            f"{store!r} cannot list its runs",
+            setting="store",
+            remedy="Use a store that can (flowckpt.stores.base.ListsRuns).",
+        )
+    return RunSurvey(await store.list_runs())
+
+
+async def unreadable_runs(store: CheckpointStore) -> Sequence[Finding]:
+    """Return what the list of a store leaves out, as far as the store can tell.
+
+    Args:
+        store: the store.
+    """
+    return await store.unreadable_runs() if isinstance(store, SurveysRuns) else ()

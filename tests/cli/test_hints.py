@@ -1,0 +1,164 @@
+"""What a command says to do next can be typed: it names the store, the command that was meant, the way on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from flowckpt.cli.store_hints import remember_store, with_store
+
+ASKS = """
+from flowckpt import step, workflow
+
+@workflow
+def asks():
+    yield step("go").approval("ok?")
+"""
+TASK = """
+import os
+from flowckpt import CheckpointManager, FileCheckpointStore, in_sync
+
+with in_sync(CheckpointManager(FileCheckpointStore(".flowckpt"), ".")) as manager:
+    manager.plan_steps("train", ["one", "two"])
+    manager.begin_step("train", "epoch", {"x": 1}, work_item_id="one")
+    os._exit(9)
+"""
+
+
+def test_every_command_in_a_message_gets_the_store_that_was_typed_once():
+    with click.Context(click.Command("x")):
+        assert with_store("See 'flowckpt list'.") == "See 'flowckpt list'."
+        remember_store("sqlite:my runs.db")
+        remember_store("file:of-the-target")
+        assert with_store("See 'flowckpt show a --steps' or flowckpt check.") == (
+            "See 'flowckpt show --store 'sqlite:my runs.db' a --steps' or flowckpt check --store 'sqlite:my runs.db'."
+        )
+        said = "flowckpt resume --store 'sqlite:my runs.db' a; this flowckpt reads; flowckpt key show"
+        assert with_store(said) == said
+    assert with_store("flowckpt list") == "flowckpt list"
+
+
+def test_errors_of_every_part_name_the_store_where_it_is_not_the_default_one(flowckpt):
+    store = ("--store", "sqlite:runs.db")
+    flowckpt("run", "pipeline.py:naps", "--id", "one", *store).expect(0)
+    for words, code, said in (
+        (["show", "nope"], 12, "flowckpt list --store sqlite:runs.db"),
+        (["rollback", "one", "nope"], 12, "flowckpt show --store sqlite:runs.db one --checkpoints"),
+        (["cancel", "one"], 2, "flowckpt rollback --store sqlite:runs.db one CHECKPOINT"),
+        (["run", "pipeline.py:naps", "--id", "one"], 2, "flowckpt resume --store sqlite:runs.db one"),
+        (["resume"], 2, "flowckpt list"),  # before any store was chosen
+        (["signal", "one", "x"], 2, "flowckpt show --store sqlite:runs.db one"),
+    ):
+        assert said in flowckpt(*words, *store).expect(code).err
+        assert "--store" not in flowckpt(*words, FLOWCKPT_STORE="sqlite:runs.db").expect(code).err
+
+
+def test_a_run_that_has_completed_is_not_said_to_wait(flowckpt):
+    (flowckpt.directory / "asks.py").write_text(ASKS)
+    flowckpt("run", "asks.py", "--id", "one").expect(3)
+    flowckpt("approve", "one", "ok?", "--resume").expect(0)
+    for words in (["approve", "one", "ok?"], ["reject", "one", "ok?"], ["signal", "one", "ok?"]):
+        ran = flowckpt(*words).expect(2)
+        assert "the run is complete" in ran.err and "says how it ended" in ran.err
+        assert "what it waits for with" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("runn", "run"), ("shwo", "show"), ("Resume", "resume"), ("aprove", "approve"), ("chek", "check")],
+)
+def test_a_mistyped_command_is_told_the_nearest_one(flowckpt, typed, meant):
+    err = flowckpt(typed).expect(2).err
+    assert f"there is no command {typed!r}; did you mean {meant}" in err and "determinism" not in err
+    assert "the commands are run, resume" in flowckpt("qqq").expect(2).err
+
+
+def test_a_program_that_is_not_there_is_told_apart_from_one_that_has_moved(flowckpt):
+    err = flowckpt("run", "nope.py").expect(2).err
+    assert "there is no file" in err and "resume" not in err and "Check the path" in err
+    flowckpt("run", "pipeline.py:etl", "-i", "source=a.csv", "--id", "one").expect(1)
+    (flowckpt.directory / "pipeline.py").rename(flowckpt.directory / "moved.py")
+    err = flowckpt("resume", "one").expect(2).err
+    assert "run 'one' has its workflow" in err and "--target path/to/file.py:name" in err
+
+
+def test_what_is_no_export_is_told_what_would_be_one(flowckpt):
+    ran = flowckpt("import", "pipeline.py").expect(11)
+    assert "'flowckpt export RUN -o FILE' writes" in ran.err
+    flowckpt("run", "pipeline.py:naps", "--id", "one").expect(0)
+    flowckpt("export", "one", "-o", "one.run").expect(0)
+    ran = flowckpt("import", "one.run", "--max-bytes", "100", "--store", "memory:").expect(11)
+    assert "--max-bytes" in ran.err and "export RUN" not in ran.err
+
+
+def test_an_id_is_refused_as_what_was_typed_and_not_as_the_fault_of_a_file(flowckpt):
+    flowckpt("run", "pipeline.py:naps", "--id", "../w").expect(0)
+    flowckpt("export", "../w", "-o", "w.run").expect(0)
+    assert "imported ../w " in flowckpt("import", "w.run", "--store", "file:there").expect(0).out
+    flowckpt("copy", "../w", "--to", "sqlite:there.db", "--id=-x").expect(0)
+    for bad in ("", " ", "a\tb", "x" * 201):
+        for words in (
+            ["import", "w.run"],
+            ["copy", "../w", "--to", "sqlite:there.db"],
+            ["fork", "../w"],
+            ["run", "pipeline.py:naps"],
+        ):
+            assert "--id must be 1 to 200 printable characters" in flowckpt(*words, "--id", bad).expect(2).err
+
+
+def test_an_export_replaces_a_file_only_when_told_to(flowckpt, tmp_path):
+    flowckpt("run", "pipeline.py:naps", "--id", "one").expect(0)
+    flowckpt("run", "pipeline.py:naps", "--id", "two", "-i", "count=1").expect(0)
+    (tmp_path / "file").write_text("mine")
+    for words in (["-o", "file"], ["--checkpoint", "nap", "-o", "file"]):
+        assert "--force replaces it" in flowckpt("export", "one", *words).expect(2).err
+        assert (tmp_path / "file").read_text() == "mine"
+    flowckpt("export", "one", "-o", "file", "--force").expect(0)
+    flowckpt("import", "file", "--store", "memory:").expect(0)
+    flowckpt("export", "one", "-o", "all/").expect(0)
+    flowckpt("export", "one", "-o", "all/").expect(0)  # the very same
+    before = sorted((file.name, file.read_bytes()) for file in (tmp_path / "all").iterdir())
+    assert "is there already" in flowckpt("export", "two", "-o", "all/").expect(2).err
+    assert sorted((file.name, file.read_bytes()) for file in (tmp_path / "all").iterdir()) == before
+    assert "is a file" in flowckpt("export", "one", "-o", "file/").expect(2).err
+    flowckpt("export", "one", "-o", "/dev/null").expect(0)
+
+
+def test_a_task_of_a_manager_is_told_from_a_run_that_can_be_resumed(flowckpt, tmp_path):
+
+    subprocess.run([sys.executable, "-c", TASK], cwd=tmp_path, env=flowckpt.environment, check=False)
+    assert "crashed (task)" in flowckpt("list").expect(0).out
+    assert flowckpt("list", "--json").expect(0).document[0]["is_task"] is True
+    assert "task: of a CheckpointManager" in flowckpt("show", "train").expect(0).out
+    for command in ("resume", "plan", "cancel"):
+        err = flowckpt(command, "train").expect(2).err
+        assert "is a task of a CheckpointManager" in err and "--target" not in err
+        assert "The program that made the task goes on with it" in err
+    flowckpt("run", "pipeline.py:naps", "--id", "one").expect(0)
+    assert [run["is_task"] for run in flowckpt("list", "--json").expect(0).document] == [False, True]
+
+
+def test_a_run_that_is_removed_when_it_has_completed_says_so(flowckpt):
+    ran = flowckpt("run", "pipeline.py:naps", FLOWCKPT_ON_SUCCESS="clear").expect(0)
+    assert "removed: it has completed, and on_success is clear" in ran.out
+    document = flowckpt("run", "pipeline.py:naps", "--json", FLOWCKPT_ON_SUCCESS="clear").expect(0).document
+    assert document["removed"] is True
+    ran = flowckpt("run", "pipeline.py:naps", "--id", "one").expect(0)
+    assert "removed:" not in ran.out
+    assert [run["workflow_id"] for run in flowckpt("list", "--json").expect(0).document] == ["one"]
+
+
+def test_pins_and_prunings_that_find_nothing_say_so(flowckpt):
+    flowckpt("run", "pipeline.py:naps", "--id", "one").expect(0)
+    assert "was not pinned: nothing was changed" in flowckpt("pin", "one", "--unpin").expect(0).out
+    assert flowckpt("pin", "one", "--unpin", "--json").expect(0).document["changed"] is False
+    assert flowckpt("pin", "one").expect(0).out.startswith("pinned ")
+    assert "is pinned already" in flowckpt("pin", "one").expect(0).out
+    assert flowckpt("pin", "one", "--unpin").expect(0).out.startswith("unpinned ")
+    err = flowckpt("prune", "--workflow", "nope", "--keep", "0").expect(0).err
+    assert "has no run of the workflow nope that is completed" in err
+    assert "has no run" not in flowckpt("prune", "--workflow", "naps", "--keep", "5").expect(0).err
+    assert "has no run that is failed" in flowckpt("prune", "--status", "failed", "--keep", "0").expect(0).err
