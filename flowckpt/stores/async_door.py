@@ -40,12 +40,17 @@ class Runs(Protocol):
     def close(self) -> None: ...  # noqa: D102
 
 
-class RetainedRuns(Runs, Protocol):
-    """Runs that take messages, and that can be kept small."""
+class SignalledRuns(Runs, Protocol):
+    """Runs that take messages."""
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool: ...  # noqa: D102
     def signals(self, workflow_id: str) -> list[Signal]: ...  # noqa: D102
     def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None: ...  # noqa: D102
+
+
+class RetainedRuns(SignalledRuns, Protocol):
+    """Runs that take messages, and that can be kept small."""
+
     def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None: ...  # noqa: D102
     def delete_sequences(self, workflow_id: str, sequences: Collection[int]) -> int: ...  # noqa: D102
     def pin(self, workflow_id: str, sequence: int) -> None: ...  # noqa: D102
@@ -60,6 +65,7 @@ class RetainedRuns(Runs, Protocol):
 
 
 R = TypeVar("R", bound=Runs)
+S = TypeVar("S", bound=SignalledRuns)
 K = TypeVar("K", bound=RetainedRuns)
 
 
@@ -140,8 +146,8 @@ class AsyncDoor(Generic[R]):
         self.runs.close()
 
 
-class RetainingDoor(AsyncDoor[K]):
-    """What the stores hand on whose runs take messages, and can be kept small."""
+class SignallingDoor(AsyncDoor[S]):
+    """What the stores hand on whose runs take messages."""
 
     async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Make a message for a run durable; see `DeliversSignals`."""
@@ -154,6 +160,10 @@ class RetainingDoor(AsyncDoor[K]):
     async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
         """Remove messages; see `DeliversSignals`."""
         await run_blocking(lambda: self.runs.remove_signals(workflow_id, signal_ids))
+
+
+class RetainingDoor(SignallingDoor[K]):
+    """What the stores hand on whose runs take messages, and can be kept small."""
 
     def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
         """Name checkpoints that go with the next save, in the same breath; see `EvictsCheckpoints`."""

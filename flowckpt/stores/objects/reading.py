@@ -11,6 +11,7 @@ import attrs
 
 from flowckpt.checkpoint import CheckpointData
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+from flowckpt.checkpoint.signal import Signal
 from flowckpt.clock import Clock
 from flowckpt.codec.blob import Fetch
 from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, FlowckptError
@@ -23,6 +24,7 @@ from flowckpt.stores.objects.compression import InflationError, unpacked
 from flowckpt.stores.objects.holding import holder_of
 from flowckpt.stores.objects.keys import RunKeys, run_key
 from flowckpt.stores.objects.listing import has_records, listed_runs, run_id_in, run_info
+from flowckpt.stores.objects.signals import read_signals
 
 T = TypeVar("T")
 _PATIENCE = 100
@@ -199,6 +201,10 @@ class ReadableRuns:
     def _info(self, run: str) -> RunInfo | None:
         return self._steadily(run, "list", lambda: run_info(self.bucket, run, self._clock.now(), self.latest))
 
+    def signals(self, workflow_id: str) -> list[Signal]:
+        """Return the messages for a run, in the order in which they were sent."""
+        return read_signals(self.bucket, workflow_id)
+
     def check(self, workflow_id: str | None) -> list[Finding]:
         """Verify one run or all of them."""
         if workflow_id is not None:
@@ -228,6 +234,7 @@ class ReadableRuns:
             for blobs in image.history.blobs.values():
                 for blob in blobs.values():
                     blob.content()
+            self.signals(workflow_id)
         except FlowckptError as error:
             return [Finding(workflow_id, "corrupt", error.message)]
         if not image.newest:
