@@ -12,7 +12,7 @@ from flowckpt.stores import (
     ObjectCheckpointStore,
     SqliteCheckpointStore,
     base,
-    by_status,
+    finding,
     retention,
 )
 from flowckpt.stores.postgres import PostgresCheckpointStore
@@ -26,7 +26,7 @@ STORES = {
 }
 ABILITIES = {
     name: found
-    for module in (base, retention, by_status)
+    for module in (base, retention, finding)
     for name, found in vars(module).items()
     if inspect.isclass(found) and found.__module__ == module.__name__ and getattr(found, "_is_runtime_protocol", False)
 }

@@ -6,12 +6,13 @@ import click
 
 from flowckpt.checkpoint import Status
 from flowckpt.checkpoint.reference import RunInfo
+from flowckpt.checkpoint.run_filter import RunFilter
 from flowckpt.cli.documents import listed_document
 from flowckpt.cli.durations import ago_text, moment_text
 from flowckpt.cli.options import color_option, json_option, store_option
 from flowckpt.cli.output import is_terminal, say, write
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_runs import listed_runs, opened_store, parked_runs
+from flowckpt.cli.stored_runs import found_runs, opened_store, parked_runs
 from flowckpt.cli.table import show_table
 from flowckpt.cli.terminal_text import json_text
 
@@ -49,13 +50,10 @@ def command(
     resume refuses it until --force is given.
     """
     opened = opened_store(store)
-    runs = [
-        info
-        for info in listed_runs(opened)
-        if (not statuses or info.status.value in statuses)
-        and (workflow is None or info.workflow_name == workflow)
-        and all(_has_tag(info, tag) for tag in tags)
-    ][:limit]
+    runs = found_runs(
+        opened,
+        RunFilter(statuses=statuses or None, workflow=workflow, tags=[_tag(each) for each in tags], limit=limit),
+    )
     parked = parked_runs(opened, runs)
     if as_json:
         document = [listed_document(info, parked.get(info.workflow_id)) for info in runs]
@@ -67,9 +65,9 @@ def command(
         say(f"flowckpt: no such run in {choose_store(store).shown}")
 
 
-def _has_tag(info: RunInfo, tag: str) -> bool:
-    key, equals, value = tag.partition("=")
-    return key in info.tags and (not equals or info.tags[key] == value)
+def _tag(text: str) -> tuple[str, str | None]:
+    key, equals, value = text.partition("=")
+    return key, value if equals else None
 
 
 def _row(info: RunInfo, *, is_parked: bool) -> list[str]:

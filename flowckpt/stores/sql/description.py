@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection
 from datetime import datetime
 
 from flowckpt.checkpoint import Status
@@ -14,13 +13,19 @@ from flowckpt.errors import CheckpointCorruptedError, DecodingError
 from flowckpt.stores.sql.database import Row, Session
 from flowckpt.stores.sql.leases import OWNER_COLUMNS, holder_of
 from flowckpt.stores.sql.lineage import checkpoint_rows, lineage
+from flowckpt.stores.sql.tags import ADD_TAG, tag_rows
 from flowckpt.stores.sql.texts import id_text, moment_of, name_of, sql_time
 
 _log = logging.getLogger("flowckpt")
 
+LISTED = (
+    "r.workflow_id, r.workflow_name, r.status, c.attempt, r.started_at, r.updated_at, r.steps, "
+    f"CAST(r.metadata AS TEXT), {OWNER_COLUMNS}"
+)
+"""The columns that `info_of` takes, of `runs r`, `checkpoints c` and `attempts a`."""
+
 _LIST = f"""
-SELECT r.workflow_id, r.workflow_name, r.status, c.attempt, r.started_at, r.updated_at, r.steps,
-  CAST(r.metadata AS TEXT), {OWNER_COLUMNS}
+SELECT {LISTED}
 FROM runs r
 JOIN checkpoints c ON c.run = r.run AND c.sequence = r.latest_sequence
 LEFT JOIN attempts a ON a.writer = r.writer
@@ -30,19 +35,14 @@ LEFT JOIN attempts a ON a.writer = r.writer
 _PAGE = "ORDER BY r.started_at DESC, r.workflow_id DESC LIMIT ?"
 
 
-def run_infos(session: Session, key: str | None = None, *, statuses: Collection[Status] | None = None) -> list[RunInfo]:
+def run_infos(session: Session, key: str | None = None) -> list[RunInfo]:
     """Return the runs as a list shows them, the one started last first.
 
     Args:
         session: the transaction.
         key: one run's id as the column holds it; None for all.
-        statuses: of all, only those that stand so; found by the index.
     """
-    if statuses is not None:
-        stored = sorted({Status.RUNNING if each is Status.CRASHED else each for each in statuses})
-        marks = ", ".join("?" * len(stored)) or "NULL"
-        found = session.execute(f"{_LIST}WHERE r.status IN ({marks}) ORDER BY r.started_at DESC", tuple(stored))
-    elif key is None:
+    if key is None:
         found = session.execute(f"{_LIST}ORDER BY r.started_at DESC")
     else:
         found = session.execute(f"{_LIST}WHERE r.workflow_id = ?", (key,))
@@ -50,18 +50,24 @@ def run_infos(session: Session, key: str | None = None, *, statuses: Collection[
     infos = []
     for row in found:
         try:
-            info = _info(row, now)
+            infos.append(info_of(row, now))
         except CheckpointCorruptedError as error:
             if key is not None:
                 raise
             _log.warning("a run is left out of the list: %s ('flowckpt check' says more)", error)
-            continue
-        if statuses is None or info.status in statuses:
-            infos.append(info)
     return infos
 
 
-def _info(row: Row, now: datetime) -> RunInfo:
+def info_of(row: Row, now: datetime) -> RunInfo:
+    """Return a run as a list shows it.
+
+    Args:
+        row: the values of `LISTED`.
+        now: the time by the database's clock.
+
+    Raises:
+        CheckpointCorruptedError: they are none of a run.
+    """
     workflow_id, workflow_name, status, attempt, started_at, updated_at, steps, metadata, *owner = row
     holder = holder_of(tuple(owner))
     try:
@@ -98,7 +104,7 @@ def page_of_runs(session: Session, before: RunInfo | None, limit: int) -> tuple[
     infos = []
     for row in found:
         try:
-            infos.append(_info(row, now))
+            infos.append(info_of(row, now))
         except CheckpointCorruptedError as error:
             _log.warning("a run is left out of the list: %s ('flowckpt check' says more)", error)
     return infos, len(found) == limit
@@ -127,3 +133,5 @@ def describe_again(session: Session, run: int, workflow_id: str) -> None:
         "WHERE run = ?",
         (sequence, status, steps, saved_at, id_text(said["workflow_name"]), dumps(said["metadata"]), run),
     )
+    for row in tag_rows(decode(said["metadata"]), run):
+        session.change(ADD_TAG, row)

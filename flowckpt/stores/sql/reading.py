@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TypeVar
 
-from flowckpt.checkpoint import CheckpointData, Status
+from flowckpt.checkpoint import CheckpointData
 from flowckpt.checkpoint.figures import StoreFigures
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+from flowckpt.checkpoint.run_filter import RunFilter
 from flowckpt.checkpoint.selection import EVERY, Selection
 from flowckpt.checkpoint.signal import Signal
 from flowckpt.codec.blob import Fetch
@@ -18,6 +19,7 @@ from flowckpt.stores.sql.checking import check_all, check_run
 from flowckpt.stores.sql.database import Database, Session
 from flowckpt.stores.sql.description import run_infos
 from flowckpt.stores.sql.figures import read_figures
+from flowckpt.stores.sql.finding import find_runs
 from flowckpt.stores.sql.image import RunImage, open_image, read_blob
 from flowckpt.stores.sql.leases import live_owner
 from flowckpt.stores.sql.lineage import checkpoint_rows
@@ -166,9 +168,9 @@ class ReadableRuns:
         """Return the runs, the one started last first."""
         return self.database.read("", "list", run_infos)
 
-    def list_runs_of(self, statuses: Collection[Status]) -> list[RunInfo]:
-        """Return the runs that stand so, the one started last first, by the index over statuses."""
-        return self.database.read("", "list", lambda session: run_infos(session, statuses=statuses))
+    def find_runs(self, wanted: RunFilter) -> list[RunInfo]:
+        """Return the runs that are wanted, the one started last first, by an index."""
+        return find_runs(self.database, wanted)
 
     def describe(self, workflow_id: str) -> RunInfo | None:
         """Return one run as the list shows it; None where there is none."""
