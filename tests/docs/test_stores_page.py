@@ -11,8 +11,10 @@ from flowckpt.stores import (
     MemoryCheckpointStore,
     ObjectCheckpointStore,
     SqliteCheckpointStore,
+    announcing,
     base,
     finding,
+    renewing,
     retention,
 )
 from flowckpt.stores.postgres import PostgresCheckpointStore
@@ -26,7 +28,7 @@ STORES = {
 }
 ABILITIES = {
     name: found
-    for module in (base, retention, finding)
+    for module in (base, retention, finding, announcing, renewing)
     for name, found in vars(module).items()
     if inspect.isclass(found) and found.__module__ == module.__name__ and getattr(found, "_is_runtime_protocol", False)
 }
