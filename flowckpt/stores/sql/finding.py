@@ -1,7 +1,7 @@
 """Runs that are wanted, found by an index and read page by page, as far as the limit asks for.
 
 What is picked first are keys: for each status the newest ones, in the order of an index, and of those the newest. Only
-for them the rows are read that a list shows. So the time does not depend on how many runs there are.
+for them the rows are read that a list shows. So nothing goes through the other runs.
 """
 
 from __future__ import annotations
