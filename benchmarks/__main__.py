@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from benchmarks import evidence, executors, fan_out, objects, processes, sql, steps, throughput
+from benchmarks import evidence, executors, fan_out, objects, processes, scale, sql, steps, throughput
 from benchmarks.figure import Figure
 
 
@@ -20,12 +20,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--smoke", action="store_true", help="a few steps of each, to see that all of them run")
+    parser.add_argument(
+        "--full", action="store_true", help="a million runs in the group scale, which takes minutes and 8 GB"
+    )
     parser.add_argument("--only", default="", help="run the groups whose name holds this text")
     parser.add_argument("--directory", help="where to write; a directory on the disk to be measured")
     given = parser.parse_args()
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="flowckpt-bench-", dir=given.directory or Path.cwd()) as name:
-        for group, measure in _groups(Path(name), is_smoke=given.smoke).items():
+        for group, measure in _groups(Path(name), is_smoke=given.smoke, is_full=given.full).items():
             if given.only in group:
                 print(f"… {group}", file=sys.stderr, flush=True)
                 figures += measure()
@@ -36,9 +39,10 @@ def main() -> int:
     return 0
 
 
-def _groups(directory: Path, *, is_smoke: bool) -> dict[str, Callable[[], list[Figure]]]:
+def _groups(directory: Path, *, is_smoke: bool, is_full: bool) -> dict[str, Callable[[], list[Figure]]]:
     few, many = (20, 200) if is_smoke else (1_000, 10_000)
     rounds = 1 if is_smoke else 7
+    runs = 1_000_000 if is_full else 2_000 if is_smoke else 100_000
     lengths = (100, 1_000) if is_smoke else (1_000, 100_000)
     return {
         "durable step": lambda: steps.durable_step(directory, few, rounds),
@@ -57,6 +61,7 @@ def _groups(directory: Path, *, is_smoke: bool) -> dict[str, Callable[[], list[F
             *evidence.large_file(directory, (1 if is_smoke else 256) << 20, min(rounds, 5)),
             *evidence.unchanged_files(directory, many, min(rounds, 5)),
         ],
+        "scale": lambda: [*scale.sqlite_scale(directory, runs, rounds * 3), *scale.postgres_scale(runs, rounds * 3)],
         "executors": lambda: executors.members(few, min(rounds, 5)),
         "import": lambda: processes.imports(1 if is_smoke else 15),
         "resume start": lambda: processes.resume_start(directory, few, 1 if is_smoke else 11),

@@ -13,6 +13,7 @@ import click
 from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import CheckpointData, Status
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+from flowckpt.checkpoint.run_filter import RunFilter
 from flowckpt.checkpoint.signal import Signal
 from flowckpt.checkpoint.wait import TAKEN, Wait, waits_in
 from flowckpt.cli.notices import show_warnings
@@ -23,11 +24,14 @@ from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
 from flowckpt.plan.parking import Deaths, limit_of
 from flowckpt.stores.base import CheckpointStore, ChecksIntegrity, DeliversSignals, Finding, ListsRuns, OwnsRuns
+from flowckpt.stores.finding import find_runs
 from flowckpt.stores.opening import open_store
 from flowckpt.stores.retention import PinsCheckpoints
 from flowckpt.stores.surveying import RunSurvey, surveyed
 
 T = TypeVar("T")
+_OFFERED = 1_000
+"""So many runs, the newest, a shell is told of: it waits for them."""
 
 
 @attrs.frozen
@@ -107,6 +111,18 @@ def waited(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(alone())
 
 
+def found_runs(store: CheckpointStore, wanted: RunFilter) -> list[RunInfo]:
+    """Return the runs of a store that are wanted, the one started last first.
+
+    Args:
+        store: the store.
+        wanted: which.
+    """
+    if not isinstance(store, ListsRuns):
+        raise click.UsageError(f"{store!r} cannot list its runs")
+    return list(waited(find_runs(store, wanted)))
+
+
 def listed_runs(store: CheckpointStore) -> list[RunInfo]:
     """Return the runs of a store, the one started last first.
 
@@ -116,15 +132,16 @@ def listed_runs(store: CheckpointStore) -> list[RunInfo]:
     return list(surveyed_runs(store).runs)
 
 
-def surveyed_runs(store: CheckpointStore) -> RunSurvey:
+def surveyed_runs(store: CheckpointStore, wanted: RunFilter | None = None) -> RunSurvey:
     """Return the runs of a store, the one started last first, and those that cannot be read.
 
     Args:
         store: the store.
+        wanted: which of the runs; all where not given.
     """
     if not isinstance(store, ListsRuns):
         raise click.UsageError(f"{store!r} cannot list its runs")
-    return waited(surveyed(store))
+    return waited(surveyed(store, wanted))
 
 
 def parked_runs(store: CheckpointStore, runs: Sequence[RunInfo]) -> dict[str, Deaths]:
@@ -143,15 +160,16 @@ def parked_runs(store: CheckpointStore, runs: Sequence[RunInfo]) -> dict[str, De
     return waited(look())
 
 
+RESUMABLE = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.RUNNING})
+
+
 def last_unfinished(runs: Sequence[RunInfo]) -> RunInfo | None:
-    """Return the run that was updated last among those that can be resumed: not complete, nor running, nor a task.
+    """Return the run that was updated last among those that can be resumed; a task is none of them.
 
     Args:
-        runs: the runs of the store.
+        runs: those that are not complete, and not running.
     """
-    unfinished = [
-        info for info in runs if info.status not in (Status.COMPLETED, Status.RUNNING) and info.workflow_name != MANAGED
-    ]
+    unfinished = [info for info in runs if info.workflow_name != MANAGED]
     return max(unfinished, key=lambda info: info.updated_at, default=None)
 
 
@@ -237,14 +255,14 @@ def checked(store: CheckpointStore, workflow_id: str | None) -> list[Finding]:
 
 
 def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]:
-    """Return the runs whose id begins so, each with a word about it; for a shell, which is told nothing of errors.
+    """Return the newest runs whose id begins so, each with a word about it; for a shell, which is told nothing of errors.
 
     Args:
         prefix: what was typed so far.
         option: the store on the command line, or None.
     """
     try:
-        runs = listed_runs(opened(choose_store(option)))
+        runs = found_runs(opened(choose_store(option)), RunFilter(limit=_OFFERED))
     except Exception:
         return []
     return [

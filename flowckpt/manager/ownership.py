@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from flowckpt.blocking import finish_despite_cancel
+from flowckpt.checkpoint.run_filter import RunFilter
 from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.manager.claims import Verifying
@@ -16,6 +17,7 @@ from flowckpt.manager.record import read_log
 from flowckpt.manager.task import WORKFLOW_NAME
 from flowckpt.manager.task_log import TaskLog
 from flowckpt.stores.base import CheckpointStore, ListsRuns, OwnsRuns
+from flowckpt.stores.finding import find_runs
 
 
 class Tasks:
@@ -136,7 +138,8 @@ class Tasks:
     async def _found_in_any(self, local_id: str) -> tuple[TaskLog, int]:
         names = set(self._owned)
         if isinstance(self._store, ListsRuns):
-            names |= {run.workflow_id for run in await self._store.list_runs() if run.workflow_name == WORKFLOW_NAME}
+            found = await find_runs(self._store, RunFilter(workflow=WORKFLOW_NAME))
+            names |= {run.workflow_id for run in found}
         logs = [log for name in sorted(names) if (log := await self.log_of(name)) and local_id in log.live]
         if len(logs) == 1:
             return logs[0], logs[0].live[local_id]

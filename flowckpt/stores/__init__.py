@@ -21,7 +21,8 @@ from flowckpt.stores.base import (
     SharesValues,
     TellsFigures,
 )
-from flowckpt.stores.by_status import ListsRunsByStatus, runs_of_status
+from flowckpt.stores.by_status import runs_of_status
+from flowckpt.stores.finding import FindsRuns, find_runs
 from flowckpt.stores.picking import FiltersCheckpoints, filters_checkpoints
 
 if TYPE_CHECKING:
@@ -50,11 +51,11 @@ __all__ = [
     "FileCheckpointStore",
     "FiltersCheckpoints",
     "Finding",
+    "FindsRuns",
     "KeepsAttempts",
     "Lease",
     "ListsAttempts",
     "ListsRuns",
-    "ListsRunsByStatus",
     "MemoryCheckpointStore",
     "NotesBeginnings",
     "ObjectCheckpointStore",
@@ -66,6 +67,7 @@ __all__ = [
     "SqliteCheckpointStore",
     "TellsFigures",
     "filters_checkpoints",
+    "find_runs",
     "open_store",
     "runs_of_status",
     "store_figures",

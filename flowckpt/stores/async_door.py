@@ -14,6 +14,7 @@ from flowckpt.blocking import may_block, run_blocking
 if TYPE_CHECKING:
     from flowckpt.checkpoint import CheckpointData
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+    from flowckpt.checkpoint.run_filter import RunFilter
     from flowckpt.checkpoint.signal import Signal
     from flowckpt.stores.base import Finding, Lease
     from flowckpt.stores.retention import Compacted
@@ -30,7 +31,7 @@ class Runs(Protocol):
     def release(self, workflow_id: str) -> None: ...  # noqa: D102
     def owner(self, workflow_id: str) -> Owner | None: ...  # noqa: D102
     def list_runs(self) -> list[RunInfo]: ...  # noqa: D102
-    def survey(self) -> RunSurvey: ...  # noqa: D102
+    def survey(self, wanted: RunFilter | None) -> RunSurvey: ...  # noqa: D102
     def unreadable(self) -> list[Finding]: ...  # noqa: D102
     def describe(self, workflow_id: str) -> RunInfo | None: ...  # noqa: D102
     def delete(self, workflow_id: str, checkpoint_id: str) -> bool: ...  # noqa: D102
@@ -43,12 +44,17 @@ class Runs(Protocol):
     def close(self) -> None: ...  # noqa: D102
 
 
-class RetainedRuns(Runs, Protocol):
-    """Runs that take messages, and that can be kept small."""
+class SignalledRuns(Runs, Protocol):
+    """Runs that take messages."""
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool: ...  # noqa: D102
     def signals(self, workflow_id: str) -> list[Signal]: ...  # noqa: D102
     def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None: ...  # noqa: D102
+
+
+class RetainedRuns(SignalledRuns, Protocol):
+    """Runs that take messages, and that can be kept small."""
+
     def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None: ...  # noqa: D102
     def delete_sequences(self, workflow_id: str, sequences: Collection[int]) -> int: ...  # noqa: D102
     def pin(self, workflow_id: str, sequence: int) -> None: ...  # noqa: D102
@@ -63,6 +69,7 @@ class RetainedRuns(Runs, Protocol):
 
 
 R = TypeVar("R", bound=Runs)
+S = TypeVar("S", bound=SignalledRuns)
 K = TypeVar("K", bound=RetainedRuns)
 
 
@@ -106,9 +113,9 @@ class AsyncDoor(Generic[R]):
         """Return the runs, without loading them; see `ListsRuns`."""
         return await run_blocking(self.runs.list_runs)
 
-    async def survey_runs(self) -> RunSurvey:
+    async def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the runs and those that cannot be read; see `SurveysRuns`."""
-        return await run_blocking(self.runs.survey)
+        return await run_blocking(lambda: self.runs.survey(wanted))
 
     async def unreadable_runs(self) -> Sequence[Finding]:
         """Return those that cannot be read; see `SurveysRuns`."""
@@ -151,8 +158,8 @@ class AsyncDoor(Generic[R]):
         self.runs.close()
 
 
-class RetainingDoor(AsyncDoor[K]):
-    """What the stores hand on whose runs take messages, and can be kept small."""
+class SignallingDoor(AsyncDoor[S]):
+    """What the stores hand on whose runs take messages."""
 
     async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Make a message for a run durable; see `DeliversSignals`."""
@@ -165,6 +172,10 @@ class RetainingDoor(AsyncDoor[K]):
     async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
         """Remove messages; see `DeliversSignals`."""
         await run_blocking(lambda: self.runs.remove_signals(workflow_id, signal_ids))
+
+
+class RetainingDoor(SignallingDoor[K]):
+    """What the stores hand on whose runs take messages, and can be kept small."""
 
     def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
         """Name checkpoints that go with the next save, in the same breath; see `EvictsCheckpoints`."""

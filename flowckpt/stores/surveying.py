@@ -12,6 +12,7 @@ from flowckpt.stores.base import CheckpointStore, Finding, ListsRuns
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import RunInfo
+    from flowckpt.checkpoint.run_filter import RunFilter
 
 
 @attrs.frozen
@@ -31,8 +32,12 @@ class RunSurvey:
 class SurveysRuns(Protocol):
     """A store that can tell which runs its list leaves out. Ask with `surveyed` and `unreadable_runs`."""
 
-    async def survey_runs(self) -> RunSurvey:
+    async def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the runs, and those that the list leaves out.
+
+        Args:
+            wanted: which of the runs; all where not given. A store with an index for them names only those of the others
+                that it comes across.
 
         Raises:
             CheckpointStorageError: the medium failed.
@@ -48,25 +53,27 @@ class SurveysRuns(Protocol):
         ...
 
 
-async def surveyed(store: CheckpointStore) -> RunSurvey:
+async def surveyed(store: CheckpointStore, wanted: RunFilter | None = None) -> RunSurvey:
     """Return the runs of a store, and what its list leaves out as far as the store can tell.
 
     Args:
         store: the store.
+        wanted: which of the runs; all where not given.
 
     Raises:
         SettingError: the store cannot list its runs.
         CheckpointStorageError: the medium failed.
     """
     if isinstance(store, SurveysRuns):
-        return await store.survey_runs()
+        return await store.survey_runs(wanted)
     if not isinstance(store, ListsRuns):
         raise SettingError(
             f"{store!r} cannot list its runs",
             setting="store",
             remedy="Use a store that can (flowckpt.stores.base.ListsRuns).",
         )
-    return RunSurvey(await store.list_runs())
+    runs = await store.list_runs()
+    return RunSurvey(runs if wanted is None else wanted.of(runs))
 
 
 async def unreadable_runs(store: CheckpointStore) -> Sequence[Finding]:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,16 +102,17 @@ class Ran:
 
 @attrs.frozen
 class Command:
-    """Runs the command in a directory that holds `pipeline.py`."""
+    """Runs the command in a directory that holds `pipeline.py`, with more in its environment where that is given."""
 
     directory: Path
+    given: Mapping[str, str] = {}
 
     @property
     def environment(self) -> dict[str, str]:
         kept = {
             key: value for key, value in os.environ.items() if key != "NO_COLOR" and not key.startswith("FLOWCKPT_")
         }
-        return {**kept, "TERM": "xterm-256color", "COLUMNS": "100", "PYTHONPATH": os.getcwd()}
+        return {**kept, "TERM": "xterm-256color", "COLUMNS": "100", "PYTHONPATH": os.getcwd(), **self.given}
 
     def __call__(self, *arguments: str, stdin: str | None = None, **environ: str) -> Ran:
         """Run the command to its end; it starts quickly, see `tests.forked`."""

@@ -6,6 +6,7 @@ import click
 
 from flowckpt.checkpoint import Status
 from flowckpt.checkpoint.reference import RunInfo
+from flowckpt.checkpoint.run_filter import RunFilter
 from flowckpt.cli.documents import listed_document
 from flowckpt.cli.durations import ago_text, moment_text
 from flowckpt.cli.options import color_option, json_option, store_option
@@ -53,14 +54,9 @@ def command(
     on standard error, and the exit code is 11.
     """
     opened = opened_store(store)
-    survey = surveyed_runs(opened)
-    runs = [
-        info
-        for info in survey.runs
-        if (not statuses or info.status.value in statuses)
-        and (workflow is None or info.workflow_name == workflow)
-        and all(_has_tag(info, tag) for tag in tags)
-    ][:limit]
+    wanted = RunFilter(statuses=statuses or None, workflow=workflow, tags=[_tag(each) for each in tags], limit=limit)
+    survey = surveyed_runs(opened, wanted)
+    runs = survey.runs
     parked = parked_runs(opened, runs)
     if as_json:
         document = [listed_document(info, parked.get(info.workflow_id)) for info in runs]
@@ -73,9 +69,9 @@ def command(
     return tell_left_out(survey.unreadable)
 
 
-def _has_tag(info: RunInfo, tag: str) -> bool:
-    key, equals, value = tag.partition("=")
-    return key in info.tags and (not equals or info.tags[key] == value)
+def _tag(text: str) -> tuple[str, str | None]:
+    key, equals, value = text.partition("=")
+    return key, value if equals else None
 
 
 def _row(info: RunInfo, *, is_parked: bool) -> list[str]:

@@ -30,7 +30,7 @@ from flowckpt.cli.options import (
 from flowckpt.cli.output import keep_for_document, say
 from flowckpt.cli.recorded_run import RecordedRun, recorded_run
 from flowckpt.cli.settings import choose_store, limits_setting, retention_set_here
-from flowckpt.cli.stored_runs import last_unfinished, opened, surveyed_runs
+from flowckpt.cli.stored_runs import RESUMABLE, last_unfinished, opened, surveyed_runs
 from flowckpt.cli.unreadable import tell_left_out
 from flowckpt.cli.ways_on import ResumeLine
 from flowckpt.engine import RunOptions, WorkflowEngine
@@ -121,7 +121,7 @@ def command(
     places = named_executors(executors)
     choice = choose_store(store)
     if run is None:
-        survey = surveyed_runs(opened(choice))
+        survey = surveyed_runs(opened(choice), RESUMABLE)
         found = last_unfinished(survey.runs)
         if found is None:
             if (code := tell_left_out(survey.unreadable)) is not ExitCode.DONE:

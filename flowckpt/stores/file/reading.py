@@ -29,6 +29,7 @@ from flowckpt.stores.sealing.broken import SealBrokenError
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+    from flowckpt.checkpoint.run_filter import RunFilter
     from flowckpt.checkpoint.signal import Signal
     from flowckpt.stores import surveying
     from flowckpt.stores.file import listing, signals
@@ -184,7 +185,7 @@ class ReadableRuns(Location):
             _log.warning(said, finding.workflow_id, self.path, finding.detail)
         return [*survey.runs]
 
-    def survey(self) -> RunSurvey:
+    def survey(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the runs, and the damaged ones; it raises what `list_runs` does."""
         self._check_reader()
         found, left_out = [], []
@@ -200,7 +201,8 @@ class ReadableRuns(Location):
                 left_out.append(_finding(name, error))
         if locked is not None and not found:
             raise locked
-        return surveying.RunSurvey(sorted(found, key=lambda info: info.started_at, reverse=True), left_out)
+        found.sort(key=lambda info: info.started_at, reverse=True)
+        return surveying.RunSurvey(found if wanted is None else wanted.of(found), left_out)
 
     def unreadable(self) -> list[Finding]:
         """Return the damaged runs; a missing key is no damage."""

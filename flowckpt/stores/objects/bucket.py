@@ -74,7 +74,9 @@ class Bucket:
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
-    def create(self, key: str, body: bytes, workflow_id: str, operation: str) -> bytes | None:
+    def create(
+        self, key: str, body: bytes, workflow_id: str, operation: str, *, is_outcome_told: bool = True
+    ) -> bytes | None:
         """Make an object where there is none.
 
         Args:
@@ -82,6 +84,7 @@ class Bucket:
             body: what it shall hold.
             workflow_id: the run, for errors.
             operation: what is being done, for errors.
+            is_outcome_told: whether it matters to anybody that a request which failed may have been carried out.
 
         Returns:
             None where it is ours now; else what another one has put there.
@@ -100,7 +103,7 @@ class Bucket:
                 return None if found == body else found
             return None
 
-        return self._patiently(workflow_id, operation, put, is_write=True)
+        return self._patiently(workflow_id, operation, put, is_write=is_outcome_told)
 
     def create_all(self, bodies: Sequence[tuple[str, Callable[[], bytes]]], workflow_id: str, operation: str) -> None:
         """Make objects that hold the same whoever makes them; those that are there are left as they are.

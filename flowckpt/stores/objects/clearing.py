@@ -23,9 +23,22 @@ def finish_clearing(bucket: Bucket, keys: RunKeys, last: int, workflow_id: str) 
         workflow_id: the run, for errors.
     """
     bucket.create_all([(keys.cleared, lambda: b'{"flowckpt":"cleared"}\n')], workflow_id, "clear")
-    values = [each.key for each in bucket.objects(keys.values, workflow_id)]
-    bucket.delete(values, workflow_id, "clear")
+    for under in (keys.values, keys.signals):
+        bucket.delete([each.key for each in bucket.objects(under, workflow_id)], workflow_id, "clear")
     sweep(bucket, [keys.at(attempt) for attempt in keys.attempts if attempt <= last], workflow_id)
+
+
+def sweep_former(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
+    """Remove what the former lives of a run have left: attempts, and messages whose senders died when these ended.
+
+    Args:
+        bucket: the bucket.
+        keys: the keys of the run.
+        workflow_id: the run, for errors.
+    """
+    sweep(bucket, list(keys.former), workflow_id)
+    for under in keys.former_signals:
+        bucket.delete([each.key for each in bucket.objects(under, workflow_id)], workflow_id, "clear")
 
 
 def sweep(bucket: Bucket, attempts: list[AttemptKeys], workflow_id: str) -> None:

@@ -10,6 +10,7 @@
                                  alive                  overwritten now and then while its owner lives
                                  arriving               its first record may be the mark of a run that is brought whole
     runs/RUN/000001.values/SHA256                       large values
+    runs/RUN/000001.signals/ID.json                     messages for the run, each created by its sender
     runs/RUN/000001.cleared                             the run was cleared; what comes next has the number 000002
 
 The numbers have a fixed width, so the order of keys is that of numbers.
@@ -22,7 +23,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from flowckpt.stores.file.names import run_directory
+from flowckpt.stores.file.names import run_directory, signal_name
 
 RUNS = "runs"
 MARK = "store.json"
@@ -31,6 +32,7 @@ MOST = 10**12 - 1
 
 _ATTEMPT = re.compile(r"([0-9]{6})\.([0-9]{12})")
 _CLEARED = re.compile(r"([0-9]{6})\.cleared")
+_SIGNALS = re.compile(r"([0-9]{6})\.signals")
 _NUMBER = re.compile(r"[0-9]{12}")
 _NUMBERS = re.compile(r"([0-9]{12})-([0-9]{12})")
 
@@ -101,12 +103,16 @@ class RunKeys:
         life: the life that it is in, or that is to begin.
         attempts: the attempts of that life, ascending; those of former lives are gone.
         former: attempts of former lives, of which at most their ends are left.
+        has_signals: whether there are messages in this life.
+        former_signals: the keys of messages that were sent to former lives while these ended.
     """
 
     run: str
     life: int = 1
     attempts: tuple[int, ...] = ()
     former: tuple[AttemptKeys, ...] = ()
+    has_signals: bool = False
+    former_signals: tuple[str, ...] = ()
 
     def at(self, attempt: int) -> AttemptKeys:
         """Return the keys of an attempt of this life."""
@@ -120,6 +126,15 @@ class RunKeys:
     def values(self) -> str:
         """The key of the large values."""
         return f"{self.run}/{self.life:06d}.values"
+
+    def signal(self, signal_id: str) -> str:
+        """Return the key of a message."""
+        return f"{self.signals}/{signal_name(signal_id)}"
+
+    @property
+    def signals(self) -> str:
+        """The key of the messages."""
+        return _signals(self.run, self.life)
 
     @property
     def cleared(self) -> str:
@@ -136,17 +151,31 @@ def run_keys(run: str, names: Iterable[str]) -> RunKeys:
     """
     attempts: dict[int, set[int]] = {}
     cleared: set[int] = set()
+    signalled: set[int] = set()
     for name in names:
         if found := _ATTEMPT.fullmatch(name):
             attempts.setdefault(int(found[1]), set()).add(int(found[2]))
         elif found := _CLEARED.fullmatch(name):
             cleared.add(int(found[1]))
+        elif found := _SIGNALS.fullmatch(name):
+            signalled.add(int(found[1]))
     if not attempts and not cleared:
         return RunKeys(run)
     last = max([*attempts, *cleared])
     life = last + (last in cleared)
     former = [AttemptKeys(run, each, attempt) for each in attempts if each != life for attempt in attempts[each]]
-    return RunKeys(run, life, tuple(sorted(attempts.get(life, ()))), tuple(former))
+    return RunKeys(
+        run,
+        life,
+        tuple(sorted(attempts.get(life, ()))),
+        tuple(former),
+        life in signalled,
+        tuple(_signals(run, each) for each in sorted(signalled) if each != life),
+    )
+
+
+def _signals(run: str, life: int) -> str:
+    return f"{run}/{life:06d}.signals"
 
 
 def number_in(key: str) -> int | None:

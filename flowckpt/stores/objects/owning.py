@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from flowckpt.checkpoint import CheckpointData
+from flowckpt.checkpoint.signal import Signal
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.codec.results import encode_time
 from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
@@ -18,11 +19,12 @@ from flowckpt.stores.heartbeat import Heartbeat
 from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import Claimed, Claimer, give_up, look
-from flowckpt.stores.objects.clearing import finish_clearing, sweep
+from flowckpt.stores.objects.clearing import finish_clearing, sweep_former
 from flowckpt.stores.objects.keys import RunKeys
 from flowckpt.stores.objects.owned import OwnedRun
 from flowckpt.stores.objects.probe import check_conditions
 from flowckpt.stores.objects.reading import ReadableRuns, RunRead
+from flowckpt.stores.objects.signals import send_signal
 from flowckpt.stores.objects.writer import AttemptWriter
 
 W = TypeVar("W", bound=AttemptWriter)
@@ -105,11 +107,15 @@ class ObjectRuns(ReadableRuns):
             workflow_id: the run.
             **options: as for `Claimer`.
         """
+        self._probe()
+        return self.claimer(workflow_id, **options).claim(self.bucket)
+
+    def _probe(self) -> None:
+        """Ask, once a process, whether the server honours conditions."""
         with self._probing:
             if not self._is_probed:
                 check_conditions(self.bucket)
                 self._is_probed = True
-        return self.claimer(workflow_id, **options).claim(self.bucket)
 
     def claimer(self, workflow_id: str, **options: Any) -> Claimer:
         """Return this process as one that claims.
@@ -200,12 +206,24 @@ class ObjectRuns(ReadableRuns):
         if owned is not None:
             owned.release(self.now())
 
+    def send_signal(self, workflow_id: str, signal: Signal) -> bool:
+        """Create the object of a message, whoever owns the run; tell whether it is new."""
+        self._probe()
+        return send_signal(self.bucket, workflow_id, signal)
+
+    def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
+        """Delete messages for a run."""
+        owned = self.owned.get(workflow_id)
+        if signal_ids:
+            keys = look(self.bucket, workflow_id) if owned is None else owned.keys
+            self.bucket.delete([keys.signal(each) for each in signal_ids], workflow_id, "signal")
+
     def clear(self, workflow_id: str) -> None:
         """Remove a run, behind a tombstone."""
         keys = look(self.bucket, workflow_id)
         if keys.attempts:
             self._entomb(workflow_id)
-        sweep(self.bucket, list(keys.former), workflow_id)
+        sweep_former(self.bucket, keys, workflow_id)
 
     def _entomb(self, workflow_id: str) -> None:
         owned = self.owned.get(workflow_id)

@@ -11,6 +11,8 @@ import attrs
 
 from flowckpt.checkpoint import CheckpointData
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+from flowckpt.checkpoint.run_filter import RunFilter
+from flowckpt.checkpoint.signal import Signal
 from flowckpt.clock import Clock
 from flowckpt.codec.blob import Fetch
 from flowckpt.counted import counted
@@ -24,6 +26,7 @@ from flowckpt.stores.objects.compression import InflationError, unpacked
 from flowckpt.stores.objects.holding import holder_of
 from flowckpt.stores.objects.keys import RunKeys, run_key
 from flowckpt.stores.objects.listing import has_records, listed_runs, run_id_in, run_info
+from flowckpt.stores.objects.signals import read_signals
 from flowckpt.stores.surveying import RunSurvey
 
 T = TypeVar("T")
@@ -189,13 +192,14 @@ class ReadableRuns:
             _log.warning(said, finding.workflow_id, self.bucket, finding.detail)
         return [*survey.runs]
 
-    def survey(self) -> RunSurvey:
+    def survey(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the runs, and the damaged ones."""
         runs = listed_runs(self.bucket)
         looked = list(self.bucket.each([lambda run=run: self._listed(run) for run in runs]))  # type: ignore[misc]
         left_out = [each for each in looked if isinstance(each, Finding)]
         found = [each for each in looked if each is not None and not isinstance(each, Finding)]
-        return RunSurvey(sorted(found, key=lambda info: info.started_at, reverse=True), left_out)
+        found.sort(key=lambda info: info.started_at, reverse=True)
+        return RunSurvey(found if wanted is None else wanted.of(found), left_out)
 
     def unreadable(self) -> list[Finding]:
         """Return the damaged runs."""
@@ -214,6 +218,10 @@ class ReadableRuns:
 
     def _info(self, run: str) -> RunInfo | None:
         return self._steadily(run, "list", lambda: run_info(self.bucket, run, self._clock.now(), self.latest))
+
+    def signals(self, workflow_id: str) -> list[Signal]:
+        """Return the messages for a run, in the order in which they were sent."""
+        return read_signals(self.bucket, workflow_id)
 
     def check(self, workflow_id: str | None) -> list[Finding]:
         """Verify one run or all of them."""
@@ -244,6 +252,7 @@ class ReadableRuns:
             for blobs in image.history.blobs.values():
                 for blob in blobs.values():
                     blob.content()
+            self.signals(workflow_id)
         except FlowckptError as error:
             return [Finding(workflow_id, "corrupt", error.message)]
         if not image.newest:

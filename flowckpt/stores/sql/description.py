@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from flowckpt.checkpoint import Status
@@ -15,14 +15,20 @@ from flowckpt.stores.base import Finding
 from flowckpt.stores.sql.database import Row, Session
 from flowckpt.stores.sql.leases import OWNER_COLUMNS, holder_of
 from flowckpt.stores.sql.lineage import checkpoint_rows, lineage
+from flowckpt.stores.sql.tags import ADD_TAG, tag_rows
 from flowckpt.stores.sql.texts import id_text, moment_of, name_of, sql_time
 from flowckpt.stores.surveying import RunSurvey
 
 _log = logging.getLogger("flowckpt")
 
+LISTED = (
+    "r.workflow_id, r.workflow_name, r.status, c.attempt, r.started_at, r.updated_at, r.steps, "
+    f"CAST(r.metadata AS TEXT), {OWNER_COLUMNS}"
+)
+"""The columns that `info_of` takes, of `runs r`, `checkpoints c` and `attempts a`."""
+
 _LIST = f"""
-SELECT r.workflow_id, r.workflow_name, r.status, c.attempt, r.started_at, r.updated_at, r.steps,
-  CAST(r.metadata AS TEXT), {OWNER_COLUMNS}
+SELECT {LISTED}
 FROM runs r
 JOIN checkpoints c ON c.run = r.run AND c.sequence = r.latest_sequence
 LEFT JOIN attempts a ON a.writer = r.writer
@@ -32,29 +38,33 @@ LEFT JOIN attempts a ON a.writer = r.writer
 _PAGE = "ORDER BY r.started_at DESC, r.workflow_id DESC LIMIT ?"
 
 
-def run_infos(session: Session, key: str | None = None, *, statuses: Collection[Status] | None = None) -> list[RunInfo]:
+def run_infos(session: Session, key: str | None = None) -> list[RunInfo]:
     """Return the runs as a list shows them, the one started last first.
 
     Args:
         session: the transaction.
         key: one run's id as the column holds it; None for all.
-        statuses: of all, only those that stand so; found by the index.
     """
-    if statuses is not None:
-        stored = sorted({Status.RUNNING if each is Status.CRASHED else each for each in statuses})
-        marks = ", ".join("?" * len(stored)) or "NULL"
-        found = session.execute(f"{_LIST}WHERE r.status IN ({marks}) ORDER BY r.started_at DESC", tuple(stored))
-    elif key is None:
+    if key is None:
         found = session.execute(f"{_LIST}ORDER BY r.started_at DESC")
     else:
         found = session.execute(f"{_LIST}WHERE r.workflow_id = ?", (key,))
     now = session.now()
     if key is not None:
-        return [_info(row, now) for row in found]
-    infos, left_out = _readable(found, now)
-    for finding in left_out:
+        return [info_of(row, now) for row in found]
+    infos, left_out = readable(found, now)
+    tell_left_out(left_out)
+    return infos
+
+
+def tell_left_out(findings: Sequence[Finding]) -> None:
+    """Tell the log which runs a list leaves out.
+
+    Args:
+        findings: the runs.
+    """
+    for finding in findings:
         _log.warning("a run is left out of the list: %s ('flowckpt check' says more)", finding.detail)
-    return [info for info in infos if statuses is None or info.status in statuses]
 
 
 def survey(session: Session) -> RunSurvey:
@@ -63,7 +73,7 @@ def survey(session: Session) -> RunSurvey:
     Args:
         session: the transaction.
     """
-    return RunSurvey(*_readable(session.execute(f"{_LIST}ORDER BY r.started_at DESC"), session.now()))
+    return RunSurvey(*readable(session.execute(f"{_LIST}ORDER BY r.started_at DESC"), session.now()))
 
 
 def unreadable(session: Session, after: int, limit: int) -> tuple[list[Finding], int | None]:
@@ -79,20 +89,35 @@ def unreadable(session: Session, after: int, limit: int) -> tuple[list[Finding],
         return [], None
     last = keys[-1][0]
     rows = session.execute(f"{_LIST}WHERE r.run > ? AND r.run <= ?", (after, last))
-    return _readable(rows, session.now())[1], last
+    return readable(rows, session.now())[1], last
 
 
-def _readable(rows: Sequence[Row], now: datetime) -> tuple[list[RunInfo], list[Finding]]:
+def readable(rows: Sequence[Row], now: datetime) -> tuple[list[RunInfo], list[Finding]]:
+    """Return the runs of some rows, and what is said of those that are damaged.
+
+    Args:
+        rows: the values of `LISTED`, a row each.
+        now: the time by the database's clock.
+    """
     infos, left_out = [], []
     for row in rows:
         try:
-            infos.append(_info(row, now))
+            infos.append(info_of(row, now))
         except CheckpointCorruptedError as error:
             left_out.append(Finding(error.workflow_id, "corrupt", error.message))
     return infos, left_out
 
 
-def _info(row: Row, now: datetime) -> RunInfo:
+def info_of(row: Row, now: datetime) -> RunInfo:
+    """Return a run as a list shows it.
+
+    Args:
+        row: the values of `LISTED`.
+        now: the time by the database's clock.
+
+    Raises:
+        CheckpointCorruptedError: they are none of a run.
+    """
     workflow_id, workflow_name, status, attempt, started_at, updated_at, steps, metadata, *owner = row
     holder = holder_of(tuple(owner))
     try:
@@ -125,7 +150,7 @@ def page_of_runs(session: Session, before: RunInfo | None, limit: int) -> tuple[
         # The first condition is for the index; one on the pair of columns would need the run's key, which may be gone.
         place = "WHERE r.started_at <= ? AND (r.started_at < ? OR r.workflow_id < ?) "
         found = session.execute(f"{_LIST}{place}{_PAGE}", (moment, moment, key, limit))
-    return _readable(found, session.now())[0], len(found) == limit
+    return readable(found, session.now())[0], len(found) == limit
 
 
 def describe_again(session: Session, run: int, workflow_id: str) -> None:
@@ -151,3 +176,5 @@ def describe_again(session: Session, run: int, workflow_id: str) -> None:
         "WHERE run = ?",
         (sequence, status, steps, saved_at, id_text(said["workflow_name"]), dumps(said["metadata"]), run),
     )
+    for row in tag_rows(decode(said["metadata"]), run):
+        session.change(ADD_TAG, row)

@@ -6,16 +6,20 @@ One of a newer version than this program knows is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flowckpt._version import __version__
 from flowckpt.errors import UnsupportedSchemaError
 from flowckpt.stores.sql.database import Session
-from flowckpt.stores.sql.schema import VERSION_1, VERSION_2, VERSION_TABLE, Dialect
+from flowckpt.stores.sql.schema import VERSION_1, VERSION_2, VERSION_3, VERSION_TABLE, Dialect
+from flowckpt.stores.sql.tags import add_missing_tags
 from flowckpt.stores.sql.texts import sql_time
 
-MIGRATIONS: Sequence[Sequence[str]] = (VERSION_1, VERSION_2)
-"""The statements that lead from version n to n + 1, at index n."""
+Step = str | Callable[[Session], None]
+"""A statement, or work on the rows that are there."""
+
+MIGRATIONS: Sequence[Sequence[Step]] = (VERSION_1, VERSION_2, (*VERSION_3, add_missing_tags))
+"""The steps that lead from version n to n + 1, at index n."""
 
 _TABLE = f"""
 CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (
@@ -26,13 +30,13 @@ CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (
 """
 
 
-def migrate(session: Session, dialect: Dialect, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
+def migrate(session: Session, dialect: Dialect, migrations: Sequence[Sequence[Step]] = MIGRATIONS) -> None:
     """Bring a database to the newest version, within a transaction that keeps everybody else out.
 
     Args:
         session: the open transaction.
         dialect: the database's.
-        migrations: the statements of each version.
+        migrations: the steps of each version.
 
     Raises:
         UnsupportedSchemaError: the database is of a newer version.
@@ -40,9 +44,12 @@ def migrate(session: Session, dialect: Dialect, migrations: Sequence[Sequence[st
     session.execute(dialect.written(_TABLE))
     found = version_of(session)
     check_version(found, len(migrations))
-    for number, statements in enumerate(migrations[found:], found + 1):
-        for statement in statements:
-            session.execute(dialect.written(statement))
+    for number, steps in enumerate(migrations[found:], found + 1):
+        for step in steps:
+            if isinstance(step, str):
+                session.execute(dialect.written(step))
+            else:
+                step(session)
         session.execute(
             f"INSERT INTO {VERSION_TABLE} (version, applied_at, program) VALUES (?, ?, ?)",  # noqa: S608 - a constant
             (number, sql_time(session.now()), __version__),

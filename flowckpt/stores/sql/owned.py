@@ -20,6 +20,7 @@ from flowckpt.stores.sql.database import Addition, Database, Row, Session
 from flowckpt.stores.sql.description import describe_again
 from flowckpt.stores.sql.image import RunImage
 from flowckpt.stores.sql.lineage import last_record
+from flowckpt.stores.sql.tags import ADD_TAG, tag_rows
 from flowckpt.stores.sql.texts import id_text, sql_time
 
 _DIGEST = [*rows.CHECKPOINT_COLUMNS].index("digest")
@@ -192,6 +193,8 @@ class OwnedRun:
         if self._is_to_be_described(data):
             metadata = dumps(encode(dict(data.metadata)))
             others.append((rows.DESCRIBE, [(id_text(data.workflow_name), metadata, run)]))
+            if tagged := tag_rows(data.metadata, run):
+                others.append((ADD_TAG, tagged))
         if self._evicted:
             moment = sql_time(data.saved_at)
             others.append((rows.DELETE_CHECKPOINT, [(moment, run, each) for each in sorted(self._evicted)]))

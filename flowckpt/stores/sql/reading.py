@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TypeVar
 
-from flowckpt.checkpoint import CheckpointData, Status
+from flowckpt.checkpoint import CheckpointData
 from flowckpt.checkpoint.figures import StoreFigures
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
+from flowckpt.checkpoint.run_filter import RunFilter
 from flowckpt.checkpoint.selection import EVERY, Selection
 from flowckpt.checkpoint.signal import Signal
 from flowckpt.codec.blob import Fetch
@@ -16,8 +17,9 @@ from flowckpt.stores.base import Finding
 from flowckpt.stores.sql import signals
 from flowckpt.stores.sql.checking import check_all, check_run
 from flowckpt.stores.sql.database import Database, Session
-from flowckpt.stores.sql.description import run_infos, survey, unreadable
+from flowckpt.stores.sql.description import run_infos, survey, tell_left_out, unreadable
 from flowckpt.stores.sql.figures import read_figures
+from flowckpt.stores.sql.finding import find_runs
 from flowckpt.stores.sql.image import RunImage, open_image, read_blob
 from flowckpt.stores.sql.leases import live_owner
 from flowckpt.stores.sql.lineage import checkpoint_rows
@@ -168,9 +170,11 @@ class ReadableRuns:
         """Return the runs, the one started last first."""
         return self.database.read("", "list", run_infos)
 
-    def survey(self) -> RunSurvey:
-        """Return the runs, and those whose row is damaged."""
-        return self.database.read("", "list", survey)
+    def survey(self, wanted: RunFilter | None = None) -> RunSurvey:
+        """Return the runs, and those whose row is damaged; of some runs, as far as these are met on the way."""
+        if wanted is None or wanted == RunFilter():
+            return self.database.read("", "list", survey)
+        return find_runs(self.database, wanted)
 
     def unreadable(self) -> list[Finding]:
         """Return the runs whose row is damaged, looked for a page at a time."""
@@ -182,9 +186,11 @@ class ReadableRuns:
             found += some
         return found
 
-    def list_runs_of(self, statuses: Collection[Status]) -> list[RunInfo]:
-        """Return the runs that stand so, the one started last first, by the index over statuses."""
-        return self.database.read("", "list", lambda session: run_infos(session, statuses=statuses))
+    def find_runs(self, wanted: RunFilter) -> list[RunInfo]:
+        """Return the runs that are wanted, the one started last first, by an index."""
+        found = find_runs(self.database, wanted)
+        tell_left_out(found.unreadable)
+        return [*found.runs]
 
     def describe(self, workflow_id: str) -> RunInfo | None:
         """Return one run as the list shows it; None where there is none."""

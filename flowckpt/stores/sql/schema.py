@@ -244,3 +244,21 @@ CREATE TABLE signals (
 """,
 )
 """What the second version adds: messages for runs, which wait there until their run takes them."""
+
+VERSION_3 = (
+    "DROP INDEX runs_by_status",
+    "CREATE INDEX runs_by_status ON runs (status, started_at, run)",
+    "CREATE INDEX runs_by_workflow ON runs (workflow_name, status, started_at, run)",
+    """
+CREATE TABLE run_tags (
+  run {int} NOT NULL REFERENCES runs (run) ON DELETE CASCADE,
+  name TEXT NOT NULL,
+  value TEXT NOT NULL,
+  started_at {time} NOT NULL,
+  PRIMARY KEY (run, name)
+){rowless}
+""",
+    "CREATE INDEX tags_by_value ON run_tags (name, value, started_at, run)",
+    "CREATE INDEX tags_by_name ON run_tags (name, started_at, run)",
+)
+"""What the third version adds: an index for each filter of a list, in the order of the list."""

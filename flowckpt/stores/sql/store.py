@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from flowckpt.blocking import run_blocking
@@ -10,9 +10,10 @@ from flowckpt.checkpoint.selection import Selection
 from flowckpt.stores.async_door import RetainingDoor
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData, Reason, Status
+    from flowckpt.checkpoint import CheckpointData, Reason
     from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef, RunInfo
+    from flowckpt.checkpoint.run_filter import RunFilter
     from flowckpt.stores.sql.retaining import RetainedRuns
 
 
@@ -47,9 +48,9 @@ class SqlCheckpointStore(RetainingDoor["RetainedRuns"]):
         wanted = Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
         return await run_blocking(lambda: self.runs.references(workflow_id, wanted))
 
-    async def list_runs_of(self, statuses: Collection[Status]) -> Sequence[RunInfo]:
-        """Return the runs that stand so, by an index; see `ListsRunsByStatus`."""
-        return await run_blocking(lambda: self.runs.list_runs_of(statuses))
+    async def find_runs(self, wanted: RunFilter) -> Sequence[RunInfo]:
+        """Return the runs that are wanted, by an index; see `FindsRuns`."""
+        return await run_blocking(lambda: self.runs.find_runs(wanted))
 
     async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Add a whole run in one transaction; see `ReceivesRuns`."""

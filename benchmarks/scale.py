@@ -1,0 +1,189 @@
+"""Does anything cost more in a store of many runs? Each question, asked of a store of 1,000 runs and of a large one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import itertools
+import os
+import random
+import shutil
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figure import Figure
+from benchmarks.filling import fill_postgres, fill_sqlite, run_id, save_template
+from benchmarks.sql import SERVER_VARIABLE
+from flowckpt.blocking import blocking_allowed
+from flowckpt.checkpoint.run_filter import RunFilter
+from flowckpt.clock import SystemClock
+from flowckpt.recovery.looking import due_runs
+from flowckpt.stores import SqliteCheckpointStore
+from flowckpt.testing.store_under_test import checkpoint, results
+
+SMALL = 1_000
+BAR = 1.5
+_LIMIT = 50
+_BATCH = 10
+_WARM, _MOST, _SECONDS = 3, 8, 2.0
+
+FILTERS = {
+    "list": RunFilter(limit=_LIMIT),
+    "list --status failed": RunFilter(statuses={"failed"}, limit=_LIMIT),
+    "list --status failed --status cancelled": RunFilter(statuses={"failed", "cancelled"}, limit=_LIMIT),
+    "list --status crashed, few": RunFilter(statuses={"crashed"}, limit=_LIMIT),
+    "list --workflow": RunFilter(workflow="workflow-1", limit=_LIMIT),
+    "list --workflow, few": RunFilter(workflow="rare", limit=_LIMIT),
+    "list --workflow --status": RunFilter(workflow="workflow-1", statuses={"failed"}, limit=_LIMIT),
+    "list --tag K=V": RunFilter(tags=[("team", "data")], limit=_LIMIT),
+    "list --tag K=V, few": RunFilter(tags=[("ticket", "7")], limit=_LIMIT),
+    "list --tag K": RunFilter(tags=[("team", None)], limit=_LIMIT),
+}
+
+
+def sqlite_scale(directory: Path, large: int, rounds: int) -> list[Figure]:
+    """Compare SQLite files of 1,000 and of many runs."""
+    stores = []
+    place = Path(tempfile.mkdtemp(dir=directory))
+    for count in (SMALL, large):
+        file = place / f"{count}.db"
+        store = SqliteCheckpointStore(file)
+        save_template(store)
+        store.close()
+        with (
+            _told(f"{count:,} runs into SQLite"),
+            contextlib.closing(sqlite3.connect(file, isolation_level=None)) as to,
+        ):
+            fill_sqlite(to, count)
+            os.sync()
+        stores.append((SqliteCheckpointStore(file), count))
+    try:
+        return _figures("SQLite", stores, rounds)
+    finally:
+        for opened, _ in stores:
+            opened.close()
+        shutil.rmtree(place)
+
+
+def postgres_scale(large: int, rounds: int) -> list[Figure]:
+    """Compare schemas of 1,000 and of many runs on the same PostgreSQL server."""
+    given = os.environ.get(SERVER_VARIABLE)
+    if given:
+        return _postgres_scale(given, large, rounds)
+    server: Any = importlib.import_module("tests.postgres").PostgresServer(is_durable=True)
+    try:
+        server.start()
+        url = f"postgresql://tests@/postgres?host={server.directory}&port={server.port}"
+        return _postgres_scale(url, large, rounds)
+    finally:
+        server.close()
+
+
+def _postgres_scale(url: str, large: int, rounds: int) -> list[Figure]:
+    psycopg: Any = importlib.import_module("psycopg")
+    postgres: Any = importlib.import_module("flowckpt.stores.postgres")
+    stores, schemas = [], []
+    try:
+        for count in (SMALL, large):
+            schemas.append(f"scale_{os.getpid()}_{count}")
+            store = postgres.PostgresCheckpointStore(url, schema=schemas[-1])
+            stores.append((store, count))
+            save_template(store)
+            with _told(f"{count:,} runs into PostgreSQL"), psycopg.connect(url, autocommit=True) as to:
+                to.execute(f"SET search_path = {schemas[-1]}")
+                fill_postgres(to, count)
+        return _figures("PostgreSQL", stores, rounds)
+    finally:
+        for opened, _ in stores:
+            opened.close()
+        with psycopg.connect(url, autocommit=True) as connection:
+            for schema in schemas:
+                connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    print(f"  {what}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+def _figures(name: str, stores: list[tuple[Any, int]], rounds: int) -> list[Figure]:
+    figures = []
+    with blocking_allowed(True), asyncio.Runner() as runner:
+        asked = [_questions(store, count, runner) for store, count in stores]
+        for question in asked[0]:
+            small, large = (questions[question] for questions in asked)
+            # A store of 1,000 runs has not enough old ones to be pruned for long.
+            mine, base = _interleaved(large, small, rounds, seconds=0 if "prune" in question else _SECONDS)
+            detail = f"{mine * 1e3:.2f} ms with {stores[1][1]:,} runs; {base * 1e3:.2f} ms with {SMALL:,}"
+            figures.append(Figure(f"{question}, {name}", mine / base, BAR, detail=detail))
+            print(f"  {figures[-1].name}: {figures[-1].value:.2f}, {detail}", file=sys.stderr, flush=True)
+    return figures
+
+
+def _interleaved(
+    ours: Callable[[], object], theirs: Callable[[], object], rounds: int, *, seconds: float
+) -> tuple[float, float]:
+    """Ask two stores in turn, more often where the answer is quick; return the lower quartile of each.
+
+    A large database is filled just before, and its server and its disk have work left from that: it only ever adds.
+    """
+    times: tuple[list[float], list[float]] = ([], [])
+    began_at = time.perf_counter()
+    for number in range(_MOST * rounds):
+        if number >= rounds + _WARM and time.perf_counter() - began_at > seconds:
+            break
+        for side, taken in [(ours, times[0]), (theirs, times[1])][:: 1 if number % 2 else -1]:
+            gc.collect(0)
+            began = time.perf_counter()
+            side()
+            if number >= _WARM:  # the first ones read pages from the disk, and make the statements known
+                taken.append(time.perf_counter() - began)
+    return statistics.quantiles(times[0], n=4)[0], statistics.quantiles(times[1], n=4)[0]
+
+
+def _questions(store: Any, count: int, runner: asyncio.Runner) -> dict[str, Callable[[], object]]:
+    chance, runs = random.Random(7), store.runs
+
+    def some_run() -> str:
+        return run_id(chance.randrange(count // 2, count))
+
+    def listed(wanted: RunFilter) -> Callable[[], object]:
+        def ask() -> None:
+            found = runs.find_runs(wanted)
+            assert len(found) == _LIMIT, f"{wanted} finds {len(found)}"
+
+        return ask
+
+    numbers, steps = itertools.count(1), results("a")
+    attempt = runs.acquire("saved", steal=False).attempt
+
+    def save() -> None:
+        runs.save("saved", checkpoint(next(numbers), steps, attempt=attempt))
+
+    pages = itertools.count()
+
+    def prune() -> None:
+        """One batch from the old end of the store: find it, ask how much it takes, and remove it."""
+        last = runs.describe(run_id(count // 2 - next(pages) * (_BATCH + 1)))
+        batch = runs.page(last, _BATCH)
+        runs.stored_bytes([info.workflow_id for info in batch])
+        assert len(runs.clear_unchanged(batch)) == _BATCH
+
+    return {
+        **{name: listed(wanted) for name, wanted in FILTERS.items()},
+        "load_latest": lambda: runs.latest(some_run()).step_results[0].output,
+        "describe": lambda: runs.describe(some_run()).status,
+        "save": save,
+        f"prune of {_BATCH} runs": prune,
+        "recover's look": lambda: runner.run(due_runs(store, SystemClock())),
+    }

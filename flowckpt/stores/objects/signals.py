@@ -1,0 +1,136 @@
+"""Messages for a run: an object each, created where there is none, beside the attempts of the life that they are for.
+
+Whoever sends one does not own the run, so it creates nothing under an attempt. The name of the object is the id of the
+message, so one that is sent twice is there once; a random token tells which of the two it is, also where the reply was
+lost. A clear puts its word first and deletes the messages then; a sender looks for that word once its object is there.
+So one of the two removes it, and what neither removes lies in a life that nobody reads any more.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+from flowckpt.checkpoint.data import SCHEMA_VERSION
+from flowckpt.checkpoint.signal import Signal
+from flowckpt.codec.checkpoints import check_schema
+from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError
+from flowckpt.stores.base import refused_as_encoding_error
+from flowckpt.stores.file import line as lines
+from flowckpt.stores.file.names import is_signal, signal_name
+from flowckpt.stores.objects.attempt import tail_of
+from flowckpt.stores.objects.bucket import Bucket
+from flowckpt.stores.objects.claim import look
+from flowckpt.stores.objects.compression import InflationError, packed, unpacked
+from flowckpt.stores.objects.keys import RunKeys
+
+
+def send_signal(bucket: Bucket, workflow_id: str, signal: Signal) -> bool:
+    """Make a message durable; tell whether it is new.
+
+    Args:
+        bucket: the bucket.
+        workflow_id: the run.
+        signal: the message.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run, or it was cleared meanwhile.
+        EncodingError: a text in it cannot be recorded.
+        CheckpointStorageError: a request failed; it says whether the message may be there.
+    """
+    body = packed(_written(workflow_id, signal))
+    keys = look(bucket, workflow_id)
+    if not _is_a_run(bucket, keys, workflow_id):
+        raise CheckpointNotFoundError(workflow_id)
+    key, may_be_there = keys.signal(signal.signal_id), False
+    try:
+        is_new = bucket.create(key, body, workflow_id, "signal") is None
+        may_be_there = True
+        if look(bucket, workflow_id).life != keys.life:
+            bucket.delete([key], workflow_id, "signal")
+            raise CheckpointNotFoundError(workflow_id)
+    except CheckpointStorageError as error:
+        if not (may_be_there or error.is_outcome_unknown):
+            raise
+        raise CheckpointStorageError(
+            error.message,
+            workflow_id=workflow_id,
+            operation="signal",
+            is_outcome_unknown=True,
+            remedy=f"Send it again under the id {signal.signal_id!r}: then it is there once.",
+        ) from error
+    return is_new
+
+
+def read_signals(bucket: Bucket, workflow_id: str) -> list[Signal]:
+    """Return the messages for a run, in the order in which they were sent.
+
+    Args:
+        bucket: the bucket.
+        workflow_id: the run.
+
+    Raises:
+        CheckpointCorruptedError: a message is damaged.
+        CheckpointStorageError: a request failed.
+    """
+    keys = look(bucket, workflow_id)
+    if not keys.has_signals or not _is_a_run(bucket, keys, workflow_id):
+        return []
+    wanted = [each.key for each in bucket.objects(keys.signals, workflow_id) if is_signal(_name(each.key))]
+    bodies = zip(wanted, bucket.get_all(wanted, workflow_id), strict=True)
+    found = [_read(body, workflow_id, key) for key, body in bodies if body is not None]  # else taken meanwhile
+    return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
+
+
+def _is_a_run(bucket: Bucket, keys: RunKeys, workflow_id: str) -> bool:
+    """Tell whether a run has a record that counts."""
+    for attempt in reversed(keys.attempts):
+        tail = tail_of(bucket, keys.at(attempt), workflow_id)
+        if tail.is_over or tail.is_void:
+            return False
+        if tail.is_begun:
+            return True
+    return False
+
+
+def _name(key: str) -> str:
+    return key.rpartition("/")[2]
+
+
+def _written(workflow_id: str, signal: Signal) -> bytes:
+    document = {
+        "flowckpt": "signal",
+        "schema_version": SCHEMA_VERSION,
+        "workflow_id": workflow_id,
+        "token": secrets.token_hex(16),
+        "signal": signal.to_document(),
+    }
+    with refused_as_encoding_error():
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return lines.seal(text[:-1].encode("utf-8"), lines.START)[0]
+
+
+def _read(body: bytes, workflow_id: str, key: str) -> Signal:
+    try:
+        line = unpacked(body)
+        if line[-1:] != b"\n" or lines.opened(line[:-1], lines.START) is None:
+            raise _damaged(workflow_id, key, "its checksum does not hold")
+        said = json.loads(line)
+        if said["workflow_id"] != workflow_id:
+            raise _damaged(workflow_id, key, f"it is for another run, {said['workflow_id']!r:.80}")
+        check_schema(said["schema_version"])
+        signal = Signal.from_document(said["signal"])
+    except (InflationError, LookupError, TypeError, ValueError) as error:
+        raise _damaged(workflow_id, key, f"it is malformed: {error!r:.80}") from error
+    if signal_name(signal.signal_id) != _name(key):
+        raise _damaged(workflow_id, key, "it lies under the name of another message")
+    return signal
+
+
+def _damaged(workflow_id: str, key: str, detail: str) -> CheckpointCorruptedError:
+    return CheckpointCorruptedError(
+        workflow_id,
+        location=key,
+        detail=detail,
+        remedy="Nothing was changed. Delete the object, and send the signal again.",
+    )
