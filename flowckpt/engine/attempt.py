@@ -67,6 +67,8 @@ class Attempt:
         in_flight: the paths of the steps that are running.
         is_stolen: whether the run was taken although its owner may be alive.
         rolls_back: whether the steps are undone when it fails or is cancelled.
+        is_only_undone: whether nothing but that is done: then no step runs, and of none in doubt must be known whether it
+            was done.
         is_suspended_by_stop: whether a signal leaves the run suspended and due, with nothing undone.
         executors: where steps can run besides here, by name; what is built in need not be given.
         tell: told what happens, or None where nobody hears it; an event that nobody hears is not made (0.8 µs).
@@ -106,6 +108,7 @@ class Attempt:
     is_stolen: bool = False
     tell: Tell | None = None
     rolls_back: bool = True
+    is_only_undone: bool = False
     is_suspended_by_stop: bool = False
     executors: Mapping[str, Given] = attrs.field(factory=dict)
     is_begun: bool = False
@@ -182,6 +185,19 @@ class Attempt:
             self.verifying,
             self.is_stolen,
         )
+
+    async def refuse_doubt(self, step: Step[Any], path: str) -> None:
+        """Refuse to run anything where a step was started that must not be done twice, and nobody knows whether it was.
+
+        Args:
+            step: the step.
+            path: its path.
+
+        Raises:
+            StepInDoubtError: nobody can tell whether it was done.
+        """
+        if path in self.in_doubt and not self.is_only_undone:
+            await self.settling().refuse_doubt(step, path)
 
     # --- results ---------------------------------------------------------------------------------------------------
 

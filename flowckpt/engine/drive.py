@@ -87,6 +87,7 @@ class Drive:
                 await attempt.begin()
             scope = new_scope(attempt, self.replay)
             if self.rolling_back is not None:
+                attempt.is_only_undone = True
                 await scope.look_back()
                 if self.is_cancel:
                     raise RunCancelledError(attempt.workflow_id)

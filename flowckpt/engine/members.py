@@ -80,8 +80,7 @@ class PlainMember:
         enter = self.enter
         result, step = enter.result, enter.step
         if result is None:
-            if enter.path in self.attempt.in_doubt:
-                await self.attempt.settling().refuse_doubt(step, enter.path)
+            await self.attempt.refuse_doubt(step, enter.path)
             return False
         if not await is_still_true(self.attempt, step, result, is_spare=enter.is_spare):
             self.is_stale = True

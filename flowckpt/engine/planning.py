@@ -23,6 +23,7 @@ from flowckpt.engine.resumption import Resumption
 from flowckpt.engine.superseded import AT_MOST_ONCE
 from flowckpt.engine.verifying import Verifying, is_open
 from flowckpt.errors import WorkflowChangedError
+from flowckpt.execution.left_running import is_left_running
 from flowckpt.execution.runner import restored_value
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.behind import nested_in
@@ -243,7 +244,7 @@ class Planning:
         old, reason = self._earlier(path, replay, step)
         question = open_question(
             step.modifiers,
-            old,
+            None if _is_undone(reason) else old,
             self._arguments_of(step),
             is_in_doubt=path in resumption.in_doubt,
             is_asked_for=path == resumption.judge.policy.from_path,
@@ -293,7 +294,7 @@ class Planning:
     async def _started(self, command: Execute, *, has_failed: bool) -> None:
         """Add a step that must not be done twice, and was started; its evidence says what comes of it."""
         report = await self.verifying.report_in_doubt(command.step)
-        settlement = settle_started(report)
+        settlement = settle_started(report, may_be_running=is_left_running(self.workflow_id, command.path))
         ended = "it failed" if has_failed else "it was started, and its end was never recorded"
         if settlement is Settlement.ASK and not self.resumption.judge.policy.is_forced:
             said = "its evidence cannot tell whether it was done, and the resume stops"
@@ -305,7 +306,8 @@ class Planning:
             denied = settlement is Settlement.RUN
             said = "its evidence shows that it was not done: it is run" if denied else "it is forced to run again"
         reasons = (Reason(ReasonKind.STARTED, f"{ended}; {said}"), *evidence_reasons(report))
-        self.steps.append(PlannedStep(command.path, Decision.IN_DOUBT, reasons, location=command.location))
+        assumes = self.assumed()
+        self.steps.append(PlannedStep(command.path, Decision.IN_DOUBT, reasons, assumes, location=command.location))
 
     def assumed(self) -> tuple[str, ...]:
         """Return the steps that run again before the next one: one where the first drags all others along, else a few."""
@@ -344,7 +346,11 @@ class Planning:
             is_dropped |= bool(self.reruns) and judge.policy.reuse is ReuseMode.PREFIX
             if is_finished or is_changed or (is_completed and result.path in dropped):
                 self.steps.append(PlannedStep(result.path, Decision.ORPHANED, duration_ms=result.duration_ms))
-            elif is_dropped and AT_MOST_ONCE in result.marks:
+            elif (
+                is_dropped
+                and AT_MOST_ONCE in result.marks
+                and not _is_undone(resumption.cut.get(result.path, (0, None))[1])
+            ):
                 detail = "it is to be done at most once, and was begun; what comes of it is seen when it is come to"
                 self.add(result, Decision.IN_DOUBT, (Reason(ReasonKind.STARTED, detail),))
             elif result.path in dropped:
@@ -407,6 +413,11 @@ def _crash_text(end: Finish | Crash) -> str:
     if isinstance(end, Finish):
         return ""
     return f"the workflow raises {type(end.error).__name__}: {end.error}"[:300]
+
+
+def _is_undone(reason: Reason | None) -> bool:
+    """Tell whether a result does not count because its step was undone: then nothing is left of what it did."""
+    return reason is not None and reason.kind is ReasonKind.UNDONE
 
 
 def _is_work(step: PlannedStep) -> bool:

@@ -69,8 +69,7 @@ class Scope:
             elif isinstance(command, Execute):
                 is_ephemeral = command.step.modifiers.is_ephemeral
                 if not has_effects and not is_ephemeral:
-                    if command.path in attempt.in_doubt:
-                        await attempt.settling().refuse_doubt(command.step, command.path)
+                    await attempt.refuse_doubt(command.step, command.path)
                     self._command = command
                     return False
                 if attempt.cancel_requests.is_look_due:

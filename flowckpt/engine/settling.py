@@ -12,6 +12,7 @@ from flowckpt.dsl import Step
 from flowckpt.engine.superseded import ON_RERUN, Superseded
 from flowckpt.engine.verifying import Verifying
 from flowckpt.errors import StepInDoubtError
+from flowckpt.execution.left_running import is_left_running
 from flowckpt.execution.runner import Outcome, StepRunner, restored_value
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.in_doubt import Question, Settlement, open_question, settle_done, settle_started
@@ -109,7 +110,7 @@ class Settling:
             StepInDoubtError: nobody can tell whether it was done.
         """
         report = await self.verifying.report_in_doubt(step)
-        settlement = settle_started(report, may_be_running=self.may_be_running)
+        settlement = settle_started(report, may_be_running=self._may_be_running(path))
         if settlement is Settlement.ADOPT:
             told = (self.workflow_id, path, self.attempt, 1, arguments, step, "", None)
             return Settled(outcome=await self.runner.adopted(step, told), report=report)
@@ -129,14 +130,19 @@ class Settling:
         """
         if path in self.in_doubt and step.modifiers.is_at_most_once:
             report = await self.verifying.report_in_doubt(step)
-            if settle_started(report, may_be_running=self.may_be_running) is Settlement.ASK:
+            if settle_started(report, may_be_running=self._may_be_running(path)) is Settlement.ASK:
                 self._ask_of_start(path, report, has_failed=False)
+
+    def _may_be_running(self, path: str) -> bool:
+        return self.may_be_running or is_left_running(self.workflow_id, path)
 
     def _ask_of_start(self, path: str, report: VerificationReport, *, has_failed: bool) -> None:
         detail = _said(report) if report.verdicts else "it has no evidence"
         ended = "it failed" if has_failed else "it was started, and its end was never recorded"
         if self.may_be_running:
             ended += ", and the owner that the run was stolen from may still be at it"
+        elif is_left_running(self.workflow_id, path):
+            ended += ", and a thread of this process, which nobody waits for, is still at it"
         self._ask(path, f"{ended}; {detail}")
 
     async def retried(self, step: Step[Any], path: str, arguments: Mapping[str, Any]) -> Settled:

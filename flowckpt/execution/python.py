@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,17 +21,25 @@ from flowckpt.dsl import PythonAction
 from flowckpt.dsl.actions import Action
 from flowckpt.errors import StepTimeoutError
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.thread import StepThreads
+from flowckpt.execution.left_running import leave_running
+from flowckpt.execution.thread import Call, StepThreads
 
 
 async def run_python(
-    action: PythonAction, *, path: str, timeout_seconds: float | None, interrupts: Interrupts, threads: StepThreads
+    action: PythonAction,
+    *,
+    workflow_id: str,
+    path: str,
+    timeout_seconds: float | None,
+    interrupts: Interrupts,
+    threads: StepThreads,
 ) -> Any:
     """Call the function of a step where it cannot be called in place, and return what it returns.
 
     Args:
         action: the function and its arguments.
-        path: the step's path, for errors.
+        workflow_id: the run.
+        path: the step's path.
         timeout_seconds: the limit, or None.
         interrupts: delivers signals to the step.
         threads: the run's own threads.
@@ -38,12 +47,16 @@ async def run_python(
     Raises:
         StepTimeoutError: it did not end in time.
     """
+
+    def on_left(call: Call) -> None:
+        leave_running(workflow_id, path, lambda: call.is_at_work)
+
     if timeout_seconds is None:
-        return await _called(action, interrupts, threads)
+        return await _called(action, interrupts, threads, on_left)
     limit = asyncio.timeout(timeout_seconds)
     try:
         async with limit:
-            return await _called(action, interrupts, threads)
+            return await _called(action, interrupts, threads, on_left)
     except TimeoutError as error:
         if limit.expired():
             raise StepTimeoutError(path, timeout_seconds=timeout_seconds) from error
@@ -60,11 +73,13 @@ async def waited(value: Any, interrupts: Interrupts) -> Any:
         interrupts.waits -= 1
 
 
-async def _called(action: PythonAction, interrupts: Interrupts, threads: StepThreads) -> Any:
+async def _called(
+    action: PythonAction, interrupts: Interrupts, threads: StepThreads, on_left: Callable[[Call], None]
+) -> Any:
     call = partial(action.function, *action.args, **action.kwargs)
     if _is_async(action.function):
         return await waited(call(), interrupts)
-    value = await waited(threads.run(call), interrupts)
+    value = await waited(threads.run(call, on_left=on_left), interrupts)
     return await waited(value, interrupts) if inspect.isawaitable(value) else value
 
 

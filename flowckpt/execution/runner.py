@@ -115,14 +115,14 @@ class StepRunner:
                 assert isinstance(action, PythonAction)
                 if where != "thread":
                     return await self._sent(where, step, action, told)
-                value = await self._done(action, path, modifiers.timeout_seconds, on_line)
+                value = await self._done(action, told, modifiers.timeout_seconds, on_line)
             elif type(action) is PythonAction and modifiers.timeout_seconds is None and may_block():
                 value = self._interrupts.call(action.function, action.args, action.kwargs)
                 if hasattr(type(value), "__await__"):  # inspect.isawaitable takes 0.5 µs
                     value = await waited(value, self._interrupts)
             else:
                 heard = None if modifiers.is_secret else on_line
-                value = await self._done(action, path, modifiers.timeout_seconds, heard)
+                value = await self._done(action, told, modifiers.timeout_seconds, heard)
             if modifiers.is_secret:
                 self._secrets.learn((value.stdout, value.stderr) if type(action) is CommandAction else value)
                 value, tree = Secret(value), None
@@ -166,7 +166,12 @@ class StepRunner:
             if not may_block():
                 action = PythonAction(function, args, kwargs)
                 return await run_python(
-                    action, path=told[1], timeout_seconds=None, interrupts=self._interrupts, threads=self._threads
+                    action,
+                    workflow_id=told[0],
+                    path=told[1],
+                    timeout_seconds=None,
+                    interrupts=self._interrupts,
+                    threads=self._threads,
                 )
             value = self._interrupts.call(function, args, kwargs)
             return await waited(value, self._interrupts) if hasattr(type(value), "__await__") else value
@@ -241,17 +246,22 @@ class StepRunner:
             self._places.kill()
 
     async def _done(
-        self, action: Action, path: str, timeout_seconds: float | None, on_line: Callable[[str, str], None] | None
+        self, action: Action, told: Told, timeout_seconds: float | None, on_line: Callable[[str, str], None] | None
     ) -> Any:
         if isinstance(action, PythonAction):
             return await run_python(
-                action, path=path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, threads=self._threads
+                action,
+                workflow_id=told[0],
+                path=told[1],
+                timeout_seconds=timeout_seconds,
+                interrupts=self._interrupts,
+                threads=self._threads,
             )
         if isinstance(action, WorldAction):
             return self._world.answer(action)
         assert isinstance(action, CommandAction)
         return await command.run_command(
-            action, path=path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line
+            action, path=told[1], timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line
         )
 
     async def _sent(self, place: Place, step: Step[Any], action: PythonAction, told: Told) -> Outcome:

@@ -26,48 +26,90 @@ else:  # only a step that is abandoned needs it
 Work = Callable[[], Any]
 
 
+class Call:
+    """A callable on its way through a thread: it waits for its turn, is at work, or has ended.
+
+    Args:
+        work: the callable.
+        future: what becomes of it.
+    """
+
+    def __init__(self, work: Work, future: asyncio.Future[Any]) -> None:
+        self.future = future
+        self._work = work
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_left = False
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it was begun and has not ended."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def __call__(self) -> Any:
+        """Do the work, unless nobody wants it any more.
+
+        Raises:
+            AbandonedStepError: nobody does.
+        """
+        with self._lock:
+            if self._is_left:
+                raise AbandonedStepError
+            self._thread = threading.current_thread()
+        try:
+            return self._work()
+        finally:
+            with self._lock:  # whoever leaves it now comes too late, and must not hit what the thread does next
+                self._thread = None
+
+    def leave(self) -> None:
+        """Ask it to end at its next bytecode, or not to begin; a call that has ended is not touched."""
+        with self._lock:
+            if self._thread is not None and self._thread.ident is not None and not self._is_left:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread.ident), ctypes.py_object(AbandonedStepError)
+                )
+            self._is_left = True
+
+
 class StepThread:
     """Runs one callable at a time; started at the first one."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[Work, asyncio.Future[Any]] | None] | None = None
-        self._thread: threading.Thread | None = None
+        self._queue: queue.SimpleQueue[Call | None] | None = None
 
-    async def run(self, work: Work) -> Any:
+    async def run(self, work: Work, *, on_left: Callable[[Call], None] | None = None) -> Any:
         """Run `work` on the thread, in the caller's context, and return what it returns.
 
         When the wait is cancelled, the thread is abandoned: `AbandonedStepError` is raised in it at its next bytecode,
         and the next call gets a new thread.
+
+        Args:
+            work: the callable.
+            on_left: told of a call that was left to itself.
         """
         if self._queue is None:
             self._queue = queue.SimpleQueue()
-            self._thread = threading.Thread(target=_serve, args=(self._queue,), name="flowckpt-step", daemon=True)
-            self._thread.start()
+            threading.Thread(target=_serve, args=(self._queue,), name="flowckpt-step", daemon=True).start()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         context = contextvars.copy_context()
-        self._queue.put((lambda: context.run(work), future))
+        call = Call(lambda: context.run(work), future)
+        self._queue.put(call)
         try:
             return await future
         except asyncio.CancelledError:
             if not future.done() or future.cancelled():
-                self.abandon()
+                self.close()
+                call.leave()
+                if on_left is not None:
+                    on_left(call)
             raise
-
-    def abandon(self) -> None:
-        """Leave the thread to itself and ask the step in it to end."""
-        thread, work = self._thread, self._queue
-        self._thread = self._queue = None
-        if thread is not None and work is not None and thread.ident is not None:
-            work.put(None)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident), ctypes.py_object(AbandonedStepError)
-            )
 
     def close(self) -> None:
         """Let the thread end after what it does now."""
         if self._queue is not None:
             self._queue.put(None)
-            self._thread = self._queue = None
+            self._queue = None
 
 
 class StepThreads:
@@ -77,11 +119,11 @@ class StepThreads:
         self._idle: list[StepThread] = []
         self._is_closed = False
 
-    async def run(self, work: Work) -> Any:
+    async def run(self, work: Work, *, on_left: Callable[[Call], None] | None = None) -> Any:
         """Run `work` on an idle thread, as `StepThread.run` does."""
         thread = self._idle.pop() if self._idle else StepThread()
         try:
-            return await thread.run(work)
+            return await thread.run(work, on_left=on_left)
         finally:
             if self._is_closed:
                 thread.close()
@@ -96,19 +138,18 @@ class StepThreads:
         self._idle.clear()
 
 
-def _serve(work_queue: queue.SimpleQueue[tuple[Work, asyncio.Future[Any]] | None]) -> None:
+def _serve(calls: queue.SimpleQueue[Call | None]) -> None:
     with contextlib.suppress(AbandonedStepError):
-        while (item := work_queue.get()) is not None:
-            work, future = item
+        while (call := calls.get()) is not None:
             try:
-                value = work()
+                value = call()
             except AbandonedStepError:
                 raise
             except BaseException as error:
-                _deliver(future, None, error)
+                _deliver(call.future, None, error)
             else:
-                _deliver(future, value, None)
-            del item, work, future
+                _deliver(call.future, value, None)
+            del call
 
 
 def _deliver(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:

@@ -14,6 +14,7 @@ import sys
 import threading
 import types
 from collections.abc import Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import attrs
 from hypothesis import strategies as st
 
 from flowckpt import current_step, parallel, step, workflow
+from flowckpt.abandoned import AbandonedStepError
 from flowckpt.dsl import Workflow
 from flowckpt.errors import StepFailedError
 from flowckpt.evidence import file_sha256
@@ -63,7 +65,7 @@ def all_nodes(block: tuple[Node, ...]) -> Iterator[Node]:
 
 PLAIN = ("pure", "async", "file", "file", "once", "fails", "model")
 COMPOSITES = ("map", "map", "map", "group", "child")
-WORKS = ("pure", "async", "file", "file", "odd", "lost", "child")
+WORKS = ("pure", "async", "file", "file", "once", "odd", "lost", "child")
 
 
 @st.composite
@@ -125,13 +127,17 @@ class World:
         """Steps of which somebody said that they are to be done again, or mean something else now."""
         self.is_all_asked_for = False
         self._once: dict[str, str] = {}
+        self._process = 0
         self._lock = threading.Lock()
 
-    def act(self, number: int, kind: str, told: tuple[Any, ...], said: str) -> str:
+    def act(self, process: int, number: int, kind: str, told: tuple[Any, ...], said: str) -> str:
         """Do the work of a step; its code calls it with what it makes of its arguments."""
         path = current_step().path
         with self._lock:
-            self.done.append(path)
+            if process != self._process:  # a thread of a process that is dead by now
+                raise AbandonedStepError
+            if kind != "model":  # that is done at each replay
+                self.done.append(path)
             if number == self.broken:
                 raise OSError("broken")
             if kind == "fails" or (kind in ("odd", "lost") and told[0][1] % 2):
@@ -148,10 +154,12 @@ class World:
                 ):
                     self.twice.append(path)
                 self._once[path] = said
+            if kind not in ("model", "lost"):  # those are done again, or not, as it happens
+                self.standing.add(
+                    name
+                )  # first: who is stopped right behind its effect has done it, as its claims will say
             if kind in ("file", "once"):
                 file.write_text(said)
-            if kind not in ("model", "lost"):  # those are done again, or not, as it happens
-                self.standing.add(name)
         return f"{name}:{said}"
 
     def undo(self, output: Any) -> None:
@@ -166,6 +174,9 @@ class World:
         return file_sha256(self.root / output.partition(":")[0])
 
     def workflow(self, block: tuple[Node, ...]) -> Workflow[Any, Any]:
+        """Import the program into a new process; the threads of the one before it can do nothing any more."""
+        with self._lock:
+            self._process += 1
         functions = self._functions(block)
 
         @workflow(name="random")
@@ -191,7 +202,7 @@ class World:
         file.write_text(source)
         module = types.ModuleType("editions")
         module.__file__ = str(file)
-        module.__dict__.update(act=self.act, digest=digest, sleep=asyncio.sleep)
+        module.__dict__.update(act=partial(self.act, self._process), digest=digest, sleep=asyncio.sleep)
         sys.modules["editions"] = module
         exec(compile(source, str(file), "exec"), module.__dict__)
         return {node.number: module.__dict__[f"made{node.number}"] for node in all_nodes(block)}
