@@ -1,8 +1,7 @@
-"""Random programs out of all constructs together, and the world that their steps act upon.
+"""The world that the steps of random programs act upon, and the workflows that the programs are.
 
-A program is a block: nodes one after another, each of which gets what those before it returned. A node is a step with a
-function, a map, a group, or a child workflow, which has a block of its own. What a step does is noted; files are named
-after the step's arguments, so an edited program writes other files and leaves the old ones.
+What a step does is noted; files are named after the step's arguments, so an edited program writes other files and leaves
+the old ones.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ import itertools
 import sys
 import threading
 import types
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import attrs
-from hypothesis import strategies as st
+from composite_program import RECORDED, Node, all_nodes
 
-from flowckpt import current_step, parallel, step, workflow
+from flowckpt import current_step, now, parallel, random, step, uuid, workflow
 from flowckpt.abandoned import AbandonedStepError
+from flowckpt.checkpoint.command_output import CommandOutput
 from flowckpt.dsl import Workflow
 from flowckpt.errors import StepFailedError
 from flowckpt.evidence import file_sha256
@@ -30,87 +29,13 @@ from flowckpt.evidence import file_sha256
 _numbers = itertools.count()
 
 
-@attrs.frozen(repr=False)
-class Node:
-    """A node of a program."""
-
-    number: int
-    kind: str
-    name: str
-    has_checkpoint: bool = True
-    is_undone: bool = False
-    constant: int = 0
-    edition: int = 0
-    version: str | None = None
-    inner: tuple[Node, ...] = ()
-    """The steps of a group; the block of a child workflow, or of the one that is run for each item."""
-    works: str = ""
-    """What a map does with an item."""
-    items: tuple[tuple[str, int], ...] = ()
-    is_keyed: bool = False
-    is_generator: bool = False
-    concurrency: int | None = None
-
-    def __repr__(self) -> str:
-        known = attrs.asdict(self, recurse=False)
-        said = {each.name: known[each.name] for each in attrs.fields(Node) if known[each.name] != each.default}
-        return f"Node({', '.join(f'{name}={value!r}' for name, value in said.items())})"
-
-
-def all_nodes(block: tuple[Node, ...]) -> Iterator[Node]:
-    for node in block:
-        yield node
-        yield from all_nodes(node.inner)
-
-
-PLAIN = ("pure", "async", "file", "file", "once", "fails", "model")
-COMPOSITES = ("map", "map", "map", "group", "child")
-WORKS = ("pure", "async", "file", "file", "once", "odd", "lost", "child")
-
-
-@st.composite
-def programs(draw: st.DrawFn) -> tuple[Node, ...]:
-    counter = itertools.count()
-    return draw(_blocks(counter, 0))
-
-
-@st.composite
-def _blocks(draw: st.DrawFn, counter: Any, depth: int) -> tuple[Node, ...]:
-    return tuple(draw(_nodes(counter, depth)) for _ in range(draw(st.integers(1, 4 if depth == 0 else 2))))
-
-
-@st.composite
-def _nodes(draw: st.DrawFn, counter: Any, depth: int, *, is_member: bool = False) -> Node:
-    number = next(counter)
-    kinds = (*PLAIN, *COMPOSITES, *COMPOSITES) if depth < 2 else PLAIN
-    kind = draw(st.sampled_from([each for each in kinds if not (is_member and each == "fails")]))
-    name = draw(st.sampled_from(["loop", f"n{number}", f"n{number}"]))
-    node = Node(number, kind, name, draw(st.sampled_from([True, True, False])))
-    if kind in ("pure", "file", "map", "child"):
-        node = attrs.evolve(node, is_undone=draw(st.sampled_from([True, False, False])))
-    width = st.sampled_from([None, 1, 2])
-    if kind == "group":
-        inner = tuple(draw(_nodes(counter, depth + 1, is_member=True)) for _ in range(draw(st.integers(1, 3))))
-        return attrs.evolve(node, inner=inner, concurrency=draw(width))
-    if kind == "child":
-        return attrs.evolve(node, inner=draw(_blocks(counter, depth + 1)))
-    if kind == "map":
-        works = draw(st.sampled_from([each for each in WORKS if not (is_member and each == "lost")]))
-        values = draw(st.lists(st.integers(0, 9), max_size=4))
-        return attrs.evolve(
-            node,
-            works=works,
-            items=tuple((f"k{place}", value) for place, value in enumerate(values)),
-            inner=draw(_blocks(counter, depth + 1)) if works == "child" else (),
-            is_keyed=draw(st.booleans()),
-            is_generator=draw(st.booleans()),
-            concurrency=draw(width),
-        )
-    return node
-
-
-CHANGES = ("edit", "delete", "constant", "edition", "version", "add", "add first", "remove", "change")
-changes = st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 9)), max_size=2)
+WRITE = 'printf %s "$1" > "$2"; printf %s "$3"'
+WAITING: dict[str, Any] = {
+    "sleep": lambda made, _: made.sleep(3600),
+    "wait": lambda made, signal: made.wait(signal),
+    "timed": lambda made, _: made.wait("never", timeout=60, default="nobody"),
+    "approval": lambda made, _: made.approval(),
+}
 
 
 class World:
@@ -126,6 +51,9 @@ class World:
         self.asked_for: set[str] = set()
         """Steps of which somebody said that they are to be done again, or mean something else now."""
         self.is_all_asked_for = False
+        self.undoable: set[str] = set()
+        """Steps that did something and say how it is undone."""
+        self._undone: set[int] = set()
         self._once: dict[str, str] = {}
         self._process = 0
         self._lock = threading.Lock()
@@ -138,6 +66,8 @@ class World:
                 raise AbandonedStepError
             if kind != "model":  # that is done at each replay
                 self.done.append(path)
+            if kind == "flaky" and current_step().tries == 1:
+                raise OSError("busy")
             if number == self.broken:
                 raise OSError("broken")
             if kind == "fails" or (kind in ("odd", "lost") and told[0][1] % 2):
@@ -160,12 +90,15 @@ class World:
                 )  # first: who is stopped right behind its effect has done it, as its claims will say
             if kind in ("file", "once"):
                 file.write_text(said)
+            if number in self._undone:
+                self.undoable.add(path)
         return f"{name}:{said}"
 
     def undo(self, output: Any) -> None:
-        name = output.partition(":")[0] if isinstance(output, str) else ""
+        told = output.stdout if isinstance(output, CommandOutput) else output
+        name = told.partition(":")[0] if isinstance(told, str) else ""
         with self._lock:
-            self.undone.append(name)
+            self.undone.append(current_step().path)
             self.standing.discard(name)
             if name:
                 (self.root / name).unlink(missing_ok=True)
@@ -177,6 +110,7 @@ class World:
         """Import the program into a new process; the threads of the one before it can do nothing any more."""
         with self._lock:
             self._process += 1
+            self._undone = {node.number for node in all_nodes(block) if node.is_undone}
         functions = self._functions(block)
 
         @workflow(name="random")
@@ -238,6 +172,15 @@ class World:
                 concurrency=node.concurrency,
                 tolerate=1.0 if node.works == "odd" else None,
             )
+        elif node.kind in RECORDED:
+            made = {"now": now, "uuid": uuid, "random": random}[node.kind](node.name)
+        elif node.kind in WAITING:
+            made = WAITING[node.kind](made, f"go{node.number}")
+        elif node.kind == "command":
+            name, said = name_of(node.number, told), digest(node.edition, *told)
+            made = made.command(["sh", "-c", WRITE, "sh", said, str(self.root / name), f"{name}:{said}"])
+        elif node.kind == "sent":
+            made = made.python(digest, *told).on("process")
         else:
             made = made.python(functions[node.number], *told)
         kind = node.works or node.kind
@@ -249,6 +192,12 @@ class World:
             made = made.checkpoint()
         if node.is_undone:
             made = made.rollback(self.undo)
+        if node.place:
+            made = made.on(node.place)
+        if kind == "flaky":
+            made = made.retry(2)
+        if kind == "command":
+            made = made.evidence(file_sha256(self.root / name))
         if kind == "file":
             made = made.evidence(self.claim)
         if kind == "once" and node.kind == "map":  # what its claims are is known when it has ended
@@ -272,7 +221,11 @@ def recorded(node: Node, output: Any) -> Any:
     """Return what of an output is recorded: a plan does not have the rest."""
     if node.kind == "group" and output != "failed":
         return [recorded(each, of) for each, of in zip(node.inner, output, strict=True) if each.kind != "model"]
-    return plain(output)
+    if node.kind in RECORDED:
+        return node.kind
+    if node.kind == "approval":
+        return output.by
+    return output.stdout if node.kind == "command" else plain(output)
 
 
 def plain(output: Any) -> Any:
@@ -292,50 +245,3 @@ def name_of(number: int, told: Any) -> str:
 
 def digest(*told: Any) -> str:
     return hashlib.sha256(repr(told).encode()).hexdigest()[:12]
-
-
-def changed(block: tuple[Node, ...], change: tuple[str, int], world: World, paths: list[str]) -> tuple[Node, ...]:
-    """Return the program after a change of it, or change a file."""
-    what, which = change
-    if what in ("edit", "delete"):
-        files = sorted(world.root.iterdir())
-        if files:
-            file = files[which % len(files)]
-            file.write_text("edited") if what == "edit" else file.unlink()
-        return block
-    nodes = [node for node in all_nodes(block) if what in ("constant", "edition", "version") or node.kind == "map"]
-    if not nodes:
-        return block
-    node = nodes[which % len(nodes)]
-    items = node.items
-    if what in ("constant", "edition"):
-        other = attrs.evolve(node, **{what: getattr(node, what) + 1})
-    elif what == "version":
-        other = attrs.evolve(node, version=f"{node.version}+")
-        world.asked_for.update(paths)
-    elif what == "add":
-        other = attrs.evolve(node, items=(*items, (f"k{len(items)}{which}", which)))
-    elif what == "add first":
-        other = attrs.evolve(node, items=((f"k{len(items)}{which}", which), *items))
-    elif not items:
-        return block
-    elif what == "remove":
-        other = attrs.evolve(node, items=items[: which % len(items)] + items[which % len(items) + 1 :])
-    else:
-        at = which % len(items)
-        other = attrs.evolve(node, items=(*items[:at], (items[at][0], items[at][1] + 1), *items[at + 1 :]))
-    return _replaced(block, other)
-
-
-def _replaced(block: tuple[Node, ...], other: Node) -> tuple[Node, ...]:
-    return tuple(
-        attrs.evolve(other, inner=node.inner)
-        if node.number == other.number
-        else attrs.evolve(node, inner=_replaced(node.inner, other))
-        for node in block
-    )
-
-
-def breakable(block: tuple[Node, ...]) -> list[int]:
-    """Return the nodes whose failure ends the run: nobody handles it, and nothing tolerates it."""
-    return [node.number for node in all_nodes(block) if (node.works or node.kind) in ("pure", "async", "file")]

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from composite_world import Node, World, all_nodes, breakable, changed, changes, programs
+from composite_program import Node, all_nodes, breakable, changed, changes, programs
+from composite_world import World
 from crashing import CrashingStore, SimulatedCrash
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st

@@ -1,0 +1,241 @@
+"""A run of a random program out of all constructs, that dies again and again, ends as one that was never interrupted.
+
+Functions, async and on threads, commands, retries, answers that are recorded, maps, groups, child workflows, sleeps, signals
+and approvals; steps at most once; failures that are handled, and one that ends the run, which is undone and then mended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import attrs
+import pytest
+from composite_program import RECORDED, SENT, WAITS, Node, breakable, programs
+from composite_world import World
+from crashing import SimulatedCrash
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from outside import MortalStore, Saves
+
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine
+from flowckpt.checkpoint import StepResult, WaitKind
+from flowckpt.errors import RunUndoneError, StepInDoubtError
+from flowckpt.execution import left_running
+from flowckpt.testing import FakeClock
+
+
+@attrs.define(eq=False)
+class Life:
+    """A run, over all processes that it takes to bring it to its end.
+
+    Attributes:
+        world: what it acts upon.
+        block: its program.
+        saves: at which of them a process dies.
+        store: its record.
+        durable: what was durable when a process died, by path, as long as nothing of it was undone.
+    """
+
+    world: World
+    block: tuple[Node, ...]
+    saves: Saves
+    store: MemoryCheckpointStore = attrs.field(factory=MemoryCheckpointStore)
+    clock: FakeClock = attrs.field(factory=FakeClock)
+    durable: dict[str, StepResult] = attrs.field(factory=dict)
+    is_mended: bool = False
+
+    def lead(self) -> Any:
+        """Lead it to its end; return its newest checkpoint."""
+        is_asked = False
+        for _ in range(100):
+            is_forced, is_asked = is_asked, False
+            try:
+                result = self._process(is_forced=is_forced)
+            except SimulatedCrash:
+                event("a process died")
+                self._note_what_is_durable()
+                continue
+            except StepInDoubtError as doubt:
+                result, error = None, doubt
+            else:
+                error = result.error
+            if isinstance(error, StepInDoubtError):
+                event("somebody was asked")
+                is_asked = True
+                self._somebody_says_that_all_in_doubt_are_done_again()
+                if result is not None:  # it was met on the way
+                    self._check_undoing()
+            elif result.status == "suspended":
+                self._answer(result)
+            elif result.status == "failed":
+                assert "OSError: broken" in str(error) or isinstance(error, RunUndoneError), error
+                event("undone and mended")
+                self._check_undoing()
+                self.world.broken = -1
+            else:
+                assert result.status == "completed", error
+                return self._latest()
+        raise AssertionError("the run does not come to its end")
+
+    def _somebody_says_that_all_in_doubt_are_done_again(self) -> None:
+        latest = self._latest()
+        self.world.asked_for.update(latest.in_flight)
+        self.world.asked_for.update(each["path"] for each in latest.metadata.get("superseded", ()))
+
+    def _process(self, *, is_forced: bool) -> Any:
+        for run in self.store._runs.values():
+            run.is_owned = False  # the process before it is gone
+        left_running._left.clear()
+        engine = WorkflowEngine(MortalStore(self.store, self.saves), clock=self.clock)
+        program = self.world.workflow(self.block)
+        if self._latest() is None:
+            return engine.run_sync(program, workflow_id="run")
+        return engine.resume_sync(program, workflow_id="run", options=RunOptions(force=is_forced))
+
+    def _answer(self, result: Any) -> None:
+        """Let the time pass, or people answer, each wait once."""
+        event("suspended")
+        outside = WorkflowEngine(self.store, clock=self.clock)
+        asked = [wait for wait in result.waits if wait.kind is not WaitKind.SLEEP and wait.name != "never"]
+        for wait in asked:
+            if wait.kind is WaitKind.SIGNAL:
+                outside.signal_sync("run", wait.name, f"data of {wait.name}")
+            else:
+                outside.approve_sync("run", wait.path, by="ann")
+        self.saves.sent += len(asked)
+        if not asked:
+            self.clock.advance((result.due_at - self.clock.now()).total_seconds())
+
+    def _latest(self) -> Any:
+        return asyncio.run(self.store.load_latest("run"))
+
+    def _note_what_is_durable(self) -> None:
+        latest = self._latest()
+        if latest is None:
+            return
+        if self.world.broken == -1 and not self.is_mended:
+            self.check_what_was_durable(latest)
+            self.durable = {each.path: each for each in latest.step_results}
+
+    def check_what_was_durable(self, latest: Any) -> None:
+        """Check that what was durable when a process died has stayed, and was not done again."""
+        results = {each.path: each for each in latest.step_results}
+        for path, was in self.durable.items():
+            assert path in results, f"{path} was durable, and is gone"
+            assert of_record(results[path]) == of_record(was), "what is durable is not done again"
+
+    def _check_undoing(self) -> None:
+        """Check that all that says how it is undone was undone, newest first."""
+        self.is_mended = True
+        self.durable = {}
+        results = self._latest().step_results
+        done = {each.path: place for place, each in enumerate(results) if each.success and each.step_type != "rollback"}
+        undone = [each.path.removesuffix("@rollback") for each in results if each.step_type == "rollback"]
+        places = [done[path] for path in undone]
+        assert places == sorted(places, reverse=True), "the newest first"
+        assert self.world.undoable & done.keys() <= set(undone), "and all of them"
+
+
+def of_record(result: StepResult) -> tuple[Any, ...]:
+    return result.success, repr(result.output), result.started_at, result.attempt
+
+
+def history(results: Any) -> dict[str, tuple[Any, ...]]:
+    """Return what must be in a history however it came about, by path; not what lies in a fan-out that failed."""
+    lost = fan_outs_that_failed(results)
+    told = {}
+    for each in results:
+        output = each.output
+        if each.step_type in RECORDED:
+            output = each.step_type
+        elif isinstance(output, dict) and "by" in output:
+            output = output["by"]
+        if not f"{each.path}/".startswith(lost):
+            told[each.path] = each.step_type, each.success, repr(output)
+    return told
+
+
+def fan_outs_that_failed(results: Any) -> tuple[str, ...]:
+    """Return what the paths begin with that lie in one: which of its members ran depends on who was first."""
+    return tuple(f"{each.path}/" for each in results if each.step_type in ("map", "parallel") and not each.success)
+
+
+def in_a_row(paths: Any) -> dict[str, list[str]]:
+    """Return the steps of each generator in the order of their results: those that do not stand in brackets."""
+    rows: dict[str, list[str]] = {}
+    for path in paths:
+        scope, _, last = path.rpartition("/")
+        if not last.startswith("["):
+            rows.setdefault(scope, []).append(last)
+    return rows
+
+
+@contextlib.contextmanager
+def a_world() -> Iterator[World]:
+    with TemporaryDirectory() as folder:
+        root = Path(folder) / "artifacts"
+        root.mkdir()
+        yield World(root)
+
+
+def law(block: tuple[Node, ...], deaths: list[int], is_after: bool, broken: int | None) -> None:
+    """Compare a run that dies with one that does not.
+
+    Args:
+        block: the program.
+        deaths: how many saves each process lives, counted round by those that the whole run takes.
+        is_after: whether they die behind those saves, and not before.
+        broken: which of the nodes that can end the run does so, until it is mended.
+    """
+    with a_world() as world, a_world() as clean:
+        whole = Life(clean, block, Saves())
+        wanted = whole.lead()
+        lived = [1 + each % whole.saves.count for each in deaths]
+        can_break = breakable(block)
+        if broken is not None and can_break:
+            world.broken = can_break[broken % len(can_break)]
+        life = Life(world, block, Saves(*itertools.accumulate(lived), is_after=is_after))
+        latest = life.lead()
+        assert latest.output == wanted.output
+        assert world.state() == clean.state()
+        assert world.standing >= clean.standing
+        assert world.twice == [], "a step that must not be done twice was"
+        was, now = history(wanted.step_results), history(latest.step_results)
+        assert now == was
+        assert in_a_row(now) == in_a_row(was), "in the same order"
+        assert "waits" not in latest.metadata
+        lost = fan_outs_that_failed(latest.step_results)
+        assert [path for path in latest.in_flight if not path.startswith(lost)] == []
+        assert asyncio.run(life.store.signals("run")) == []
+        life.check_what_was_durable(latest)
+
+
+def any_of(*more: str) -> Any:
+    """Draw a program, and how it is interrupted."""
+    deaths = st.lists(st.integers(0, 60), min_size=1, max_size=4)
+    return given(programs(*WAITS, *more, most=6), deaths, st.booleans(), st.one_of(st.none(), st.integers(0, 9)))
+
+
+UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+
+
+@settings(max_examples=120, **UNHURRIED)
+@any_of()
+def test_a_run_of_all_constructs_that_dies_again_and_again_ends_as_an_uninterrupted_one(
+    block: Any, deaths: Any, is_after: bool, broken: int | None
+) -> None:
+    law(block, deaths, is_after, broken)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@settings(max_examples=20_000, **UNHURRIED)
+@any_of(SENT)
+def test_so_do_twenty_thousand_of_them(block: Any, deaths: Any, is_after: bool, broken: int | None) -> None:
+    law(block, deaths, is_after, broken)
