@@ -40,6 +40,7 @@ LINGER_SECONDS = 2.0
 """How long the output of what outlives the program is read: of what it left in the background, on purpose or not."""
 
 _CHUNK = 1 << 16  # as much as a pipe holds
+_MOST_IN_A_PIPE = 1 << 20
 _HEARTBEAT_SECONDS = 1.0
 _POLL_SECONDS = 0.02
 
@@ -174,6 +175,7 @@ class CommandProcess:
             if self._has_exited:  # by itself: what it did counts, whoever wants to stop it now
                 linger = time.monotonic() + LINGER_SECONDS
                 self._pump(selector, lambda: not self._streams or self._is_stopping, linger)
+                self._drain(selector)
             else:
                 self.is_timed_out = not self._is_stopping
                 self._end(selector)
@@ -246,8 +248,7 @@ class CommandProcess:
 
         self._pump(selector, is_over_or_killed_again, time.monotonic() + KILL_SECONDS, _POLL_SECONDS)
         self.is_left_behind = not self._is_over()
-        # What they wrote is in the pipes by now. A process that left the session may hold them open for ever.
-        self._pump(selector, lambda: not self._streams, time.monotonic() + _POLL_SECONDS, 0.0)
+        self._drain(selector)
 
     def _is_over(self) -> bool:
         return self._has_exited and not has_living(self._process.pid)
@@ -316,17 +317,29 @@ class CommandProcess:
 
     # --- the pipes -------------------------------------------------------------------------------------------------
 
-    def _read(self, selector: selectors.BaseSelector, stream: _Stream) -> None:
+    def _drain(self, selector: selectors.BaseSelector) -> None:
+        """Read what is in the pipes: all that was written by those that are over, however short the time is.
+
+        A process that left the session may hold them open, or write, for ever: no more is read than a pipe holds.
+        """
+        for stream in [*self._streams]:
+            left = _MOST_IN_A_PIPE
+            while left > 0 and (count := self._read(selector, stream)):
+                left -= count
+
+    def _read(self, selector: selectors.BaseSelector, stream: _Stream) -> int:
+        """Read what there is, and return how many bytes that was."""
         try:
             data = os.read(stream.pipe.fileno(), _CHUNK)
         except BlockingIOError:
-            return
+            return 0
         if not data:
             self._close(selector, stream)
-            return
+            return 0
         stream.capture.add(data)
         if stream.lines is not None and self.feed is not None:
             self.feed.put(stream.name, stream.lines.feed(data, time.monotonic()))
+        return len(data)
 
     def _write(self, selector: selectors.BaseSelector) -> None:
         assert self._process.stdin is not None

@@ -91,7 +91,7 @@ def _nodes(draw: st.DrawFn, counter: Any, depth: int, plain: tuple[str, ...], *,
     if kind in PLACED:
         node = attrs.evolve(node, place=draw(st.sampled_from(["", "", "thread"])))
     if kind in ("pure", "file", "once", "command", "map", "child"):
-        node = attrs.evolve(node, is_undone=draw(st.sampled_from([True, False, False])))
+        node = attrs.evolve(node, is_undone=draw(st.booleans()))
     width = st.sampled_from([None, 1, 2])
     if kind == "group":
         inner = tuple(draw(_nodes(counter, depth + 1, plain, is_member=True)) for _ in range(draw(st.integers(1, 3))))

@@ -75,7 +75,7 @@ class Life:
                 self._answer(result)
             elif result.status == "failed":
                 assert "OSError: broken" in str(error) or isinstance(error, RunUndoneError), error
-                event("undone and mended")
+                event(f"{min(3, len(result.undone))} undone, and mended")
                 self._check_undoing()
                 self.world.broken = -1
             else:
@@ -184,6 +184,10 @@ def a_world() -> Iterator[World]:
         yield World(root)
 
 
+LAST = Node(1000, "pure", "end")
+"""Where it fails, all that was done is undone."""
+
+
 def law(block: tuple[Node, ...], deaths: list[int], is_after: bool, broken: int | None) -> None:
     """Compare a run that dies with one that does not.
 
@@ -191,15 +195,16 @@ def law(block: tuple[Node, ...], deaths: list[int], is_after: bool, broken: int 
         block: the program.
         deaths: how many saves each process lives, counted round by those that the whole run takes.
         is_after: whether they die behind those saves, and not before.
-        broken: which of the nodes that can end the run does so, until it is mended.
+        broken: which of the nodes that can end the run does so, counted from the last, until it is mended.
     """
+    block = (*block, LAST)
     with a_world() as world, a_world() as clean:
         whole = Life(clean, block, Saves())
         wanted = whole.lead()
         lived = [1 + each % whole.saves.count for each in deaths]
         can_break = breakable(block)
-        if broken is not None and can_break:
-            world.broken = can_break[broken % len(can_break)]
+        if broken is not None:
+            world.broken = can_break[-1 - broken % len(can_break)]
         life = Life(world, block, Saves(*itertools.accumulate(lived), is_after=is_after))
         latest = life.lead()
         assert latest.output == wanted.output
@@ -219,7 +224,7 @@ def law(block: tuple[Node, ...], deaths: list[int], is_after: bool, broken: int 
 def any_of(*more: str) -> Any:
     """Draw a program, and how it is interrupted."""
     deaths = st.lists(st.integers(0, 60), min_size=1, max_size=4)
-    return given(programs(*WAITS, *more, most=6), deaths, st.booleans(), st.one_of(st.none(), st.integers(0, 9)))
+    return given(programs(*WAITS, *more, most=5), deaths, st.booleans(), st.one_of(st.none(), st.integers(0, 3), st.integers(0, 9)))
 
 
 UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}

@@ -824,3 +824,19 @@ async def test_a_file_whose_name_is_no_text_can_be_an_argument(tmp_path):
     name = os.fsdecode(b"caf\xe9")
     (tmp_path / name).write_text("here")
     assert (await ran(["cat", tmp_path / name])).stdout == "here"
+
+
+@pytest.mark.parametrize("size", [5, 60_000])
+async def test_what_a_program_wrote_is_read_also_where_a_stop_comes_just_behind_its_end(size):
+    class Stopped(command_process.CommandProcess):
+        def _look(self):
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)  # nothing of its output is read yet
+            super()._look()
+            self.stop()
+
+    program = action_of([sys.executable, "-c", f"print('x' * {size}, end='')"])
+    process = Stopped(program, timeout_seconds=None, on_line=None)
+    process.start()
+    await process.ended
+    assert (process.exit_code, process.is_ended_by_us) == (0, False)
+    assert process.outputs() == (("x" * size, 0), ("", 0))
