@@ -161,7 +161,7 @@ def resumed(
         return False
     if isinstance(result.error, StaleStepError | StepInDoubtError):
         event("stopped on the way")  # what a step returned anew moved the arguments of one behind it
-        assert plan.stale or plan.count(Decision.IN_DOUBT)
+        assert plan.stale or plan.count(Decision.IN_DOUBT) or (plan.ends_at and held.in_flight)
         return False
     if result.status == "failed" and "OSError: broken" in str(result.error):
         event("ends as it would have ended")  # the failure was saved, and then the process died
