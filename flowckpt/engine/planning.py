@@ -244,7 +244,7 @@ class Planning:
         old, reason = self._earlier(path, replay, step)
         question = open_question(
             step.modifiers,
-            None if _is_undone(reason) else old,
+            None if resumption.is_undone(path) else old,
             self._arguments_of(step),
             is_in_doubt=path in resumption.in_doubt,
             is_asked_for=path == resumption.judge.policy.from_path,
@@ -346,11 +346,7 @@ class Planning:
             is_dropped |= bool(self.reruns) and judge.policy.reuse is ReuseMode.PREFIX
             if is_finished or is_changed or (is_completed and result.path in dropped):
                 self.steps.append(PlannedStep(result.path, Decision.ORPHANED, duration_ms=result.duration_ms))
-            elif (
-                is_dropped
-                and AT_MOST_ONCE in result.marks
-                and not _is_undone(resumption.cut.get(result.path, (0, None))[1])
-            ):
+            elif is_dropped and AT_MOST_ONCE in result.marks and not resumption.is_undone(result.path):
                 detail = "it is to be done at most once, and was begun; what comes of it is seen when it is come to"
                 self.add(result, Decision.IN_DOUBT, (Reason(ReasonKind.STARTED, detail),))
             elif result.path in dropped:
@@ -413,11 +409,6 @@ def _crash_text(end: Finish | Crash) -> str:
     if isinstance(end, Finish):
         return ""
     return f"the workflow raises {type(end.error).__name__}: {end.error}"[:300]
-
-
-def _is_undone(reason: Reason | None) -> bool:
-    """Tell whether a result does not count because its step was undone: then nothing is left of what it did."""
-    return reason is not None and reason.kind is ReasonKind.UNDONE
 
 
 def _is_work(step: PlannedStep) -> bool:

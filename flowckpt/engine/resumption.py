@@ -58,6 +58,14 @@ class Resumption:
     begun: frozenset[str] = frozenset()
     parked: Deaths | None = None
 
+    def is_undone(self, path: str) -> bool:
+        """Tell whether the result of a step does not count because it was undone: then nothing is left of what it did.
+
+        Args:
+            path: the step.
+        """
+        return path in self.cut and self.cut[path][1].kind is ReasonKind.UNDONE
+
 
 async def read_resumption(
     workflow: Workflow[Any, Any],

@@ -160,7 +160,7 @@ def test_a_step_that_was_undone_is_in_no_doubt_whatever_its_evidence_can_tell() 
     @workflow
     def undone() -> Generator[Any, Any, Any]:
         yield step("one").python(do, "one").at_most_once().rollback(undo)
-        yield step("many").map(do, ["a", "b"], concurrency=1).at_most_once().rollback(undo)
+        yield step("many").map(do, (each for each in "ab"), concurrency=1).at_most_once().rollback(undo)
         yield step("end").python(do, "end")
 
     store = MemoryCheckpointStore()

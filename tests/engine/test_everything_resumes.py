@@ -224,7 +224,12 @@ def law(block: tuple[Node, ...], deaths: list[int], is_after: bool, broken: int 
 def any_of(*more: str) -> Any:
     """Draw a program, and how it is interrupted."""
     deaths = st.lists(st.integers(0, 60), min_size=1, max_size=4)
-    return given(programs(*WAITS, *more, most=5), deaths, st.booleans(), st.one_of(st.none(), st.integers(0, 3), st.integers(0, 9)))
+    return given(
+        programs(*WAITS, *more, most=5),
+        deaths,
+        st.booleans(),
+        st.one_of(st.none(), st.integers(0, 3), st.integers(0, 9)),
+    )
 
 
 UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
