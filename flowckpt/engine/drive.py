@@ -195,6 +195,8 @@ class Drive:
         attempt = self.attempt
         if not attempt.rolls_back or not attempt.checkpointer.is_usable:
             return ()  # what cannot be recorded as undone must not be undone: a resume would take it for done
+        if isinstance(ending, REFUSALS) and self.rolling_back is None:
+            return ()  # it stops to ask a person: whether to go on, or to cancel, which undoes
         end = self.rolling_back or UnfinishedRollback(*reason_of(ending, attempt.secrets))
         failures = await roll_back(attempt, end)
         if failures is None:
