@@ -21,13 +21,13 @@ from flowckpt.stores.base import (
     SharesValues,
     TellsFigures,
 )
-from flowckpt.stores.by_status import runs_of_status
-from flowckpt.stores.finding import FindsRuns, find_runs
 from flowckpt.stores.picking import FiltersCheckpoints, filters_checkpoints
 
 if TYPE_CHECKING:
+    from flowckpt.stores.by_status import runs_of_status
     from flowckpt.stores.figures import store_figures
     from flowckpt.stores.file import FileCheckpointStore
+    from flowckpt.stores.finding import FindsRuns, find_runs
     from flowckpt.stores.memory import MemoryCheckpointStore
     from flowckpt.stores.objects import ObjectCheckpointStore
     from flowckpt.stores.opening import open_store
@@ -36,11 +36,14 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "FileCheckpointStore": "flowckpt.stores.file",
+    "FindsRuns": "flowckpt.stores.finding",
     "MemoryCheckpointStore": "flowckpt.stores.memory",
     "ObjectCheckpointStore": "flowckpt.stores.objects",
     "PostgresCheckpointStore": "flowckpt.stores.postgres",
     "SqliteCheckpointStore": "flowckpt.stores.sqlite",
+    "find_runs": "flowckpt.stores.finding",
     "open_store": "flowckpt.stores.opening",
+    "runs_of_status": "flowckpt.stores.by_status",
     "store_figures": "flowckpt.stores.figures",
 }
 

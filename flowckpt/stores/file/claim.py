@@ -209,7 +209,7 @@ def _owned(
         writer=writer,
         image=image,
         fetch=fetch,
-        values=seals.for_values(),
+        seals=seals,
         head=head,
     )
 

@@ -20,7 +20,7 @@ else:  # only a store with a key needs them, or one that runs are in already
     sealed_runs = LazyModule("flowckpt.stores.file.sealed_runs")
 
 _TRIES = 100
-_LOOKS = 200
+_LOOKS = 32
 """Runs that are looked at for a seal in a store that has none itself: each costs 40 µs, in every process that writes."""
 
 

@@ -21,10 +21,10 @@ from flowckpt.stores.file.blobs import write_blobs
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.file.sharing import share_blobs
 from flowckpt.stores.file.writer import SegmentWriter
+from flowckpt.stores.sealing.protection import PLAIN, Seals
 
 if TYPE_CHECKING:
     from flowckpt.stores.file.head import HeadNote
-    from flowckpt.stores.sealing.values import ValueSeal
 
 
 class OwnedRun:
@@ -51,7 +51,7 @@ class OwnedRun:
         writer: SegmentWriter,
         image: RunImage,
         fetch: Fetch,
-        values: ValueSeal | None = None,
+        seals: Seals = PLAIN,
         head: HeadNote | None = None,
     ) -> None:
         self.workflow_id = workflow_id
@@ -68,7 +68,7 @@ class OwnedRun:
         self._is_closed = False
         self._one_at_a_time = threading.Lock()
         self._fetch = fetch
-        self._values = values
+        self._seals = seals
         self._head_note = head
         self._first: CheckpointData | None = None  # of this attempt: later ones hold what differs from it
         self._has_blob_directory = False
@@ -308,7 +308,7 @@ class OwnedRun:
         with self._one_at_a_time:
             self._check_usable()
             missing = {digest: size for digest, size in sizes.items() if digest not in self._blobs}
-            self._blobs |= share_blobs(self._filesystem, source, self._directory, missing, self._values)
+            self._blobs |= share_blobs(self._filesystem, source, self._directory, missing, self._seals.for_values())
             self._has_blob_directory = True
 
     def _save_blobs(self, view: HistoryView, blobs: list[Blob]) -> None:
@@ -321,7 +321,7 @@ class OwnedRun:
                 self._directory,
                 missing.values(),
                 is_directory_durable=self._has_blob_directory,
-                values=self._values,
+                values=self._seals.for_values(),
             )
             self._has_blob_directory = True
             self._blobs.update(missing)

@@ -11,13 +11,16 @@ import attrs
 
 from flowckpt.errors import CheckpointCorruptedError, FlowckptError
 from flowckpt.filesystem import FileSystem
+from flowckpt.lazy import LazyModule
 from flowckpt.stores.file.image import opened_header
-from flowckpt.stores.file.known_keys import read_known
 from flowckpt.stores.file.names import HEAD, IDENTITY, RUNS, is_temporary, segment_name, segment_numbers
 from flowckpt.stores.file.segment import SegmentDamagedError, read_header
 
 if TYPE_CHECKING:
+    from flowckpt.stores.file import known_keys
     from flowckpt.stores.sealing.protection import Seals
+else:  # a store without a key needs it not
+    known_keys = LazyModule("flowckpt.stores.file.known_keys")
 
 _HEADER_BYTES = 1 << 14
 
@@ -125,7 +128,7 @@ def _named_by(filesystem: FileSystem, root: int) -> tuple[str, str]:
     for segment in sealed_segments(filesystem, root):
         return segment.store_id, segment.key_id
     with contextlib.suppress(CheckpointCorruptedError, OSError):
-        for known in read_known(filesystem, root):
+        for known in known_keys.read_known(filesystem, root):
             return known.store_id, known.id
     return "", ""
 
