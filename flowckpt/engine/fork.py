@@ -37,6 +37,7 @@ from flowckpt.errors import (
     StaleCheckpointError,
     StepNotFoundError,
 )
+from flowckpt.plan.forking import taken_over
 from flowckpt.stores.base import CheckpointStore, SharesValues
 
 KEY = "forked_from"
@@ -145,7 +146,7 @@ async def fork_run(
     kept = _kept(source_id, latest, results, plan.from_step, edits)
     workflow = _needed(rechecking, source_id, latest) if edits or plan.inputs else None
     bound = None if workflow is None else _bound(workflow, latest, plan.inputs)
-    moved, answers = await rechecking.moved(latest, kept, base=latest, is_whole=kept == len(results))
+    moved, answers = await rechecking.moved(latest, kept, base=latest, is_whole=len(kept) == len(results))
     if moved:
         first = next(iter(moved))
         raise StaleCheckpointError(
@@ -158,9 +159,11 @@ async def fork_run(
     if edits:
         assert workflow is not None
         assert bound is not None
-        edited = edited_results(workflow, bound, results[: kept + len(edits)], edits)
-    dropped = results[kept + len(edited) :]
-    data = _first_checkpoint(clock, source_id, latest, [*map(_inherited, results[:kept]), *edited], rechecking.options)
+        staying = {*edits, *(result.path for result in kept)}
+        edited = edited_results(workflow, bound, [each for each in results if each.path in staying], edits)
+    new = {result.path for result in (*kept, *edited)}
+    dropped = [result for result in results if result.path not in new]
+    data = _first_checkpoint(clock, source_id, latest, [*map(_inherited, kept), *edited], rechecking.options)
     data = attrs.evolve(data, evidence=answers, metadata=_without_effects(data, newest, latest, dropped))
     if plan.inputs and bound is not None:
         defaulted = {"defaulted": list(bound.defaulted)}
@@ -224,35 +227,15 @@ def _located(source_id: str, results: Sequence[StepResult], wanted: str) -> str:
 
 def _kept(
     source_id: str, latest: CheckpointData, results: Sequence[StepResult], from_step: str, edits: Mapping[str, Edit]
-) -> int:
-    """Return how many results are taken over as they are; the edited ones follow them."""
+) -> list[StepResult]:
+    """Return the results that are taken over as they are; the edited ones follow them."""
     paths = [result.path for result in results]
     length = standing_length(results, length_to_go_on_from(latest))
-    start = length
-    if from_step and from_step not in latest.in_flight:
-        start = min(length, paths.index(_located(source_id, results, from_step)))
-    if not edits:
-        return start
-    places = sorted(paths.index(path) for path in edits)
-    first, behind = places[0], places[0] + len(places)
-    if first > length:
+    if edits and (first := min(paths.index(path) for path in edits)) > length:
         raise StepNotFoundError(source_id, paths[first], known=paths[: length + 1])
-    if places[-1] >= behind:
-        between = next(path for path in paths[first:] if path not in edits)
-        raise InputError(
-            f"step {between!r} stands between {paths[first]!r} and {paths[places[-1]]!r}: what follows an edited step is "
-            "dropped, and would be run again",
-            parameter=between,
-            remedy=f"Set {between!r} too, or only one of the others.",
-        )
-    if from_step and start != behind:
-        raise InputError(
-            f"to run again from {from_step!r} on does not fit the edits: what follows {paths[behind - 1]!r} is dropped, and "
-            "nothing else is",
-            parameter=from_step,
-            remedy="Leave --from out.",
-        )
-    return first
+    if from_step and from_step not in latest.in_flight:  # else it may have no result, but its members may
+        from_step = _located(source_id, results, from_step)
+    return taken_over(results, length, from_step, edits)
 
 
 def _needed(rechecking: Rechecking, source_id: str, latest: CheckpointData) -> Workflow[Any, Any]:

@@ -44,13 +44,13 @@ class Rechecking:
     program: Program | None = None
 
     async def moved(
-        self, data: CheckpointData, length: int, *, base: CheckpointData, is_whole: bool = True
+        self, data: CheckpointData, results: Sequence[StepResult], *, base: CheckpointData, is_whole: bool = True
     ) -> tuple[dict[str, tuple[str, ...]], tuple[Any, ...]]:
-        """Check the claims of the first results of a checkpoint against the world.
+        """Check the claims of some results of a checkpoint against the world.
 
         Args:
             data: the checkpoint.
-            length: how many of its results are to be gone on from.
+            results: those of its results that are to be gone on from.
             base: the newest checkpoint of its run, which says where relative paths begin.
             is_whole: whether the claims of the checkpoint itself are checked, too.
 
@@ -58,7 +58,6 @@ class Rechecking:
             What moved, by the path of the step, an empty one for the checkpoint itself; and the answers for the record.
         """
         verifying = verifying_of(base, self.verifier, self.options)
-        results = data.step_results[:length]
         reports = await verifying.reports_of(results)
         if any(map(is_open, reports.values())) and (workflow := self.workflow()) is not None:
             with contextlib.suppress(Exception, PlanStopped):  # what nobody can answer then counts as moved

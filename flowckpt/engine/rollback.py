@@ -89,7 +89,7 @@ async def roll_back(
         view = as_view(latest.step_results)
         length = standing_length(view, length_to_go_on_from(target))
         dropped = view[length:]
-        moved, answers = await rechecking.moved(target, length, base=latest)
+        moved, answers = await rechecking.moved(target, target.step_results[:length], base=latest)
         if moved:
             raise StaleCheckpointError(workflow_id, target.checkpoint_id, reasons=moved)
         place = {"checkpoint_id": target.checkpoint_id, "sequence": target.sequence}
