@@ -88,6 +88,7 @@ class Checkpointer:
     _is_behind: bool = False
     _saved_results: int = 0
     _saved_ns: int = 0
+    _told: set[str] = attrs.field(init=False, factory=set)
 
     def is_due(self) -> bool:
         """Tell whether the trigger asks for a checkpoint now, after a step that has none of its own."""
@@ -96,7 +97,7 @@ class Checkpointer:
         results = len(self.history.results)
         seconds = (self.clock.elapsed_ns() - self._saved_ns) / 1e9
         progress = Progress(results - self._saved_results, seconds, results, self.clock.now())
-        return asks_for_checkpoint(self.trigger, progress, _log)
+        return asks_for_checkpoint(self.trigger, progress, _log, self._told)
 
     async def save_or_go_on(
         self,

@@ -164,7 +164,9 @@ def checked_trigger(value: object) -> Trigger:
     return value  # type: ignore[return-value]
 
 
-def asks_for_checkpoint(trigger: Trigger, progress: Progress, log: logging.Logger) -> bool:
+def asks_for_checkpoint(
+    trigger: Trigger, progress: Progress, log: logging.Logger, told: set[str] | None = None
+) -> bool:
     """Ask a trigger; one that fails, or that answers neither True nor False, is told to the log and means no.
 
     A trigger decides when to save, never whether the run goes on.
@@ -173,13 +175,34 @@ def asks_for_checkpoint(trigger: Trigger, progress: Progress, log: logging.Logge
         trigger: the trigger.
         progress: how far the run has come.
         log: is told what went wrong.
+        told: what it was told already; the same is not told again. Changed.
     """
     try:
         answer: object = trigger.should_checkpoint(progress)
     except Exception as error:
-        log.warning("no checkpoint is taken for %s: it raised %r", type(trigger).__name__, error)
+        _tell(log, told, _culprit(trigger, error), f"it raised {error!r}")
         return False
     if isinstance(answer, bool):
         return answer
-    log.warning("no checkpoint is taken for %s: it answered %.80r, not True or False", type(trigger).__name__, answer)
+    _tell(log, told, trigger, f"it answered {answer!r:.80}, not True or False")
     return False
+
+
+def _culprit(trigger: Trigger, error: BaseException) -> Trigger:
+    """Return the member of a composite that failed, as its frames say; else the trigger itself."""
+    frame = error.__traceback__
+    while frame is not None:
+        found: Any = frame.tb_frame.f_locals.get("self")
+        if callable(getattr(found, "should_checkpoint", None)):
+            trigger = found
+        frame = frame.tb_next
+    return trigger
+
+
+def _tell(log: logging.Logger, told: set[str] | None, trigger: Trigger, what: str) -> None:
+    """Tell the log once: a trigger is asked after every step, and most often fails as it did before."""
+    text = f"no checkpoint is taken for {type(trigger).__name__}: {what}"
+    if told is None or text not in told:
+        log.warning("%s", text)
+    if told is not None:
+        told.add(text)

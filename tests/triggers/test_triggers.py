@@ -145,6 +145,17 @@ def test_a_member_that_raises_does_not_keep_the_others_from_asking():
             trigger.should_checkpoint(progress())
 
 
+def test_what_is_wrong_is_told_once_and_names_the_member_of_a_composite(caplog):
+    trigger, told = CompositeTrigger([NO, Says(ValueError("broken"))]), set()
+    for _ in range(3):
+        assert asks_for_checkpoint(trigger, progress(), LOG, told) is False
+    assert asks_for_checkpoint(Says("yes"), progress(), LOG, told) is False
+    assert [record.getMessage() for record in caplog.records] == [
+        "no checkpoint is taken for Says: it raised ValueError('broken')",
+        "no checkpoint is taken for Says: it answered 'yes', not True or False",
+    ]
+
+
 def test_what_is_no_exception_is_not_caught():
     class Stop(Says):
         def should_checkpoint(self, progress):

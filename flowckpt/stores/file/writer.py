@@ -216,7 +216,7 @@ class SegmentWriter:
                 workflow_id=self._workflow_id,
                 operation="save",
                 is_outcome_unknown=True,
-                remedy=f"Nothing more is written by this process. 'flowckpt resume {self._workflow_id}' finds out.",
+                remedy="Nothing more is written by this attempt; the next one finds out.",
             )
 
     def _failed(self, error: OSError) -> CheckpointStorageError:

@@ -330,5 +330,5 @@ class OwnedRun:
                 workflow_id=self._workflow_id,
                 operation="save",
                 is_outcome_unknown=True,
-                remedy=f"Nothing more is written by this process. 'flowckpt resume {self._workflow_id}' finds out.",
+                remedy="Nothing more is written by this attempt; the next one finds out.",
             )
