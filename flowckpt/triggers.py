@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Iterable
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 
