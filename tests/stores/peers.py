@@ -22,8 +22,9 @@ def elsewhere():
     return attrs.evolve(current_process(), host="another-machine")
 
 
-def serve(spec, pipe, is_elsewhere, lease_seconds):
+def serve(spec, pipe, is_elsewhere, lease_seconds, environment):
     """In another process: do to a store what comes through the pipe, and send back what came of it."""
+    os.environ.update(environment)  # the server that forks may be older than the credentials
     store = open_store(spec)
     if is_elsewhere:
         store.runs._process = elsewhere
@@ -48,7 +49,7 @@ class Peer:
 
     def __init__(self, spec, *, is_elsewhere=False, lease_seconds=0.0):
         self.pipe, other = processes.Pipe()
-        self.process = processes.Process(target=serve, args=(spec, other, is_elsewhere, lease_seconds), daemon=True)
+        self.process = processes.Process(target=serve, args=(spec, other, is_elsewhere, lease_seconds, dict(os.environ)), daemon=True)
         self.process.start()
         other.close()
 
