@@ -11,6 +11,7 @@ The rules of this file:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "SaveConflictError",
     "SecretMissingError",
     "SettingError",
+    "SignalDataError",
     "SignalRefusedError",
     "SourceUnreadableError",
     "StaleCheckpointError",
@@ -507,8 +509,34 @@ class RunSuspendedError(FlowckptError):
         self.waits = tuple(waits)
 
 
+class SignalDataError(FlowckptError):
+    """What a signal carries does not fit what the step that has taken it asks for.
+
+    Attributes:
+        path: the step's path.
+        name: the signal.
+        detail: what does not fit, and where.
+        by: who sent it; may be empty.
+        sent_at: when.
+        signal_id: the id of the message.
+    """
+
+    def __init__(self, path: str, name: str, *, detail: str, by: str, sent_at: datetime, signal_id: str) -> None:
+        super().__init__(
+            f"{path!r} has taken the signal {name!r} that {by or 'somebody'} sent at {sent_at:%Y-%m-%d %H:%M:%S} UTC, and "
+            f"cannot use it: {detail}",
+            remedy="Handle it in the workflow, or resume the run, which waits for another signal, and send that.",
+        )
+        self.path = path
+        self.name = name
+        self.detail = detail
+        self.by = by
+        self.sent_at = sent_at
+        self.signal_id = signal_id
+
+
 class SignalRefusedError(FlowckptError):
-    """A signal or an answer cannot be taken: the run is complete, or does not ask for it.
+    """A signal or an answer cannot be taken: the run is complete, does not ask for it, or asks for another type.
 
     Attributes:
         workflow_id: the run.

@@ -42,6 +42,8 @@ class Wait:
         claims: what is to be approved, with its facts, as a document of evidence; empty where nothing is bound.
         arguments: what the record keeps of what makes it this wait; another one is begun anew.
         voided: why an earlier approval of the same step was void; empty where there was none.
+        data_type: what a signal is to carry, as far as it can be told without the program: a document of the codec
+            (`described`); None where anything will do.
     """
 
     path: str
@@ -53,6 +55,7 @@ class Wait:
     claims: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     arguments: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     voided: str = ""
+    data_type: Any = attrs.field(default=None, hash=False)
 
     def is_due(self, now: datetime) -> bool:
         """Tell whether it ends now by itself.
@@ -77,6 +80,8 @@ class Wait:
             document["arguments"] = dict(self.arguments)
         if self.voided:
             document["voided"] = self.voided
+        if self.data_type is not None:
+            document["type"] = self.data_type
         return document
 
     @classmethod
@@ -98,7 +103,16 @@ class Wait:
             document.get("claims", {}),
             document.get("arguments", {}),
             document.get("voided", ""),
+            document.get("type"),
         )
+
+    def is_newer_than(self, result: Any) -> bool:
+        """Tell whether it was begun after a result of the same step: then that is not how it has ended.
+
+        Args:
+            result: a `StepResult` of its step.
+        """
+        return result.started_at is not None and self.since > result.started_at
 
     @property
     def said(self) -> str:
@@ -120,6 +134,17 @@ def waits_in(metadata: Mapping[str, Any]) -> tuple[Wait, ...]:
         metadata: of its newest checkpoint.
     """
     return tuple(Wait.from_document(path, document) for path, document in metadata.get(KEY, {}).items())
+
+
+def open_waits(metadata: Mapping[str, Any], results: Iterable[Any]) -> tuple[Wait, ...]:
+    """Return what a run waits for without the waits that have ended: their steps have results that are not older.
+
+    Args:
+        metadata: of its newest checkpoint.
+        results: the `StepResult`s of its steps.
+    """
+    ended = {result.path: result for result in results}
+    return tuple(wait for wait in waits_in(metadata) if wait.path not in ended or wait.is_newer_than(ended[wait.path]))
 
 
 def wait_in(metadata: Mapping[str, Any], path: str) -> Wait | None:

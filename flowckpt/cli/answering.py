@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from flowckpt.checkpoint import Status
 from flowckpt.checkpoint.wait import WaitKind
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.output import say, write
@@ -17,6 +18,8 @@ from flowckpt.cli.terminal_text import escaped, json_text
 from flowckpt.engine.answering import Sent
 
 F = TypeVar("F", bound=Callable[..., Any])
+_ENDED = {Status.FAILED: "has failed", Status.CANCELLED: "was cancelled"}
+"""The ends that a resume can still go on from; a run that is complete takes nothing."""
 
 
 def by_option(command: F) -> F:
@@ -59,6 +62,9 @@ def tell_sent(sent: Sent, said: str, store: StoreChoice, *, as_json: bool) -> No
         count = sent.pending_before
         lie = "signal of this name lies" if count == 1 else "signals of this name lie"
         say(f"{count} {lie} there already; this one is for a later wait.")
+    elif sent.kind is WaitKind.SIGNAL and not sent.owner and sent.status in _ENDED:
+        said = _ENDED[sent.status]
+        say(f"The run {said}, so nothing takes it now. It is kept: a resume that comes to a wait of its name takes it.")
     elif sent.kind is WaitKind.SIGNAL and not sent.is_awaited and not sent.owner:
         say("The run does not wait for it yet; it is kept until it does.")
     if sent.owner:

@@ -15,7 +15,7 @@ from flowckpt.checkpoint import CheckpointData, Status
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 from flowckpt.checkpoint.run_filter import RunFilter
 from flowckpt.checkpoint.signal import Signal
-from flowckpt.checkpoint.wait import TAKEN, Wait, waits_in
+from flowckpt.checkpoint.wait import TAKEN, Wait, open_waits
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.settings import StoreChoice, choose_store, max_deaths_setting
 from flowckpt.engine.earlier import left_behind
@@ -65,8 +65,7 @@ class StoredRun:
         """What it waits for; nothing where it has ended."""
         if self.status is Status.COMPLETED:
             return ()
-        ended = {result.path for result in self.latest.step_results}
-        return tuple(wait for wait in waits_in(self.latest.metadata) if wait.path not in ended)
+        return open_waits(self.latest.metadata, self.latest.step_results)
 
     @property
     def started_at(self) -> datetime:

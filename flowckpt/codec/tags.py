@@ -94,8 +94,8 @@ def _encode(value: Any, depth: int) -> Json:
 
 def _encode_other(value: Any, depth: int) -> Json:
     """Encode a type seen for the first time: a registered one, or one whose module is loaded only now."""
-    if type(value).__module__ in _RARE_MODULES:
-        _load_rare()
+    if module := _RARE_MODULES.get(type(value).__module__):
+        _load(module)
         if encoder := _ENCODERS.get(type(value)):
             return encoder(value, depth)
     raise RefusedError
@@ -194,12 +194,15 @@ _ENCODERS: dict[type, Callable[[Any, int], Json]] = {
     PathType: lambda value, _: {"$path": _str(str(value), 0)},
 }
 
-_RARE_MODULES = frozenset({"decimal", "_pydecimal", "fractions", "uuid"})
+_RARE_MODULES = {
+    **dict.fromkeys(("decimal", "_pydecimal", "fractions", "uuid"), "rare"),
+    **dict.fromkeys(("flowckpt.checkpoint.approval", "flowckpt.checkpoint.command_output"), "own"),
+}
 
 
-def _load_rare() -> None:
-    # Their modules take 7 to 16 ms to import, as much as all of flowckpt; most runs never meet one of these values.
-    importlib.import_module("flowckpt.codec.rare")
+def _load(module: str) -> None:
+    # The rare ones take 7 to 16 ms to import, as much as all of flowckpt; most runs never meet one of these values.
+    importlib.import_module(f"flowckpt.codec.{module}")
 
 
 # --- decoding --------------------------------------------------------------------------------------------------------
@@ -253,7 +256,7 @@ def _decode(tree: Json) -> Any:
 def _decode_tag(tag: str, body: Json) -> Any:
     decoder = _DECODERS.get(tag)
     if decoder is None and tag in _RARE_TAGS:
-        _load_rare()
+        _load(_RARE_TAGS[tag])
         decoder = _DECODERS.get(tag)
     if decoder is None:
         raise DecodingError(
@@ -292,7 +295,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "$path": lambda body: Path(_decode(body)),
     "$secret": lambda _: absent_secret(_missing),
 }
-_RARE_TAGS = frozenset({"$decimal", "$fraction", "$uuid"})
+_RARE_TAGS = {"$decimal": "rare", "$fraction": "rare", "$uuid": "rare", "$approval": "own", "$command": "own"}
 
 
 # --- types that the program registers ------------------------------------------------------------------------------

@@ -305,7 +305,7 @@ class StepWithoutAction(Modifiable):
         self,
         name: str | None = None,
         *,
-        of: Any = (),
+        of: Any = None,
         timeout: float | timedelta | None = None,
         on_rejection: str = "fail",
     ) -> Step[Approval]:
@@ -313,8 +313,9 @@ class StepWithoutAction(Modifiable):
 
         Args:
             name: what is to be approved, for people; the step's name where not given.
-            of: a list of claims about what is to be approved, or an `EvidencePack`. Their facts are taken when the step is met, shown to whoever
-                decides, and recorded with the decision; an approval is void if they have moved before it is used.
+            of: a list of claims about what is to be approved, or an `EvidencePack`; not an empty one. Their facts are taken when the step is met,
+                shown to whoever decides, and recorded with the decision; an approval is void if they move before the last step behind it has
+                begun. A `.transient()` claim must hold when the answer is taken, and not after that.
             timeout: seconds or a timedelta; when they are over, the step fails with `StepTimeoutError`.
             on_rejection: `fail`: the step fails with `ApprovalRejectedError`; `return`: an `Approval` that says no.
 

@@ -7,6 +7,7 @@ try; it has a deadline of its own, which stays where it is when the run is resum
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -189,6 +190,8 @@ def wait_action(name: str, signal: Any, data_type: Any, timeout: Any, default: A
     """Check the arguments of `.wait()`; see there."""
     check_name(signal, "signal's name")
     patience = None if timeout is None else _duration(name, "wait", "timeout=", timeout)
+    if said := _why_no_type(data_type):
+        raise _refused(name, "wait", f"type={said}", "Give a type, as a return annotation names one: type=int.")
     if default is not NOTHING and patience is None:
         said = f"default={default!r:.60} without a timeout= is never returned"
         raise _refused(name, "wait", said, "Say how long to wait: timeout=3600.")
@@ -200,7 +203,10 @@ def approval_action(name: str, approval: Any, of: Any, timeout: Any, on_rejectio
     if approval is None:
         approval = name
     check_name(approval, "approval's name")
-    claims = tuple(of) if isinstance(of, list | tuple) else (of,)
+    claims = () if of is None else tuple(of) if isinstance(of, list | tuple) else (of,)
+    if of is not None and not (claims and all(getattr(each, "evidence_list", True) for each in claims)):
+        said = f"of={of!r:.60} holds no claim, so the approval would be bound to nothing"
+        raise _refused(name, "approval", said, "Say what is to be approved, or leave of= out.")
     for claim in claims:
         if not (hasattr(claim, "evidence_type") or (hasattr(claim, "evidence_list") and len(claims) == 1)):
             said = f"of= takes a list of claims, or one pack, got {claim!r:.60} ({type(claim).__name__})"
@@ -210,6 +216,27 @@ def approval_action(name: str, approval: Any, of: Any, timeout: Any, on_rejectio
         raise _refused(name, "approval", said, "Write one of them.")
     patience = None if timeout is None else _duration(name, "approval", "timeout=", timeout)
     return ApprovalAction(approval, claims, patience, on_rejection == "return")
+
+
+def _why_no_type(annotation: Any) -> str:
+    """Say what in an annotation is no type; empty where it is one."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal or annotation is Ellipsis:
+        return ""
+    if origin is typing.Annotated:
+        return _why_no_type(typing.get_args(annotation)[0])
+    if origin is not None:
+        return next((said for each in typing.get_args(annotation) if (said := _why_no_type(each))), "")
+    is_type = (
+        annotation is None
+        or annotation is Any
+        or isinstance(annotation, type | typing.TypeVar | list)  # a list: the parameters of a Callable
+        or hasattr(annotation, "__supertype__")
+        or type(annotation).__module__ in ("typing", "typing_extensions")
+    )
+    if isinstance(annotation, typing.ForwardRef) or not is_type:
+        return f"{annotation!r:.60} is no type"
+    return ""
 
 
 def _duration(name: str, action: str, label: str, value: Any) -> timedelta:

@@ -12,8 +12,10 @@ from flowckpt import codec
 from flowckpt.checkpoint import CheckpointData, Status
 from flowckpt.checkpoint.reference import RunInfo
 from flowckpt.checkpoint.signal import Signal
-from flowckpt.checkpoint.wait import Wait, WaitKind, waits_in
+from flowckpt.checkpoint.wait import Wait, WaitKind, open_waits
 from flowckpt.clock import Clock
+from flowckpt.codec import fitting
+from flowckpt.codec.described import annotation_of
 from flowckpt.engine.options import RunOptions
 from flowckpt.engine.verifying import verifying_of
 from flowckpt.errors import (
@@ -92,7 +94,7 @@ async def send_signal(
 
     Raises:
         CheckpointNotFoundError: there is no such run.
-        SignalRefusedError: the run is complete.
+        SignalRefusedError: the run is complete, or waits for it with a type that the data do not fit.
         EncodingError: the data cannot be recorded.
         SettingError: the store cannot deliver signals.
     """
@@ -104,6 +106,7 @@ async def send_signal(
     info = await _described(store, workflow_id)
     _refuse_ended(info, name)
     before = [each for each in await inbox.signals(workflow_id) if each.signal_id != signal_id]
+    _refuse_misfit(info, name, tree, before)
     signal = Signal(signal_id, name, clock.now(), tree, by)
     is_new = await inbox.send_signal(workflow_id, signal)
     now = await _described(store, workflow_id)
@@ -186,8 +189,7 @@ async def send_answer(
 
 def _asked(workflow_id: str, name: str, latest: CheckpointData) -> Wait:
     """Return the approval of a name, or of a path."""
-    ended = {result.path for result in latest.step_results}
-    waits = [wait for wait in waits_in(latest.metadata) if wait.path not in ended]
+    waits = open_waits(latest.metadata, latest.step_results)
     asked = [wait for wait in waits if wait.kind is WaitKind.APPROVAL]
     found = [wait for wait in asked if wait.path == name] or [wait for wait in asked if wait.name == name]
     if len(found) == 1:
@@ -245,6 +247,18 @@ def _refuse_ended(info: RunInfo, name: str) -> None:
             detail="the run is complete, so nothing would ever take it",
             remedy=f"It waits for nothing any more: 'flowckpt show {info.workflow_id}' says how it ended.",
         )
+
+
+def _refuse_misfit(info: RunInfo, name: str, tree: Any, before: Sequence[Signal]) -> None:
+    """Refuse what none of the steps that wait for it could use, as far as their record says what they take."""
+    asked = [wait for wait in info.waits if wait.kind is WaitKind.SIGNAL and wait.name == name]
+    if not asked or any(each.ends(wait) for each in before for wait in asked):
+        return  # it is for a later wait, of which nobody knows yet what it takes
+    plain = codec.decode(tree, place="data")
+    found = [fitting.misfit(plain, annotation_of(wait.data_type), "its data") for wait in asked]
+    if all(found):
+        detail = f"{asked[0].path!r} waits for it, and {found[0]}"
+        raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy="Nothing was sent: send what fits.")
 
 
 async def _was_taken(store: CheckpointStore, workflow_id: str, signal_id: str) -> bool:

@@ -41,7 +41,7 @@ class AnswersRuns:
 
         Raises:
             CheckpointNotFoundError: there is no such run.
-            SignalRefusedError: the run is complete.
+            SignalRefusedError: the run is complete, or waits for it with a type that the data do not fit.
             EncodingError: the data cannot be recorded.
             SettingError: the store cannot deliver signals.
         """

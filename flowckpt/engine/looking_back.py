@@ -13,8 +13,15 @@ from flowckpt.engine.verifying import is_open
 from flowckpt.errors import StepFailedError
 from flowckpt.events import StepRestored
 from flowckpt.execution.runner import restored_value
+from flowckpt.lazy import LazyModule
 from flowckpt.plan.policy import OnStale
 from flowckpt.plan.reason import Reason, ReasonKind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.engine import approvals
+else:  # only runs that were approved of need it
+    approvals = LazyModule("flowckpt.engine.approvals")
 
 Answer: TypeAlias = tuple[Any, StepFailedError | None]
 """What a generator gets for a step: its output, or its failure."""
@@ -71,7 +78,10 @@ async def restored(attempt: Attempt, step: Step[Any], result: StepResult, *, is_
         told = StepRestored(attempt.workflow_id, result.path, result.success, result.duration_ms, step.action.step_type)
         await attempt.tell(told)
     if result.success:
-        return restored_value(step, result), None
+        value = restored_value(step, result)
+        if result.evidence is not None and step.action.step_type == "approval":
+            approvals.stand_again(attempt, step, result, value)
+        return value, None
     return None, step_failure(result.path, result.error or StepError("", ""))
 
 

@@ -16,8 +16,9 @@ from flowckpt.replay import Crash, Enter, Execute, Finish, Replay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from flowckpt.engine import child_workflow, fan_out
+    from flowckpt.engine import approvals, child_workflow, fan_out
 else:  # only workflows that use them need them
+    approvals = LazyModule("flowckpt.engine.approvals")
     child_workflow = LazyModule("flowckpt.engine.child_workflow")
     fan_out = LazyModule("flowckpt.engine.fan_out")
 
@@ -92,6 +93,8 @@ class PlainMember:
     async def run(self) -> Answer:
         """Run it."""
         enter = self.enter
+        if self.attempt.waits.approved:
+            await approvals.check(self.attempt, enter.path)
         self.answer = await run_step(self.attempt, Execute(enter.path, enter.step, enter.location))
         return self.answer
 

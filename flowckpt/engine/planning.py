@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.checkpoint import Status, StepError, StepResult
-from flowckpt.checkpoint.wait import shown_moment, wait_in
+from flowckpt.checkpoint.signal import Signal
+from flowckpt.checkpoint.wait import wait_in
 from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.failures import step_failure
 from flowckpt.engine.looking_back import Answer
 from flowckpt.engine.not_run import PlanStopped, SecretNeeded, not_run, use_missing_secret
 from flowckpt.engine.parking import parked_error
+from flowckpt.engine.planning_waits import waiting_reason
 from flowckpt.engine.resumption import Resumption
 from flowckpt.engine.superseded import AT_MOST_ONCE
 from flowckpt.engine.verifying import Verifying, is_open
@@ -31,7 +33,7 @@ from flowckpt.plan.identity import arguments_of
 from flowckpt.plan.in_doubt import Question, Settlement, is_same_call, open_question, settle_done, settle_started
 from flowckpt.plan.judge import evidence_reasons
 from flowckpt.plan.model import Decision, PlannedStep, ResumePlan
-from flowckpt.plan.partial import kept_partial, partial_reasons
+from flowckpt.plan.partial import GOES_ON, kept_partial, partial_reasons
 from flowckpt.plan.policy import OnStale, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
 from flowckpt.replay import Crash, Enter, Execute, Finish, Replay, Restore, SetAside
@@ -64,6 +66,8 @@ class Planning:
         doubt_below: the steps in which steps lie whose start was recorded and whose end was not.
         stops: why the resume would stop, once that is known.
         stopped_by: the step that it would stop at.
+        returned: the steps among `reruns` that have returned something before.
+        messages: what was sent to the run and no step has taken so far.
     """
 
     workflow: Workflow[Any, Any]
@@ -83,6 +87,10 @@ class Planning:
     )
     stops: str = ""
     stopped_by: str = ""
+    returned: set[str] = attrs.field(init=False, factory=set)
+    messages: list[Signal] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: [*self.resumption.messages], takes_self=True)
+    )
 
     async def plan(self) -> ResumePlan:
         """Drive the generator and return what a resume would do."""
@@ -165,6 +173,10 @@ class Planning:
         if is_open(reports.get(command.path)):
             reports[command.path] = await self.verifying.look_again(command.step, command.result)
         decision, reasons = await self.judged(command)
+        if decision is Decision.RERUN and command.step.action.is_waiting:
+            wait = wait_in(self.resumption.latest.metadata, command.path)
+            if wait is not None and wait.is_newer_than(command.result):
+                reasons += (await waiting_reason(self, wait),)
         self.add(command.result, decision, reasons)
         if decision is not Decision.REUSE and replay is not None:
             replay.rerun(command, keeps_rest=True)
@@ -241,7 +253,9 @@ class Planning:
     async def _executed(self, command: Execute, replay: Replay, of_state: tuple[Reason, ...]) -> StepResult | None:
         """Add a step that would run, and return the output to go on with, if it had one."""
         path, step, resumption = command.path, command.step, self.resumption
-        old, reason = self._earlier(path, replay, step)
+        is_saved = not self.reruns and path in kept_partial(resumption.latest.partial, resumption.judge.policy)
+        of_state = of_state or (GOES_ON,) * is_saved
+        old, reason = resumption.earlier(path, step, replay.aside.dropped)
         question = open_question(
             step.modifiers,
             None if resumption.is_undone(path) else old,
@@ -260,36 +274,17 @@ class Planning:
             ended_it = reason is not None and reason.kind is ReasonKind.FAILED
             return old if path in resumption.cut and not ended_it else None
         if step.action.is_waiting and (wait := wait_in(resumption.latest.metadata, path)) is not None:
-            reason = Reason(ReasonKind.STARTED, f"it {wait.said} since {shown_moment(wait.since)}")
-            self.steps.append(PlannedStep(path, Decision.NEW, (reason,), location=command.location))
+            reasons = (await waiting_reason(self, wait),)
+            self.steps.append(PlannedStep(path, Decision.NEW, reasons, location=command.location))
             self.reruns.append(path)
         elif path in resumption.in_doubt or path in resumption.begun:
             reason = Reason(ReasonKind.STARTED, "it was started, and its end was never recorded; it is run again")
-            decision = Decision.RERUN if of_state else Decision.IN_DOUBT
+            decision = Decision.RERUN if of_state not in ((), (GOES_ON,)) else Decision.IN_DOUBT
             self.steps.append(PlannedStep(path, decision, (reason, *of_state), location=command.location))
         else:
-            self.steps.append(PlannedStep(path, Decision.NEW, assumes=self.assumed(), location=command.location))
+            self.steps.append(PlannedStep(path, Decision.NEW, of_state, self.assumed(), location=command.location))
         self.reruns.append(path)
         return None
-
-    def _earlier(self, path: str, replay: Replay, step: Step[Any]) -> tuple[StepResult | None, Reason | None]:
-        """Return the result of a path that no longer counts, and why it does not."""
-        resumption = self.resumption
-        if path in resumption.cut:
-            return resumption.cut[path]
-        old = resumption.superseded.get(path)
-        if old is not None:
-            return old, Reason(
-                ReasonKind.UPSTREAM, "its earlier result no longer counts: the run went on from before it"
-            )
-        for dropped in replay.aside.dropped:
-            if dropped.path == path:
-                action = step.action
-                if dropped.step_type == action.step_type and dropped.function == action.function_name:
-                    return dropped, Reason(ReasonKind.UPSTREAM, "what it is nested in runs again")
-                now = f"{action.step_type} {action.function_name}".rstrip()
-                return dropped, Reason(ReasonKind.CODE, f"was {dropped.step_type} {dropped.function}, is {now}")
-        return None, None
 
     async def _started(self, command: Execute, *, has_failed: bool) -> None:
         """Add a step that must not be done twice, and was started; its evidence says what comes of it."""
@@ -312,7 +307,8 @@ class Planning:
     def assumed(self) -> tuple[str, ...]:
         """Return the steps that run again before the next one: one where the first drags all others along, else a few."""
         is_prefix = self.resumption.judge.policy.reuse is ReuseMode.PREFIX
-        return tuple(self.reruns[: 1 if is_prefix else MOST_ASSUMED])
+        known = [path for path in self.reruns[: 1 if is_prefix else MOST_ASSUMED] if path in self.returned]
+        return tuple(known)
 
     def add(self, result: StepResult, decision: Decision, reasons: tuple[Reason, ...]) -> None:
         """Add a step that has a recorded result.
@@ -326,6 +322,7 @@ class Planning:
         self.steps.append(PlannedStep(result.path, decision, reasons, assumes, result.duration_ms, result.location))
         if decision is not Decision.REUSE:
             self.reruns.append(result.path)
+            self.returned.add(result.path)
 
     def _add_the_unseen(self, replay: Replay, *, is_finished: bool) -> None:
         """Add the recorded results that the generator has not come to."""

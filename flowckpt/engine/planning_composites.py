@@ -121,7 +121,7 @@ async def _fan_out(planning: Planning, enter: Enter, replay: Replay) -> tuple[An
     planning.seen.update(gone)
     planning.steps += [PlannedStep(each, Decision.ORPHANED) for each in gone]
     if result is None:
-        old = _unended(planning, enter, tuple(reruns[:1]))
+        old = _unended(planning, enter, tuple(each for each in reruns[:1] if each in planning.returned))
         is_known_whole = old is not None and all(each is not None for each in answers)
         return (_recorded(enter, old, answers) if old is not None and is_known_whole else None), False
     if not is_moved:

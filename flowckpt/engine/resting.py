@@ -52,11 +52,12 @@ async def driven_to_its_end(
     """
     staying = _Staying(attempt, stay_seconds)
     while True:
-        attempt.waits.keep_only(suspended.paths)
+        voided = attempt.waits.voided
+        attempt.waits.keep_only(suspended.paths | voided)
         waits = attempt.waits.all
-        if not await attempt.inbox.can_end_any(waits, is_fresh=True):
+        if voided or not await attempt.inbox.can_end_any(waits, is_fresh=True):
             unsaved = await attempt.rest()
-            if not await staying.until_one_has_ended(waits):
+            if voided or not await staying.until_one_has_ended(waits):  # only a resume can go back to an approval
                 if unsaved is None:
                     raise suspended
                 attempt.checkpointer.is_usable = False  # nothing is undone, and nothing is recorded of this end

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from flowckpt.checkpoint import CheckpointData, History, HistoryView, Status, StepResult
+from flowckpt.checkpoint.signal import Signal
+from flowckpt.checkpoint.wait import TAKEN, waits_in
 from flowckpt.codec.results import append_result, as_view, plain_tree
-from flowckpt.dsl import Workflow
+from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.binding import BoundInputs, rebind_inputs
 from flowckpt.engine.options import RunOptions
 from flowckpt.engine.parking import parked_at
@@ -22,7 +24,8 @@ from flowckpt.plan.parking import MAX_DEATHS, Deaths, limit_of
 from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
 from flowckpt.plan.undoing import ROLLBACK, undone_paths
-from flowckpt.stores.base import CheckpointStore, KeepsAttempts, NotesBeginnings
+from flowckpt.plan.waiting import untaken
+from flowckpt.stores.base import CheckpointStore, DeliversSignals, KeepsAttempts, NotesBeginnings
 
 REUSABLE = "reusable_from"
 """In the metadata: the attempts whose results may be reused although the history no longer holds them."""
@@ -45,6 +48,7 @@ class Resumption:
         spare: results of earlier attempts that their steps may get back, by path.
         begun: the steps that a process was at when it died, as far as it could leave word: a hint, which decides nothing.
         parked: how often the run died, where a resume would refuse it for that.
+        messages: what was sent to the run and nobody has taken, where it waits for something.
     """
 
     latest: CheckpointData
@@ -57,6 +61,7 @@ class Resumption:
     spare: Mapping[str, StepResult] = attrs.field(factory=dict)
     begun: frozenset[str] = frozenset()
     parked: Deaths | None = None
+    messages: Sequence[Signal] = ()
 
     def is_undone(self, path: str) -> bool:
         """Tell whether the result of a step does not count because it was undone: then nothing is left of what it did.
@@ -65,6 +70,31 @@ class Resumption:
             path: the step.
         """
         return path in self.cut and self.cut[path][1].kind is ReasonKind.UNDONE
+
+    def earlier(
+        self, path: str, step: Step[Any], dropped: Iterable[StepResult]
+    ) -> tuple[StepResult | None, Reason | None]:
+        """Return the result of a step that no longer counts, and why it does not.
+
+        Args:
+            path: the step.
+            step: it, as it is yielded now.
+            dropped: the results that a replay has let go so far.
+        """
+        if path in self.cut:
+            return self.cut[path]
+        old = self.superseded.get(path)
+        if old is not None:
+            said = "its earlier result no longer counts: the run went on from before it"
+            return old, Reason(ReasonKind.UPSTREAM, said)
+        for each in dropped:
+            if each.path == path:
+                action = step.action
+                if each.step_type == action.step_type and each.function == action.function_name:
+                    return each, Reason(ReasonKind.UPSTREAM, "what it is nested in runs again")
+                now = f"{action.step_type} {action.function_name}".rstrip()
+                return each, Reason(ReasonKind.CODE, f"was {each.step_type} {each.function}, is {now}")
+        return None, None
 
 
 async def read_resumption(
@@ -123,7 +153,17 @@ async def read_resumption(
     if not options.force and not options.steal:
         most = limit_of(latest.metadata, options.max_deaths, max_deaths)
         parked = await parked_at(store, workflow_id, latest, most=most)
-    return Resumption(latest, bound, history, judge, cut, superseded, frozenset(latest.in_flight), spare, begun, parked)
+    messages = await _messages(store, workflow_id, latest)
+    in_doubt = frozenset(latest.in_flight)
+    return Resumption(latest, bound, history, judge, cut, superseded, in_doubt, spare, begun, parked, messages)
+
+
+async def _messages(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> Sequence[Signal]:
+    """Return what was sent to a run that waits, and nobody has taken; for its plan."""
+    if not isinstance(store, DeliversSignals) or not waits_in(latest.metadata):
+        return ()
+    taken = (*latest.metadata.get(TAKEN, ()), *(result.signal for result in latest.step_results))
+    return untaken(await store.signals(workflow_id), taken)
 
 
 def read_unfinished(

@@ -19,8 +19,15 @@ from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.looking_back import Answer, is_still_true, restored
 from flowckpt.engine.members import Member, member_of
 from flowckpt.engine.step_run import run_step
+from flowckpt.lazy import LazyModule
 from flowckpt.plan.policy import ReuseMode
 from flowckpt.replay import Command, Crash, Enter, Execute, Finish, Replay, Restore
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.engine import approvals
+else:  # only runs that were approved of need it
+    approvals = LazyModule("flowckpt.engine.approvals")
 
 
 @attrs.define(eq=False, repr=False)
@@ -80,6 +87,8 @@ class Scope:
                 if attempt.aside.dropped and not is_ephemeral:
                     attempt.let_go()
                 self._command = command  # where it waits, it is run again
+                if has_effects and attempt.waits.approved:
+                    await approvals.check(attempt, command.path)
                 value, failure = await run_step(attempt, command)
                 command = replay.send(value) if failure is None else replay.throw(failure)
             elif isinstance(command, Enter):

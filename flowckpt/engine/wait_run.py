@@ -18,12 +18,14 @@ from flowckpt.checkpoint import Reason, StepError
 from flowckpt.checkpoint.approval import Approval
 from flowckpt.checkpoint.signal import Signal
 from flowckpt.checkpoint.wait import Wait
+from flowckpt.codec import fitting
+from flowckpt.codec.described import described
 from flowckpt.dsl.waits import ApprovalAction, SleepAction, WaitAction
 from flowckpt.engine.approved import digests_of
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.failures import recorded_error, step_failure
 from flowckpt.engine.waits import Suspended
-from flowckpt.errors import ApprovalRejectedError, FlowckptError, StepFailedError, StepTimeoutError
+from flowckpt.errors import ApprovalRejectedError, FlowckptError, SignalDataError, StepFailedError, StepTimeoutError
 from flowckpt.events import ApprovalVoided, StepCompleted, StepFailed, StepStarted
 from flowckpt.evidence.model import EvidencePack
 from flowckpt.execution.runner import Outcome
@@ -32,9 +34,11 @@ from flowckpt.plan.identity import arguments_of
 from flowckpt.replay import Execute
 
 if TYPE_CHECKING:
+    from flowckpt.engine import approvals
     from flowckpt.evidence.verdict import VerificationReport
     from flowckpt.execution import evidence, redaction
-else:  # only approvals of something, and runs with secrets, need them
+else:  # only approvals, those of something, and runs with secrets need them
+    approvals = LazyModule("flowckpt.engine.approvals")
     redaction = LazyModule("flowckpt.execution.redaction")
     evidence = LazyModule("flowckpt.execution.evidence")
 
@@ -87,12 +91,14 @@ class _Waiting:
         action, path = self.action, self.command.path
         known = self.attempt.waits.get(path)
         arguments = arguments_of(action, self.attempt.secrets)
+        data_type = described(action.output_type) if isinstance(action, WaitAction) else None
         if known is not None and known.kind is action.kind and repr(dict(known.arguments)) == repr(arguments):
-            self._wait = known
+            self._wait = known if known.data_type == data_type else attrs.evolve(known, data_type=data_type)
             self._is_asked_before = bool(known.claims)
         else:
             now = self.attempt.clock.now()
-            self._wait = Wait(path, action.kind, action.name, now, action.deadline(now), arguments=arguments)
+            begun = path, action.kind, action.name, now, action.deadline(now)
+            self._wait = Wait(*begun, arguments=arguments, data_type=data_type)
             await self._ask()
 
     async def _ask(self, voided: str = "") -> None:
@@ -100,16 +106,10 @@ class _Waiting:
         action, path = self.action, self.command.path
         if not isinstance(action, ApprovalAction):
             return
-        # Unique in the run: a question that is saved under this attempt and path has this number once.
-        number = int(self.wait.request.rpartition(".")[2] or 0) if voided else 0
         claims: Any = {}
         if action.claims:
-            first = action.claims[0]
-            pack = first if isinstance(first, EvidencePack) else EvidencePack(action.claims)
             try:
-                if self.attempt.secrets.is_any:
-                    redaction.refuse_secret_claims(pack.to_document(), self.attempt.secrets, path)
-                committed = await evidence.commit(self.attempt.verifying(), pack, path=path, exit_code=None)
+                committed = await approvals.captured(self.attempt, action, path)
             except Exception as error:
                 self.outcome = Outcome(error=error)
                 return
@@ -117,7 +117,7 @@ class _Waiting:
                 self.outcome = Outcome(error=evidence.not_verified(path, committed.report), committed=committed)
                 return
             claims = committed.document["pack"]
-        request = f"{self.attempt.number}.{number + 1}"
+        request = approvals.next_request(self.attempt, self.wait.request if voided else "")
         self._wait = attrs.evolve(self.wait, request=request, claims=claims, voided=voided)
 
     async def look(self) -> None:
@@ -158,11 +158,16 @@ class _Waiting:
         return Outcome(error=StepTimeoutError(wait.path, timeout_seconds=seconds))
 
     def _delivered(self, signal: Signal) -> Outcome:
+        annotation, place = self.action.output_type, f"data of signal {signal.name!r}"
         try:
-            place = f"data of signal {signal.name!r}"
-            return self._output(codec.decode(signal.data, self.action.output_type, place=place))
+            return self._output(fitting.fitted(signal.data, annotation, place=place))
         except Exception as error:  # it does not fit what the program asks for: that is a failure of this step
-            return Outcome(error=error)
+            why = error.message if isinstance(error, FlowckptError) else str(error)
+            by, sent_at, signal_id = signal.by, signal.sent_at, signal.signal_id
+            path = self.command.path
+            return Outcome(
+                error=SignalDataError(path, signal.name, detail=why, by=by, sent_at=sent_at, signal_id=signal_id)
+            )
 
     def _output(self, value: Any) -> Outcome:
         annotation = self.action.output_type
@@ -233,6 +238,8 @@ class _Waiting:
             signal="" if signal is None else signal.signal_id,
         )
         attempt.waits.end(path)
+        if failure is None and signal is not None and outcome.committed is not None:
+            approvals.stand(attempt, step, wait, outcome.committed.document, signal.by)
         attempt.told_waits.discard(path)
         attempt.executed += 1
         saved = None

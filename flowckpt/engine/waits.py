@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt.checkpoint import StepResult
 from flowckpt.checkpoint.wait import KEY, TAKEN, Wait, due_at, waits_in
 from flowckpt.plan.behind import is_behind, is_within
+
+if TYPE_CHECKING:
+    from flowckpt.dsl.waits import ApprovalAction
+    from flowckpt.evidence.model import EvidencePack
 
 
 class Suspended(BaseException):
@@ -25,16 +30,41 @@ class Suspended(BaseException):
 
 
 @attrs.define(eq=False)
+class StandingApproval:
+    """An approval that was given, and of which the bytes that were approved must stay what they are.
+
+    Attributes:
+        path: its step.
+        action: what the step asks for.
+        pack: what was approved, with its facts.
+        by: who approved.
+        asked_at: when it was asked for.
+        request: the question that was answered; empty where an earlier attempt has asked it.
+        is_void: whether it no longer holds.
+    """
+
+    path: str
+    action: ApprovalAction
+    pack: EvidencePack
+    by: str
+    asked_at: datetime
+    request: str = ""
+    is_void: bool = False
+
+
+@attrs.define(eq=False)
 class Waits:
     """What the steps of a run wait for, by path.
 
     Attributes:
         is_changed: whether it says something else than the metadata of the run do.
+        approved: the approvals that bind what comes behind them, by path.
     """
 
     _open: dict[str, Wait] = attrs.field(factory=dict)
     _taken: set[str] = attrs.field(factory=set)
     is_changed: bool = False
+    approved: dict[str, StandingApproval] = attrs.field(factory=dict)
     _written: tuple[dict[str, Wait], int] = attrs.field(init=False, factory=lambda: ({}, 0))
 
     @classmethod
@@ -53,6 +83,11 @@ class Waits:
     def all(self) -> tuple[Wait, ...]:
         """All of them, in the order in which they were met."""
         return tuple(self._open.values())
+
+    @property
+    def voided(self) -> frozenset[str]:
+        """The approvals that were found void in this attempt: nothing behind them goes on in it."""
+        return frozenset(path for path, each in self.approved.items() if each.is_void)
 
     @property
     def taken(self) -> Collection[str]:
@@ -127,10 +162,15 @@ class Waits:
             dropped: the results.
             takes_behind: whether what comes after them begins anew, too.
         """
+        dropped = tuple(dropped)
+        anew = {each.path: each for each in dropped if (wait := self._open.get(each.path)) and wait.is_newer_than(each)}
         for result in dropped:
+            self.approved.pop(result.path, None)
             if result.signal:
                 self.take(result.signal)
             for path in list(self._open):
+                if path in anew and not _is_before(result, anew[path]):
+                    continue  # it was asked anew because that result no longer holds
                 if is_behind(path, result.path) if takes_behind else is_within(path, result.path):
                     self.end(path)
 
@@ -177,6 +217,10 @@ class Waits:
 
 
 _FEW = 64
+
+
+def _is_before(result: StepResult, other: StepResult) -> bool:
+    return result.started_at is not None and other.started_at is not None and result.started_at < other.started_at
 
 
 def waits_after_rollback(

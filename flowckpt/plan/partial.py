@@ -14,6 +14,9 @@ from flowckpt.plan.identity import identity_reasons
 from flowckpt.plan.policy import ResumePolicy, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
 
+GOES_ON = Reason(ReasonKind.STARTED, "it goes on from what it saved of itself")
+"""What a plan says of a step whose state is still its own."""
+
 
 def partial_reasons(step: Step[Any], partial: PartialState, secrets: KnownSecrets = NONE) -> tuple[Reason, ...]:
     """Return what has moved since a step saved a state; nothing where it is the same step, called with the same.

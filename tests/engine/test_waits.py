@@ -27,7 +27,6 @@ from flowckpt.errors import (
     ApprovalStaleError,
     CheckpointCorruptedError,
     CheckpointNotFoundError,
-    DecodingError,
     EvidenceNotVerifiedError,
     InputError,
     RunSuspendedError,
@@ -325,7 +324,7 @@ def test_a_signal_that_does_not_fit_its_type_fails_the_step_and_the_resume_waits
     world.run(orders)
     world.engine.signal_sync("run", "order", {"number": "seven"})
     result = world.resume(orders)
-    assert (result.status, result.error.failed_with(DecodingError)) == (Status.FAILED, True)
+    assert (result.status, result.error.failed_with(SignalDataError)) == (Status.FAILED, True)
     assert world.resume(orders).status == Status.SUSPENDED
     world.engine.signal_sync("run", "order", Order(8, paid=True))
     assert world.resume(orders).waits[0].path == "second"

@@ -1,0 +1,154 @@
+"""Does a value fit an annotation? Asked of what comes from outside, where nobody has returned it from a function.
+
+JSON is taken at its word: `"5"` is no integer, `true` is no number, and a text is no list of letters. A list serves for
+every kind of sequence and set, because JSON has no other.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+
+from flowckpt.codec import tags
+from flowckpt.codec.converter import converter
+from flowckpt.codec.kinds import LEAVES, UNIONS, is_named_tuple, is_pydantic, is_structured
+from flowckpt.codec.refusal import shown
+from flowckpt.codec.structure import from_plain
+from flowckpt.codec.tags import Json
+from flowckpt.errors import type_name
+
+_SEQUENCES = (list, tuple, set, frozenset)
+_LISTS = {
+    *_SEQUENCES,
+    collections.abc.Sequence,
+    collections.abc.MutableSequence,
+    collections.abc.Iterable,
+    collections.abc.Collection,
+    collections.abc.Set,
+    collections.abc.MutableSet,
+}
+_MAPPINGS = {dict, collections.abc.Mapping, collections.abc.MutableMapping}
+
+
+def fitted(tree: Json, annotation: Any, *, place: str) -> Any:
+    """Return the value of a JSON tree that came from outside.
+
+    Args:
+        tree: the tree.
+        annotation: the type that is asked for.
+        place: what to call the value in an error.
+
+    Raises:
+        DecodingError: the tree is malformed, or a class of the program refuses it.
+        ValueError: it does not fit; the text says what, and where.
+    """
+    plain = tags.decode(tree, place)
+    if said := misfit(plain, annotation, place):
+        raise ValueError(said)
+    if is_structured(annotation):
+        return from_plain(plain, annotation, place)
+    try:
+        return converter().structure(plain, _bare(annotation))  # a list for a tuple, as JSON has it
+    except Exception:
+        return plain  # a type that only `register` knows: it fits, as it is
+
+
+def misfit(plain: Any, annotation: Any, place: str) -> str:
+    """Say what in a plain value does not fit an annotation; empty where all does.
+
+    Args:
+        plain: a value of the closed set, or of a registered type.
+        annotation: the type that is asked for.
+        place: what to call the value.
+    """
+    bare = _bare(annotation)
+    if bare is Any or bare is object or isinstance(bare, typing.TypeVar):
+        return ""
+    origin, arguments = typing.get_origin(bare) or bare, typing.get_args(bare)
+    if origin in UNIONS:
+        fits = any(not misfit(plain, member, place) for member in arguments)
+        return "" if fits else _said(plain, bare, place)
+    if origin is typing.Literal:
+        fits = any(each == plain and type(each) is type(plain) for each in map(_value_of, arguments))
+        return "" if fits else _said(plain, bare, place)
+    if bare is None or bare is type(None):
+        return "" if plain is None else _said(plain, bare, place)
+    if not isinstance(origin, type):
+        return ""
+    return _of_class(plain, origin, arguments, bare, place)
+
+
+def _of_class(plain: Any, cls: type, arguments: tuple[Any, ...], bare: Any, place: str) -> str:
+    if cls in _LISTS:
+        if not isinstance(plain, _SEQUENCES):
+            return _said(plain, bare, place)
+        if cls is tuple and arguments and arguments[-1] is not Ellipsis:
+            if len(arguments) != len(plain):
+                return f"{place} has {len(plain)} items, not {len(arguments)}"
+            items: Iterable[tuple[Any, Any]] = zip(plain, arguments, strict=True)
+        else:
+            items = ((each, arguments[0] if arguments else Any) for each in plain)
+        return _first(misfit(each, item, f"{place}[{index}]") for index, (each, item) in enumerate(items))
+    if cls in _MAPPINGS:
+        if type(plain) is not dict:
+            return _said(plain, bare, place)
+        key, item = arguments or (Any, Any)
+        return _first(
+            misfit(name, key, f"{place} key {shown(name)}") or misfit(each, item, f"{place}[{shown(name)}]")
+            for name, each in plain.items()
+        )
+    if cls in LEAVES:
+        allowed = {float: (int, float), complex: (int, float, complex)}.get(cls, (cls,))
+        fits = isinstance(plain, allowed) and (cls is bool or type(plain) is not bool)
+        return "" if fits else _said(plain, bare, place)
+    if issubclass(cls, enum.Enum) or is_pydantic(cls) or isinstance(plain, cls):
+        return ""  # these say by themselves what they take
+    fields = _fields(cls)
+    if fields is None or type(plain) is not dict:
+        return _said(plain, bare, place)
+    return _first(misfit(each, fields.get(name, Any), f"{place}.{name}") for name, each in plain.items())
+
+
+def _fields(cls: type) -> dict[str, Any] | None:
+    """Return the annotations of a class that is taken apart into its fields."""
+    if not (attrs.has(cls) or dataclasses.is_dataclass(cls) or is_named_tuple(cls) or typing.is_typeddict(cls)):
+        return None
+    try:
+        hints = typing.get_type_hints(cls)
+    except Exception:  # an annotation that names what is not there; cattrs will say what it makes of it
+        return {}
+    if attrs.has(cls):  # one with a converter takes what that takes
+        hints.update({each.name: Any for each in attrs.fields(cls) if each.converter is not None})
+    return hints
+
+
+def _bare(annotation: Any) -> Any:
+    """Take off what says nothing about the value: `Annotated`, `Final`, new types, aliases."""
+    while True:
+        if typing.get_origin(annotation) in (typing.Annotated, typing.Final, typing.Required, typing.NotRequired):
+            annotation = typing.get_args(annotation)[0]
+        elif (supertype := getattr(annotation, "__supertype__", None)) is not None:
+            annotation = supertype
+        elif type(annotation).__name__ == "TypeAliasType":
+            annotation = annotation.__value__
+        else:
+            return annotation
+
+
+def _value_of(choice: Any) -> Any:
+    return choice.value if isinstance(choice, enum.Enum) else choice
+
+
+def _first(found: Iterable[str]) -> str:
+    return next((said for said in found if said), "")
+
+
+def _said(plain: Any, bare: Any, place: str) -> str:
+    wanted = "None" if bare in (None, type(None)) else type_name(bare) if isinstance(bare, type) else str(bare)
+    return f"{place} is {shown(plain)} ({type_name(type(plain))}), not {wanted}"
