@@ -83,7 +83,7 @@ class Planning:
         init=False, default=attrs.Factory(lambda self: nested_in(self.resumption.cut), takes_self=True)
     )
     doubt_below: dict[str, list[str]] = attrs.field(
-        init=False, default=attrs.Factory(lambda self: nested_in(self.resumption.in_doubt), takes_self=True)
+        init=False, default=attrs.Factory(lambda self: nested_in(self.resumption.unended), takes_self=True)
     )
     stops: str = ""
     stopped_by: str = ""
@@ -173,10 +173,6 @@ class Planning:
         if is_open(reports.get(command.path)):
             reports[command.path] = await self.verifying.look_again(command.step, command.result)
         decision, reasons = await self.judged(command)
-        if decision is Decision.RERUN and command.step.action.is_waiting:
-            wait = wait_in(self.resumption.latest.metadata, command.path)
-            if wait is not None and wait.is_newer_than(command.result):
-                reasons += (await waiting_reason(self, wait),)
         self.add(command.result, decision, reasons)
         if decision is not Decision.REUSE and replay is not None:
             replay.rerun(command, keeps_rest=True)
@@ -269,11 +265,14 @@ class Planning:
         if question is Question.DONE and old is not None:
             self.add(old, *await self._settled(step, old, () if reason is None else (reason,)))
             return old
+        wait = wait_in(resumption.latest.metadata, path) if step.action.is_waiting else None
         if old is not None:
+            if wait is not None and wait.is_newer_than(old):
+                of_state = (*of_state, await waiting_reason(self, wait))
             self.add(old, Decision.RERUN, (*(() if reason is None else (reason,)), *of_state))
             ended_it = reason is not None and reason.kind is ReasonKind.FAILED
             return old if path in resumption.cut and not ended_it else None
-        if step.action.is_waiting and (wait := wait_in(resumption.latest.metadata, path)) is not None:
+        if wait is not None:
             reasons = (await waiting_reason(self, wait),)
             self.steps.append(PlannedStep(path, Decision.NEW, reasons, location=command.location))
             self.reruns.append(path)

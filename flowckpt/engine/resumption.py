@@ -9,7 +9,7 @@ import attrs
 
 from flowckpt.checkpoint import CheckpointData, History, HistoryView, Status, StepResult
 from flowckpt.checkpoint.signal import Signal
-from flowckpt.checkpoint.wait import TAKEN, waits_in
+from flowckpt.checkpoint.wait import TAKEN, open_waits, waits_in
 from flowckpt.codec.results import append_result, as_view, plain_tree
 from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.binding import BoundInputs, rebind_inputs
@@ -62,6 +62,11 @@ class Resumption:
     begun: frozenset[str] = frozenset()
     parked: Deaths | None = None
     messages: Sequence[Signal] = ()
+
+    @property
+    def unended(self) -> list[str]:
+        """The steps that are in doubt, and those that wait."""
+        return [*self.in_doubt, *(wait.path for wait in open_waits(self.latest.metadata, self.latest.step_results))]
 
     def is_undone(self, path: str) -> bool:
         """Tell whether the result of a step does not count because it was undone: then nothing is left of what it did.
@@ -279,6 +284,13 @@ def _cut(
             _cut_from(cut, view, path, reason, takes_nested=False)
     for path in sorted(undone):
         _cut_from(cut, view, path, Reason(ReasonKind.UNDONE, "it was undone, when the run failed"), takes_nested=False)
+    for wait in waits_in(latest.metadata):
+        if wait.voided and any(each.path == wait.path and wait.is_newer_than(each) for each in view):
+            reason = Reason(ReasonKind.EVIDENCE, f"it is void: {wait.voided}")
+            if (
+                policy.decide((reason,)) is OnStale.RERUN
+            ):  # whatever is there now: nobody has approved that it comes back
+                _cut_from(cut, view, wait.path, reason, takes_nested=False)
     if policy.reuse is ReuseMode.PREFIX and policy.from_path:
         reason = Reason(ReasonKind.FORCED, "everything is run again from this step on")
         _cut_from(cut, view, policy.from_path, reason, takes_nested=True)

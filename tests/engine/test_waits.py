@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import pytest
@@ -31,13 +32,15 @@ from flowckpt.errors import (
     InputError,
     RunSuspendedError,
     SettingError,
+    SignalDataError,
     SignalRefusedError,
     StepDefinitionError,
     StepFailedError,
     StepTimeoutError,
 )
 from flowckpt.events import ApprovalVoided, WorkflowSuspended, WorkflowWaiting
-from flowckpt.evidence import artifact_exists, file_sha256
+from flowckpt.evidence import EvidencePack, EvidenceVerifier, artifact_exists, file_sha256
+from flowckpt.evidence.checks import file_sha256 as file_sha256_check
 from flowckpt.testing import FakeClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -331,6 +334,109 @@ def test_a_signal_that_does_not_fit_its_type_fails_the_step_and_the_resume_waits
     assert did == [8]
 
 
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        (int, "no"),
+        (int, True),
+        (int, None),
+        (int, 3.0),
+        (bool, "x"),
+        (str, 5),
+        (list[int], ["a"]),
+        (list[str], "abc"),
+        (int | None, "s"),
+        (dict[str, int], {"a": "b"}),
+        (tuple[int, str], [1, 2]),
+        (Literal["yes", "no"], "maybe"),
+        (Order, {"number": True}),
+    ],
+    ids=str,
+)
+def test_data_of_json_s_own_types_are_taken_at_their_word(world, kind, data):
+    @workflow
+    def typed():
+        return (yield from step("w").wait("x", type=kind))
+
+    world.engine.run_sync(typed, workflow_id="other")
+    if kind is not Order:  # what only the program knows is seen when it is taken
+        with pytest.raises(SignalRefusedError, match="'w' waits for it, and its data"):
+            world.engine.signal_sync("other", "x", data)
+        assert asyncio.run(world.reopen().signals("other")) == []
+    KIND.append(kind)
+    world.run(early)
+    world.engine.signal_sync("run", "x", data, by="ann")
+    world.engine.signal_sync("run", "go")
+    result = world.resume(early)
+    assert (result.status, result.error.failed_with(SignalDataError)) == (Status.FAILED, True)
+    assert "ann" in str(result.error)
+    assert world.resume(early).status == Status.SUSPENDED
+
+
+KIND: list[Any] = []
+
+
+@workflow
+def early():
+    yield step("first").wait("go")
+    return (yield from step("w").wait("x", type=KIND[-1]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "value"),
+    [
+        (int, 3, 3),
+        (float, 3, 3),
+        (int | None, None, None),
+        (list[int], [1], [1]),
+        (tuple[int, ...], [1, 2], (1, 2)),
+        (dict[str, list[int]], {"a": [1]}, {"a": [1]}),
+        (Literal["yes", "no"], "no", "no"),
+        (type(None), None, None),
+        (datetime, START, START),
+        (list[Order], [{"number": 1}], [Order(1)]),
+    ],
+    ids=str,
+)
+def test_data_that_fit_their_type_come_out_as_it_says(world, kind, data, value):
+    found: list[Any] = []
+
+    @workflow
+    def typed() -> Generator[Any, Any, None]:
+        found.append((yield from step("w").wait("x", type=kind)))
+
+    world.run(typed)
+    world.engine.signal_sync("run", "x", data)
+    assert world.resume(typed).status == Status.COMPLETED
+    assert (found, type(found[0])) == ([value], type(value))
+
+
+def test_a_type_that_was_edited_is_asked_of_the_next_message(world):
+    @workflow(name="typed")
+    def typed():
+        return (yield from step("w").wait("x", type=int))
+
+    @workflow(name="typed")
+    def edited():
+        return (yield from step("w").wait("x", type=str))
+
+    world.run(typed)
+    world.resume(edited)
+    world.engine.signal_sync("run", "x", "no")
+    assert world.resume(edited).output == "no"
+
+
+def test_a_message_for_a_later_wait_is_not_held_to_the_type_of_the_one_before(world):
+    @workflow
+    def two():
+        return [(yield step("a").wait("x", type=int)), (yield step("b").wait("x", type=str))]
+
+    world.run(two)
+    world.engine.signal_sync("run", "x", 1)
+    world.engine.signal_sync("run", "x", "text")
+    assert world.resume(two).output == [1, "text"]
+
+
 def test_an_answered_wait_is_asked_again_after_going_back_behind_it(world):
     world.run(orders)
     world.engine.signal_sync("run", "order", {"number": 1})
@@ -551,6 +657,192 @@ def test_what_is_to_be_approved_must_be_there(world, report):
     result = world.run(release)
     assert result.status == Status.FAILED
     assert result.error.failed_with(EvidenceNotVerifiedError)
+
+
+@workflow
+def slowly_released() -> Generator[Any, Any, Approval]:
+    approval = yield from step("review").approval(of=[file_sha256(did_file())])
+    for what in PLAN:
+        yield step(what[0]).python(what[1], what[0])
+    return approval
+
+
+PLAN: list[tuple[str, Any]] = []
+
+
+def overwriting(text: str) -> Any:
+    def overwrite(what: str) -> None:
+        did.append(what)
+        did_file().write_text(text)
+
+    return overwrite
+
+
+def test_bytes_that_change_while_the_run_goes_on_stop_it_before_the_next_step_and_are_asked_for_anew(world, report):
+    PLAN[:] = [("slow", overwriting("other")), ("use", do)]
+    world.run(slowly_released)
+    world.engine.approve_sync("run", "review", by="ann")
+    result = world.resume(slowly_released)
+    assert (result.status, did) == (Status.SUSPENDED, ["slow"])
+    [voided] = world.told(ApprovalVoided)
+    assert (voided.path, voided.by) == ("review", "ann")
+    [wait] = result.waits
+    assert "sha256" in wait.voided
+    PLAN[:] = [("slow", do), ("use", do)]
+    assert world.resume(slowly_released).waits == (wait,)  # a resume finds nothing new
+    world.engine.approve_sync("run", "review", by="bob")  # what is there now
+    assert world.resume(slowly_released, on_code_change="rerun").output.by == "bob"
+    assert did == ["slow", "slow", "use"]
+
+
+def test_an_approval_that_was_void_once_stays_void_when_the_bytes_come_back(world, report):
+    PLAN[:] = [("slow", overwriting("other")), ("use", do)]
+    world.run(slowly_released)
+    world.engine.approve_sync("run", "review", by="ann")
+    world.resume(slowly_released)
+    report.write_text("first")
+    PLAN[:] = [("slow", do), ("use", do)]
+    assert [each.path for each in world.resume(slowly_released).waits] == ["review"]
+    world.engine.approve_sync("run", "review", by="bob")
+    assert world.resume(slowly_released).output.by == "bob"
+
+
+def test_what_was_approved_holds_for_a_run_that_was_resumed_behind_it_too(world, report):
+    @workflow
+    def napping() -> Generator[Any, Any, Any]:
+        yield from step("review").approval(of=[file_sha256(did_file())])
+        yield step("nap").sleep(7200)
+        yield step("slow").python(overwriting("other"), "slow")
+        yield step("use").python(do, "use")
+
+    world.run(napping)
+    world.engine.approve_sync("run", "review", by="ann")
+    world.resume(napping)
+    world.clock.advance(7200)
+    result = world.resume(napping)
+    assert (result.status, [each.path for each in result.waits], did) == (Status.SUSPENDED, ["review"], ["slow"])
+    assert world.told(ApprovalVoided)[0].by == "ann"
+
+
+def test_bytes_that_are_gone_while_the_run_goes_on_cannot_be_approved_and_fail_the_step_at_the_resume(world, report):
+    def unlink(_: str) -> None:
+        report.unlink()
+
+    PLAN[:] = [("slow", unlink), ("use", do)]
+    world.run(slowly_released)
+    world.engine.approve_sync("run", "review", by="ann")
+    assert world.resume(slowly_released).status == Status.SUSPENDED
+    with pytest.raises(ApprovalStaleError):
+        world.engine.approve_sync("run", "review", by="bob")
+    assert world.resume(slowly_released).error.failed_with(EvidenceNotVerifiedError)
+
+
+def test_an_untouched_file_is_read_once_more_and_then_only_looked_at(world, report, monkeypatch):
+    PLAN[:] = [(f"step{n}", do) for n in range(20)]
+    later = EvidenceVerifier(report.parent, allow_absolute=True, clock=FakeClock(START + 100_000 * HOUR))
+    engine = WorkflowEngine(world.reopen(), verifier=later)
+    engine.run_sync(slowly_released, workflow_id="run")
+    engine.approve_sync("run", "review", by="ann")
+    read: list[str] = []
+    digest = file_sha256_check.digest_file
+
+    def counted(path: str, *args: Any, **kwargs: Any) -> Any:
+        read.append(path)
+        return digest(path, *args, **kwargs)
+
+    monkeypatch.setattr(file_sha256_check, "digest_file", counted)
+    touched = report.stat().st_mtime_ns
+    os.utime(report, ns=(touched + 1, touched + 1))
+    assert engine.resume_sync(slowly_released, workflow_id="run").status == Status.COMPLETED
+    assert len(did) == 20
+    assert len(read) <= 3
+
+
+def test_a_claim_that_is_transient_must_hold_when_the_answer_is_taken_and_not_after_that(world, report):
+    @workflow
+    def signing() -> Generator[Any, Any, Any]:
+        yield from step("review").approval(of=[file_sha256(did_file()).transient()])
+        yield step("sign").python(overwriting("signed"), "sign")
+        yield step("send").python(do, "send")
+
+    world.run(signing)
+    world.engine.approve_sync("run", "review")
+    assert world.resume(signing).status == Status.COMPLETED
+
+
+def test_who_says_that_stale_results_are_reused_goes_on_with_what_was_approved(world, report):
+    PLAN[:] = [("slow", overwriting("other")), ("use", do)]
+    world.run(slowly_released)
+    world.engine.approve_sync("run", "review")
+    world.resume(slowly_released)
+    assert world.resume(slowly_released, on_stale="reuse").status == Status.COMPLETED
+    assert did == ["slow", "use"]
+
+
+def test_an_approval_in_a_member_or_a_child_binds_what_comes_behind_it_and_nothing_beside_it(world, report):
+    @workflow
+    def child() -> Generator[Any, Any, Any]:
+        yield step("review").approval(of=[file_sha256(did_file())])
+        yield step("slow").python(overwriting("other"), "slow")
+        return (yield step("use").python(do, "use"))
+
+    @workflow
+    def beside() -> Generator[Any, Any, Any]:
+        yield step("wait").wait("go")
+        return (yield step("free").python(do, "free"))
+
+    @workflow
+    def both() -> Generator[Any, Any, Any]:
+        yield parallel(step("child").workflow(child), step("beside").workflow(beside))
+        yield step("after").python(do, "after")
+
+    world.run(both)
+    world.engine.approve_sync("run", "parallel/[child]/review")
+    world.engine.signal_sync("run", "go")
+    result = world.resume(both)
+    assert (result.status, sorted(did)) == (Status.SUSPENDED, ["free", "slow"])
+    assert [each.path for each in result.waits] == ["parallel/[child]/review"]
+
+
+def test_an_approval_in_a_child_binds_the_steps_behind_the_child(world, report):
+    @workflow
+    def asking() -> Generator[Any, Any, Any]:
+        return (yield step("review").approval(of=[file_sha256(did_file())])).by
+
+    @workflow
+    def parent() -> Generator[Any, Any, Any]:
+        yield step("child").workflow(asking)
+        yield step("slow").python(overwriting("other"), "slow")
+        yield step("items").map(do, ["use"])
+
+    world.run(parent)
+    world.engine.approve_sync("run", "child/review")
+    result = world.resume(parent)
+    assert (result.status, did) == (Status.SUSPENDED, ["slow"])
+    assert [each.path for each in result.waits] == ["child/review"]
+
+
+def test_a_process_that_may_stay_ends_where_an_approval_is_void_because_only_a_resume_can_go_back(world, report):
+    PLAN[:] = [("slow", overwriting("other")), ("use", do)]
+    world.run(slowly_released)
+    world.engine.approve_sync("run", "review")
+    assert world.resume(slowly_released, stay=float("inf")).status == Status.SUSPENDED
+
+
+def test_an_approval_is_what_a_workflow_and_a_child_may_return_unannotated(world):
+    @workflow
+    def asking():
+        return (yield step("review").approval())
+
+    @workflow
+    def parent():
+        return [(yield step("child").workflow(asking))]
+
+    world.run(parent)
+    world.engine.approve_sync("run", "child/review", by="ann", comment="fine")
+    [approval] = world.resume(parent).output
+    assert (type(approval), approval.by, approval.decided_at) == (Approval, "ann", START)
+    assert world.resume(parent).output == [approval]
 
 
 @workflow
@@ -816,10 +1108,72 @@ def test_the_bytes_of_many_waits_grow_with_their_number_and_not_faster(tmp_path)
 def test_a_plan_says_what_the_run_waits_for_since_when(world):
     world.run(orders)
     plan = world.engine.plan_sync(orders, workflow_id="run")
-    [planned] = plan.steps
-    assert (planned.path, planned.decision) == ("first", "new")
-    assert planned.reasons[0].detail == "it waits for the signal 'order' since 2026-01-01 00:00:00 UTC"
+    [first] = plan.steps
+    assert (first.path, first.decision) == ("first", "new")
+    assert first.reasons[0].detail == "it waits for the signal 'order' since 2026-01-01 00:00:00 UTC"
     assert plan.stale == 0
+
+
+def planned(world: Any, what: Any, path: str) -> list[str]:
+    plan = world.engine.plan_sync(what, workflow_id="run")
+    return [reason.detail for reason in plan.step(path).reasons]
+
+
+def test_a_plan_says_what_was_sent_for_a_wait(world):
+    world.run(orders)
+    world.engine.signal_sync("run", "order", {"number": 7}, by="ann")
+    [said] = planned(world, orders, "first")
+    assert said.endswith("; it was sent by ann at 2026-01-01 00:00:00 UTC: the resume takes it")
+
+
+def test_a_plan_gives_each_message_to_one_wait(world):
+    @workflow
+    def both() -> Generator[Any, Any, Any]:
+        yield parallel(step("a").wait("go"), step("b").wait("go"))
+
+    world.run(both)
+    world.engine.signal_sync("run", "go")
+    said = [planned(world, both, f"parallel/[{name}]")[0] for name in "ab"]
+    assert ["takes it" in each for each in said] == [True, False]
+
+
+def test_a_plan_says_how_an_approval_was_answered_and_whether_it_is_asked_anew(world, report):
+    world.run(release)
+    world.engine.approve_sync("run", "review", by="ann")
+    [said] = planned(world, release, "review")
+    assert said.endswith("; it was approved by ann at 2026-01-01 00:00:00 UTC: the resume takes it")
+    report.write_text("other")
+    [said] = planned(world, release, "review")
+    assert "what is to be approved has changed since" in said
+    assert said.endswith("the resume asks anew")
+
+
+def test_a_plan_says_that_a_question_is_void_although_nobody_has_answered(world, report):
+    world.run(release)
+    report.write_text("other")
+    assert planned(world, release, "review")[0].endswith("the resume asks anew")
+
+
+def test_a_plan_says_of_an_approval_that_was_void_while_the_run_went_on_that_it_is_asked_and_answered(world, report):
+    PLAN[:] = [("slow", overwriting("other")), ("use", do)]
+    world.run(slowly_released)
+    world.engine.approve_sync("run", "review")
+    world.resume(slowly_released)
+    void, said = planned(world, slowly_released, "review")
+    assert void.startswith("it is void: ")
+    assert said.startswith("it waits for the approval 'review' since")
+    world.engine.approve_sync("run", "review", by="bob")
+    assert planned(world, slowly_released, "review")[1].endswith("the resume takes it")
+
+
+def test_a_plan_assumes_nothing_of_members_that_have_never_returned(world):
+    @workflow
+    def group() -> Generator[Any, Any, Any]:
+        yield parallel(step("w1").wait("one"), step("w2").wait("two"))
+
+    world.run(group)
+    plan = world.engine.plan_sync(group, workflow_id="run")
+    assert plan.step("parallel").assumes == ()
 
 
 def test_a_plan_finds_what_waits_in_members(world):
@@ -851,6 +1205,12 @@ def test_a_plan_finds_what_waits_in_members(world):
         (lambda s: s.approval(" "), "blank"),
         (lambda s: s.approval(of="report.html"), "list of claims"),
         (lambda s: s.approval(of=["report.html"]), "list of claims"),
+        (lambda s: s.approval(of=[]), "bound to nothing"),
+        (lambda s: s.approval(of=()), "bound to nothing"),
+        (lambda s: s.approval(of=EvidencePack([])), "bound to nothing"),
+        (lambda s: s.wait("go", type="nosuchtype"), "'nosuchtype' is no type"),
+        (lambda s: s.wait("go", type=list["nosuchtype"]), "'nosuchtype' is no type"),  # type: ignore[name-defined]  # noqa: F821
+        (lambda s: s.wait("go", type=5), "5 is no type"),
         (lambda s: s.approval(on_rejection="shrug"), "neither 'fail' nor 'return'"),
         (lambda s: s.sleep(1).wait("go"), "has an action already"),
         (lambda s: s.python(do, 1).approval(), "has an action already"),
