@@ -120,12 +120,9 @@ def _fields(cls: type) -> dict[str, Any] | None:
     if not (attrs.has(cls) or dataclasses.is_dataclass(cls) or is_named_tuple(cls) or typing.is_typeddict(cls)):
         return None
     try:
-        hints = typing.get_type_hints(cls)
+        return typing.get_type_hints(cls)
     except Exception:  # an annotation that names what is not there; cattrs will say what it makes of it
         return {}
-    if attrs.has(cls):  # one with a converter takes what that takes
-        hints.update({each.name: Any for each in attrs.fields(cls) if each.converter is not None})
-    return hints
 
 
 def _bare(annotation: Any) -> Any:

@@ -146,11 +146,11 @@ class PartialSaves:
         with self._lock:
             pass
         while self._saving:
-            await finish_despite_cancel(asyncio.wait(self._saving))
+            await finish_despite_cancel(asyncio.wait({*self._saving}))  # they end meanwhile
         for each in self._telling:
             each.cancel()
         if self._telling:
-            await asyncio.wait(self._telling)
+            await asyncio.wait({*self._telling})
 
     def _check(self, now: CurrentStep) -> None:
         if now._step is not None and now._step.modifiers.is_ephemeral:

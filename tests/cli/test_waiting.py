@@ -43,6 +43,33 @@ def reviewed():
 """
 
 
+PROGRAM += """
+def overwrite():
+    if not Path("log").exists():
+        Path("report").write_text("bad")
+    return note("slow")
+
+@workflow
+def slowly():
+    yield step("write").python(write).checkpoint()
+    yield step("review").approval(of=[file_sha256("report")])
+    yield step("slow").python(overwrite)
+    yield step("use").python(note, "use")
+
+@workflow
+def typed():
+    return (yield from step("ask").wait("go", type=int))
+
+def fail():
+    raise ValueError("no")
+
+@workflow
+def fails():
+    yield step("fail").python(fail)
+    yield step("ask").wait("go")
+"""
+
+
 @pytest.fixture
 def waits(flowckpt):
     (flowckpt.directory / "waits.py").write_text(PROGRAM)
@@ -98,6 +125,38 @@ def test_a_signal_is_kept_told_and_taken_once(waits):
     assert waits.log() == ["took {'rows': [1]}"]
     late = waits("signal", "r", "go").expect(2)
     assert "the run is complete" in late.err
+
+
+def test_bytes_that_change_between_the_approval_and_their_use_end_the_command_with_3_and_are_asked_for_anew(waits):
+    waits("run", "waits.py:slowly", "--id", "r").expect(3)
+    waits("approve", "r", "review", "--by", "ann").expect(0)
+    ran = waits("resume", "r").expect(3)
+    assert "review: the approval by ann is void, it is asked for anew" in ran.err
+    assert "asked anew: report: sha256" in ran.out
+    assert "Approve with: flowckpt approve r review" in ran.err
+    assert waits.log() == ["slow"]
+    assert "asked anew" in waits("show", "r").expect(0).out
+    assert "it is void" in waits("plan", "r").out
+    waits("approve", "r", "review", "--by", "bob", "--resume").expect(0)
+    assert waits.log() == ["slow", "slow", "use"]
+
+
+def test_data_of_another_type_are_refused_before_they_are_sent(waits):
+    waits("run", "waits.py:typed", "--id", "r").expect(3)
+    assert "its data is 'no' (str), not int" in waits("signal", "r", "go", "--data", '"no"').expect(2).err
+    assert waits("show", "r", "--json").expect(0).document["signals"] == []
+    waits("signal", "r", "go", "--data", "7", "--resume").expect(0)
+
+
+def test_a_signal_to_a_run_that_has_failed_or_was_cancelled_is_kept_for_a_resume_and_that_is_told(waits):
+    waits("run", "waits.py:fails", "--id", "f").expect(1)
+    told = waits("signal", "f", "go").expect(0).err
+    assert "The run has failed, so nothing takes it now. It is kept: a resume that comes to a wait" in told
+    waits("run", "waits.py:asks", "--id", "c").expect(3)
+    waits("cancel", "c").expect(0)
+    told = waits("signal", "c", "go", "--data", "7").expect(0).err
+    assert "The run was cancelled, so nothing takes it now." in told
+    assert waits("resume", "c", "--json").expect(0).document["output"][0] == 7
 
 
 def test_what_cannot_be_sent_is_told(waits):

@@ -213,6 +213,19 @@ def test_a_step_that_failed_goes_on_from_what_it_saved_when_the_run_is_resumed()
     assert engine.resume_sync(flow_of(fails_behind_a_save, 1), workflow_id="run").output == 2
 
 
+def test_a_plan_says_that_a_step_goes_on_from_what_it_saved_and_not_where_it_is_asked_for_again() -> None:
+    _, engine = failed_run()
+
+    def said(**options: Any) -> list[str]:
+        plan = engine.plan_sync(flow_of(fails_behind_a_save, 1), workflow_id="run", options=RunOptions(**options))
+        found = plan.step("work")
+        assert found is not None
+        return [reason.detail for reason in found.reasons]
+
+    assert "it goes on from what it saved of itself" in said()
+    assert "it goes on from what it saved of itself" not in said(from_step="work")
+
+
 def test_a_state_of_other_arguments_is_dropped_and_that_is_told(caplog: pytest.LogCaptureFixture) -> None:
     _, engine = failed_run()
     told: list[Any] = []
