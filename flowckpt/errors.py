@@ -11,7 +11,6 @@ The rules of this file:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 __all__ = [
@@ -517,21 +516,18 @@ class SignalDataError(FlowckptError):
         name: the signal.
         detail: what does not fit, and where.
         by: who sent it; may be empty.
-        sent_at: when.
         signal_id: the id of the message.
     """
 
-    def __init__(self, path: str, name: str, *, detail: str, by: str, sent_at: datetime, signal_id: str) -> None:
+    def __init__(self, path: str, name: str, *, detail: str, by: str, signal_id: str) -> None:
         super().__init__(
-            f"{path!r} has taken the signal {name!r} that {by or 'somebody'} sent at {sent_at:%Y-%m-%d %H:%M:%S} UTC, and "
-            f"cannot use it: {detail}",
+            f"{path!r} has taken the signal {name!r} of {by or 'somebody'} (id {signal_id}), and cannot use it: {detail}",
             remedy="Handle it in the workflow, or resume the run, which waits for another signal, and send that.",
         )
         self.path = path
         self.name = name
         self.detail = detail
         self.by = by
-        self.sent_at = sent_at
         self.signal_id = signal_id
 
 

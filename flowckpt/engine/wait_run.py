@@ -163,11 +163,8 @@ class _Waiting:
             return self._output(fitting.fitted(signal.data, annotation, place=place))
         except Exception as error:  # it does not fit what the program asks for: that is a failure of this step
             why = error.message if isinstance(error, FlowckptError) else str(error)
-            by, sent_at, signal_id = signal.by, signal.sent_at, signal.signal_id
-            path = self.command.path
-            return Outcome(
-                error=SignalDataError(path, signal.name, detail=why, by=by, sent_at=sent_at, signal_id=signal_id)
-            )
+            given = {"detail": why, "by": signal.by, "signal_id": signal.signal_id}
+            return Outcome(error=SignalDataError(self.command.path, signal.name, **given))
 
     def _output(self, value: Any) -> Outcome:
         annotation = self.action.output_type

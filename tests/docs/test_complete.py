@@ -115,6 +115,7 @@ def test_the_record_format_names_every_reason_field_and_tag():
         import_module(f"flowckpt.codec.{name}") for name in ("checkpoints", "results", "tags")
     )
     import_module("flowckpt.codec.rare")
+    import_module("flowckpt.codec.own")
     text = FORMAT.read_text(encoding="utf-8")
     named = {*checkpoints._KNOWN, *results._KNOWN, *tags._DECODERS, "$blob", *(reason.value for reason in Reason)}
     assert [name for name in sorted(named) if not said(text, name)] == []
