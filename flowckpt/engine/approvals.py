@@ -27,7 +27,6 @@ from flowckpt.execution import evidence, redaction
 from flowckpt.plan.behind import is_behind
 from flowckpt.plan.identity import arguments_of
 from flowckpt.plan.judge import evidence_reasons
-from flowckpt.plan.policy import OnStale
 
 if TYPE_CHECKING:
     from flowckpt.engine.attempt import Attempt
@@ -109,8 +108,7 @@ async def check(attempt: Attempt, path: str) -> None:
     for standing in [each for each in attempt.waits.approved.values() if is_behind(path, each.path)]:
         if not standing.is_void:
             report = await _looked_at(attempt, standing)
-            reasons = evidence_reasons(report)
-            if not reasons or attempt.judge.decide(reasons) is OnStale.REUSE:
+            if not evidence_reasons(report):
                 continue
             if not standing.is_void:  # a member beside this one may have found it meanwhile
                 await _void(attempt, standing, report)
