@@ -306,8 +306,7 @@ class Planning:
     def assumed(self) -> tuple[str, ...]:
         """Return the steps that run again before the next one: one where the first drags all others along, else a few."""
         is_prefix = self.resumption.judge.policy.reuse is ReuseMode.PREFIX
-        known = [path for path in self.reruns[: 1 if is_prefix else MOST_ASSUMED] if path in self.returned]
-        return tuple(known)
+        return tuple(self.reruns[: 1 if is_prefix else MOST_ASSUMED])
 
     def add(self, result: StepResult, decision: Decision, reasons: tuple[Reason, ...]) -> None:
         """Add a step that has a recorded result.

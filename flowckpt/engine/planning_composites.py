@@ -121,7 +121,7 @@ async def _fan_out(planning: Planning, enter: Enter, replay: Replay) -> tuple[An
     planning.seen.update(gone)
     planning.steps += [PlannedStep(each, Decision.ORPHANED) for each in gone]
     if result is None:
-        old = _unended(planning, enter, tuple(each for each in reruns[:1] if each in planning.returned))
+        old = _unended(planning, enter, tuple(reruns[:1]))
         is_known_whole = old is not None and all(each is not None for each in answers)
         return (_recorded(enter, old, answers) if old is not None and is_known_whole else None), False
     if not is_moved:
@@ -141,6 +141,7 @@ async def _fan_out(planning: Planning, enter: Enter, replay: Replay) -> tuple[An
 
 def _unended(planning: Planning, enter: Enter, assumes: tuple[str, ...]) -> StepResult | None:
     """Add a composite that is to be run to its end; return how it ended before, where that is what to go on with."""
+    assumes = tuple(each for each in assumes if each in planning.returned)  # a member that waits has returned nothing
     old, reason = planning.resumption.cut.get(enter.path, (None, None))
     if old is None or reason is None:
         planning.steps.append(PlannedStep(enter.path, Decision.NEW, assumes=assumes, location=enter.location))

@@ -1169,11 +1169,16 @@ def test_a_plan_says_of_an_approval_that_was_void_while_the_run_went_on_that_it_
 def test_a_plan_assumes_nothing_of_members_that_have_never_returned(world):
     @workflow
     def group() -> Generator[Any, Any, Any]:
-        yield parallel(step("w1").wait("one"), step("w2").wait("two"))
+        yield parallel(step("w1").wait("one"), step("w2").wait("two"), step("nested").workflow(nested))
+
+    @workflow
+    def nested() -> Generator[Any, Any, Any]:
+        yield step("w3").wait("three")
 
     world.run(group)
     plan = world.engine.plan_sync(group, workflow_id="run")
-    assert plan.step("parallel").assumes == ()
+    assert plan.step("parallel/[nested]/w3").reasons
+    assert [plan.step(path).assumes for path in ("parallel", "parallel/[nested]")] == [(), ()]
 
 
 def test_a_plan_finds_what_waits_in_members(world):
