@@ -49,7 +49,9 @@ class Peer:
 
     def __init__(self, spec, *, is_elsewhere=False, lease_seconds=0.0):
         self.pipe, other = processes.Pipe()
-        self.process = processes.Process(target=serve, args=(spec, other, is_elsewhere, lease_seconds, dict(os.environ)), daemon=True)
+        self.process = processes.Process(
+            target=serve, args=(spec, other, is_elsewhere, lease_seconds, dict(os.environ)), daemon=True
+        )
         self.process.start()
         other.close()
 
