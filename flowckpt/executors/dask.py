@@ -246,11 +246,13 @@ class DaskExecutor(Executor):
     def _ended(self, remote: Any, future: Future[Any]) -> None:
         """End work that was stopped, and see to it until it has ended; what nobody can see any more may go on."""
         self._end(remote)
-        while not self._closing.wait(_LOOK_SECONDS):
+        while True:
             with contextlib.suppress(Exception):
                 if not any(self._client.run(dask_worker.is_at_work, remote.key, on_error="ignore").values()):
                     self._at_work.discard(future)
                     return
+            if self._closing.wait(_LOOK_SECONDS):
+                break
         if self._cluster is not None:  # its processes end with it
             self._at_work.discard(future)
 

@@ -26,14 +26,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of packages that are not ou
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    executor = DaskExecutor(2)
-    executor.connect()
-    yield executor
-    executor.kill()
-
-
 @pytest.fixture
 def engine(cluster):
     return WorkflowEngine(MemoryCheckpointStore(), executors={"dask": cluster})

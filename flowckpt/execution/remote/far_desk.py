@@ -105,10 +105,10 @@ class FarDesk:
         if self._post is None:
             raise ExecutorError(
                 f"step {now.path!r} cannot save: it runs on executor {self._kept.executor!r}, whose workers have no way "
-                "back to the engine while they work",
+                "back to the engine while they work; run it on 'process', 'thread' or a Dask cluster",
                 executor=self._kept.executor,
                 path=now.path,
-                remedy="Give it 'process', 'thread' or a Dask cluster by .on(…) or --executor; or leave save() out.",
+                remedy="Say so by .on(…) or --executor, or leave save() out.",
             )
         tree = codec.encode(state, Any if as_type is None else as_type, place=_place(now))
         self._asked(now, (SAVE, tree))
