@@ -86,6 +86,19 @@ class NoDesk:
         """Return the default."""
         return default
 
+    @property
+    def is_followed(self) -> bool:
+        """Nobody follows."""
+        return False
+
+    def held(self, path: str) -> tuple[Any, ...]:
+        """Return nothing."""
+        return ()
+
+    async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
+        """Refuse; see `save`."""
+        self.save(now, tree, None)
+
 
 NO_DESK = NoDesk("a step is undone or adopted")
 
@@ -187,14 +200,14 @@ class CurrentStep:
         return self._desk.load(self, default, as_type)
 
 
-Told: TypeAlias = tuple[str, str, int, int, Mapping[str, Any], Step[Any], str, Desk]
+Told: TypeAlias = tuple[str, str, int, int, Mapping[str, Any], Step[Any], str, EngineDesk]
 ToldFar: TypeAlias = tuple[str, str, int, int, Mapping[str, Any], None, str, Desk, int]
 """In a worker: the step itself stays in the engine."""
 
-_current: ContextVar[Told | ToldFar | None] = ContextVar("flowckpt_current_step", default=None)
+_current: ContextVar[tuple[Any, ...] | None] = ContextVar("flowckpt_current_step", default=None)
 
 tell_current = _current.set
-"""Say which step runs now, in this context and those that are copied from it; None for none.
+"""Say which step runs now, as a `Told` or `ToldFar`, in this context and those that are copied from it; None for none.
 
 It is told as a bare tuple of the fields of `CurrentStep`: few steps ask, and making one takes 0.6 µs.
 """

@@ -9,10 +9,10 @@ import logging
 import pickle
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, cast
+from typing import Any
 
 from flowckpt.errors import FlowckptError
-from flowckpt.execution.current_step import CurrentStep, EngineDesk, Told
+from flowckpt.execution.current_step import CurrentStep, Told
 from flowckpt.execution.handing_in import has_ended
 from flowckpt.execution.remote.plain_data import read_plain
 from flowckpt.execution.remote.post import LOAD, PROGRESS, SAVE
@@ -31,7 +31,7 @@ class Hearing:
 
     def __init__(self, told: Told) -> None:
         self._now = CurrentStep(*told)
-        self._desk = cast("EngineDesk", told[7])
+        self._desk = told[7]
         self._loop = asyncio.get_running_loop()
         self._is_over = False
 

@@ -15,7 +15,7 @@ from flowckpt.dsl.actions import PythonAction
 from flowckpt.errors import ExecutorError, NotSendableError, UnknownExecutorError, WorkerDiedError
 from flowckpt.evidence.daemon_thread import run_in_daemon
 from flowckpt.execution.annotation import return_annotation
-from flowckpt.execution.current_step import CurrentStep, EngineDesk, Told
+from flowckpt.execution.current_step import CurrentStep, Told
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.left_running import leave_running
 from flowckpt.execution.python import waited
@@ -29,6 +29,7 @@ from flowckpt.execution.remote.program import Places, places_of_modules
 from flowckpt.execution.remote.waiting import answer_of
 from flowckpt.execution.remote.work import DONE, FAILED, opened, work
 from flowckpt.executors.base import (
+    HearsWork,
     LimitsWork,
     LostWorkerError,
     TakesResources,
@@ -215,8 +216,7 @@ class Place:
             return await self._sent(executor, parcel, told, resources, timeout_seconds, interrupts)
 
     def _kept(self, executor: Executor, told: Told) -> Kept:
-        desk = cast("EngineDesk", told[7])
-        most_tries = CurrentStep(*told).max_tries
+        desk, most_tries = told[7], CurrentStep(*told).max_tries
         return Kept(self.name, most_tries, desk.is_followed, desk.held(told[1]), repeats_work(executor))
 
     async def _sent(
@@ -236,7 +236,7 @@ class Place:
             elif resources and not isinstance(executor, TakesResources):
                 raise self.refused(path, f"asks for resources {dict(resources)}, which its executor does not know")
             elif hears_work(executor):
-                future = executor.submit_heard(hearing, resources, work, parcel)
+                future = cast("HearsWork", executor).submit_heard(hearing, resources, work, parcel)
             elif resources:
                 future = cast("TakesResources", executor).submit_with(resources, work, parcel)
             else:
