@@ -15,6 +15,8 @@ from typing import Any
 import attrs
 
 from flowckpt import current_step
+from flowckpt.execution.remote.post import Post
+from flowckpt.executors.way_up import way_up
 
 
 @attrs.frozen
@@ -303,3 +305,16 @@ def stay_a_while(began: str, seconds: float) -> None:
     """Work in C, where nothing can be raised."""
     Path(began).write_text("began\n")
     time.sleep(seconds)
+
+
+def ask_for_ever(began: str) -> bytes:
+    """Ask, as a step does that saves, where nobody answers."""
+    way = way_up.get()
+    assert way is not None
+    carrying = Post(way)
+    Path(began).write_text("began\n")
+    return carrying.ask(b"are you there?")
+
+
+def threads_that_carry() -> int:
+    return sum(each.name == "flowckpt-post" for each in threading.enumerate())

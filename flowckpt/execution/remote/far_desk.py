@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import pickle
-from typing import TYPE_CHECKING, Any
-
-import attrs
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowckpt import codec
 from flowckpt.errors import ExecutorError
@@ -26,9 +25,10 @@ if TYPE_CHECKING:
 else:  # only async functions need it
     asyncio = LazyModule("asyncio")
 
+_opening = threading.Lock()
 
-@attrs.frozen
-class Kept:
+
+class Kept(NamedTuple):
     """What the engine sends along of a step that stays there.
 
     Attributes:
@@ -56,10 +56,12 @@ class FarDesk:
 
     def __init__(self, kept: Kept, way: WayUp | None) -> None:
         self._kept = kept
-        self._post = None if way is None else Post(way)
+        self._way = way
+        self._post: Post | None = None
         self._state = kept.state
         self._is_asked = not kept.may_be_old or way is None
         self._process = os.getpid()
+        self._is_closed = False
         self.is_unheard = False
         """Whether progress was told that nobody can hear."""
 
@@ -68,10 +70,10 @@ class FarDesk:
         news = checked_progress(done, total, note)
         if not self._kept.is_followed or os.getpid() != self._process:
             return
-        if self._post is None:
+        if self._way is None:
             self.is_unheard = True
         else:
-            self._post.tell(news)
+            self._opened(self._way).tell(news)
 
     def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
         """Make the partial state of a step durable; see `CurrentStep.save`."""
@@ -98,11 +100,23 @@ class FarDesk:
         Args:
             waits: until what was handed in has arrived.
         """
+        with _opening:
+            self._is_closed = True
         if self._post is not None:
             self._post.close(waits=waits)
 
-    def _save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+    def _opened(self, way: WayUp) -> Post:
+        """Return the post; most steps need none."""
         if self._post is None:
+            with _opening:
+                if self._post is None:
+                    self._post = Post(way)
+                    if self._is_closed:
+                        self._post.close()
+        return self._post
+
+    def _save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+        if self._way is None:
             raise ExecutorError(
                 f"step {now.path!r} cannot save: it runs on executor {self._kept.executor!r}, whose workers have no way "
                 "back to the engine while they work; run it on 'process', 'thread' or a Dask cluster",
@@ -116,7 +130,7 @@ class FarDesk:
 
     def _asked(self, now: CurrentStep, question: tuple[str, Any]) -> Any:
         """Return the engine's reply, or raise it."""
-        if self._post is None or os.getpid() != self._process:
+        if self._way is None or os.getpid() != self._process:
             raise ExecutorError(
                 f"current_step() was asked to {question[0]} in a process that step {now.path!r} has started itself",
                 executor=self._kept.executor,
@@ -124,7 +138,7 @@ class FarDesk:
                 remedy="Save and load in the process that calls the function of the step.",
             )
         try:
-            is_done, reply = pickle.loads(self._post.ask(pickle.dumps(question)))  # noqa: S301 - from the engine
+            is_done, reply = pickle.loads(self._opened(self._way).ask(pickle.dumps(question)))  # noqa: S301 - from the engine
         except PostClosedError as closed:
             if closed.cause is None:
                 raise has_ended(now.path, now.tries) from None

@@ -30,8 +30,7 @@ class Hearing:
     """
 
     def __init__(self, told: Told) -> None:
-        self._now = CurrentStep(*told)
-        self._desk = told[7]
+        self._told = told
         self._loop = asyncio.get_running_loop()
         self._is_over = False
 
@@ -46,21 +45,25 @@ class Hearing:
             kind, content = read_plain(message)
             if reply is None:
                 if kind == PROGRESS and not self._is_over:
-                    self._desk.progress(self._now, *content)
+                    self._told[7].progress(self._now, *content)
                 return
         except Exception as error:  # whatever a worker sends, the engine goes on
-            _log.warning("run %s: step %s said something unreadable: %s", self._now.workflow_id, self._now.path, error)
+            _log.warning("run %s: step %s said something unreadable: %s", self._told[0], self._told[1], error)
             if reply is not None:
-                reply(_failed(FlowckptError(f"the engine cannot read what step {self._now.path!r} said: {error}")))
+                reply(_failed(FlowckptError(f"the engine cannot read what step {self._told[1]!r} said: {error}")))
             return
         answering = self._answer(kind, content)
         try:
             answer = asyncio.run_coroutine_threadsafe(answering, self._loop)
         except RuntimeError:  # the loop is closed
             answering.close()
-            reply(_failed(has_ended(self._now.path, self._now.tries)))
+            reply(_failed(has_ended(self._told[1], self._told[3])))
             return
         answer.add_done_callback(functools.partial(_reply, reply))
+
+    @property
+    def _now(self) -> CurrentStep:
+        return CurrentStep(*self._told)
 
     def end(self) -> None:
         """Hear nothing more: nobody waits for the step any longer."""
@@ -68,12 +71,12 @@ class Hearing:
 
     async def _answer(self, kind: str, content: Any) -> Any:
         if self._is_over:
-            raise has_ended(self._now.path, self._now.tries)
+            raise has_ended(self._told[1], self._told[3])
         if kind == SAVE:
-            await self._desk.save_recorded(self._now, content)
+            await self._told[7].save_recorded(self._now, content)
             return None
         if kind == LOAD:
-            return self._desk.held(self._now.path)
+            return self._told[7].held(self._told[1])
         raise FlowckptError(f"a worker asked for {kind!r:.80}")
 
 

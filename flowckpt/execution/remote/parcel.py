@@ -14,8 +14,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from flowckpt.dsl.actions import PythonAction
 from flowckpt.errors import NotSendableError, type_name
 from flowckpt.execution.current_step import Told, ToldFar
@@ -57,7 +55,7 @@ def packed(action: PythonAction, told: Told, kept: Kept, places: Places, *, by_v
             call = dump((function, action.args, dict(action.kwargs)))
         except Exception as error:
             raise _culprit(action, told[1], executor, dump, error) from error
-    return pickle.dumps((FORM, places, told[:5], attrs.astuple(kept, recurse=False), call))
+    return pickle.dumps((FORM, places, told[:5], tuple(kept), call))
 
 
 def unpacked(

@@ -15,7 +15,7 @@ from flowckpt.dsl.actions import PythonAction
 from flowckpt.errors import ExecutorError, NotSendableError, UnknownExecutorError, WorkerDiedError
 from flowckpt.evidence.daemon_thread import run_in_daemon
 from flowckpt.execution.annotation import return_annotation
-from flowckpt.execution.current_step import CurrentStep, Told
+from flowckpt.execution.current_step import Told
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.left_running import leave_running
 from flowckpt.execution.python import waited
@@ -216,7 +216,8 @@ class Place:
             return await self._sent(executor, parcel, told, resources, timeout_seconds, interrupts)
 
     def _kept(self, executor: Executor, told: Told) -> Kept:
-        desk, most_tries = told[7], CurrentStep(*told).max_tries
+        retry, desk = told[5].modifiers.retry, told[7]
+        most_tries = 1 if retry is None else retry.attempts
         return Kept(self.name, most_tries, desk.is_followed, desk.held(told[1]), repeats_work(executor))
 
     async def _sent(
