@@ -233,7 +233,6 @@ def test_an_executor_that_only_a_step_names_is_found_missing_there_with_exit_cod
         ("engine", "process:1"),
         ("process:1", "engine"),
         ("process:1", "thread"),
-        ("engine", "dask:local:2"),
         ("dask:local:2", ""),  # what is on this machine alone is taken from the record
     ],
 )
