@@ -581,7 +581,7 @@ class CommandFailedError(FlowckptError):
 
 
 class ExecutorError(FlowckptError):
-    """An executor cannot be made, cannot be reached, or cannot run a step.
+    """An executor cannot be made, cannot be reached, cannot run a step, or cannot bring back what a step saves.
 
     Attributes:
         executor: its name, as `.on()` has it; empty where it has none yet.

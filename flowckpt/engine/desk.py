@@ -1,24 +1,24 @@
 """Where the steps of an attempt hand in what they tell and save while they run.
 
-A step runs in one of three places, and from each of them the way to the engine is another one:
+A step runs in one of four places, and from each of them the way to the engine is another one:
 
 | the step runs | and hands in |
 |---|---|
 | in place: the engine owns the loop and waits for it | right there, and from threads of its own one after the other |
 | on a thread, while the loop is live | by the loop, which the thread waits for |
 | in the loop, as async code | by an `await` |
+| in another process | by a message of its worker, which comes to the loop: see `flowckpt.execution.remote.hearing` |
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt.engine.partial_saves import PartialSaves
 from flowckpt.engine.reporting import Reporting
-from flowckpt.errors import InputError
+from flowckpt.execution.handing_in import checked_progress
 
 if TYPE_CHECKING:
     from flowckpt.engine.attempt import Attempt
@@ -45,11 +45,7 @@ class Desk:
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Tell how far a step is; see `CurrentStep.progress`."""
-        done, total = _number("done", done), None if total is None else _number("total", total)
-        if not isinstance(note, str):
-            raise InputError(
-                f"the note of progress() is {note!r:.80} ({type(note).__name__}), no text", parameter="note"
-            )
+        done, total, note = checked_progress(done, total, note)
         if self.attempt.tell is not None:
             self.is_used = True
             self._reporting.report(now.path, done, total, note)
@@ -68,6 +64,20 @@ class Desk:
         """Return the partial state of a step; see `CurrentStep.load`."""
         return self._saves.load(now.path, default, as_type)
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether anybody follows the run, so that progress is worth telling."""
+        return self.attempt.tell is not None
+
+    def held(self, path: str) -> tuple[Any, ...]:
+        """Return the partial state of a step as it is recorded; nothing where it has saved none."""
+        return self._saves.held(path)
+
+    async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
+        """Make durable what a worker has put into the form of the record."""
+        self.is_used = True
+        await self._saves.save_recorded(now, tree)
+
     async def settle(self, path: str) -> None:
         """Wait until what a step has handed in is done with, before its end is told.
 
@@ -85,20 +95,3 @@ class Desk:
         if self.is_used:
             await self._saves.close()
             await self._reporting.close()
-
-
-def _number(name: str, value: Any) -> float:
-    """Return a number as JSON can say it; numbers of other libraries, too."""
-    found: float | None = None
-    if not isinstance(value, bool | str | bytes):
-        try:
-            found = value.__index__() if hasattr(type(value), "__index__") else float(value)
-        except (TypeError, ValueError, OverflowError):
-            found = None
-    if found is None or not math.isfinite(found) or found < 0:
-        raise InputError(
-            f"{name} of progress() is {value!r:.80} ({type(value).__name__}), no number from 0 on",
-            parameter=name,
-            remedy="Give how much is done, and how much there is in all.",
-        )
-    return found

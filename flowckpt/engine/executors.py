@@ -30,8 +30,7 @@ def chosen_executors(metadata: dict[str, Any], own: Mapping[str, Given], given: 
     """
     recorded = {str(name): str(each) for name, each in dict(metadata.get(RECORDED, {})).items()}
     for name, description in recorded.items():
-        is_harmless = description.partition(":")[0] in _HARMLESS
-        if name not in own and name not in given and not is_harmless:
+        if name not in own and name not in given and not _is_harmless(description):
             option = description if name == "default" else f"{name}={description}"
             here = "engine" if name == "default" else f"{name}=process"
             raise UnknownExecutorError(
@@ -42,3 +41,9 @@ def chosen_executors(metadata: dict[str, Any], own: Mapping[str, Given], given: 
     if written := {**recorded, **given}:
         metadata[RECORDED] = written
     return {**recorded, **own, **given}
+
+
+def _is_harmless(description: str) -> bool:
+    """Tell whether it is no address: the steps stay on this machine, in what the run itself starts."""
+    kind, _, rest = description.partition(":")
+    return kind in _HARMLESS or (kind == "dask" and rest.partition(":")[0] == "local")

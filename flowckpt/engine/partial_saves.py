@@ -14,6 +14,7 @@ from flowckpt.codec.results import plain_tree
 from flowckpt.engine.in_place import driven
 from flowckpt.errors import EncodingError, FlowckptError
 from flowckpt.execution import redaction
+from flowckpt.execution.handing_in import has_ended, running_loop, saved_in_loop
 
 if TYPE_CHECKING:
     from flowckpt.engine.attempt import Attempt
@@ -54,17 +55,14 @@ class PartialSaves:
             with self._lock, attempt.interrupts.held_back():
                 self._check(now)
                 if not attempt.interrupts.is_in_place:
-                    raise _has_ended(now)  # meanwhile: the step has not waited for this thread
+                    raise has_ended(now.path, now.tries)  # meanwhile: the step has not waited for this thread
                 driven(self._saved(now, partial, is_told_here=True))
             return
         loop = attempt.loop
         if loop is None or loop.is_closed():
-            raise _has_ended(now)
-        if loop is _running_loop():
-            raise FlowckptError(
-                f"current_step().save() was called in {now.path!r} by code that runs in the event loop",
-                remedy="Write 'await current_step().save_async(state)'.",
-            )
+            raise has_ended(now.path, now.tries)
+        if loop is running_loop():
+            raise saved_in_loop(now.path)
         asyncio.run_coroutine_threadsafe(self._saved_for_thread(now, partial), loop).result()
 
     async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
@@ -75,6 +73,16 @@ class PartialSaves:
             await asyncio.to_thread(self.save, now, state, as_type)
             return
         await self._saved(now, partial, is_told_here=True)
+
+    async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
+        """Save what a worker has put into the form of the record; see `save`.
+
+        Args:
+            now: the step.
+            tree: the state.
+        """
+        self._check(now)
+        await self._saved_for_thread(now, self._recorded(now, tree))
 
     async def _saved_for_thread(self, now: CurrentStep, partial: PartialState) -> None:
         task = asyncio.current_task()
@@ -121,11 +129,19 @@ class PartialSaves:
         Raises:
             DecodingError: what was saved does not fit the type.
         """
-        partial = self._attempt.checkpointer.partial.get(path)
-        if partial is None:
+        held = self.held(path)
+        if not held:
             return default
-        place = f"{path}: saved state"
-        return codec.decode(plain_tree(partial.held_state, place), Any if as_type is None else as_type, place=place)
+        return codec.decode(held[0], Any if as_type is None else as_type, place=_place(path))
+
+    def held(self, path: str) -> tuple[Any, ...]:
+        """Return what a step saved last, as it is recorded; nothing where it has saved nothing.
+
+        Args:
+            path: the step.
+        """
+        partial = self._attempt.checkpointer.partial.get(path)
+        return () if partial is None else (plain_tree(partial.held_state, _place(path)),)
 
     async def settle(self) -> None:
         """Wait for what is under way.
@@ -160,14 +176,15 @@ class PartialSaves:
             )
         attempt = self._attempt
         if self._is_closed or now.path not in attempt.in_flight or attempt.tries.get(now.path, 1) != now.tries:
-            raise _has_ended(now)
+            raise has_ended(now.path, now.tries)
 
     def _packed(self, now: CurrentStep, state: Any, as_type: Any) -> PartialState:
         """Return the state as the record holds it; what the step does to the object afterwards changes nothing."""
-        place = f"{now.path}: saved state"
-        tree = codec.encode(state, Any if as_type is None else as_type, place=place)
+        return self._recorded(now, codec.encode(state, Any if as_type is None else as_type, place=_place(now.path)))
+
+    def _recorded(self, now: CurrentStep, tree: Any) -> PartialState:
         if self._attempt.secrets.is_any:
-            redaction.refuse_secrets(tree, self._attempt.secrets, place)
+            redaction.refuse_secrets(tree, self._attempt.secrets, _place(now.path))
         blob = pack(tree)[1]
         step = now._step
         assert step is not None
@@ -180,15 +197,5 @@ class PartialSaves:
         )
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
-def _has_ended(now: CurrentStep) -> FlowckptError:
-    return FlowckptError(
-        f"try {now.tries} of step {now.path!r} has ended, and can save nothing any more",
-        remedy="Save before the function returns, and wait for the threads that it has made.",
-    )
+def _place(path: str) -> str:
+    return f"{path}: saved state"

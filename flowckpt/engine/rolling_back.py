@@ -22,6 +22,7 @@ from flowckpt.engine.failures import recorded_error, step_failure
 from flowckpt.engine.task_refusal import refuse_task
 from flowckpt.errors import CancelRefusedError, FlowckptError, StepFailedError
 from flowckpt.events import RollbackCompleted, RollbackStarted
+from flowckpt.execution.current_step import NO_DESK
 from flowckpt.execution.runner import restored_value
 from flowckpt.plan.undoing import ROLLBACK, left_to_undo, undo_path
 
@@ -121,7 +122,7 @@ async def _undo(attempt: Attempt, result: StepResult) -> StepFailedError | None:
     started_at, started_ns = clock.now(), clock.elapsed_ns()
     failure: StepError | None = None
     try:
-        told = (run, path, attempt.number, 1, result.arguments, step, "", None)
+        told = (run, path, attempt.number, 1, result.arguments, step, "", NO_DESK)
         await attempt.runner.call(undo, (restored_value(step, result),), {}, told)
     except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
         raise

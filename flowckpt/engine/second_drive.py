@@ -22,6 +22,7 @@ from flowckpt.engine.failures import fan_out_failure, recorded_error, step_failu
 from flowckpt.engine.following import recorded_answer
 from flowckpt.engine.looking_back import Answer
 from flowckpt.engine.verifying import Verifying
+from flowckpt.execution.current_step import NoDesk
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
 from flowckpt.execution.world import World
@@ -31,6 +32,8 @@ from flowckpt.replay.driver import is_another
 from flowckpt.replay.place import where_of
 from flowckpt.replay.record import Nested, split_record
 from flowckpt.replay.silence import repeated
+
+_DESK = NoDesk("a workflow is only driven again, to compare what it does")
 
 
 @attrs.frozen
@@ -171,7 +174,7 @@ class SecondDrive:
     ) -> Answer | None:
         """Compare a step with its record; return what the generator gets, if anybody knows."""
         if step.modifiers.is_ephemeral:
-            outcome = await self._runner.attempt(step, ("", path, 1, 1, {}, step, "", None))
+            outcome = await self._runner.attempt(step, ("", path, 1, 1, {}, step, "", _DESK))
             if outcome.error is None:
                 return outcome.value, None
             return None, step_failure(path, recorded_error(outcome.error, path=path))

@@ -12,6 +12,7 @@ from flowckpt.dsl import Step
 from flowckpt.engine.superseded import ON_RERUN, Superseded
 from flowckpt.engine.verifying import Verifying
 from flowckpt.errors import StepInDoubtError
+from flowckpt.execution.current_step import NO_DESK
 from flowckpt.execution.left_running import is_left_running
 from flowckpt.execution.runner import Outcome, StepRunner, restored_value
 from flowckpt.lazy import LazyModule
@@ -112,7 +113,7 @@ class Settling:
         report = await self.verifying.report_in_doubt(step)
         settlement = settle_started(report, may_be_running=self._may_be_running(path))
         if settlement is Settlement.ADOPT:
-            told = (self.workflow_id, path, self.attempt, 1, arguments, step, "", None)
+            told = (self.workflow_id, path, self.attempt, 1, arguments, step, "", NO_DESK)
             return Settled(outcome=await self.runner.adopted(step, told), report=report)
         if settlement is Settlement.ASK:
             self._ask_of_start(path, report, has_failed=has_failed)
@@ -142,7 +143,7 @@ class Settling:
         if self.may_be_running:
             ended += ", and the owner that the run was stolen from may still be at it"
         elif is_left_running(self.workflow_id, path):
-            ended += ", and a thread of this process, which nobody waits for, is still at it"
+            ended += ", and work of it that nobody waits for any more is still going on"
         self._ask(path, f"{ended}; {detail}")
 
     async def retried(self, step: Step[Any], path: str, arguments: Mapping[str, Any]) -> Settled:
@@ -188,7 +189,7 @@ class Settling:
                 old.arguments,
                 step,
                 "",
-                None,
+                NO_DESK,
             )  # of the call that is undone
             await self.runner.call(undo, (restored_value(step, old),), {}, told)
         except Exception as error:

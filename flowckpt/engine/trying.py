@@ -17,7 +17,7 @@ from flowckpt.engine.streaming import StreamedTry
 from flowckpt.engine.telling import evidence_event
 from flowckpt.errors import EncodingError, NotSendableError, StepInDoubtError, StepTimeoutError, WorkerDiedError
 from flowckpt.events import StepRetrying
-from flowckpt.execution.current_step import Desk, Told
+from flowckpt.execution.current_step import EngineDesk, Told
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import waited
 from flowckpt.execution.recorded_error import is_one_of, kind_of, text_of
@@ -67,7 +67,7 @@ class Trying:
     tell: Tell | None
     mark: Callable[[str], Awaitable[None]]
     budget: RetryBudget
-    desk: Desk
+    desk: EngineDesk
     numbers: dict[str, int]
     tries: int = 0
     is_undone: bool = attrs.field(default=attrs.Factory(lambda self: self.settled.undo is None, takes_self=True))

@@ -6,7 +6,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from contextvars import ContextVar
 from hashlib import sha256
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 import attrs
 
@@ -37,6 +37,72 @@ class Desk(Protocol):
         ...
 
 
+class EngineDesk(Desk, Protocol):
+    """The desk in the process of the engine, which hears also of what was handed in in another one."""
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether anybody follows the run, so that progress is worth telling."""
+        ...
+
+    def held(self, path: str) -> tuple[Any, ...]:
+        """Return the partial state of a step as it is recorded; nothing where it has saved none."""
+        ...
+
+    async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
+        """Make durable what is in the form of the record already; called in the loop."""
+        ...
+
+
+@attrs.frozen
+class NoDesk:
+    """Where nothing that a step hands in could serve: there is nothing to go on with.
+
+    Attributes:
+        where: what goes on there, for the error.
+    """
+
+    where: str
+
+    def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
+        """Do nothing: what is told is how far a step is."""
+
+    def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+        """Refuse.
+
+        Raises:
+            FlowckptError: always.
+        """
+        raise FlowckptError(
+            f"current_step().save() was called in {now.path!r}, where {self.where}",
+            remedy="Save in the function of the step itself.",
+        )
+
+    async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+        """Refuse; see `save`."""
+        self.save(now, state, as_type)
+
+    def load(self, now: CurrentStep, default: Any, as_type: Any) -> Any:
+        """Return the default."""
+        return default
+
+    @property
+    def is_followed(self) -> bool:
+        """Nobody follows."""
+        return False
+
+    def held(self, path: str) -> tuple[Any, ...]:
+        """Return nothing."""
+        return ()
+
+    async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
+        """Refuse; see `save`."""
+        self.save(now, tree, None)
+
+
+NO_DESK = NoDesk("a step is undone or adopted")
+
+
 @attrs.frozen
 class CurrentStep:
     """The step that is running.
@@ -55,12 +121,15 @@ class CurrentStep:
     _arguments: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     _step: Step[Any] | None = attrs.field(default=None, repr=False)
     _code: str = attrs.field(default="", repr=False)
-    _desk: Desk | None = attrs.field(default=None, repr=False)
+    _desk: Desk = attrs.field(default=NO_DESK, repr=False)
+    _most_tries: int = attrs.field(default=1, repr=False)
 
     @property
     def max_tries(self) -> int:
         """How many tries the step has in all: what `.retry()` says, or 1."""
-        retry = None if self._step is None else self._step.modifiers.retry
+        if self._step is None:  # it stays in the engine
+            return self._most_tries
+        retry = self._step.modifiers.retry
         return 1 if retry is None else retry.attempts
 
     @property
@@ -86,8 +155,7 @@ class CurrentStep:
         Raises:
             InputError: a number is none, or negative; or the note is no text.
         """
-        if self._desk is not None:
-            self._desk.progress(self, done, total, note)
+        self._desk.progress(self, done, total, note)
 
     def save(self, state: Any, *, as_type: Any = None) -> None:
         """Save what the step needs to go on from here; it is durable when this returns.
@@ -101,14 +169,15 @@ class CurrentStep:
 
         Raises:
             EncodingError: the state cannot be recorded; nothing was saved.
-            FlowckptError: the step is ephemeral, or has ended, or this is the engine's loop.
+            FlowckptError: the step is ephemeral, or has ended, or this is code that runs in an event loop.
+            ExecutorError: the step runs on an executor that has no way back to the engine, or the way is gone.
             CheckpointStorageError: the store failed; the run ends with it, whatever the step does then.
         """
-        self._with_desk("save").save(self, state, as_type)
+        self._desk.save(self, state, as_type)
 
     async def save_async(self, state: Any, *, as_type: Any = None) -> None:
         """Save what the step needs to go on from here, in an async step; see `save`."""
-        await self._with_desk("save_async").save_async(self, state, as_type)
+        await self._desk.save_async(self, state, as_type)
 
     @overload
     def load(self) -> Any: ...
@@ -128,23 +197,17 @@ class CurrentStep:
         Raises:
             DecodingError: what was saved does not fit the type.
         """
-        return default if self._desk is None else self._desk.load(self, default, as_type)
-
-    def _with_desk(self, method: str) -> Desk:
-        if self._desk is None:
-            raise FlowckptError(
-                f"current_step().{method}() was called in {self.path!r}, where a step is undone or adopted",
-                remedy="Save in the function of the step itself.",
-            )
-        return self._desk
+        return self._desk.load(self, default, as_type)
 
 
-Told = tuple[str, str, int, int, Mapping[str, Any], Step[Any] | None, str, Desk | None]
+Told: TypeAlias = tuple[str, str, int, int, Mapping[str, Any], Step[Any], str, EngineDesk]
+ToldFar: TypeAlias = tuple[str, str, int, int, Mapping[str, Any], None, str, Desk, int]
+"""In a worker: the step itself stays in the engine."""
 
-_current: ContextVar[Told | None] = ContextVar("flowckpt_current_step", default=None)
+_current: ContextVar[tuple[Any, ...] | None] = ContextVar("flowckpt_current_step", default=None)
 
 tell_current = _current.set
-"""Say which step runs now, in this context and those that are copied from it; None for none.
+"""Say which step runs now, as a `Told` or `ToldFar`, in this context and those that are copied from it; None for none.
 
 It is told as a bare tuple of the fields of `CurrentStep`: few steps ask, and making one takes 0.6 µs.
 """

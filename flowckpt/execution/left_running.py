@@ -1,4 +1,6 @@
-"""Work of this process that was left to itself, and may still be at it: nothing can stop a function on a thread.
+"""Work that this process began and left to itself, and that may still be at it: on a thread, or on an executor.
+
+Nothing can stop a function on a thread, and few executors can stop what has begun.
 
 What such a step has not done yet it may do in a moment, so a claim that denies it proves nothing until it has ended. That
 matters where a run is resumed in the very process in which it was stopped.
@@ -28,7 +30,7 @@ def leave_running(workflow_id: str, path: str, is_at_work: Callable[[], bool]) -
 
 
 def is_left_running(workflow_id: str, path: str) -> bool:
-    """Tell whether work of a step goes on in this process that nobody waits for any more.
+    """Tell whether work of a step goes on that this process began, and that nobody waits for any more.
 
     Args:
         workflow_id: the run.

@@ -23,10 +23,37 @@ class StopsWork(Protocol):
 
 
 @runtime_checkable
+class KnowsStoppedWork(Protocol):
+    """The future of what it has stopped may end before the work does; it knows when that has."""
+
+    def is_at_work(self, future: Future[Any], /) -> bool:
+        """Tell whether work that was stopped may still go on."""
+        ...
+
+
+@runtime_checkable
 class LimitsWork(Protocol):
     """It says how much runs at once; an engine gives it no more, so a time limit counts from when the work begins."""
 
     max_workers: int
+
+
+Hear: TypeAlias = Callable[[bytes, Callable[[bytes], None] | None], None]
+"""Takes a message of the work, from any thread, and returns at once; with a function that sends the reply, where the work
+waits for one."""
+
+
+class HearsWork(Protocol):
+    """Its work can say something while it runs: in the worker there is a way up, see `flowckpt.executors.way_up`.
+
+    What the work says is heard in order, and before its future ends.
+    """
+
+    def submit_heard(
+        self, hear: Hear, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
+    ) -> Future[Any]:
+        """Submit work, and pass on what it says; resources are only for executors that take any."""
+        ...
 
 
 @runtime_checkable
@@ -36,6 +63,11 @@ class TakesResources(Protocol):
     def submit_with(self, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any) -> Future[Any]:
         """Submit work that takes something of what a worker has."""
         ...
+
+
+def hears_work(executor: object) -> bool:
+    """Tell whether the work of an executor can say something while it runs."""
+    return callable(getattr(executor, "submit_heard", None))  # a look at the protocol takes ten times as long
 
 
 def kills_work(executor: object) -> bool:

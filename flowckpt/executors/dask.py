@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import queue
 import threading
 import time
 import uuid
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowckpt.errors import ExecutorError
 from flowckpt.executors import dask_worker
-from flowckpt.executors.base import LostWorkerError, StoppedWorkError
+from flowckpt.executors.base import Hear, LostWorkerError, StoppedWorkError
 from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ TRIES_WHEN_LOST = 4
 """How often a step is tried on a cluster whose workers get lost, where the cluster does not try again by itself."""
 
 _ANSWER_SECONDS = 10.0
+_LOOK_SECONDS = 0.25
 _LOST = ("KilledWorker", "CommClosedError", "FutureCancelledError", "FuturesCancelledError")
 
 
@@ -56,6 +58,9 @@ class DaskExecutor(Executor):
         self._client: Any = None
         self._cluster: Any = None
         self._pending: dict[Future[Any], tuple[Any, Mapping[str, float]]] = {}
+        self._hearing: dict[str, Hear] = {}
+        self._topic = ""
+        self._at_work: set[Future[Any]] = set()
         self._watch: threading.Thread | None = None
         self._closing = threading.Event()
         self._allowed_failures = 0
@@ -91,12 +96,35 @@ class DaskExecutor(Executor):
 
     def submit_with(self, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any) -> Future[Any]:
         """Have a function called by a worker that has some resources; see `submit`."""
+        return self._submitted(None, resources, function, args)
+
+    def submit_heard(
+        self, hear: Hear, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
+    ) -> Future[Any]:
+        """Have a function called by a worker, which may say something while it runs; see `submit`.
+
+        Args:
+            hear: told what it says.
+            resources: what the worker must have.
+            function: what to call.
+            args: its arguments.
+        """
+        return self._submitted(hear, resources, function, args)
+
+    def _submitted(
+        self, hear: Hear | None, resources: Mapping[str, float], function: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Future[Any]:
         self.connect()
         key = f"flowckpt-{uuid.uuid4().hex}"
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
+        topic = ""
+        if hear is not None:
+            topic = self._subscribed()
+            self._hearing[key] = hear
+            future.add_done_callback(lambda _: self._hearing.pop(key, None))
         remote = self._client.submit(
-            dask_worker.work, key, function, args, key=key, pure=False, resources=dict(resources) or None
+            dask_worker.work, key, topic, function, args, key=key, pure=False, resources=dict(resources) or None
         )
         with self._lock:
             self._pending[future] = remote, resources
@@ -111,8 +139,13 @@ class DaskExecutor(Executor):
         remote = self._taken(future)
         if remote is None:
             return
-        threading.Thread(target=self._end, args=(remote,), name="flowckpt-dask-end", daemon=True).start()
+        self._at_work.add(future)
+        threading.Thread(target=self._ended, args=(remote, future), name="flowckpt-dask-end", daemon=True).start()
         future.set_exception(StoppedWorkError("it was stopped"))
+
+    def is_at_work(self, future: Future[Any], /) -> bool:
+        """Tell whether work that was stopped may still go on in its worker."""
+        return future in self._at_work
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more work; give up the connection, and the cluster where it was started here.
@@ -147,6 +180,10 @@ class DaskExecutor(Executor):
         self._disconnect()
 
     def _disconnect(self) -> None:
+        if self._topic and self._cluster is None:
+            with contextlib.suppress(Exception):  # it would keep what was said for ever
+                self._client.unsubscribe_topic(self._topic)
+                self._client.run_on_scheduler(dask_worker.forget_topic, self._topic)
         with contextlib.suppress(Exception):  # nothing depends on how a cluster that is given up ends
             if self._client is not None and self._client is not self._given:
                 self._client.close(timeout=2)
@@ -205,6 +242,54 @@ class DaskExecutor(Executor):
         with contextlib.suppress(Exception):  # the worker may be gone, or the whole cluster
             remote.cancel()
             self._client.run(dask_worker.end_work, remote.key, on_error="ignore")
+
+    def _ended(self, remote: Any, future: Future[Any]) -> None:
+        """End work that was stopped, and see to it until it has ended; what nobody can see any more may go on."""
+        self._end(remote)
+        while True:
+            with contextlib.suppress(Exception):
+                if not any(self._client.run(dask_worker.is_at_work, remote.key, on_error="ignore").values()):
+                    self._at_work.discard(future)
+                    return
+            if self._closing.wait(_LOOK_SECONDS):
+                break
+        if self._cluster is not None:  # its processes end with it
+            self._at_work.discard(future)
+
+    # --- what the work says while it runs -------------------------------------------------------------------------
+
+    def _subscribed(self) -> str:
+        with self._lock:
+            if not self._topic:
+                self._topic = f"flowckpt-{uuid.uuid4().hex}"
+                self._client.subscribe_topic(self._topic, self._heard)
+            return self._topic
+
+    def _heard(self, event: tuple[float, Any]) -> None:
+        """Take an event of a worker, in the client's loop: what was told, or that there is something to be asked for."""
+        key, address, content = event[1]
+        hear = self._hearing.get(key)
+        if isinstance(content, bytes):
+            if hear is not None:
+                hear(content, None)
+        else:
+            threading.Thread(
+                target=self._answer, args=(hear, address, content), name="flowckpt-dask-answer", daemon=True
+            ).start()
+
+    def _answer(self, hear: Hear | None, address: str, number: int) -> None:
+        """Fetch what a worker asks, and send it the answer: not by an event, since a scheduler keeps those."""
+        answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        with contextlib.suppress(Exception):  # the worker is gone: there is nobody to answer
+            run = functools.partial(self._client.run, workers=[address], on_error="ignore")
+            question = run(dask_worker.question, number).get(address)
+            if question is None:
+                return
+            if hear is None:  # nobody waits for it any more
+                run(dask_worker.answer, number, None)
+                return
+            hear(question, answers.put)
+            run(dask_worker.answer, number, answers.get())
 
     # --- a cluster that does nothing any more ---------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ def test_what_a_stopped_step_may_yet_do_is_not_done_beside_it_by_a_resume_in_the
     fails.clear()
     plan = WorkflowEngine(store).plan_sync(beside, workflow_id="run")
     assert plan.stopped_by == "parallel/[pay]"
-    with pytest.raises(StepInDoubtError, match="a thread of this process, which nobody waits for, is still at it"):
+    with pytest.raises(StepInDoubtError, match="work of it that nobody waits for any more is still going on"):
         resume(store, beside)
     assert world == []
     may_pay.set()

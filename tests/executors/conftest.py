@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from far_processes import children
 
+from flowckpt.executors import DaskExecutor
+
 
 @pytest.fixture(autouse=True)
 def no_process_is_left_behind():
@@ -22,3 +24,13 @@ def no_process_is_left_behind():
     while children() - before and time.monotonic() < until:
         time.sleep(0.02)
     assert children() - before == set()
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A Dask cluster of two worker processes, for all the tests that need one."""
+    pytest.importorskip("distributed")
+    executor = DaskExecutor(2)
+    executor.connect()
+    yield executor
+    executor.kill()

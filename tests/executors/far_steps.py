@@ -15,6 +15,8 @@ from typing import Any
 import attrs
 
 from flowckpt import current_step
+from flowckpt.execution.remote.post import Post
+from flowckpt.executors.way_up import way_up
 
 
 @attrs.frozen
@@ -152,3 +154,167 @@ def tell_token(token: Any) -> str:
 
 def fail_with_token(token: Any) -> None:
     raise LookupError(f"no entry for {token.reveal()}")
+
+
+def show(gate: str, count: int) -> list[Any]:
+    """Tell how far it is, and go on once somebody has seen it."""
+    step = current_step()
+    for done in range(1, count):
+        step.progress(done, count, "on the way")
+    until = time.monotonic() + 30
+    while not Path(gate).exists():
+        assert time.monotonic() < until, "nobody saw it"
+        time.sleep(0.005)
+    for done in range(1, 500):
+        step.progress(done, 1000)
+    step.progress(1000, 1000, "there")
+    return [os.getpid(), step.tries, step.max_tries]
+
+
+def tries(log: str) -> list[int]:
+    """Fail twice, and say which try it was each time."""
+    step = current_step()
+    append(log, f"{step.tries} of {step.max_tries}")
+    if step.tries < 3:
+        raise ConnectionError("once more")
+    return [step.tries, step.max_tries]
+
+
+def copy(log: str, count: int, deadly: int = -1, how: str = "die") -> int:
+    """Do pages, a state after each, and die between two saves: once."""
+    step = current_step()
+    for page in range(step.load(0), count):
+        append(log, str(page))
+        if page == deadly and Path(log).read_text().split().count(str(page)) == 1:
+            if how == "die":
+                die()
+            raise ConnectionError("the line is down")
+        step.save(page + 1)
+    return int(step.load(-1))
+
+
+@attrs.frozen
+class Bookmark:
+    page: int
+    seen: frozenset[str]
+
+
+async def bookmark() -> list[Any]:
+    step = current_step()
+    before = step.load(Bookmark(0, frozenset()), as_type=Bookmark)
+    await step.save_async(Bookmark(before.page + 1, before.seen | {"a"}), as_type=Bookmark)
+    found = step.load(as_type=Bookmark)
+    assert found is not None
+    return [before.page, found.page, sorted(found.seen)]
+
+
+async def save_in_loop() -> None:
+    current_step().save(1)
+
+
+def save_what(state: Any) -> None:
+    current_step().save(state)
+
+
+def save_token(token: Any) -> None:
+    current_step().save(token.reveal())
+
+
+def save_object() -> str:
+    try:
+        current_step().save(object())
+    except Exception as error:
+        return type(error).__name__
+    return "saved"
+
+
+def save_and_swallow() -> str:
+    try:
+        current_step().save(1)
+    except Exception as error:
+        return type(error).__name__
+    return "saved"
+
+
+def save_at_the_end(began: str) -> None:
+    """Save when it is stopped."""
+    Path(began).write_text(f"{os.getpid()}\n")
+    try:
+        while True:
+            time.sleep(0.005)
+    finally:
+        current_step().save("stopped")
+
+
+def saved() -> Any:
+    return current_step().load("nothing")
+
+
+def leave_a_thread(log: str) -> str:
+    """End, while a thread goes on that saves later."""
+    step = current_step()
+
+    def later() -> None:
+        time.sleep(0.2)
+        try:
+            step.save(1)
+        except Exception as error:
+            append(log, str(error))
+
+    threading.Thread(target=later).start()
+    return "ended"
+
+
+def save_in_a_child() -> str:
+    step = current_step()
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        try:
+            step.save(1)
+            os.write(writing, b"saved")
+        except Exception as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.wait()
+    return os.read(reading, 1000).decode()
+
+
+def die_while_saving(size: int, after: float) -> None:
+    """Be killed at some moment of a save of a large state."""
+    step = current_step()
+    if step.load() is None:
+        step.save("a" * size)
+        threading.Timer(after, die).start()
+        for _ in range(1000):
+            step.save("b" * size)
+
+
+def save_from_threads(count: int) -> int:
+    step = current_step()
+    threads = [threading.Thread(target=step.save, args=(number,)) for number in range(count)]
+    for each in threads:
+        each.start()
+        step.progress(1)
+    for each in threads:
+        each.join()
+    return int(step.load())
+
+
+def stay_a_while(began: str, seconds: float) -> None:
+    """Work in C, where nothing can be raised."""
+    Path(began).write_text("began\n")
+    time.sleep(seconds)
+
+
+def ask_for_ever(began: str) -> bytes:
+    """Ask, as a step does that saves, where nobody answers."""
+    way = way_up.get()
+    assert way is not None
+    carrying = Post(way)
+    Path(began).write_text("began\n")
+    return carrying.ask(b"are you there?")
+
+
+def threads_that_carry() -> int:
+    return sum(each.name == "flowckpt-post" for each in threading.enumerate())

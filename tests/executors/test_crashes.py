@@ -225,3 +225,30 @@ def test_an_executor_that_only_a_step_names_is_found_missing_there_with_exit_cod
     again = [*FLOWCKPT, "resume", "r", "--executor", "gpu=process", "--json"]
     ended = subprocess.run(again, cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=60)
     assert json.loads(ended.stdout)["output"] == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("engine", "process:1"),
+        ("process:1", "engine"),
+        ("process:1", "thread"),
+        ("dask:local:2", ""),  # what is on this machine alone is taken from the record
+    ],
+)
+def test_a_step_whose_engine_was_killed_goes_on_from_its_state_on_another_executor(first, then, tmp_path):
+    if "dask" in first + then:
+        pytest.importorskip("distributed")
+    engine = started(tmp_path, *FLOWCKPT, "run", f"{HERE / 'pages.py'}", "--id", "r", "--executor", first)
+    wait_for(tmp_path, 5)
+    engine.kill()
+    engine.communicate()
+    assert all(gone(int(pid), seconds=20) for _, pid in lines(tmp_path))
+    before = len(lines(tmp_path))
+    chosen = ["--executor", then] if then else []
+    again = [*FLOWCKPT, "resume", "r", "--json", *chosen]
+    ended = subprocess.run(again, cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=90)
+    began, last, attempt = json.loads(ended.stdout)["output"]
+    assert (last, attempt) == (30, 2), ended.stderr
+    assert began in (before - 1, before)  # of the last page, either the state was saved or it is done again
+    assert [int(page) for page, _ in lines(tmp_path)[before:]] == list(range(began, 30))

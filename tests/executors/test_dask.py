@@ -26,14 +26,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of packages that are not ou
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    executor = DaskExecutor(2)
-    executor.connect()
-    yield executor
-    executor.kill()
-
-
 @pytest.fixture
 def engine(cluster):
     return WorkflowEngine(MemoryCheckpointStore(), executors={"dask": cluster})
@@ -136,6 +128,23 @@ def test_a_cluster_that_has_not_what_a_step_asks_for_is_told_and_a_client_stays_
     assert "{'GPU': 1}" in error.error_message
     impatient.kill()
     assert client.status == "running"
+
+
+def test_a_worker_does_not_wait_for_ever_for_an_engine_that_is_gone(cluster, tmp_path):
+    asked = []
+    executor = DaskExecutor(cluster._client)
+    future = executor.submit_heard(lambda *each: asked.append(each[0]), {}, far_steps.ask_for_ever, str(tmp_path / "b"))
+    seen(tmp_path / "b")
+    until = time.monotonic() + 30
+    while not asked:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert asked == [b"are you there?"]
+    executor._taken(future).release()  # as the scheduler does for a client that has gone
+    while any(cluster._client.run(far_steps.threads_that_carry).values()):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    executor.kill()
 
 
 def test_a_scheduler_that_is_not_there_fails_the_step_with_a_typed_error(monkeypatch):

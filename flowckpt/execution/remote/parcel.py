@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from flowckpt.dsl.actions import PythonAction
 from flowckpt.errors import NotSendableError, type_name
-from flowckpt.execution.current_step import Told
+from flowckpt.execution.current_step import Told, ToldFar
+from flowckpt.execution.remote.far_desk import FarDesk, Kept
 from flowckpt.execution.remote.program import MAIN, Places, provide
+from flowckpt.executors.way_up import WayUp
 from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -25,18 +27,18 @@ if TYPE_CHECKING:
 else:  # comes with executors of several machines
     cloudpickle = LazyModule("cloudpickle")
 
-FORM = 1
+FORM = 2
 """The form of parcels and answers; both ends must have the same."""
 
 
-def packed(action: PythonAction, told: Told, places: Places, *, executor: str, by_value: bool) -> bytes:
+def packed(action: PythonAction, told: Told, kept: Kept, places: Places, *, by_value: bool) -> bytes:
     """Return what is sent for one try of a step.
 
     Args:
         action: the function and its arguments.
         told: what the step may know of itself; its path is in it.
+        kept: what else of the step, which stays here, is sent along.
         places: where the program's modules are that cannot be imported.
-        executor: the name of the executor, for errors.
         by_value: whether the code of the program's own files is to be sent along, where cloudpickle is there to do it:
             for workers that have not these files.
 
@@ -45,7 +47,7 @@ def packed(action: PythonAction, told: Told, places: Places, *, executor: str, b
     """
     dump: Callable[[Any], bytes]
     dump, sending = _by_value(places) if by_value else (pickle.dumps, contextlib.nullcontext())
-    function = action.function
+    function, executor = action.function, kept.executor
     if dump is pickle.dumps and getattr(function, "__module__", "") == MAIN and MAIN not in places:
         raise _not_sendable(action, told[1], executor, "the function", function, "it is in no file")
     with sending:
@@ -53,15 +55,17 @@ def packed(action: PythonAction, told: Told, places: Places, *, executor: str, b
             call = dump((function, action.args, dict(action.kwargs)))
         except Exception as error:
             raise _culprit(action, told[1], executor, dump, error) from error
-    known = (*told[:5], None, "", None)  # the engine's desk stays here: nothing is handed in from far away
-    return pickle.dumps((FORM, places, known, call))
+    return pickle.dumps((FORM, places, told[:5], tuple(kept), call))
 
 
-def unpacked(parcel: bytes) -> tuple[Told, Callable[[], tuple[Any, tuple[Any, ...], dict[str, Any]]]]:
-    """Return what the step may know of itself, and what makes its function and arguments.
+def unpacked(
+    parcel: bytes, way: WayUp | None
+) -> tuple[ToldFar, FarDesk, Callable[[], tuple[Any, tuple[Any, ...], dict[str, Any]]]]:
+    """Return what the step may know of itself, its desk, and what makes its function and arguments.
 
     Args:
         parcel: what `packed` returned.
+        way: the way up to the engine; None where there is none.
 
     Raises:
         ValueError: it is of another version of flowckpt.
@@ -69,8 +73,10 @@ def unpacked(parcel: bytes) -> tuple[Told, Callable[[], tuple[Any, tuple[Any, ..
     form, *rest = pickle.loads(parcel)  # noqa: S301 - the engine's own; whoever can send to a worker runs code there
     if form != FORM:
         raise ValueError(f"the engine sends steps in form {form}, and the flowckpt of this worker reads form {FORM}")
-    places, told, call = rest
-    return told, lambda: _Unpickler(io.BytesIO(call), places).load()
+    places, told, fields, call = rest
+    kept = Kept(*fields)
+    desk = FarDesk(kept, way)
+    return (*told, None, "", desk, kept.most_tries), desk, lambda: _Unpickler(io.BytesIO(call), places).load()
 
 
 class _Unpickler(pickle.Unpickler):

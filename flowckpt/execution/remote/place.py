@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import pickle
 from collections.abc import Callable, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from flowckpt import codec
 from flowckpt.dsl.actions import PythonAction
@@ -15,18 +17,23 @@ from flowckpt.evidence.daemon_thread import run_in_daemon
 from flowckpt.execution.annotation import return_annotation
 from flowckpt.execution.current_step import Told
 from flowckpt.execution.interrupts import Interrupts
+from flowckpt.execution.left_running import leave_running
 from flowckpt.execution.python import waited
 from flowckpt.execution.recorded_error import RemoteError, text_of
 from flowckpt.execution.remote.closing import close, kill
+from flowckpt.execution.remote.far_desk import Kept
+from flowckpt.execution.remote.hearing import Hearing
 from flowckpt.execution.remote.here import CalledHere, is_in_this_process, submitted_here
 from flowckpt.execution.remote.parcel import packed
 from flowckpt.execution.remote.program import Places, places_of_modules
 from flowckpt.execution.remote.waiting import answer_of
 from flowckpt.execution.remote.work import DONE, FAILED, opened, work
 from flowckpt.executors.base import (
+    HearsWork,
     LimitsWork,
     LostWorkerError,
     TakesResources,
+    hears_work,
     imports_program,
     kills_work,
     lost_worker_errors,
@@ -34,6 +41,7 @@ from flowckpt.executors.base import (
 )
 
 _CONNECT_SECONDS = 180.0
+_log = logging.getLogger(__name__)
 
 
 class Place:
@@ -56,6 +64,7 @@ class Place:
         self._connecting: Executor | None = None
         self._room: asyncio.Semaphore | None = None
         self._modules: Places = {}
+        self._is_unheard_told = False
 
     async def tree_of(
         self,
@@ -86,7 +95,7 @@ class Place:
         if isinstance(answer, CalledHere):
             return codec.encode(answer.value(), return_annotation(action.function), place=f"{told[1]}: output")
         try:
-            kind, content = opened(answer)
+            kind, content, is_unheard = opened(answer)
         except (pickle.UnpicklingError, ValueError, TypeError, EOFError) as error:
             raise ExecutorError(
                 f"executor {self.name!r} returned something else than its function did for step {told[1]!r}: "
@@ -95,6 +104,8 @@ class Place:
                 path=told[1],
                 remedy="An executor calls what it is given with the arguments that it is given, and returns its result.",
             ) from error
+        if is_unheard:
+            self._tell_unheard(told)
         if kind == DONE:
             return content
         if kind == FAILED:
@@ -107,6 +118,16 @@ class Place:
             detail=f"the worker cannot read it: {content[0]}: {content[1]}",
             remedy="The worker must be able to import what the function and its arguments are made of.",
         )
+
+    def _tell_unheard(self, told: Told) -> None:
+        if not self._is_unheard_told:
+            self._is_unheard_told = True
+            _log.warning(
+                "run %s: step %s told how far it is, and executor %r has no way to say so while a step runs",
+                told[0],
+                told[1],
+                self.name,
+            )
 
     async def refuse_repeats(self, path: str) -> None:
         """Refuse a step that must not be done twice, where the executor may do it again by itself.
@@ -186,33 +207,49 @@ class Place:
         if is_in_this_process(executor):
             parcel: bytes | PythonAction = action
         else:
-            parcel = packed(action, told, self._modules, executor=self.name, by_value=not imports_program(executor))
+            by_value = not imports_program(executor)
+            parcel = packed(action, told, self._kept(executor, told), self._modules, by_value=by_value)
         if self._room is None:
-            return await self._sent(executor, parcel, path, resources, timeout_seconds, interrupts)
+            return await self._sent(executor, parcel, told, resources, timeout_seconds, interrupts)
         async with self._room:
             executor = await self._opened(path)  # the others may have found it broken meanwhile
-            return await self._sent(executor, parcel, path, resources, timeout_seconds, interrupts)
+            return await self._sent(executor, parcel, told, resources, timeout_seconds, interrupts)
+
+    def _kept(self, executor: Executor, told: Told) -> Kept:
+        retry, desk = told[5].modifiers.retry, told[7]
+        most_tries = 1 if retry is None else retry.attempts
+        return Kept(self.name, most_tries, desk.is_followed, desk.held(told[1]), repeats_work(executor))
 
     async def _sent(
         self,
         executor: Executor,
         parcel: bytes | PythonAction,
-        path: str,
+        told: Told,
         resources: Mapping[str, float],
         timeout_seconds: float | None,
         interrupts: Interrupts,
     ) -> Any:
+        path, hearing = told[1], Hearing(told)
         try:
             future: Future[Any]
             if isinstance(parcel, PythonAction):
                 future = submitted_here(executor, parcel)
+            elif resources and not isinstance(executor, TakesResources):
+                raise self.refused(path, f"asks for resources {dict(resources)}, which its executor does not know")
+            elif hears_work(executor):
+                future = cast("HearsWork", executor).submit_heard(hearing, resources, work, parcel)
             elif resources:
-                if not isinstance(executor, TakesResources):
-                    raise self.refused(path, f"asks for resources {dict(resources)}, which its executor does not know")
-                future = executor.submit_with(resources, work, parcel)
+                future = cast("TakesResources", executor).submit_with(resources, work, parcel)
             else:
                 future = executor.submit(work, parcel)
-            return await answer_of(future, executor, path=path, timeout_seconds=timeout_seconds, interrupts=interrupts)
+            return await answer_of(
+                future,
+                executor,
+                path=path,
+                timeout_seconds=timeout_seconds,
+                interrupts=interrupts,
+                on_left=partial(leave_running, told[0], path),
+            )
         except LostWorkerError as error:
             raise WorkerDiedError(path, executor=self.name, detail=str(error), exit_code=error.exit_code) from error
         except BrokenExecutor as error:
@@ -233,6 +270,8 @@ class Place:
                 path=path,
                 remedy="Its workers need the same flowckpt as the engine, and the packages of the step's function.",
             ) from error
+        finally:
+            hearing.end()
 
     def _broken(self, executor: Executor, path: str, error: BrokenExecutor) -> WorkerDiedError:
         """Give up an executor that is broken for good; the next step gets a new one, where one can be made."""

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from flowckpt.errors import StepTimeoutError
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.late_cancel import deliver_later
-from flowckpt.executors.base import StopsWork
+from flowckpt.executors.base import KnowsStoppedWork, StopsWork
 
 
 async def answer_of(
-    future: Future[Any], executor: Any, *, path: str, timeout_seconds: float | None, interrupts: Interrupts
+    future: Future[Any],
+    executor: Any,
+    *,
+    path: str,
+    timeout_seconds: float | None,
+    interrupts: Interrupts,
+    on_left: Callable[[Callable[[], bool]], None],
 ) -> Any:
     """Wait for a future, and leave nothing running that the executor can stop.
 
@@ -26,6 +33,7 @@ async def answer_of(
         path: the step, for errors.
         timeout_seconds: the limit, or None.
         interrupts: the signals.
+        on_left: told of work that was left to itself, with what tells whether it is still at it.
 
     Raises:
         StepTimeoutError: it did not end in time.
@@ -47,8 +55,12 @@ async def answer_of(
     def stop() -> None:
         if isinstance(executor, StopsWork):
             executor.stop(future)  # the future ends soon
+            if isinstance(executor, KnowsStoppedWork):
+                on_left(lambda: executor.is_at_work(future))
         else:
             future.cancel()
+            if not future.done():
+                on_left(lambda: not future.done())
             settle()  # what has begun cannot be stopped, and is not waited for
 
     def time_is_over() -> None:

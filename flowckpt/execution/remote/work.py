@@ -7,7 +7,6 @@ recorded of it. So nothing is lost because it cannot be sent, and nothing is bui
 from __future__ import annotations
 
 import inspect
-import io
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,9 @@ from flowckpt.execution.annotation import return_annotation
 from flowckpt.execution.current_step import tell_current
 from flowckpt.execution.recorded_error import recorded_error, text_of
 from flowckpt.execution.remote.parcel import unpacked
+from flowckpt.execution.remote.plain_data import read_plain
 from flowckpt.execution.remote.program import name_in_engine
+from flowckpt.executors.way_up import way_up
 from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -40,13 +41,13 @@ def work(parcel: bytes) -> bytes:
     """
     path = ""
     try:
-        told, call = unpacked(parcel)
+        told, desk, call = unpacked(parcel, way_up.get())
         path = told[1]
         function, args, kwargs = call()
     except AbandonedStepError:
         raise
     except BaseException as error:
-        return pickle.dumps((UNREADABLE, (type_name(type(error)), text_of(error))))
+        return pickle.dumps((UNREADABLE, (type_name(type(error)), text_of(error)), False))
     token = tell_current(told)
     try:
         value = function(*args, **kwargs)
@@ -54,17 +55,22 @@ def work(parcel: bytes) -> bytes:
             value = asyncio.run(_awaited(value))
         tree = codec.encode(value, return_annotation(function), place=f"{path}: output")
     except AbandonedStepError:
+        desk.close(waits=False)
         raise
     except BaseException as error:
+        desk.close()
         failure = _as_in_engine(recorded_error(error, path=path, tries=told[3], is_whole=True))
-        return pickle.dumps((FAILED, (attrs.asdict(failure), isinstance(error, Exception))))
+        return pickle.dumps((FAILED, (attrs.asdict(failure), isinstance(error, Exception)), desk.is_unheard))
     finally:
         token.var.reset(token)
-    return pickle.dumps((DONE, tree))
+    desk.close()
+    return pickle.dumps((DONE, tree, desk.is_unheard))
 
 
-def opened(answer: Any) -> tuple[str, Any]:
-    """Return what `work` returned, as its kind and its content: a tree, or a `StepError` and whether an `Exception`.
+def opened(answer: Any) -> tuple[str, Any, bool]:
+    """Return what `work` returned, as its kind, its content, and whether progress was told that nobody can hear.
+
+    The content is a tree, or a `StepError` and whether it was an `Exception`.
 
     Args:
         answer: the bytes.
@@ -72,21 +78,14 @@ def opened(answer: Any) -> tuple[str, Any]:
     Raises:
         ValueError: it is none of these.
     """
-    kind, content = _PlainData(io.BytesIO(answer)).load()
+    kind, content, is_unheard = read_plain(answer)
     if kind == FAILED:
         fields, is_exception = content
         fields["bases"], fields["causes"] = tuple(fields["bases"]), tuple(fields["causes"])
-        return kind, (StepError(**fields), is_exception)
+        return kind, (StepError(**fields), is_exception), bool(is_unheard)
     if kind not in (DONE, UNREADABLE):
         raise ValueError(f"a worker answered with {kind!r:.80}")
-    return kind, content
-
-
-class _PlainData(pickle.Unpickler):
-    """Reads numbers, texts and containers; no class and no function."""
-
-    def find_class(self, module: str, name: str, /) -> Any:
-        raise ValueError(f"a worker answered with a {module}.{name}")
+    return kind, content, bool(is_unheard)
 
 
 async def _awaited(value: Any) -> Any:

@@ -1,11 +1,14 @@
-"""Messages between two processes, over a socket: eight bytes of length, then so many bytes."""
+"""Messages between two processes, over a socket: a byte that says what it is, eight of length, then so many bytes."""
 
 from __future__ import annotations
 
 import socket
 import struct
 
-_LENGTH = struct.Struct("!Q")
+WORK, ANSWER, TELLS, ASKS, REPLY = range(5)
+"""What a message is: a piece of work and what came of it; between the two, what the work says while it runs."""
+
+_HEAD = struct.Struct("!BQ")
 _CHUNK = 1 << 20
 
 
@@ -23,19 +26,23 @@ class Channel:
         """Return the descriptor, to wait for."""
         return self._end.fileno()
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes, kind: int) -> None:
         """Send a message, whole.
 
         Raises:
             OSError: nobody is there any more.
         """
-        self._end.sendall(_LENGTH.pack(len(message)))
+        self._end.sendall(_HEAD.pack(kind, len(message)))
         self._end.sendall(message)
 
-    def receive(self) -> bytes | None:
-        """Return the next message; None where the other end is closed, perhaps in the middle of one."""
-        head = self._exactly(_LENGTH.size)
-        return None if head is None else self._exactly(_LENGTH.unpack(head)[0])
+    def receive(self) -> tuple[int, bytes] | None:
+        """Return what the next message is, and the message; None where the other end is closed, perhaps within one."""
+        head = self._exactly(_HEAD.size)
+        if head is None:
+            return None
+        kind, length = _HEAD.unpack(head)
+        message = self._exactly(length)
+        return None if message is None else (kind, message)
 
     def close(self) -> None:
         """Close this end."""

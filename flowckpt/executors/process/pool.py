@@ -11,15 +11,15 @@ import os
 import pickle
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any
 
 from flowckpt.errors import SettingError
-from flowckpt.executors.base import LostWorkerError, StoppedWorkError
+from flowckpt.executors.base import Hear, LostWorkerError, StoppedWorkError
 from flowckpt.executors.process.worker import WorkerProcess
 
-_Work = tuple[Future[Any], bytes]
+_Work = tuple[Future[Any], bytes, Hear | None]
 
 
 class ProcessExecutor(Executor):
@@ -58,12 +58,33 @@ class ProcessExecutor(Executor):
         Raises:
             RuntimeError: the executor is shut down.
         """
-        message = pickle.dumps((fn, args, kwargs))
+        return self._submitted(pickle.dumps((fn, args, kwargs)), None)
+
+    def submit_heard(
+        self, hear: Hear, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
+    ) -> Future[Any]:
+        """Have a function called in a worker process, which may say something while it runs; see `submit`.
+
+        Args:
+            hear: told what it says.
+            resources: none: processes know no resources.
+            function: what to call.
+            args: its arguments.
+
+        Raises:
+            RuntimeError: the executor is shut down.
+            SettingError: it asks for resources.
+        """
+        if resources:
+            raise SettingError(f"resources={dict(resources)}: worker processes have none", setting="resources")
+        return self._submitted(pickle.dumps((function, args, {})), hear)
+
+    def _submitted(self, message: bytes, hear: Hear | None) -> Future[Any]:
         future: Future[Any] = Future()
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            self._waiting.put((future, message))
+            self._waiting.put((future, message, hear))
             if self._idle:
                 self._idle -= 1
             elif len(self._threads) < self.max_workers:
@@ -132,16 +153,18 @@ class ProcessExecutor(Executor):
         """Pass work to one process, and to its successor when it has died."""
         process: WorkerProcess | None = None
         while (work := self._waiting.get()) is not None:
-            future, message = work
+            future, message, hear = work
             if future.set_running_or_notify_cancel():
-                process = self._done(future, message, process)
-            del work, future, message
+                process = self._done(future, message, hear, process)
+            del work, future, message, hear
             with self._lock:
                 self._idle += 1
         if process is not None:
             process.end()
 
-    def _done(self, future: Future[Any], message: bytes, process: WorkerProcess | None) -> WorkerProcess | None:
+    def _done(
+        self, future: Future[Any], message: bytes, hear: Hear | None, process: WorkerProcess | None
+    ) -> WorkerProcess | None:
         """Have one piece of work done; return the process where it still lives."""
         is_done, value = False, None
         try:
@@ -152,7 +175,7 @@ class ProcessExecutor(Executor):
                 is_to_stop = self._is_killed or future in self._stopped  # before it had a process
             if is_to_stop:
                 process.stop()
-            is_done, value = pickle.loads(process.answer(message))  # noqa: S301 - from our own child
+            is_done, value = pickle.loads(process.answer(message, hear))  # noqa: S301 - from our own child
         except LostWorkerError as error:
             process, value = None, error
         except Exception as error:  # what the work raised cannot be rebuilt here

@@ -19,7 +19,8 @@ from types import FrameType
 from typing import Any
 
 from flowckpt.abandoned import AbandonedStepError
-from flowckpt.executors.process.channel import Channel
+from flowckpt.executors.process.channel import ANSWER, ASKS, TELLS, Channel
+from flowckpt.executors.way_up import way_up
 
 GRACE_SECONDS = 2.0
 """How long work that is to end may take for its `finally` blocks."""
@@ -39,15 +40,33 @@ def serve(channel_descriptor: int, life_descriptor: int) -> None:
     threading.Thread(target=_watch, args=(life_descriptor,), name="flowckpt-life", daemon=True).start()
     channel = Channel(socket.socket(fileno=channel_descriptor))
     try:
-        channel.send(b"")
-        while (message := channel.receive()) is not None:
-            answer = _answer(message)
+        channel.send(b"", ANSWER)
+        way_up.set(_Up(channel))
+        while (received := channel.receive()) is not None:
+            answer = _answer(received[1])
             _flush()
-            channel.send(answer)
+            channel.send(answer, ANSWER)
     except AbandonedStepError:
         _end_at_once()
     except OSError:  # the engine has gone
         _end_at_once()
+
+
+class _Up:
+    """The way up; while work runs, nothing else uses the channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def tell(self, message: bytes) -> None:
+        self._channel.send(message, TELLS)
+
+    def ask(self, message: bytes) -> bytes:
+        self._channel.send(message, ASKS)
+        reply = self._channel.receive()
+        if reply is None:
+            raise ConnectionError("the engine is gone")
+        return reply[1]
 
 
 def _answer(message: bytes) -> bytes:

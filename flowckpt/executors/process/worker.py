@@ -15,8 +15,8 @@ import threading
 import time
 from typing import Any
 
-from flowckpt.executors.base import LostWorkerError
-from flowckpt.executors.process.channel import Channel
+from flowckpt.executors.base import Hear, LostWorkerError
+from flowckpt.executors.process.channel import ANSWER, ASKS, REPLY, WORK, Channel
 from flowckpt.executors.process.serve import GRACE_SECONDS
 from flowckpt.process_session import signal_session
 
@@ -69,16 +69,26 @@ class WorkerProcess:
         """Its process id."""
         return self._process.pid
 
-    def answer(self, message: bytes) -> bytes:
+    def answer(self, message: bytes, hear: Hear | None = None) -> bytes:
         """Have a piece of work done, and return what the process answers.
+
+        Args:
+            message: the work.
+            hear: told what it says meanwhile.
 
         Raises:
             LostWorkerError: it died; it is reaped, and nothing that it had started is left.
         """
         found: bytes | None = None
         with contextlib.suppress(OSError):  # it has died meanwhile
-            self._channel.send(message)
-            found = self._received()
+            self._channel.send(message, WORK)
+            while (received := self._received()) is not None:
+                kind, found = received
+                if kind == ANSWER:
+                    break
+                if hear is not None:
+                    hear(found, self._reply if kind == ASKS else None)
+                found = None
         if found is None:
             code = self.end()
             raise LostWorkerError(_said(code), code)
@@ -123,7 +133,11 @@ class WorkerProcess:
             if not self._is_reaped:
                 signal_session(self.pid, signal.SIGKILL)
 
-    def _received(self, seconds: float = math.inf) -> bytes | None:
+    def _reply(self, message: bytes) -> None:
+        with contextlib.suppress(OSError):  # it has died meanwhile
+            self._channel.send(message, REPLY)
+
+    def _received(self, seconds: float = math.inf) -> tuple[int, bytes] | None:
         """Wait for an answer, or for the end of the process: a child of it may hold its end of the channel open."""
         waiting, until = select.poll(), time.monotonic() + seconds
         waiting.register(self._channel.fileno(), select.POLLIN)
