@@ -26,6 +26,7 @@ class Why(StrEnum):
     STOPPED = "stopped"
     DUE = "due"
     SIGNALLED = "signalled"
+    DAMAGED = "damaged"
 
     @property
     def said(self) -> str:
@@ -38,6 +39,7 @@ _SAID = {
     Why.STOPPED: "it was stopped to be gone on with",
     Why.DUE: "its time has come",
     Why.SIGNALLED: "what it waits for was sent",
+    Why.DAMAGED: "whether it is due cannot be read",
 }
 
 
@@ -48,10 +50,12 @@ class DueRun:
     Attributes:
         info: the run as it stood when it was looked at.
         why: why.
+        damage: what cannot be read of it; empty where all can. It is left as it is, and told.
     """
 
     info: RunInfo
     why: Why
+    damage: str = ""
 
     @property
     def workflow_id(self) -> str:

@@ -8,7 +8,8 @@ from datetime import datetime
 from flowckpt.checkpoint.reference import RunInfo
 from flowckpt.checkpoint.wait import TAKEN, Wait, WaitKind
 from flowckpt.clock import Clock
-from flowckpt.recovery.due import RECOVERED_STATUSES, DueRun, why_due
+from flowckpt.errors import CheckpointStorageError, FlowckptError
+from flowckpt.recovery.due import RECOVERED_STATUSES, DueRun, Why, why_due
 from flowckpt.stores.base import CheckpointStore, DeliversSignals, ListsRuns
 from flowckpt.stores.by_status import runs_of_status
 
@@ -52,9 +53,17 @@ async def look_again(store: CheckpointStore, clock: Clock, run: DueRun) -> DueRu
 
 
 async def _looked_at(store: CheckpointStore, info: RunInfo, now: datetime) -> DueRun | None:
-    waits = info.waits
-    is_signalled = await _is_signalled(store, info, waits)
-    why = why_due(info, now, waits=len(waits), due_at=info.due_at, is_signalled=is_signalled)
+    """Look at one run. What is damaged of it is its own trouble: the other runs are looked at all the same."""
+    try:
+        waits = info.waits
+        is_signalled = await _is_signalled(store, info, waits)
+        why = why_due(info, now, waits=len(waits), due_at=info.due_at, is_signalled=is_signalled)
+    except CheckpointStorageError:
+        raise
+    except FlowckptError as error:
+        return DueRun(info, Why.DAMAGED, error.message)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        return DueRun(info, Why.DAMAGED, f"its record says what cannot be: {error!r:.200}")
     return None if why is None else DueRun(info, why)
 
 

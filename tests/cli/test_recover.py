@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -336,3 +337,39 @@ def test_a_watcher_on_postgresql_hears_of_a_signal_and_does_not_wait_for_its_nex
         watcher.send_signal(signal.SIGTERM)
         watcher.communicate(timeout=60)
     assert crashing.log() == ["answer 4"]
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+@pytest.mark.parametrize("watches", [False, True], ids=["once", "watch"])
+def test_what_is_damaged_of_one_run_keeps_no_other_from_being_resumed(crashing, kind, watches):
+    spec = {"file": "file:store", "sqlite": "sqlite:runs.db"}[kind]
+    for run in ("a1", "a2", "a3"):
+        crashing("run", "dying.py:asking", "--id", run, "--store", spec).expect(3)
+        crashing("signal", run, "answer", "--data", f'"{run}"', "--store", spec).expect(0)
+    if kind == "file":
+        for message in (crashing.directory / "store/runs/a1/signals").iterdir():
+            message.write_text("{}")
+    else:
+        with sqlite3.connect(crashing.directory / "runs.db") as database:
+            database.execute(
+                "UPDATE signals SET document = '{}' WHERE run = (SELECT run FROM runs WHERE workflow_id='a1')"
+            )
+            database.execute("UPDATE runs SET metadata = '{\"target\": 5}' WHERE workflow_id = 'a3'")
+        database.close()
+    if watches:
+        watcher = crashing.start("recover", "--watch", "--every", "0.2", "--store", spec)
+        for _ in range(300):
+            if "answer a2" in crashing.log():
+                break
+            time.sleep(0.1)
+        time.sleep(0.5)
+        assert watcher.poll() is None, "it goes on looking"
+        watcher.send_signal(signal.SIGTERM)
+        _, said = watcher.communicate(timeout=60)
+    else:
+        said = crashing("recover", "--store", spec).expect(1).err
+    assert "answer a2" in crashing.log()
+    assert "answer a1" not in crashing.log()
+    assert re.search(r"a1 \(asking\): left as it is: .*corrupt", said), said
+    assert "Traceback" not in said
+    assert "a1" in crashing("check", "--store", spec).expect(11).out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from flowckpt.checkpoint.reference import RunInfo
@@ -13,8 +14,8 @@ def working_directory(info: RunInfo) -> Path | None:
     Args:
         info: the run.
     """
-    found = info.metadata.get("base_path") or info.metadata.get("target", {}).get("cwd")
-    return Path(found) if found else None
+    found = info.metadata.get("base_path") or _target(info).get("cwd")
+    return Path(found) if isinstance(found, str) and found else None
 
 
 def why_not_here(info: RunInfo) -> str:
@@ -23,13 +24,21 @@ def why_not_here(info: RunInfo) -> str:
     Args:
         info: the run.
     """
-    target = info.metadata.get("target", {})
+    target = _target(info)
     file, module = target.get("file"), target.get("module")
     if not target.get("name") or not (file or module):
         return "its record does not say where its workflow is: its own program must resume it"
     directory = working_directory(info)
     if directory is not None and not directory.is_dir():
         return f"the directory it was started in is not on this machine: {directory}"
-    if not module and not Path(file).is_file():
+    if not module and not Path(str(file)).is_file():
         return f"its program is not on this machine: {file}"
     return ""
+
+
+def _target(info: RunInfo) -> Mapping[str, str]:
+    """Return where the record says that its workflow is; nothing where it says what cannot be."""
+    found = info.metadata.get("target")
+    if not isinstance(found, Mapping) or not all(isinstance(each, str) for each in found.values()):
+        return {}
+    return found

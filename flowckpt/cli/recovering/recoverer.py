@@ -14,7 +14,7 @@ from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.recovering.child import Child, ChildEnd
 from flowckpt.cli.recovering.place import why_not_here
 from flowckpt.clock import Clock
-from flowckpt.errors import CheckpointStorageError
+from flowckpt.errors import CheckpointStorageError, FlowckptError
 from flowckpt.recovery.due import DueRun
 from flowckpt.recovery.looking import due_runs, look_again
 from flowckpt.recovery.outcome import Outcome, Recovered
@@ -160,11 +160,15 @@ class Recoverer:
             found = _of(run, Outcome.DIED, error.message)
         except OSError as error:
             found = _of(run, Outcome.LEFT, f"its process could not be started: {error}")
+        except Exception as error:  # whatever is wrong with this run, the others are gone on with
+            found = _of(run, Outcome.LEFT, error.message if isinstance(error, FlowckptError) else f"{error!r:.200}")
         self._tries.note(run, found.outcome, self._clock.elapsed_ns() / 1e9)
         self._on_end(found)
         return found
 
     async def _tried(self, run: DueRun) -> Recovered:
+        if run.damage:
+            return _of(run, Outcome.LEFT, run.damage)
         if reason := why_not_here(run.info):
             return _of(run, Outcome.LEFT, reason)
         now = await look_again(self._store, self._clock, run)

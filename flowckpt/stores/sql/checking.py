@@ -9,7 +9,7 @@ from flowckpt.codec.blob import Blob, Fetch
 from flowckpt.counted import counted
 from flowckpt.errors import FlowckptError
 from flowckpt.stores.base import Finding
-from flowckpt.stores.sql import rows
+from flowckpt.stores.sql import rows, signals
 from flowckpt.stores.sql.database import Database, Session
 from flowckpt.stores.sql.description import run_infos
 from flowckpt.stores.sql.image import RunImage, open_image, read_blob
@@ -63,6 +63,7 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
                 kept = found
         for digest, size in session.execute("SELECT digest, size FROM blobs WHERE run = ?", (now.run,)):
             read_blob(session, workflow_id, key, digest, size)
+        signals.sent(session, workflow_id)
         return (
             Finding(workflow_id, "ok", f"{counted(kept, 'checkpoint')}, {counted(results, 'result')}")
             if begun
