@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from benchmarks import evidence, executors, fan_out, objects, processes, scale, sql, steps, throughput
+from benchmarks import evidence, executors, fan_out, language, objects, processes, scale, sql, steps, throughput
 from benchmarks.figure import Figure
 
 
@@ -63,6 +63,12 @@ def _groups(directory: Path, *, is_smoke: bool, is_full: bool) -> dict[str, Call
         ],
         "scale": lambda: [*scale.sqlite_scale(directory, runs, rounds * 3), *scale.postgres_scale(runs, rounds * 3)],
         "executors": lambda: executors.members(few, min(rounds, 5)),
+        "language": lambda: [
+            *language.waits(directory, 3 if is_smoke else 50, min(rounds, 5)),
+            *language.against_tasks(few, rounds),
+            *language.against_appends(directory, few, min(rounds, 5)),
+            *language.large_map(directory, 500 if is_smoke else 100_000),
+        ],
         "import": lambda: processes.imports(1 if is_smoke else 15),
         "resume start": lambda: processes.resume_start(directory, few, 1 if is_smoke else 11),
         "resume growth": lambda: processes.resume_growth(directory, lengths),

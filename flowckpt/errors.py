@@ -293,6 +293,7 @@ class StepFailedError(FlowckptError):
         error_message: `str()` of the exception.
         traceback: the formatted traceback, or an empty string.
         tries: how often the step was tried.
+        remedy: what the exception itself said is to be done, where it was one of ours.
     """
 
     def __init__(
@@ -304,16 +305,39 @@ class StepFailedError(FlowckptError):
         error_bases: Sequence[str] = (),
         traceback: str = "",
         tries: int = 1,
+        remedy: str = "",
     ) -> None:
         said = f": {error_message}" if error_message else ""
         after = f" after {tries} tries" if tries > 1 else ""
-        super().__init__(f"step {path!r} failed{after} with {error_type}{said}")
+        super().__init__(f"step {path!r} failed{after} with {error_type}{said}", remedy=remedy)
         self.path = path
         self.error_type = error_type
         self.error_bases = tuple(error_bases)
         self.error_message = error_message
         self.traceback = traceback
         self.tries = tries
+
+    def _recorded(self) -> tuple[object, ...]:
+        """Return what is recorded of it, in the order in which it is given to `__init__`."""
+        return (
+            self.path,
+            self.error_type,
+            self.error_message,
+            self.error_bases,
+            self.traceback,
+            self.tries,
+            self.remedy,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether it is the same recorded failure: one that is replayed equals the one that was raised first."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._recorded() == other._recorded()
+
+    def __hash__(self) -> int:
+        """Hash what is compared."""
+        return hash(self._recorded())
 
     def failed_with(self, *types: type[BaseException]) -> bool:
         """Tell whether the step's exception was an instance of one of these types.
@@ -348,6 +372,7 @@ class FanOutFailedError(StepFailedError):
         traceback: str = "",
         tries: int = 1,
         causes: Sequence[StepFailedError] = (),
+        remedy: str = "",
     ) -> None:
         super().__init__(
             path,
@@ -356,8 +381,12 @@ class FanOutFailedError(StepFailedError):
             error_bases=error_bases,
             traceback=traceback,
             tries=tries,
+            remedy=remedy,
         )
         self.causes = tuple(causes)
+
+    def _recorded(self) -> tuple[object, ...]:
+        return (*super()._recorded(), self.causes)
 
     def failed_with(self, *types: type[BaseException]) -> bool:
         """Tell whether one of the members failed with an instance of one of these types.

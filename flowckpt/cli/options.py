@@ -344,7 +344,7 @@ def limit_options(command: F) -> F:
             "--retry-budget",
             type=click.IntRange(0),
             metavar="N",
-            help="How many retries the steps of an attempt may make, all together; recorded.",
+            help="How many retries the run may make, all its steps and attempts together; recorded. A resume: a fresh budget.",
         ),
         click.option(
             "--max-deaths",

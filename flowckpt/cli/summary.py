@@ -57,6 +57,8 @@ def show_failure(result: WorkflowResult, signal_name: str) -> None:
             say(escaped_lines(recorded.traceback.rstrip()))
         if isinstance(error, StepFailedError):
             say(f"flowckpt: {escaped(error.message)}")
+            if error.remedy:
+                say(escaped(error.remedy))
         else:
             said = f": {recorded.message}" if recorded.message else ""
             say(f"flowckpt: workflow {result.workflow_name!r} failed with {escaped(recorded.type + said)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowckpt.codec import failures as _failures  # noqa: F401 - it adds what it knows to the closed set
 from flowckpt.codec.difference import difference
 from flowckpt.codec.kinds import is_structured
 from flowckpt.codec.structure import from_plain, register, to_plain

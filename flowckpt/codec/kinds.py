@@ -15,6 +15,8 @@ from typing import Any
 
 import attrs
 
+from flowckpt.errors import StepFailedError
+
 UNIONS = (typing.Union, types.UnionType)
 LEAVES = (int, float, str, bytes, bool, complex, date, time, datetime, timedelta, type(Path()))
 _CONTAINERS = {
@@ -97,5 +99,8 @@ def is_leaf(cls: Any) -> bool:
     """Tell whether a class of the closed set has no parts."""
     return cls in LEAVES or (
         isinstance(cls, type)
-        and (cls.__module__ in {"decimal", "_pydecimal", "fractions", "uuid"} or issubclass(cls, PurePath))
+        and (
+            cls.__module__ in {"decimal", "_pydecimal", "fractions", "uuid"}
+            or issubclass(cls, PurePath | StepFailedError)
+        )
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any
 
 from flowckpt.errors import EncodingError, type_name
@@ -79,6 +79,14 @@ def _refusal_of(found: Any, place: str, why: str) -> EncodingError:
             "whole input, as 'token: Secret[str]'",
             place=place,
             type_name=name,
+        )
+    if isinstance(found, Generator | AsyncGenerator):
+        return EncodingError(
+            f"{place} is a {name}, and a generator that has begun cannot be recorded",
+            place=place,
+            type_name=name,
+            remedy="Return a list of what it yields. A generator function that yields steps is a workflow: decorate it with "
+            "@workflow, and run it by .workflow(child) or .map(child, items). Or mark the step .ephemeral().",
         )
     return EncodingError(
         f"{place} is a {name}, which cannot be recorded so that it comes back the same{why and f': {why}'}",

@@ -234,6 +234,8 @@ def encode_error(error: StepError) -> Json:
         document["tries"] = error.tries
     if error.causes:
         document["causes"] = list(error.causes)
+    if error.remedy:
+        document["remedy"] = error.remedy
     if error.extra:
         document.update(checked_extra(error.extra))
     return document
@@ -250,10 +252,11 @@ def decode_error(document: Json) -> StepError:
         document.get("tries", 1),
         tuple(document.get("causes", ())),
         {} if document.keys() <= _KNOWN_OF_ERROR else {k: document[k] for k in document if k not in _KNOWN_OF_ERROR},
+        document.get("remedy", ""),
     )
 
 
-_KNOWN_OF_ERROR = {"type", "message", "bases", "traceback", "path", "tries", "causes"}
+_KNOWN_OF_ERROR = {"type", "message", "bases", "traceback", "path", "tries", "causes", "remedy"}
 
 
 def encode_time(moment: datetime) -> str:

@@ -318,6 +318,12 @@ def add(tag: str, cls: type, to_body: Callable[[Any], Json], from_body: Callable
     _DECODERS[tag] = from_body
 
 
+def add_nested(tag: str, cls: type, to_plain: Callable[[Any], Any], from_plain: Callable[[Any], Any]) -> None:
+    """Add a type of the closed set that holds values of the closed set; for this package's own modules."""
+    _ENCODERS[cls] = lambda value, depth: {tag: _encode_registered(to_plain, value, depth)}
+    _DECODERS[tag] = lambda body: from_plain(_decode(body))
+
+
 def add_registered(cls: type, name: str, to_plain: Callable[[Any], Any], from_plain: Callable[[Any], Any]) -> None:
     """Add a type of the program under a name of its choice; see `flowckpt.codec.register`."""
     known = _REGISTERED.get(name)

@@ -42,7 +42,7 @@ class Completion:
             return True
         if total is None:
             return False
-        return failed > total - self._needed(total)
+        return failed > total - self.needed(total)
 
     def is_met(self, failed: int, total: int) -> bool:
         """Tell whether a fan-out whose children have all ended has succeeded.
@@ -53,9 +53,9 @@ class Completion:
         """
         if not self.allows_failures:
             return failed == 0
-        return total - failed >= self._needed(total)
+        return total - failed >= self.needed(total)
 
-    def _needed(self, total: int) -> int:
+    def needed(self, total: int) -> int:
         """Return how many of so many children must succeed."""
         needed = 0
         if self.min_success is not None:
@@ -70,16 +70,20 @@ class Completion:
 ALL = Completion()
 
 
-def completion_of(name: str, min_success: float | None, tolerate: float | None) -> Completion:
+TOO_FEW_REMEDY = "Ask for fewer, or for a fraction of them: min_success=0.5; or see to it that there are more."
+
+
+def completion_of(name: str, min_success: float | None, tolerate: float | None, size: int | None = None) -> Completion:
     """Check what a fan-out was told of failures and return it as a value.
 
     Args:
         name: the step, for errors.
         min_success: as in `Completion`.
         tolerate: likewise.
+        size: how many children there are, where that is known.
 
     Raises:
-        StepDefinitionError: a number is negative, or a fraction lies outside 0 … 1.
+        StepDefinitionError: a number is negative, a fraction lies outside 0 … 1, or more must succeed than there are.
     """
     for label, number in (("min_success", min_success), ("tolerate", tolerate)):
         if number is None:
@@ -93,6 +97,13 @@ def completion_of(name: str, min_success: float | None, tolerate: float | None) 
                 where=caller(),
                 remedy=f"Write {label}=3 for three of them, or {label}=0.5 for half of them.",
             )
-    if min_success is None and tolerate is None:
-        return ALL
-    return Completion(min_success, tolerate)
+    made = ALL if min_success is None and tolerate is None else Completion(min_success, tolerate)
+    if size is not None and type(made.min_success) is int and made.min_success > size:
+        raise StepDefinitionError(
+            f"step {name!r}: min_success={min_success}, but there {'is' if size == 1 else 'are'} only {size}: it could "
+            "never succeed",
+            step=name,
+            where=caller(),
+            remedy=TOO_FEW_REMEDY,
+        )
+    return made

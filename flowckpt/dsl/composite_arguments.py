@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
 from flowckpt.dsl.caller import caller
 from flowckpt.dsl.completion import completion_of
 from flowckpt.dsl.composites import MapAction, ParallelAction, WorkflowAction
-from flowckpt.dsl.named_function import check_function
+from flowckpt.dsl.named_function import check_function, told_of
 from flowckpt.dsl.step import Step
 from flowckpt.dsl.workflow import Workflow
 from flowckpt.errors import StepDefinitionError
@@ -35,11 +35,18 @@ def map_action(
             where=caller(),
             remedy="Give a list, or anything else that can be iterated over; list(text) for the characters of a text.",
         )
+    if isinstance(items, set | frozenset):
+        raise StepDefinitionError(
+            f"step {name!r}: .map() was given a {type(items).__name__}, which has another order in each process",
+            step=name,
+            where=caller(),
+            remedy="Members are known by their place: give sorted(items).",
+        )
     if key is not None and not callable(key):
         raise StepDefinitionError(
             f"step {name!r}: .map(key={key!r:.60}) must be a function of an item", step=name, where=caller()
         )
-    completion = completion_of(name, min_success, tolerate)
+    completion = completion_of(name, min_success, tolerate, len(items) if isinstance(items, Sized) else None)
     return MapAction(function, items, key, _checked_concurrency(name, concurrency), completion)
 
 
@@ -50,7 +57,7 @@ def parallel_action(
     for each in steps:
         if not isinstance(each, Step):
             raise StepDefinitionError(
-                f"{name}: takes steps with an action, got {each!r:.80} ({type(each).__name__})",
+                f"{name}: takes steps with an action, got {told_of(each)}",
                 step=name,
                 where=caller(),
                 remedy='Write parallel(step("a").python(f), step("b").python(g)); a list of steps with a star: *steps.',
@@ -62,7 +69,7 @@ def parallel_action(
                 where=caller(),
                 remedy="It is for .python(), and for a .map() of a function: leave it out.",
             )
-    completion = completion_of(name, min_success, tolerate)
+    completion = completion_of(name, min_success, tolerate, len(steps))
     return ParallelAction(steps, _checked_concurrency(name, concurrency), completion)
 
 
@@ -70,7 +77,7 @@ def workflow_action(name: str, child: Any, args: tuple[Any, ...], inputs: Mappin
     """Check the arguments of `.workflow()`; see there."""
     if not isinstance(child, Workflow):
         raise StepDefinitionError(
-            f"step {name!r}: .workflow() needs a workflow, got {child!r:.80} ({type(child).__name__})",
+            f"step {name!r}: .workflow() needs a workflow, got {told_of(child)}",
             step=name,
             where=caller(),
             remedy="Decorate the generator function with @workflow, and pass it uncalled.",

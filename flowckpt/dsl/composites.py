@@ -16,7 +16,7 @@ from flowckpt.dsl.actions import Action, PythonAction, function_name
 from flowckpt.dsl.completion import ALL, Completion
 from flowckpt.dsl.modifiers import Modifiers
 from flowckpt.dsl.path import encode_name, path_of
-from flowckpt.errors import StepDefinitionError
+from flowckpt.errors import FlowckptError, StepDefinitionError
 
 if TYPE_CHECKING:
     from flowckpt.dsl.step import Step
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 Member = tuple[str, "Step[Any]"]
 """A step of a composite, and its place: what its path ends with."""
+
+
+class ItemsError(Exception):
+    """What makes the items of a map, or the key of one, has failed; the cause is what it raised.
+
+    Its text says where.
+    """
 
 
 class Composite(Action):
@@ -80,6 +87,7 @@ class FanOutAction(Composite):
 
         Raises:
             StepDefinitionError: two of them would have the same place.
+            ItemsError: what makes the items, or their keys, raised.
         """
         raise NotImplementedError  # pragma: no cover - abstract
 
@@ -142,8 +150,8 @@ class MapAction(FanOutAction):
         function, key, name, made = self.function, self.key, step.name, type(step)
         workflow_input = _only_input(function, name) if _is_workflow(function) else ""
         seen: set[str] = set()
-        for index, item in enumerate(self.items):
-            place = f"[{index}]" if key is None else f"[{_key_of(key, item, name)}]"
+        for index, item in _numbered(self.items):
+            place = f"[{index}]" if key is None else f"[{_key_of(key, index, item, name)}]"
             if key is not None:
                 if place in seen:
                     raise StepDefinitionError(
@@ -231,8 +239,25 @@ def place_under(path: str, place: str) -> str:
     return f"{path}/{place}"
 
 
-def _key_of(key: Callable[[Any], Any], item: Any, name: str) -> str:
-    made = key(item)
+def _numbered(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    index = 0
+    try:
+        for item in items:
+            yield index, item
+            index += 1
+    except FlowckptError:
+        raise
+    except Exception as error:
+        raise ItemsError(f"the iterator of the items failed at item {index}") from error
+
+
+def _key_of(key: Callable[[Any], Any], index: int, item: Any, name: str) -> str:
+    try:
+        made = key(item)
+    except FlowckptError:
+        raise
+    except Exception as error:
+        raise ItemsError(f"the key function failed for item {index}, {_shortly(item)}") from error
     if type(made) is not str and type(made) is not int:
         raise StepDefinitionError(
             f"step {name!r}: the key of {item!r:.60} is {made!r:.60} ({type(made).__name__})",
@@ -247,6 +272,13 @@ def _key_of(key: Callable[[Any], Any], item: Any, name: str) -> str:
             remedy="A key has 1 to 200 characters, and is not blank.",
         )
     return path_of(text)
+
+
+def _shortly(item: Any) -> str:
+    try:
+        return f"{item!r:.60}"
+    except Exception:
+        return f"a {type(item).__name__}"
 
 
 def _is_workflow(function: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import attrs
 
+from flowckpt.dsl.arity import of_one_argument
 from flowckpt.dsl.caller import caller
 from flowckpt.dsl.modifiers import (
     CHECKPOINTED,
@@ -23,12 +24,15 @@ from flowckpt.dsl.retry import Worth, retry_policy
 from flowckpt.errors import StepDefinitionError
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Modifiable:
     """What a step is before and after its action: a name and modifiers."""
 
     name: str
     modifiers: Modifiers
+
+    def __repr__(self) -> str:
+        return f"<step {self.name!r} without an action>"
 
     def _with(self, modifiers: Modifiers) -> Self:
         return attrs.evolve(self, modifiers=modifiers)
@@ -167,10 +171,10 @@ class Modifiable:
             function: gets the recorded output.
 
         Raises:
-            StepDefinitionError: it cannot be called, the step is ephemeral, or `.on_rerun()` was given already.
+            StepDefinitionError: it cannot be called with one argument, the step is ephemeral, or `.on_rerun()` was given already.
         """
         self._refuse_twice("on_rerun", self.modifiers.on_rerun is not None)
-        undo = self._callable("on_rerun", function)
+        undo = of_one_argument(self.name, "on_rerun", self._callable("on_rerun", function))
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, on_rerun=undo)))
 
     def _with_secret(self) -> Any:
@@ -187,10 +191,10 @@ class Modifiable:
             function: gets the recorded output, sync or async.
 
         Raises:
-            StepDefinitionError: it cannot be called, the step is ephemeral, or `.rollback()` was given already.
+            StepDefinitionError: it cannot be called with one argument, the step is ephemeral, or `.rollback()` was given already.
         """
         self._refuse_twice("rollback", self.modifiers.rollback is not None)
-        undo = self._callable("rollback", function)
+        undo = of_one_argument(self.name, "rollback", self._callable("rollback", function))
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, rollback=undo)))
 
     def on(self, executor: str, *, resources: Mapping[str, float] | None = None) -> Self:

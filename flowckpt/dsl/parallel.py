@@ -16,6 +16,8 @@ C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
 F = TypeVar("F")
+G = TypeVar("G")
+H = TypeVar("H")
 
 
 @overload
@@ -48,6 +50,35 @@ def parallel(
     concurrency: int | None = ...,
 ) -> Step[tuple[A, B, C, D, E, F]]: ...
 @overload
+def parallel(
+    a: Step[A],
+    b: Step[B],
+    c: Step[C],
+    d: Step[D],
+    e: Step[E],
+    f: Step[F],
+    g: Step[G],
+    /,
+    *,
+    name: str = ...,
+    concurrency: int | None = ...,
+) -> Step[tuple[A, B, C, D, E, F, G]]: ...
+@overload
+def parallel(
+    a: Step[A],
+    b: Step[B],
+    c: Step[C],
+    d: Step[D],
+    e: Step[E],
+    f: Step[F],
+    g: Step[G],
+    h: Step[H],
+    /,
+    *,
+    name: str = ...,
+    concurrency: int | None = ...,
+) -> Step[tuple[A, B, C, D, E, F, G, H]]: ...
+@overload
 def parallel(*steps: Step[A], name: str = ..., concurrency: int | None = ...) -> Step[tuple[A, ...]]: ...
 @overload
 def parallel(
@@ -69,7 +100,8 @@ def parallel(
     Each step keeps its own modifiers and has its own record, under the path of the group: `parallel/[load]`.
 
     Args:
-        *steps: steps with their actions: functions, commands, maps, workflows, other groups.
+        *steps: steps with their actions: functions, commands, maps, workflows, other groups. Type checkers know the
+            output of each of up to eight.
         name: what to call the group.
         concurrency: how many run beside each other; all of them where not given.
         min_success: how many must succeed for the group to succeed: a number, or a fraction as a float.

@@ -42,7 +42,7 @@ R = TypeVar("R")
 Item = TypeVar("Item")
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Step(Modifiable, Generic[T_co]):
     """A step with its action: what a workflow yields.
 
@@ -50,6 +50,9 @@ class Step(Modifiable, Generic[T_co]):
     """
 
     action: Action
+
+    def __repr__(self) -> str:
+        return f"<step {self.name!r}: .{self.action.step_type}()>"
 
     def __iter__(self) -> Generator[Step[T_co], Any, T_co]:
         """Yield the step itself and return what it is answered with: `yield from` for type checkers."""
@@ -90,7 +93,7 @@ class Step(Modifiable, Generic[T_co]):
         )
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class StepWithoutAction(Modifiable):
     """A step that still lacks its action."""
 
@@ -126,7 +129,7 @@ class StepWithoutAction(Modifiable):
             **kwargs: its keyword arguments.
 
         Raises:
-            StepDefinitionError: it is not callable, or a lambda.
+            StepDefinitionError: it is not callable, a lambda, or a workflow.
         """
         check_function(self.name, function, "python")
         if kwargs and not args and kwargs.keys() <= {"args", "kwargs"}:

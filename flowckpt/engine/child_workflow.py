@@ -14,6 +14,7 @@ from flowckpt import codec
 from flowckpt.checkpoint import StepError
 from flowckpt.codec.results import plain_tree
 from flowckpt.dsl.composites import WorkflowAction
+from flowckpt.engine.child_inputs import begun_child
 from flowckpt.engine.composite import CompositeRun
 from flowckpt.engine.failures import recorded_error, step_failure
 from flowckpt.engine.looking_back import Answer, is_still_true
@@ -53,8 +54,9 @@ class ChildWorkflow(CompositeRun):
                 aside.dropped += nested
             nested = ()
         child = self._action.workflow
+        has_begun = nested or (result is not None and result.success and not self.is_stale)
         replay = Replay(
-            child(**self._action.inputs),
+            child(**self._action.inputs) if has_begun else begun_child(self._action, enter.path),
             nested,
             child.name,
             prefix=f"{enter.path}/",

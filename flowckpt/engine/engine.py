@@ -76,7 +76,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
             it (`CheckpointFailed`) and goes on, with nothing durable behind the last checkpoint that was.
         retention: which checkpoints of a run stay, and what becomes of it when it has completed; all stay where not
             given. See `flowckpt.Retention`.
-        retry_budget: how many retries an attempt of a run may make, where the run does not say; None for any number.
+        retry_budget: how many retries a run may make, in all its attempts, where the run does not say; None for any number.
         max_deaths: how often a run may die at one step before it is parked, where it does not say; 0 for no limit.
         executors: where steps can run besides here, by the names that `.on()` has: an executor, a function that makes
             one, or a description as `process:8`. The one named `default` is that of all steps that name none and may run

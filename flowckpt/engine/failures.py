@@ -16,6 +16,7 @@ from flowckpt.errors import (
     UnknownExecutorError,
     UnsupportedSchemaError,
     WorkflowChangedError,
+    type_name,
 )
 from flowckpt.execution.recorded_error import NO_SECRETS, recorded_error, text_of
 from flowckpt.plan.reason import Reason, ReasonKind
@@ -44,6 +45,9 @@ REFUSALS = (
 """What is wrong with the record, or with the code or the world against the record; never the fault of a step that ran."""
 
 
+_FAN_OUT = type_name(FanOutFailedError)
+
+
 def step_failure(path: str, error: StepError) -> StepFailedError:
     """Return the error that is raised at the `yield` of a failed step, from its record: now and at every replay."""
     return StepFailedError(
@@ -53,6 +57,7 @@ def step_failure(path: str, error: StepError) -> StepFailedError:
         error_bases=error.bases,
         traceback=error.traceback,
         tries=error.tries,
+        remedy=error.remedy,
     )
 
 
@@ -64,7 +69,7 @@ def fan_out_failure(path: str, error: StepError, causes: Sequence[StepFailedErro
         error: its recorded failure.
         causes: the failures of its members.
     """
-    if not error.causes:  # not the members failed, but what makes the items
+    if not error.causes and error.type != _FAN_OUT:  # not the members failed, but what makes the items
         return step_failure(path, error)
     return FanOutFailedError(
         path,
@@ -74,6 +79,7 @@ def fan_out_failure(path: str, error: StepError, causes: Sequence[StepFailedErro
         error_bases=error.bases,
         traceback=error.traceback,
         tries=error.tries,
+        remedy=error.remedy,
     )
 
 

@@ -22,14 +22,15 @@ import attrs
 
 from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import StepError, StepResult
-from flowckpt.dsl.composites import FanOutAction, ParallelAction, place_under
+from flowckpt.dsl.completion import TOO_FEW_REMEDY
+from flowckpt.dsl.composites import FanOutAction, ItemsError, ParallelAction, place_under
 from flowckpt.dsl.composites import Member as Placed
 from flowckpt.engine.composite import CompositeRun
 from flowckpt.engine.failures import fan_out_failure, recorded_error
 from flowckpt.engine.looking_back import Answer, is_still_true, other_members
 from flowckpt.engine.members import Member, member_of
 from flowckpt.engine.waits import Suspended
-from flowckpt.errors import FanOutFailedError, FlowckptError, StepFailedError, type_name
+from flowckpt.errors import FanOutFailedError, StepFailedError, type_name
 from flowckpt.events import StepRestored
 from flowckpt.execution.python import waited
 from flowckpt.execution.redaction import refuse_secret_names
@@ -57,7 +58,7 @@ class FanOut(CompositeRun):
     _unended: deque[tuple[int, Member]] = attrs.field(init=False, factory=deque)
     _placed: Iterator[Placed] | None = None
     _failed: int = 0
-    _error: BaseException | None = None
+    _error: ItemsError | None = None
     _paused: list[tuple[int, Member, Suspended]] = attrs.field(init=False, factory=list)
     _busy: int = 0
     _looking: asyncio.Lock = attrs.field(init=False, factory=asyncio.Lock)
@@ -81,7 +82,7 @@ class FanOut(CompositeRun):
             if judge.policy.reuse is not ReuseMode.INPUTS or judge.is_forced(enter.path):
                 attempt.aside.dropped += all_of(own, nested)
                 own, nested = {}, {}
-        self._placed = self._action.members(enter.step)
+        self._placed = self._made()
         start = f"{enter.path}/"
         doubts = {start + each[len(start) :].partition("/")[0] for each in attempt.in_doubt if each.startswith(start)}
         if own or doubts or result is not None:
@@ -213,14 +214,16 @@ class FanOut(CompositeRun):
         assert self._placed is not None
         while self._unended:
             yield self._unended.popleft()
+        for place, step in self._placed:
+            index = len(self._answers)
+            self._answers.append(None)
+            yield index, self._member(place_under(self.enter.path, place), step)
+
+    def _made(self) -> Iterator[Placed]:
+        """Make the members; where what makes the items fails, that is a failure of this step."""
         try:
-            for place, step in self._placed:
-                index = len(self._answers)
-                self._answers.append(None)
-                yield index, self._member(place_under(self.enter.path, place), step)
-        except FlowckptError:
-            raise
-        except Exception as error:  # whatever makes the items has failed: that is a failure of this step
+            yield from self._action.members(self.enter.step)
+        except ItemsError as error:
             self._error = error
 
     async def _work(self, feed: Iterator[tuple[int, Member]]) -> None:
@@ -277,15 +280,23 @@ class FanOut(CompositeRun):
         """Return how it failed, or None where it did not."""
         path, total = self.enter.path, len(self._answers)
         if self._error is not None:
-            return recorded_error(self._error, path=path, secrets=self.attempt.secrets)
+            found = recorded_error(self._error.__cause__ or self._error, path=path, secrets=self.attempt.secrets)
+            where = self.attempt.secrets.text(str(self._error))
+            return attrs.evolve(found, message=f"{where}: {found.message}" if found.message else where)
         if not self._is_lost and self._action.completion.is_met(self._failed, total):
             return None
         causes = [failure for _, failure in self._known() if failure is not None]
+        said, remedy = _said(total if self._action.size is None else self._action.size, causes), ""
+        wanted = self._action.completion.min_success
+        if type(wanted) is int and wanted > total and not self._is_lost:
+            said = f"min_success={wanted}, but there were only {total}" + (f"; {said}" if causes else "")
+            remedy = TOO_FEW_REMEDY
         return StepError(
             type_name(FanOutFailedError),
-            _said(total if self._action.size is None else self._action.size, causes),
+            said,
             path=path,
             causes=tuple(each.path for each in causes),
+            remedy=remedy or next((each.remedy for each in causes if each.remedy), ""),
         )
 
     def _known(self) -> list[Answer]:

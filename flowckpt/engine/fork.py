@@ -21,7 +21,7 @@ from flowckpt.dsl import Workflow
 from flowckpt.engine.binding import BoundInputs, bind_inputs, rebind_inputs
 from flowckpt.engine.earlier import any_checkpoint
 from flowckpt.engine.edits import Edit, edited_results
-from flowckpt.engine.options import RunOptions
+from flowckpt.engine.options import RETRIES_USED, RunOptions
 from flowckpt.engine.rechecking import Rechecking
 from flowckpt.engine.resumption import check_name, without_reusable
 from flowckpt.engine.rollback import KEY as ROLLED_BACK
@@ -38,6 +38,7 @@ from flowckpt.errors import (
     StepNotFoundError,
 )
 from flowckpt.plan.forking import taken_over
+from flowckpt.plan.parking import LIMITS
 from flowckpt.stores.base import CheckpointStore, SharesValues
 
 KEY = "forked_from"
@@ -296,6 +297,8 @@ def _first_checkpoint(
     metadata = {
         name: value for name, value in without_waits(without_reusable(latest.metadata)).items() if name != ROLLED_BACK
     }
+    if LIMITS in metadata:  # it has made no retries yet
+        metadata[LIMITS] = {name: value for name, value in metadata[LIMITS].items() if name != RETRIES_USED}
     metadata[KEY] = {
         "workflow_id": source_id,
         "checkpoint_id": latest.checkpoint_id,

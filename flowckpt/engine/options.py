@@ -23,6 +23,9 @@ else:  # few engines are told what to keep
 
 E = TypeVar("E", bound=StrEnum)
 
+RETRIES_USED = "retries_used"
+"""Among the recorded limits: how many retries were made since the budget was given."""
+
 
 def _limit(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is not None and (type(value) is not int or value < 0):
@@ -105,8 +108,8 @@ class RunOptions:
         from_step: the step (path, or name) from which on everything is run again.
         force: run again whatever the resume would stop at.
         allow_network: hosts that network claims may reach, as `host:port`, where the engine was given no verifier.
-        retry_budget: how many retries an attempt of the run may make, all its steps together; recorded, and kept by each
-            resume. Any number where neither it nor the engine says so.
+        retry_budget: how many retries the run may make, all its steps and attempts together; recorded at the start. Given
+            to a resume, it is a fresh budget from there. Any number where neither it nor the engine says so.
         max_deaths: how often the run may die at the same step, with nothing new saved between, before a resume refuses
             it (`RunParkedError`); 0 for no limit. Recorded likewise; 5 where nobody says so.
         executors: where steps can run besides here, by name, as descriptions: `process:8`, `dask://host:8786`; the one
@@ -158,8 +161,9 @@ class RunOptions:
 
     @property
     def asked_limits(self) -> dict[str, int]:
-        """What was asked for of limits, as it is recorded."""
-        return {name: value for name in ("retry_budget", "max_deaths") if (value := getattr(self, name)) is not None}
+        """What was asked for of limits, as it is recorded: a budget that is given is a fresh one."""
+        asked = {name: value for name in ("retry_budget", "max_deaths") if (value := getattr(self, name)) is not None}
+        return asked if self.retry_budget is None else {**asked, RETRIES_USED: 0}
 
 
 @attrs.frozen
@@ -167,7 +171,7 @@ class Limits:
     """Limits of the runs of an engine, where neither a run nor its record has its own.
 
     Attributes:
-        retry_budget: how many retries an attempt may make; None for any number.
+        retry_budget: how many retries a run may make; None for any number.
         max_deaths: how often a run may die at the same step; 0 for no limit.
     """
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flowckpt import codec
 from flowckpt.checkpoint import StepError, StepResult
 from flowckpt.codec.results import plain_tree
-from flowckpt.dsl.composites import FanOutAction, WorkflowAction, place_under
+from flowckpt.dsl.composites import FanOutAction, ItemsError, Member, WorkflowAction, place_under
+from flowckpt.engine.child_inputs import begun_child
 from flowckpt.engine.failures import fan_out_failure, step_failure
 from flowckpt.engine.looking_back import Answer, other_members
 from flowckpt.engine.not_run import not_run
@@ -95,7 +98,7 @@ async def _fan_out(planning: Planning, enter: Enter, replay: Replay) -> tuple[An
         answers.append(answer)
         return is_reused
 
-    for place, step in action.members(enter.step):
+    for place, step in _made(action, enter):
         at = place_under(path, place)
         is_known = at in own
         made = Enter(at, step, enter.location, own.pop(at, None), nested.pop(at, []), enter.is_spare, enter.is_bound)
@@ -139,6 +142,12 @@ async def _fan_out(planning: Planning, enter: Enter, replay: Replay) -> tuple[An
     return (_recorded(enter, result, answers) if is_known_whole else None), False
 
 
+def _made(action: FanOutAction, enter: Enter) -> Iterator[Member]:
+    """Make the members, as far as they can be made."""
+    with contextlib.suppress(ItemsError):
+        yield from action.members(enter.step)
+
+
 def _unended(planning: Planning, enter: Enter, assumes: tuple[str, ...]) -> StepResult | None:
     """Add a composite that is to be run to its end; return how it ended before, where that is what to go on with."""
     assumes = tuple(each for each in assumes if each in planning.returned)  # a member that waits has returned nothing
@@ -175,8 +184,9 @@ async def _child(planning: Planning, enter: Enter, action: WorkflowAction) -> tu
             nested = ()
         planning.reruns = [*before, path]
     had = len(planning.reruns)
+    is_refused = decision is Decision.REUSE and result is not None and not result.success and not nested
     replay = Replay(
-        action.workflow(**action.inputs),
+        begun_child(action, path) if is_refused else action.workflow(**action.inputs),
         nested,
         action.workflow.name,
         prefix=f"{path}/",

@@ -167,7 +167,7 @@ def _trying(attempt: Attempt, command: Execute, arguments: Mapping[str, Any], co
         attempt.interrupts,
         attempt.tell,
         attempt.mark,
-        attempt.budget,
+        attempt.budget.kept_in(attempt.checkpointer),
         attempt.desk,
         attempt.tries,
     )

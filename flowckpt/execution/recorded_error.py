@@ -49,18 +49,23 @@ def recorded_error(
     if isinstance(error, RemoteError):
         found = error.recorded
         message, trace = secrets.text(found.message), _shortened(secrets.text(found.traceback))
-        return attrs.evolve(found, message=message, traceback=trace, path=path, tries=tries)
+        remedy = secrets.text(found.remedy)
+        return attrs.evolve(found, message=message, traceback=trace, path=path, tries=tries, remedy=remedy)
     if isinstance(error, StepFailedError):
         message, trace = secrets.text(error.error_message), secrets.text(error.traceback)
         causes = tuple(each.path for each in error.causes) if isinstance(error, FanOutFailedError) else ()
-        return StepError(error.error_type, message, error.error_bases, trace, error.path, error.tries, causes)
+        remedy = secrets.text(error.remedy)
+        return StepError(
+            error.error_type, message, error.error_bases, trace, error.path, error.tries, causes, remedy=remedy
+        )
     bases = tuple(
         type_name(base) for base in type(error).__mro__ if f"{base.__module__}.{base.__qualname__}" not in _NO_NEWS
     )
     message = error.message if isinstance(error, FlowckptError) else text_of(error)
     message, trace = secrets.text(message), secrets.text(_formatted(error))
     trace = trace if is_whole else _shortened(trace)
-    return StepError(_clean(type_name(type(error))), _clean(message), bases, _clean(trace), path, tries)
+    remedy = _clean(secrets.text(error.remedy)) if isinstance(error, FlowckptError) else ""
+    return StepError(_clean(type_name(type(error))), _clean(message), bases, _clean(trace), path, tries, remedy=remedy)
 
 
 def kind_of(error: BaseException) -> str:

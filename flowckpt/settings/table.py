@@ -122,7 +122,7 @@ SETTINGS: dict[str, Setting] = {
             "retry_budget",
             Part.ENGINE,
             Count(0),
-            "How many retries the steps of an attempt may make, all together, where the run does not say.",
+            "How many retries a run may make, all its steps and attempts together, where the run does not say.",
             default_said="any number",
         ),
         Setting(

@@ -182,7 +182,7 @@ def three() -> Generator[Any, Any, list[int]]:
     return tries
 
 
-def test_all_steps_of_an_attempt_share_the_budget() -> None:
+def test_all_steps_of_a_run_share_the_budget() -> None:
     engine = WorkflowEngine(MemoryCheckpointStore())
     assert engine.run_sync(three, options=RunOptions(retry_budget=3)).output == [3, 2, 0, 1, 0]
     assert engine.run_sync(three).output == [3, 3, 3]
@@ -207,17 +207,39 @@ def test_members_beside_each_other_share_it_too() -> None:
     assert len(calls) == 4 + 5
 
 
-def test_each_attempt_has_the_budget_that_the_start_recorded_or_that_it_is_given() -> None:
+def test_what_earlier_attempts_used_counts_until_a_resume_is_given_a_fresh_budget() -> None:
+    flow = flow_of(step("a").python(down, "a").retry(9))
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    engine.run_sync(flow, workflow_id="run", options=RunOptions(retry_budget=3))
+    assert len(calls) == 4
+    engine.resume_sync(flow, workflow_id="run")
+    assert len(calls) == 5
+    engine.resume_sync(flow, workflow_id="run", options=RunOptions(retry_budget=2))
+    assert len(calls) == 8
+    engine.resume_sync(flow, workflow_id="run")
+    assert len(calls) == 9
+
+
+def test_a_budget_that_is_not_used_up_is_what_is_left_to_a_resume() -> None:
+    flow = flow_of(step("a").python(down, "a").retry(2))
+    engine = WorkflowEngine(MemoryCheckpointStore(), retry_budget=3)
+    engine.run_sync(flow, workflow_id="run")
+    assert calls == ["a", "a"]
+    engine.resume_sync(flow, workflow_id="run", options=RunOptions(tags={}))
+    assert calls == ["a"] * 4
+    engine.resume_sync(flow, workflow_id="run")
+    engine.resume_sync(flow, workflow_id="run")
+    assert calls == ["a"] * 7
+
+
+def test_a_fork_is_a_new_run_with_the_whole_budget() -> None:
     flow = flow_of(step("a").python(down, "a").retry(9))
     engine = WorkflowEngine(MemoryCheckpointStore())
     engine.run_sync(flow, workflow_id="run", options=RunOptions(retry_budget=2))
+    engine.fork_sync("run", new_id="fork", workflow=flow)
+    calls.clear()
+    engine.resume_sync(flow, workflow_id="fork")
     assert len(calls) == 3
-    engine.resume_sync(flow, workflow_id="run")
-    assert len(calls) == 6
-    engine.resume_sync(flow, workflow_id="run", options=RunOptions(retry_budget=0))
-    assert len(calls) == 7
-    engine.resume_sync(flow, workflow_id="run")
-    assert len(calls) == 8
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "3"], ids=str)

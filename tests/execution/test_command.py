@@ -551,6 +551,7 @@ async def test_a_cancel_at_any_moment_of_the_start_leaves_nothing(round_):
 async def test_a_cancel_that_comes_after_the_end_does_not_lose_the_result(is_noted):
     interrupts = Interrupts()
     got = []
+    earlier = {*threading.enumerate()}  # one of a test before may still be ending
 
     async def around():
         got.append(await shell("echo ten minutes of work", interrupts=interrupts))
@@ -559,7 +560,7 @@ async def test_a_cancel_that_comes_after_the_end_does_not_lose_the_result(is_not
 
     task = asyncio.ensure_future(around())
     await asyncio.sleep(0)
-    while not (threads := [t for t in threading.enumerate() if t.name == "flowckpt-command"]):
+    while not (threads := [t for t in {*threading.enumerate()} - earlier if t.name == "flowckpt-command"]):
         await asyncio.sleep(0)
     threads[0].join()  # the program has ended, and the loop has not heard of it
     if is_noted:

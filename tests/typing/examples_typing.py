@@ -193,6 +193,10 @@ def beside(sources: list[str]) -> Generator[Any, Any, int]:
     reveal_type(five)  # says: tuple[int, str, list[int], int, str]
     six = yield from parallel(a, b, c, a, b, parallel(a, b))
     reveal_type(six)  # says: tuple[int, str, list[int], int, str, tuple[int, str]]
+    seven = yield from parallel(a, b, c, a, b, c, b)
+    reveal_type(seven)  # says: tuple[int, str, list[int], int, str, list[int], str]
+    eight = yield from parallel(a, b, c, a, b, c, b, a)
+    reveal_type(eight)  # says: tuple[int, str, list[int], int, str, list[int], str, int]
     many = yield from parallel(*[a, a])
     reveal_type(many)  # says: tuple[int, ...]
     undone = step("undone").python(size, later).rollback(forget)

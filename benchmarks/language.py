@@ -1,0 +1,133 @@
+"""What the rest of the language costs: waits, children, undoing, retries, partial states, recorded answers, large maps."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import floor, pipelines
+from benchmarks.figure import Figure, interleaved
+from flowckpt import CheckpointStore, FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine
+from flowckpt.dsl import Workflow
+
+_fresh = iter(range(10**9))
+
+
+def _new(directory: Path) -> Path:
+    return directory / f"language-{next(_fresh):06d}"
+
+
+def _appends(directory: Path, count: int) -> float:
+    began = time.perf_counter()
+    floor.appends(_new(directory), count)
+    return (time.perf_counter() - began) / count
+
+
+def _tasks(count: int) -> float:
+    async def run() -> float:
+        began = time.perf_counter()
+        for number in range(count):
+            await asyncio.create_task(pipelines.trivial_async(number))
+        return (time.perf_counter() - began) / count
+
+    return asyncio.run(run())
+
+
+def _timed(store: CheckpointStore, workflow: Workflow[..., int], count: int, *, fails: bool = False) -> float:
+    began = time.perf_counter()
+    result = WorkflowEngine(store).run_sync(workflow, count=count)
+    taken = (time.perf_counter() - began) / count
+    assert (result.error is not None) is fails, result.error
+    return taken
+
+
+def _signalled(store: CheckpointStore, count: int) -> float:
+    """Time a run that waits and is suspended, and is sent a signal and resumed, that often."""
+    engine = WorkflowEngine(store)
+    began = time.perf_counter()
+    result = engine.run_sync(pipelines.rounds, workflow_id="run", count=count)
+    for number in range(count):
+        asyncio.run(engine.signal("run", f"go-{number}", number))
+        result = engine.resume_sync(pipelines.rounds, workflow_id="run")
+    assert result.unwrap() == count
+    return (time.perf_counter() - began) / count
+
+
+def waits(directory: Path, count: int, rounds: int) -> list[Figure]:
+    figures = []
+    for name, make, bar in (
+        ("memory", MemoryCheckpointStore, 6.0),
+        ("file", lambda: FileCheckpointStore(_new(directory)), 45.0),
+    ):
+
+        def ours(make: Callable[[], CheckpointStore] = make) -> float:
+            return _signalled(make(), count)
+
+        mine, base, ratio = interleaved(ours, lambda: _appends(directory, count), rounds)
+        detail = f"{mine * 1e3:.2f} ms; append + fdatasync {base * 1e6:.0f} µs"
+        figures.append(Figure(f"wait, suspend, signal, resume ({name} store) / append", ratio, bar, detail=detail))
+    return figures
+
+
+def against_tasks(count: int, rounds: int) -> list[Figure]:
+    """Compare what needs no disk with an awaited task, in the memory store."""
+    figures = []
+    for name, workflow, bar in (
+        ("child workflow of one step", pipelines.children, 15.0),
+        ("step that is tried twice", pipelines.retried, 10.0),
+        ("recorded now() or uuid()", pipelines.answers, 5.0),
+    ):
+
+        def ours(workflow: Workflow[..., int] = workflow) -> float:
+            return _timed(MemoryCheckpointStore(), workflow, count)
+
+        mine, base, ratio = interleaved(ours, lambda: _tasks(count), rounds)
+        detail = f"{mine * 1e6:.0f} µs; a task {base * 1e6:.1f} µs"
+        figures.append(Figure(f"{name} / await create_task", ratio, bar, detail=detail))
+    return figures
+
+
+def against_appends(directory: Path, count: int, rounds: int) -> list[Figure]:
+    """Compare what has to be durable each time with a synced append, in the file store."""
+    figures = []
+    for name, workflow, bar, fails in (
+        (f"rollback of {count} steps, a step", pipelines.undone, 2.5, True),
+        ("partial save inside a step", pipelines.partial, 2.5, False),
+    ):
+
+        def ours(workflow: Workflow[..., int] = workflow, fails: bool = fails) -> float:
+            return _timed(FileCheckpointStore(_new(directory)), workflow, count, fails=fails)
+
+        mine, base, ratio = interleaved(ours, lambda: _appends(directory, count), rounds)
+        detail = f"{mine * 1e6:.0f} µs; append + fdatasync {base * 1e6:.0f} µs"
+        figures.append(Figure(f"{name} / append", ratio, bar, detail=detail))
+    return figures
+
+
+def large_map(directory: Path, count: int) -> list[Figure]:
+    """Measure one map with very many members, each store in a process of its own."""
+    figures = []
+    for name, store, bar in (
+        ("memory", "MemoryCheckpointStore()", 2_000.0),
+        ("file", f"FileCheckpointStore({str(_new(directory))!r})", 2_500.0),
+    ):
+        code = (
+            "import time\n"
+            "from benchmarks.pipelines import async_fan_out_unsaved\n"
+            "from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine\n"
+            "peak = lambda: [line for line in open('/proc/self/status') if line.startswith('VmHWM')][0].split()[1]\n"
+            f"WorkflowEngine(MemoryCheckpointStore()).run_sync(async_fan_out_unsaved, count=10).unwrap()\n"
+            "before, began = peak(), time.perf_counter()\n"
+            f"WorkflowEngine({store}).run_sync(async_fan_out_unsaved, count={count}).unwrap()\n"
+            "print(before, peak(), time.perf_counter() - began)"
+        )
+        out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+        before, peak, seconds = out.split()
+        more = (int(peak) - int(before)) * 1024 / count
+        detail = f"{count} members: {int(peak) / 1024:.0f} MB, {float(seconds):.1f} s"
+        figures.append(Figure(f"memory a member of one map ({name} store)", more, bar, "bytes", detail))
+    return figures
