@@ -27,7 +27,7 @@ def configured_engine(checkpoint_store: CheckpointStore | None = None, /, **argu
     for found in settings.found.values():
         if found.setting.part is Part.ENGINE:
             arguments.setdefault(found.setting.name, found.value)
-    arguments.setdefault("retention", set_retention(settings["keep_last"], settings["on_success"]))
+    arguments.setdefault("retention", set_retention(settings.__getitem__))
     if checkpoint_store is None:
         protection = {name: settings[name] for name in ("key_file", "compression")}
         checkpoint_store = open_store(settings["store"], **protection)

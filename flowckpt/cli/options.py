@@ -99,7 +99,7 @@ class AgeText(_ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Take what can be read as an age."""
-        from flowckpt.retention.ages import age_of  # noqa: PLC0415 - only one command asks
+        from flowckpt.ages import age_of  # noqa: PLC0415 - only one command asks
 
         try:
             return age_of(value, "AGE")

@@ -102,7 +102,7 @@ def retention_set_here() -> Retention | None:
         SettingError: a setting is unknown, or has a value that cannot be.
     """
     found = command_settings()
-    return rule.set_retention(found["keep_last"], found["on_success"])
+    return rule.set_retention(found.__getitem__)
 
 
 def color_allowed() -> bool:

@@ -185,9 +185,8 @@ class CheckpointManager:
         task_id, local_id = names.split_id(step_id, "step_id")
         async with self._tasks.changing(task_id) as task:
             find_begun(task.log, step_id, local_id)
-            begun = task.log.without_begun([local_id])
-            await task.save(Reason.MANUAL, "@abandoned", begun=begun.values())
-            task.log.begun = begun
+            await task.save(Reason.MANUAL, "@abandoned", begun=task.log.without_begun([local_id]).values())
+            task.log.settle([local_id])
 
     async def in_doubt(self, task_id: str) -> tuple[BegunStep, ...]:
         """Return the steps that were begun and not committed, oldest first: those of live processes, too.
@@ -300,7 +299,8 @@ class CheckpointManager:
             await self._verifying.refuse_stale(log, index)
             snapshot = (await load(self.store, step)).snapshot
             await task.save(Reason.MANUAL, "@rollback", begun=(), metadata=log.metadata(head=index))
-            log.head, log.begun, log.is_finished = index, {}, False
+            log.settle(log.begun)
+            log.head, log.is_finished = index, False
         return snapshot
 
     # --- checkpoints -------------------------------------------------------------------------------------------------

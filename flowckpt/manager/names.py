@@ -63,6 +63,15 @@ def marker_id(path: str, sequence: int) -> str:
     return f"[{sequence}]{path}"
 
 
+def sequence_in_marker(local_id: str) -> int:
+    """Return the place in the task of the record that a step was begun; 0 where that record was removed.
+
+    Args:
+        local_id: the record's id in the store.
+    """
+    return int(local_id[1:].partition("]")[0])
+
+
 def path_in_marker(local_id: str) -> str:
     """Return the path of a begun step from the id of its record.
 

@@ -117,13 +117,15 @@ async def read_log(store: CheckpointStore, task_id: str, latest: CheckpointData 
     log.base_path = latest.metadata.get("base_path", "")
     log.is_finished = latest.status is Status.COMPLETED
     references = await store.list_checkpoints(task_id)
-    saved = {reference.checkpoint_id for reference in references if reference.reason is Reason.STEP}
-    newest = {local_part(step.id, task_id): index for index, step in enumerate(log.committed)}
-    log.live = {local_id: index for local_id, index in newest.items() if local_id in saved}
+    saved = {reference.sequence for reference in references if reference.reason is Reason.STEP}
+    # By sequence, and the newest of an id: another of the same id may be gone, and this one be the one that is loaded.
+    log.live = {local_part(step.id, task_id): i for i, step in enumerate(log.committed) if step.sequence in saved}
     markers = [reference.checkpoint_id for reference in references if reference.reason is Reason.IN_DOUBT]
     for path in latest.in_flight:
         local_id = next((each for each in markers if path_in_marker(each) == path), marker_id(path, 0))
         log.begun[local_id] = await _begun_step(store, task_id, local_id, path, latest)
+    held = {local_part(step.step_id, task_id) for step in log.live_steps()}
+    log.settle(each for each in reversed(markers) if each not in log.begun and each not in held)
     return log
 
 

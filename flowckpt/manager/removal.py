@@ -52,7 +52,7 @@ async def remove(store: DeletesCheckpoints, task: OwnedTask, step: CommittedStep
 
 
 async def remove_surplus(store: DeletesCheckpoints, task: OwnedTask, most: int, verifying: Verifying) -> None:
-    """Remove the checkpoints that are too many. What fails here is told to the log: the step before it is durable.
+    """Remove the checkpoints that are too many, and begun steps that are settled. What fails here is told to the log: the step before it is durable.
 
     Args:
         store: where they lie.
@@ -61,9 +61,14 @@ async def remove_surplus(store: DeletesCheckpoints, task: OwnedTask, most: int, 
         verifying: finds the newest one whose evidence holds, where none was checked at its commit.
     """
     log = task.log
-    if len(log.live) <= most:
+    if len(log.live) <= most and not log.settled:
         return
     try:
+        while log.settled:  # with the states of steps that an earlier attempt began, and that were begun again
+            await store.delete_checkpoint(log.task_id, log.settled[0])
+            del log.settled[0]
+        if len(log.live) <= most:
+            return
         steps = log.live_steps()
         verified = next((step for step in steps if step.verified), None)
         if verified is None:

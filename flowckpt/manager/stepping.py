@@ -93,6 +93,7 @@ async def begin(
     begun = {**log.without_begun(gone), local_id: step}
     description = description_of(step)
     await task.save(Reason.IN_DOUBT, local_id, begun=begun.values(), snapshot=snapshot, description=description)
+    log.settle(gone)
     log.begun, log.is_finished = begun, False
     return step
 

@@ -7,13 +7,13 @@ a rollback. A rollback moves the head; the steps behind it stay in the log, and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
 
 from flowckpt.dsl.path import path_of
-from flowckpt.manager.names import local_part, public_id
+from flowckpt.manager.names import local_part, public_id, sequence_in_marker
 from flowckpt.manager.records import BegunStep, CommittedStep
 
 
@@ -26,6 +26,7 @@ class TaskLog:
         committed: all committed steps, in their order.
         live: the checkpoints that the store holds: the id there, to the index of the step.
         begun: the steps that were begun and not committed: the id in the store, to the step.
+        settled: the ids in the store of records that a step was begun, which nobody needs any more.
         plan: the planned steps, or None.
         head: the index of the step that the task stands behind; -1 for none.
         base_path: where relative paths of evidence are taken from, as recorded; empty where nobody said.
@@ -36,6 +37,7 @@ class TaskLog:
     committed: list[CommittedStep] = attrs.field(factory=list)
     live: dict[str, int] = attrs.field(factory=dict)
     begun: dict[str, BegunStep] = attrs.field(factory=dict)
+    settled: list[str] = attrs.field(factory=list)
     plan: tuple[str, ...] | None = None
     head: int = -1
     base_path: str = ""
@@ -194,21 +196,52 @@ class TaskLog:
         step_id = public_id(self.task_id, local_step_id)
         return next((step for step in reversed(self.committed) if step.step_id == step_id), None)
 
+    # --- what may go -------------------------------------------------------------------------------------------------
+
+    def needed(self, verified: CommittedStep | None) -> list[CommittedStep]:
+        """Return the checkpoints that nothing but their names removes.
+
+        They are the newest, the one that the task stands behind, and the newest verified one.
+
+        Args:
+            verified: the newest verified one, or None.
+        """
+        current = self.current()
+        found = [*self.live_steps()[:1], *([self.committed[current]] if current >= 0 else [])]
+        return found if verified is None else [*found, verified]
+
+    def needed_sequences(self) -> frozenset[int]:
+        """Return the places of the records that the task rests on: of those checkpoints, and of the steps in doubt.
+
+        Plan and head are in every record, and so in the newest.
+        """
+        steps = self.live_steps()
+        verified = next((step for step in steps if step.verified), None)
+        if verified is None:  # where nobody checked any, the newest that might hold
+            verified = next((step for step in steps if step.has_claims and step.outcome is None), None)
+        begun = map(sequence_in_marker, self.begun)
+        return frozenset([*(step.sequence for step in self.needed(verified)), *begun])
+
+    def settle(self, local_ids: Iterable[str]) -> None:
+        """Note that begun steps are not in doubt any more, and were not committed.
+
+        Args:
+            local_ids: their ids in the store.
+        """
+        self.settled += (gone := list(local_ids))
+        self.begun = self.without_begun(gone)
+
     def to_remove(self, most: int, verified: CommittedStep | None) -> list[CommittedStep]:
         """Return the checkpoints that are too many, oldest first.
 
-        Never among them: the newest, the one that the task stands behind, and the newest verified one.
+        Never among them: those that are needed.
 
         Args:
             most: how many may stay.
             verified: the newest verified one, or None.
         """
         steps = self.live_steps()
-        kept = {step.id for step in steps[:1]}
-        if (current := self.current()) >= 0:
-            kept.add(self.committed[current].id)
-        if verified is not None:
-            kept.add(verified.id)
+        kept = {step.id for step in self.needed(verified)}
         for step in steps:
             if len(kept) >= most:
                 break

@@ -11,10 +11,11 @@ from typing import Any
 import attrs
 
 from flowckpt.blocking import run_blocking
-from flowckpt.checkpoint import CheckpointData
+from flowckpt.checkpoint import CheckpointData, Reason
 from flowckpt.codec import Json
 from flowckpt.errors import ImportRefusedError
 from flowckpt.ids import new_run_id
+from flowckpt.manager.task import is_task
 from flowckpt.portable.arriving import brought_in
 from flowckpt.portable.document import checkpoint_in
 from flowckpt.portable.gathering import Gathered
@@ -129,7 +130,7 @@ def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLi
     with _refusing(file):
         first = next(source.lines(), b"")
         if not is_run(first):
-            return _proved_document(source, workflow_id)
+            return _proved_document(source, file, workflow_id)
     reader = RunReader(limits)
     with _refusing(file, reader):
         latest: CheckpointData | None = None
@@ -166,8 +167,15 @@ def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLi
     return _Proved(named, source_id, reader.identity.hexdigest(), again, latest, len(attempts), count, standing.count)
 
 
-def _proved_document(source: Source, workflow_id: str | None) -> _Proved:
+def _proved_document(source: Source, file: str, workflow_id: str | None) -> _Proved:
     data = checkpoint_in(source.all())
+    if is_task(data) and data.step_results and data.reason is not Reason.STEP:
+        raise ImportRefusedError(
+            f"its checkpoint {data.checkpoint_id!r:.80} is none behind which a task of a CheckpointManager stands, and as "
+            "a task by itself it would have nothing completed",
+            file=file,
+            remedy="Import the whole task, as 'flowckpt export TASK -o FILE' writes it, or the document of a committed step.",
+        )
     named = new_run_id() if workflow_id is None else workflow_id
     run = Gathered(named, [data])
     return _Proved(named, "", identity_of(named, [data]), run.afresh, data, 1, 1)

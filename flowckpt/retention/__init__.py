@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from flowckpt.retention.pruning import PrunedRun, PruneReport, prune, prune_checkpoints
-from flowckpt.retention.rule import OnSuccess, Retention, removable
+from flowckpt.retention.checkpoints import prune_checkpoints
+from flowckpt.retention.pruning import PrunedRun, PruneReport, prune
+from flowckpt.retention.rule import OnSuccess, Resting, Retention, removable
 
-__all__ = ["OnSuccess", "PruneReport", "PrunedRun", "Retention", "prune", "prune_checkpoints", "removable"]
+__all__ = [
+    "OnSuccess",
+    "PruneReport",
+    "PrunedRun",
+    "Resting",
+    "Retention",
+    "prune",
+    "prune_checkpoints",
+    "removable",
+]

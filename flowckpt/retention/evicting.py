@@ -1,7 +1,9 @@
 """Retention while a run goes on: old checkpoints go with the save of a new one, at no cost that grows with the run.
 
-What goes is decided in groups: the rule looks at all checkpoints, so it is asked when they have become a third more, at
-least eight; and once more at the end. So a save pays for a look at about four checkpoints, however many there are.
+What goes is decided in groups, for the rule looks at all checkpoints. It is asked when they have become a third more, at
+least eight; when a quarter of them can go, eight or more, as there are too many, or they have become too old, or too
+large together; and once more at the end.
+So a save pays for a look at a few checkpoints, however many there are, whether anything goes or nothing can.
 What goes is part of the save itself: no eviction fails by itself, and none happens without its save.
 """
 
@@ -16,12 +18,20 @@ from flowckpt.checkpoint import CheckpointData, History, Reason
 from flowckpt.checkpoint.reference import CheckpointRef
 from flowckpt.checkpoint.verified import verified_after
 from flowckpt.errors import SettingError
-from flowckpt.retention.rule import ONLY_THE_LAST, OnSuccess, Retention, checked_retention, removable
+from flowckpt.retention.rule import (
+    ONLY_THE_LAST,
+    OnSuccess,
+    Retention,
+    checked_retention,
+    protected,
+    removable,
+)
 from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.retention import EvictsCheckpoints, PinsCheckpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
+    from datetime import datetime
 
     from flowckpt.clock import Clock
 
@@ -87,8 +97,12 @@ class Evictor:
     is_new: bool
     _held: list[CheckpointRef] | None = None
     _since: int = 0
+    _added: int = 0
+    _quarter_at: datetime | None = None
+    _room: int | None = None
+    _more: int | None = None
     _gone: frozenset[int] = frozenset()
-    _is_given_up: bool = False
+    _has_complained: bool = False
     _saved: int = 0
     _answers: list[bool | None] = attrs.field(factory=lambda: [None])
 
@@ -104,21 +118,25 @@ class Evictor:
             data: what is about to be saved, and will be the newest.
         """
         retention = self._retention_for(data)
-        is_due = self._since >= max(_GROUP, len(self._held or ()) // 3) or data.reason in _ENDS
         self._gone = frozenset()
-        if self._is_given_up or not retention.has_limits or not is_due:
+        if not retention.has_limits or not (data.reason in _ENDS or self._is_due(data)):
             return
+        self._since = self._added = 0  # also where nothing can go, or the look fails: the next one is as far away
+        self._quarter_at = self._room = self._more = None
         try:
             store = evicting_store(self.store)
             held = await self._known()
             pinned = await self.store.pinned(self.workflow_id) if isinstance(self.store, PinsCheckpoints) else ()
-            found = removable([*held, self._reference(data)], retention, self.clock.now(), pinned=pinned)
+            references = [*held, self._reference(data)]
+            found = removable(references, retention, self.clock.now(), pinned=pinned)
             sequences = [each.sequence for each in found]
             store.evict_with_next_save(self.workflow_id, sequences)
             self._gone = frozenset(sequences)
+            self._look_ahead([each for each in references if each.sequence not in self._gone], retention, pinned)
         except Exception as error:
-            self._is_given_up = True
-            _log.warning("run %s keeps its old checkpoints: %s", self.workflow_id, error)
+            level = logging.INFO if self._has_complained else logging.WARNING
+            self._has_complained = True
+            _log.log(level, "run %s keeps its old checkpoints: %s", self.workflow_id, error)
 
     def after_save(self, data: CheckpointData) -> None:
         """Take note of what is durable now.
@@ -127,13 +145,41 @@ class Evictor:
             data: what was saved.
         """
         self._since += 1
+        reference = self._reference(data)
+        self._added += reference.size
         if self._held is not None:
-            reference = self._reference(data)
-            self._held = [each for each in self._held if each.sequence not in self._gone] if self._gone else self._held
+            if self._gone:
+                self._held = [each for each in self._held if each.sequence not in self._gone]
             self._held.append(reference)
-        if self._gone:
-            self._since, self._gone = 0, frozenset()
+        self._gone = frozenset()
         self._saved = len(data.step_results)
+
+    def _is_due(self, data: CheckpointData) -> bool:
+        return (
+            self._since >= max(_GROUP, len(self._held or ()) // 3)
+            or (
+                self._quarter_at is not None
+                and self.retention.max_age is not None
+                and data.saved_at - self._quarter_at > self.retention.max_age
+            )
+            or (self._room is not None and self._added > self._room)
+            or (self._more is not None and self._since >= self._more)
+        )
+
+    def _look_ahead(self, left: Sequence[CheckpointRef], retention: Retention, pinned: Collection[int]) -> None:
+        """Note when a quarter of what is left can go, so that the look that lets it go is paid for by what went."""
+        safe = protected(left[::-1], retention, pinned)
+        many = len(left) // 4
+        places = [place for place, each in enumerate(left) if each.sequence not in safe][:many]
+        if many < _GROUP or len(places) < many:  # few, or too much is pinned
+            return
+        quarter = [left[place] for place in places]
+        if retention.keep_last is not None:
+            self._more = retention.keep_last - (len(left) - 1 - places[-1])
+        if retention.max_age is not None:
+            self._quarter_at = max(each.saved_at for each in quarter)
+        if retention.max_bytes is not None:  # the last one is not saved yet, and counts when it is
+            self._room = retention.max_bytes - sum(each.size for each in left[:-1]) + sum(each.size for each in quarter)
 
     def _retention_for(self, data: CheckpointData) -> Retention:
         """Return what stays beside this checkpoint: at the end, the last one alone, where the engine is told so."""

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection
 from datetime import datetime, timedelta
 
 import attrs
 
+from flowckpt.ages import age_of
 from flowckpt.checkpoint import Status
 from flowckpt.checkpoint.reference import RunInfo
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.errors import (
     CheckpointCorruptedError,
-    CheckpointNotFoundError,
     FlowckptError,
     RunLockedError,
     SettingError,
 )
-from flowckpt.retention.ages import age_of
-from flowckpt.retention.rule import Retention, removable
 from flowckpt.stores.base import CheckpointStore, ListsRuns
-from flowckpt.stores.retention import CompactsRuns, EvictsCheckpoints, PinsCheckpoints, PrunesRuns
+from flowckpt.stores.retention import CompactsRuns, PinsCheckpoints, PrunesRuns
 from flowckpt.stores.surveying import unreadable_runs
 
 _log = logging.getLogger("flowckpt")
@@ -141,47 +139,6 @@ async def prune(
         if isinstance(store, PrunesRuns):
             await store.tidy()
     return report
-
-
-async def prune_checkpoints(
-    store: CheckpointStore,
-    workflow_id: str,
-    retention: Retention,
-    *,
-    is_dry_run: bool = False,
-    clock: Clock | None = None,
-) -> tuple[Sequence[int], int]:
-    """Remove the checkpoints of one run that a retention lets go, and make the run smaller.
-
-    Args:
-        store: the store.
-        workflow_id: the run.
-        retention: what stays.
-        is_dry_run: remove nothing, and say what would go.
-        clock: the time.
-
-    Returns:
-        The sequences of those that went, the oldest first, and how many bytes less the run takes.
-
-    Raises:
-        CheckpointNotFoundError: there is no such run.
-        RunLockedError: another process owns it.
-        SettingError: the store cannot remove single checkpoints.
-    """
-    references = await store.list_checkpoints(workflow_id)
-    if not references:
-        raise CheckpointNotFoundError(workflow_id)
-    if not isinstance(store, EvictsCheckpoints):
-        raise SettingError(f"{store!r} cannot remove single checkpoints", setting="store", remedy="Clear whole runs.")
-    pinned = await store.pinned(workflow_id) if isinstance(store, PinsCheckpoints) else frozenset[int]()
-    found = removable(references, retention, (clock or SystemClock()).now(), pinned=pinned)
-    sequences, freed = [each.sequence for each in found], 0
-    if not is_dry_run:
-        if sequences:
-            await store.delete_sequences(workflow_id, sequences)
-        if isinstance(store, CompactsRuns):
-            freed = (await store.compact(workflow_id, is_forced=True)).bytes_freed
-    return sequences, freed
 
 
 async def _to_go(store: CheckpointStore, which: _Which, now: datetime, report: PruneReport) -> AsyncIterator[RunInfo]:

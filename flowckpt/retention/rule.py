@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 import attrs
 
+from flowckpt.ages import age_of
 from flowckpt.checkpoint.reference import CheckpointRef
 from flowckpt.errors import SettingError
-from flowckpt.retention.ages import age_of
 
 
 class OnSuccess(StrEnum):
@@ -25,7 +25,16 @@ class OnSuccess(StrEnum):
     """The run is removed with all that belongs to it, unless a checkpoint of it is pinned."""
 
 
-def _count(value: object, setting: str) -> int | None:
+def count_of(value: object, setting: str) -> int | None:
+    """Return a number from 1 on, or None for no limit.
+
+    Args:
+        value: what was given.
+        setting: what it is for, for the error.
+
+    Raises:
+        SettingError: it is none.
+    """
     if value is None or (type(value) is int and value >= 1):
         return value
     raise SettingError(
@@ -36,11 +45,11 @@ def _count(value: object, setting: str) -> int | None:
 
 
 def _keep_last(value: int | None) -> int | None:
-    return _count(value, "keep_last")
+    return count_of(value, "keep_last")
 
 
 def _max_bytes(value: int | None) -> int | None:
-    return _count(value, "max_bytes")
+    return count_of(value, "max_bytes")
 
 
 def _max_age(value: timedelta | float | str | None) -> timedelta | None:
@@ -99,14 +108,13 @@ class Retention:
 ONLY_THE_LAST = Retention(keep_last=1)
 
 
-def set_retention(keep_last: int | None, on_success: str) -> Retention | None:
+def set_retention(said: Callable[[str], Any]) -> Retention | None:
     """Return what the settings say of retention; None where they say nothing.
 
     Args:
-        keep_last: how many checkpoints stay, or None.
-        on_success: what becomes of a run that has completed.
+        said: returns the value of a setting.
     """
-    found = Retention(keep_last=keep_last, on_success=OnSuccess(on_success))
+    found = Retention(**{name: said(name) for name in ("keep_last", "max_age", "max_bytes", "on_success")})
     return None if found == Retention() else found
 
 
@@ -126,12 +134,30 @@ def checked_retention(value: Any) -> Retention:
     )
 
 
+@attrs.frozen
+class Resting:
+    """What the state of a run rests on beside its newest checkpoint, which holds all of a run of a workflow.
+
+    Attributes:
+        needed: sequences without which the state of the run would be another.
+        counted: the sequences that are checkpoints to the run's reader, and that `keep_last` counts; None for all.
+    """
+
+    needed: frozenset[int] = frozenset()
+    counted: frozenset[int] | None = None
+
+
+ALL_IN_THE_NEWEST = Resting()
+
+
 def removable(
     references: Iterable[CheckpointRef],
     retention: Retention,
     now: datetime,
     *,
     pinned: Collection[int] = (),
+    resting: Resting = ALL_IN_THE_NEWEST,
+    must_pass_all: bool = False,
 ) -> list[CheckpointRef]:
     """Return which checkpoints of a run go, the oldest first.
 
@@ -140,28 +166,42 @@ def removable(
         retention: what stays.
         now: the time, aware.
         pinned: sequences that stay, besides the ids that the retention names.
+        resting: what the state of the run rests on, which stays.
+        must_pass_all: whether a checkpoint goes only if it passes every limit that is set, and not any one of them.
     """
     newest_first = sorted(references, key=lambda each: each.sequence, reverse=True)
-    safe = _protected(newest_first, retention, pinned)
+    safe = protected(newest_first, retention, pinned) | resting.needed
+    decide = all if must_pass_all else any
     room = retention.max_bytes
     if room is not None:
         room -= sum(each.size for each in newest_first if each.sequence in safe)
     gone: list[CheckpointRef] = []
-    for place, each in enumerate(newest_first):
+    newer = 0
+    for each in newest_first:
+        place, newer = newer, newer + (resting.counted is None or each.sequence in resting.counted)
         if each.sequence in safe:
             continue
+        passed = []
+        if retention.keep_last is not None:
+            passed.append(place >= retention.keep_last)
+        if retention.max_age is not None:
+            passed.append(now - each.saved_at > retention.max_age)
         if room is not None:
             room -= each.size
-        if (
-            (retention.keep_last is not None and place >= retention.keep_last)
-            or (retention.max_age is not None and now - each.saved_at > retention.max_age)
-            or (room is not None and room < 0)
-        ):
+            passed.append(room < 0)
+        if passed and decide(passed):
             gone.append(each)
     return gone[::-1]
 
 
-def _protected(newest_first: Sequence[CheckpointRef], retention: Retention, pinned: Collection[int]) -> set[int]:
+def protected(newest_first: Sequence[CheckpointRef], retention: Retention, pinned: Collection[int]) -> set[int]:
+    """Return the sequences that no limit removes: of the newest, of the newest verified one, and of those that are pinned.
+
+    Args:
+        newest_first: all checkpoints that count, the newest first.
+        retention: what stays, which names pinned ones by their ids.
+        pinned: sequences that are pinned.
+    """
     safe = {each.sequence for each in newest_first[:1]}
     safe |= {
         each.sequence for each in newest_first if each.sequence in pinned or each.checkpoint_id in retention.pinned

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 import attrs
 
+from flowckpt.ages import age_of
+from flowckpt.errors import SettingError
+
 _SWITCH = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
@@ -144,6 +147,24 @@ class Seconds:
 
 
 @attrs.frozen
+class Age:
+    """An age with its unit, kept as it was written."""
+
+    said: str = "an age with its unit, as 90s, 45m, 12h, 30d or 2w"
+    toml: str = "text"
+
+    def from_text(self, text: str) -> str:
+        """Take the text as it is."""
+        return self.from_toml(text)
+
+    def from_toml(self, value: object) -> str:
+        """Take what can be read as an age."""
+        if not isinstance(value, str) or not _is_age(value):
+            raise ValueError
+        return value
+
+
+@attrs.frozen
 class Switch:
     """Yes or no."""
 
@@ -213,3 +234,11 @@ def named_executor(text: str) -> tuple[str, str]:
     """
     name, equals, description = text.partition("=")
     return (name, description) if equals and "/" not in name and ":" not in name else ("default", text)
+
+
+def _is_age(text: str) -> bool:
+    try:
+        age_of(text)
+    except SettingError:
+        return False
+    return True

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.settings.kinds import Choice, Count, Executors, Hosts, Kind, Path, Seconds, Switch, Text
+from flowckpt.settings.kinds import Age, Choice, Count, Executors, Hosts, Kind, Path, Seconds, Switch, Text
 
 
 class Part(Enum):
@@ -109,6 +109,20 @@ SETTINGS: dict[str, Setting] = {
             Part.RETENTION,
             Count(1),
             "Keep the N newest checkpoints of a run that is at work; older ones go with the next save.",
+            default_said="all of them",
+        ),
+        Setting(
+            "max_age",
+            Part.RETENTION,
+            Age(),
+            "Keep the checkpoints of a run that is at work for so long, as 12h or 30d; older ones go with a later save.",
+            default_said="for ever",
+        ),
+        Setting(
+            "max_bytes",
+            Part.RETENTION,
+            Count(1),
+            "Keep the newest checkpoints of a run that is at work whose records fit into so many bytes, all together.",
             default_said="all of them",
         ),
         Setting(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from flowckpt import CheckpointManager, FileCheckpointStore, in_sync
+
 
 def runs(command):
     return [run["workflow_id"] for run in command("list", "--json").expect(0).document]
@@ -61,12 +63,37 @@ def test_the_checkpoints_of_a_run_go_and_it_is_resumed_as_before(shop):
         (("--status", "failed"), "--keep 0 for all"),
         (("one", "--keep", "0"), "flowckpt clear"),
         (("one", "--status", "failed"), "a run is named"),
+        (("one", "--max-bytes", "0"), "--max-bytes"),
+        (("--max-bytes", "100"), "no run is named"),
     ],
-    ids=["negative", "no age", "running", "no criterion", "none of one", "status of one"],
+    ids=["negative", "no age", "running", "no criterion", "none of one", "status of one", "no bytes", "bytes of runs"],
 )
 def test_what_cannot_be_is_a_usage_error(shop, arguments, said):
     assert said in shop("prune", *arguments).expect(2).err
     assert runs(shop) == ["one"]
+
+
+def test_a_checkpoint_goes_only_if_all_that_is_said_holds_of_it(shop):
+    def gone(*conditions):
+        return shop("prune", "one", "--dry-run", "--json", *conditions).expect(0).document["checkpoints"]
+
+    assert gone("--keep", "2") == [1, 2, 3]
+    assert gone("--keep", "2", "--older-than", "1h") == gone("--older-than", "1h") == []
+    assert gone("--keep", "2", "--older-than", "0s", "--max-bytes", "1") == [1, 2, 3]
+    assert gone("--keep", "2", "--max-bytes", "1000000") == []
+    assert shop("prune", "one", "--max-bytes", "1", "--json").expect(0).document["checkpoints"] == [1, 2, 3, 4]
+
+
+def test_a_task_of_a_plain_loop_goes_on_as_before(flowckpt, tmp_path):
+    with in_sync(CheckpointManager(FileCheckpointStore(tmp_path / ".flowckpt"))) as manager:
+        manager.plan_steps("t", list("abcd"))
+        for item in "abc":
+            manager.commit_step(manager.begin_step("t", "w", None, work_item_id=item), None, snapshot=item)
+        manager.finish_task("t")
+    assert flowckpt("prune", "t", "--keep", "1", "--json").expect(0).document["checkpoints"] == [1, 2, 3, 4, 5, 6]
+    with in_sync(CheckpointManager(FileCheckpointStore(tmp_path / ".flowckpt"))) as manager:
+        task = manager.restore("t")
+    assert (task.snapshot, len(task.completed), task.remaining, task.is_finished) == ("c", 3, ("d",), True)
 
 
 def test_the_settings_say_how_many_checkpoints_stay(flowckpt):

@@ -72,6 +72,8 @@ VALUES = {  # by setting: as text, in TOML, and what both mean
     "interval": ("1.5", "1.5", 1.5),
     "on_save_error": ("continue", '"continue"', "continue"),
     "keep_last": ("5", "5", 5),
+    "max_age": ("12h", '"12h"', "12h"),
+    "max_bytes": ("5000", "5000", 5000),
     "on_success": ("clear", '"clear"', "clear"),
     "retry_budget": ("2", "2", 2),
     "max_deaths": ("3", "3", 3),
@@ -296,6 +298,10 @@ def test_a_program_gets_what_the_command_has_only_where_it_asks_for_it(alone, mo
     monkeypatch.setenv("FLOWCKPT_KEEP_LAST", "3")
     monkeypatch.setenv("FLOWCKPT_ON_SUCCESS", "keep_last")
     assert configured_engine()._saving.retention == Retention(keep_last=3, on_success="keep_last")
+    monkeypatch.setenv("FLOWCKPT_MAX_AGE", "30d")
+    monkeypatch.setenv("FLOWCKPT_MAX_BYTES", "5000")
+    limits = {"keep_last": 3, "max_age": "30d", "max_bytes": 5000, "on_success": "keep_last"}
+    assert configured_engine()._saving.retention == Retention(**limits)
     assert configured_engine(retention=Retention(keep_last=9))._saving.retention == Retention(keep_last=9)
     options = configured_options(tags={"a": "b"}, every=3)
     assert (options.every, options.on_stale, options.tags, options.reuse) == (3, "reuse", {"a": "b"}, None)

@@ -15,7 +15,7 @@ from flowckpt import (
 )
 from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, SettingError
 from flowckpt.evidence import artifact_exists, file_sha256
-from flowckpt.retention import Retention, prune_checkpoints
+from flowckpt.retention import prune_checkpoints
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +174,7 @@ def test_what_each_rerun_of_a_program_leaves_is_gone_after_its_pruning_and_the_t
     for _ in range(3):
         assert program() == ("b", ())
     assert len([*place.glob("*.jsonl")]) == 4 and len([*place.glob(".fenced-*")]) == 3
-    removed, freed = asyncio.run(prune_checkpoints(FileCheckpointStore(tmp_path / "store"), "train", Retention()))
+    removed, freed = asyncio.run(prune_checkpoints(FileCheckpointStore(tmp_path / "store"), "train"))
     assert (removed, freed > 0) == ([], True)
     assert len([*place.glob("*.jsonl")]) == 1 and not [*place.glob(".*")]
     assert program() == ("b", ())

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from flowckpt import FileCheckpointStore, Retention, WorkflowEngine, prune, step, workflow
+from flowckpt import FileCheckpointStore, WorkflowEngine, prune, step, workflow
 from flowckpt.errors import FlowckptError
 from flowckpt.filesystem import PosixFileSystem
 from flowckpt.retention import prune_checkpoints
@@ -100,7 +100,7 @@ def prune_all(store):
 
 
 def prune_one(store):
-    asyncio.run(prune_checkpoints(store, "run", Retention(keep_last=1)))
+    asyncio.run(prune_checkpoints(store, "run", keep=1))
 
 
 def compact(store):

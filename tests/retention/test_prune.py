@@ -8,7 +8,7 @@ from datetime import timedelta
 import attrs
 import pytest
 
-from flowckpt import MemoryCheckpointStore, Retention, WorkflowEngine, prune, step, workflow
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, prune, step, workflow
 from flowckpt.checkpoint import Status
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunLockedError, SettingError
 from flowckpt.retention import prune_checkpoints
@@ -163,18 +163,18 @@ def test_runs_are_handed_over_one_by_one_where_there_may_be_very_many(store, clo
 
 
 def test_the_checkpoints_of_one_run_go(store, clock):
-    sequences, freed = asyncio.run(prune_checkpoints(store, "good-1", Retention(keep_last=1), is_dry_run=True))
+    sequences, freed = asyncio.run(prune_checkpoints(store, "good-1", keep=1, is_dry_run=True))
     assert (sequences, freed) == ([1, 2], 0)
     asyncio.run(store.pin("good-1", 1))
-    sequences, _ = asyncio.run(prune_checkpoints(store, "good-1", Retention(keep_last=1)))
+    sequences, _ = asyncio.run(prune_checkpoints(store, "good-1", keep=1))
     assert sequences == [2]
     assert [each.sequence for each in asyncio.run(store.list_checkpoints("good-1"))] == [3, 1]
     assert asyncio.run(store.load_latest("good-1")).output == 1
     with pytest.raises(CheckpointNotFoundError):
-        asyncio.run(prune_checkpoints(store, "no run", Retention(keep_last=1)))
+        asyncio.run(prune_checkpoints(store, "no run", keep=1))
     asyncio.run(store.acquire("good-3"))
     with pytest.raises((RunLockedError, FencedError)):
-        asyncio.run(prune_checkpoints(store, "good-3", Retention(keep_last=1)))
+        asyncio.run(prune_checkpoints(store, "good-3", keep=1))
 
 
 def test_what_was_removed_from_the_runs_that_stay_is_freed(store, clock):
@@ -210,3 +210,36 @@ def test_a_store_that_can_only_list_is_pruned_too(clock):
 
 def test_statuses_may_be_those_of_the_enum_and_ages_timedeltas(store, clock):
     assert pruned(store, clock, older_than=timedelta(days=2), statuses={Status.FAILED}) == ["bad-2"]
+
+
+def test_a_checkpoint_goes_only_if_all_that_is_said_holds_of_it(store, clock):
+    def gone(**how):
+        return asyncio.run(prune_checkpoints(store, "bad-2", clock=clock, is_dry_run=True, **how))[0]
+
+    assert gone(keep=1) == gone(older_than="1h") == gone(keep=1, older_than="1d", max_bytes=1) == [1, 2]
+    assert gone(keep=2, older_than="1h") == gone(keep=2) == [1]
+    assert gone(keep=1, older_than="30d") == gone(keep=1, max_bytes=10**6) == gone() == []
+
+
+@pytest.mark.parametrize(
+    ("how", "setting"),
+    [({"keep": 0}, "keep"), ({"older_than": "soon"}, "older_than"), ({"max_bytes": 0}, "max_bytes")],
+    ids=["keep", "age", "size"],
+)
+def test_a_condition_for_checkpoints_that_cannot_be_is_refused(how, setting):
+    with pytest.raises(SettingError) as caught:
+        asyncio.run(prune_checkpoints(MemoryCheckpointStore(), "run", **how))
+    assert caught.value.setting == setting
+
+
+def test_a_list_of_runs_is_gone_on_with_from_any_run_by_whoever_asks(store, reopen):
+    async def main():
+        pages = [await store.page_runs(None, 2) for _ in range(2)]
+        assert pages[0] == pages[1]
+        for again in (store, store, reopen()):  # the last one never made the first page
+            page = await again.page_runs(pages[0][-1], 3)
+            assert [info.workflow_id for info in page] == ["other-4", "good-3", "bad-2"]
+        assert [info.workflow_id for info in await again.page_runs(page[-1], 3)] == ["good-1"]
+        assert not await again.page_runs((await again.page_runs(page[-1], 3))[-1], 3)
+
+    asyncio.run(main())

@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowckpt import Retention
+from flowckpt.ages import age_of
 from flowckpt.checkpoint import Reason
 from flowckpt.checkpoint.reference import CheckpointRef
 from flowckpt.errors import SettingError
 from flowckpt.retention import removable
-from flowckpt.retention.ages import age_of
+from flowckpt.retention.rule import Resting
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -118,3 +119,47 @@ def test_whatever_the_limits_what_a_resume_needs_stays_and_doing_it_again_change
     assert removable(left, retention, NOON, pinned=pinned) == []
     if "keep_last" in limits:
         assert len(left) <= limits["keep_last"] + 1 + len(pinned)
+
+
+def both(references, *, pinned=(), **limits):
+    found = removable(references, Retention(**limits), NOON, pinned=pinned, must_pass_all=True)
+    return [each.sequence for each in found]
+
+
+def test_where_all_must_be_passed_a_checkpoint_goes_only_if_it_passes_all():
+    references = [ref(n, hours=10 - n) for n in range(1, 6)]
+    assert both(references, keep_last=4, max_age="6h") == [1]
+    assert both(references, keep_last=2, max_age="8h30m") == [1]
+    assert both(references, keep_last=1, max_bytes=250) == [1, 2, 3]
+    assert both(references, keep_last=1) == [1, 2, 3, 4]
+    assert both(references) == []
+
+
+def test_what_the_state_of_a_run_rests_on_stays_and_only_what_counts_is_counted():
+    references = [ref(n) for n in range(1, 9)]
+    resting = Resting(frozenset({2, 3}), frozenset({2, 4, 6}))
+    found = removable(references, Retention(keep_last=2), NOON, resting=resting)
+    assert [each.sequence for each in found] == [1]
+    found = removable(references, Retention(keep_last=1), NOON, resting=resting)
+    assert [each.sequence for each in found] == [1, 4, 5]
+    found = removable(references, Retention(max_age="0s", max_bytes=1), NOON, resting=resting)
+    assert {each.sequence for each in found} == {1, 4, 5, 6, 7}
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(REFERENCES, LIMITS, st.sets(st.integers(1, 12), max_size=4), st.booleans())
+def test_what_must_pass_all_is_among_what_passes_any_and_what_is_needed_stays(references, limits, needed, has_pins):
+    retention, resting = Retention(**limits), Resting(frozenset(needed))
+    any_of, all_of = (
+        {
+            each.sequence
+            for each in removable(
+                references, retention, NOON, resting=resting, pinned=needed if has_pins else (), must_pass_all=how
+            )
+        }
+        for how in (False, True)
+    )
+    assert all_of <= any_of
+    assert not any_of & needed
+    if len(limits) == 1:
+        assert all_of == any_of

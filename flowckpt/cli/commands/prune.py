@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import click
 
@@ -17,7 +18,7 @@ from flowckpt.cli.stored_runs import opened_store, waited
 from flowckpt.cli.terminal_text import escaped, json_text
 from flowckpt.cli.unreadable import tell_unreadable
 from flowckpt.counted import counted
-from flowckpt.retention import PrunedRun, PruneReport, Retention, prune, prune_checkpoints
+from flowckpt.retention import PrunedRun, PruneReport, prune, prune_checkpoints
 from flowckpt.retention.pruning import FINISHED
 from flowckpt.stores.base import CheckpointStore
 
@@ -26,7 +27,8 @@ Examples:
   flowckpt prune --older-than 30d --dry-run
   flowckpt prune --keep 5
   flowckpt prune --older-than 90d --status failed --status cancelled
-  flowckpt prune nightly --keep 3"""
+  flowckpt prune nightly --keep 3
+  flowckpt prune nightly --keep 3 --older-than 7d"""
 
 _STATUSES = [str(status) for status in Status if status is not Status.RUNNING]
 
@@ -37,10 +39,16 @@ _STATUSES = [str(status) for status in Status if status is not Status.RUNNING]
     "--keep",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Keep the N newest runs of each workflow; with RUN, its N newest checkpoints.",
+    help="Keep the N newest runs of each workflow; with RUN, its N newest checkpoints (of a task, committed steps).",
 )
 @click.option(
     "--older-than", type=AgeText(), metavar="AGE", help="Only what was saved longer ago, as 90s, 45m, 12h, 30d or 2w."
+)
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With RUN: only checkpoints whose records do not fit into N bytes beside the newer ones.",
 )
 @click.option(
     "--status",
@@ -57,6 +65,7 @@ def command(
     run: str | None,
     keep: int | None,
     older_than: timedelta | None,
+    max_bytes: int | None,
     statuses: tuple[str, ...],
     workflow: str | None,
     dry_run: bool,
@@ -65,13 +74,16 @@ def command(
 ) -> int:
     """Remove completed runs that are not needed any more, and free the space that nobody needs.
 
-    A run goes only if all that is said holds of it. Without --keep and --older-than no run goes: only space is freed.
-    Runs that a process owns, and runs with a pinned checkpoint, always stay. With RUN, the old checkpoints of that run
-    go; the newest, the newest verified and pinned ones stay, and so do all results. A run whose record cannot be read stays
-    and is named, and the exit code is 11.
+    A run, or with RUN a checkpoint of it, goes only if all that is said holds of it. Without any of --keep, --older-than
+    and --max-bytes none goes: only space is freed. Runs that a process owns, and runs with a pinned checkpoint, always
+    stay. Of the checkpoints of RUN the newest, the newest verified and pinned ones always stay, and what a task of a
+    CheckpointManager goes on from; so do all results. A run whose record cannot be read stays and is named, and the exit
+    code is 11.
     """
     if run is not None and (statuses or workflow is not None):
         raise click.UsageError("--status and --workflow choose among runs, and a run is named")
+    if run is None and max_bytes is not None:
+        raise click.UsageError("--max-bytes chooses among the checkpoints of a run, and no run is named")
     if run is None and (statuses or workflow is not None) and keep is None and older_than is None:
         raise click.UsageError("say which of them go: --keep N, --older-than AGE, or --keep 0 for all")
     if run is not None and keep == 0:
@@ -82,7 +94,8 @@ def command(
         keep_for_document()
     checkpoints = opened_store(store)
     if run is not None:
-        _prune_one(checkpoints, run, keep, older_than, is_dry_run=dry_run, as_json=as_json)
+        conditions: dict[str, Any] = {"keep": keep, "older_than": older_than, "max_bytes": max_bytes}
+        _prune_one(checkpoints, run, conditions, is_dry_run=dry_run, as_json=as_json)
         return ExitCode.DONE
     verb = "would remove" if dry_run else "removed"
 
@@ -123,14 +136,12 @@ def _summarize(report: PruneReport, verb: str, *, is_dry_run: bool) -> None:
 def _prune_one(
     store: CheckpointStore,
     run: str,
-    keep: int | None,
-    older_than: timedelta | None,
+    conditions: dict[str, Any],
     *,
     is_dry_run: bool,
     as_json: bool,
 ) -> None:
-    retention = Retention(keep_last=keep, max_age=older_than)
-    sequences, freed = waited(prune_checkpoints(store, run, retention, is_dry_run=is_dry_run))
+    sequences, freed = waited(prune_checkpoints(store, run, **conditions, is_dry_run=is_dry_run))
     if as_json:
         write(f"{json_text(checkpoints_document(run, sequences, freed, is_dry_run=is_dry_run), indent=2)}\n")
         return

@@ -27,6 +27,8 @@ else:  # a resume needs none of it
     retention = LazyModule("flowckpt.stores.retention")
 
 _FOLDERS = (BLOBS, SIGNALS)
+_LISTS = 4
+"""How many lists of runs are kept for their next pages."""
 _log = logging.getLogger("flowckpt")
 
 
@@ -40,7 +42,7 @@ class RetainedRuns(FileRuns):
 
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path, **options)
-        self._listed: list[RunInfo] = []
+        self._listed: dict[tuple[Any, str], list[RunInfo]] = {}
 
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -162,11 +164,23 @@ class RetainedRuns(FileRuns):
     # --- many runs -------------------------------------------------------------------------------------------------
 
     def page(self, before: RunInfo | None, limit: int) -> list[RunInfo]:
-        """Return runs, the one started last first. There is no index: all are listed when the first page is asked for."""
-        if before is None:
-            self._listed = sorted(self.survey().runs, key=_place)
-        end = len(self._listed) if before is None else bisect_left(self._listed, _place(before), key=_place)
-        return self._listed[max(0, end - limit) : end][::-1]
+        """Return runs, the one started last first. There is no index: all are listed, and the rest is kept for the next page.
+
+        It is kept by the run behind which that page begins, so two who ask at once do not mix.
+        """
+        rest = None if before is None else self._listed.pop(_place(before), None)
+        if rest is None:
+            rest = sorted(self.survey().runs, key=_place)
+            if before is not None:
+                del rest[bisect_left(rest, _place(before), key=_place) :]
+        start = max(0, len(rest) - limit)
+        page = rest[start:][::-1]
+        del rest[start:]
+        if page:
+            self._listed[_place(page[-1])] = rest
+            while len(self._listed) > _LISTS:  # somebody stopped in the middle
+                self._listed.pop(next(iter(self._listed)), None)
+        return page
 
     def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
         """Clear those of the runs that nobody owns, that are not pinned, and that stand as they did."""

@@ -1,4 +1,4 @@
-"""Ages and sizes as people write them: `30d`, `12h`, `500MB`."""
+"""Ages as people write them: `30d`, `12h`."""
 
 from __future__ import annotations
 
