@@ -40,6 +40,7 @@ __all__ = [
     "NestedLoopError",
     "NoAsyncioError",
     "NotSendableError",
+    "NotUndoableError",
     "RunCancelledError",
     "RunExistsError",
     "RunLockedError",
@@ -448,20 +449,24 @@ class CancelPendingError(FlowckptError):
 
 
 class RunUndoneError(FlowckptError):
-    """A run had failed or was cancelled, and died while its steps were undone; now that is finished.
+    """A run had failed or was cancelled, and stopped before all its steps were undone; now that is over.
 
     Attributes:
         workflow_id: the run.
         status: how it had ended: `failed` or `cancelled`.
+        is_left: whether it was asked for to undo nothing more: what was left stays done.
     """
 
-    def __init__(self, workflow_id: str, *, status: str) -> None:
+    def __init__(self, workflow_id: str, *, status: str, is_left: bool = False) -> None:
+        had = "had failed" if status == "failed" else f"was {status}"
+        now = "what was left is not undone, as asked for" if is_left else "that is finished now"
         super().__init__(
-            f"run {workflow_id!r} had {status} before, and died while its steps were undone; that is finished now",
+            f"run {workflow_id!r} {had} before, and stopped while its steps were undone; {now}",
             remedy=f"'flowckpt resume {workflow_id}' runs again what was undone, and carries on.",
         )
         self.workflow_id = workflow_id
         self.status = status
+        self.is_left = is_left
 
 
 class StepTimeoutError(FlowckptError, TimeoutError):
@@ -701,6 +706,35 @@ class WorkflowChangedError(FlowckptError):
         self.workflow_name = workflow_name
         self.recorded = recorded
         self.yielded = yielded
+
+
+class NotUndoableError(WorkflowChangedError):
+    """Steps are to be undone, and the code of the workflow no longer says how.
+
+    Attributes:
+        workflow_id: the run.
+        paths: the steps, the oldest first.
+        reasons: why each of them cannot be undone, by its path.
+    """
+
+    def __init__(
+        self, workflow_id: str, *, workflow_name: str, reasons: Mapping[str, str], is_cancel: bool = False
+    ) -> None:
+        said = "; ".join(f"{path!r}: {reason}" for path, reason in reasons.items())
+        count = f"{len(reasons)} steps" if len(reasons) > 1 else "a step"
+        begun = "" if is_cancel else ", which had begun to undo what it did,"
+        command = "cancel" if is_cancel else "resume"
+        super().__init__(
+            f"run {workflow_id!r}{begun} has {count} that cannot be undone with the code as it is now: {said}",
+            workflow_name=workflow_name,
+            recorded=", ".join(f"step {path!r}" for path in reasons),
+            remedy=f"Nothing was undone now. Restore the code that did them, and {command} again; or 'flowckpt {command} "
+            f"{workflow_id} --force' undoes the others, and tells these as failures; or 'flowckpt cancel {workflow_id} "
+            "--no-rollback' ends the run and leaves as it is what its steps did.",
+        )
+        self.workflow_id = workflow_id
+        self.paths = tuple(reasons)
+        self.reasons = dict(reasons)
 
 
 class StaleStepError(FlowckptError):

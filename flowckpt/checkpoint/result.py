@@ -75,8 +75,8 @@ class StepResult:
         fingerprint: what identifies the code of its function; empty where it cannot be known.
         arguments: what the record keeps of its arguments, by name: numbers as they are, digests of the others.
         evidence: the claims with their facts, and the answers to them when the step ended; None without claims.
-        marks: modifiers that matter when the step is to be run again: `at_most_once`, `on_rerun`; and `adopted`, where
-            the step was not run but proved done.
+        marks: modifiers that matter when the step is to be run again, or undone: `at_most_once`, `on_rerun`, `undoable`;
+            and `adopted`, where the step was not run but proved done.
         extra: fields of the record that this version does not know, kept.
         signal: the id of the signal that the step took; empty where it took none.
     """

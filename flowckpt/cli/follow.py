@@ -26,6 +26,7 @@ from flowckpt.errors import (
     FencedError,
     FlowckptError,
     RunLockedError,
+    RunUndoneError,
     SecretMissingError,
     StaleStepError,
     WorkflowChangedError,
@@ -73,10 +74,12 @@ class _Ending:
     Attributes:
         result: the run's result, where it has one.
         signal_name: the signal that stopped it, if one did.
+        notes: what is known beside that.
     """
 
     result: WorkflowResult | None
     signal_name: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def follow(
@@ -126,6 +129,8 @@ def follow(
     result = ending.result
     if result is None:
         say(f"flowckpt: stopped at once by {ending.signal_name}; what was saved before is saved")
+        for note in ending.notes:
+            say(note)
         show_resume_hint(workflow_id, store)
         return code_of_signal(ending.signal_name)
     code = code_of_result(result, signal_name=ending.signal_name, goes_on_unsaved=session.goes_on_unsaved)
@@ -146,13 +151,19 @@ def follow(
         show_ways_on(workflow_id, result.waits, store)
     elif code not in (ExitCode.DONE, ExitCode.OUTPUT_FAILED):
         show_failure(result, ending.signal_name)
-        if result.status == "failed" and result.steps.restored and not result.steps.executed:
+        if _would_end_the_same_way(result):
             say("Every step was restored, so a resume ends the same way: mend the workflow's own code first.")
         if result.is_saved:
             show_resume_hint(workflow_id, store)
         else:
             show_what_is_left(workflow_id, session.store, store, last_saved=result.last_saved)
     return code
+
+
+def _would_end_the_same_way(result: WorkflowResult) -> bool:
+    """Tell whether a failed run did nothing that its resume would do differently; what was undone is run again."""
+    is_undone = bool(result.undone) or isinstance(result.error, RunUndoneError)
+    return result.status == "failed" and result.steps.restored > 0 and not result.steps.executed and not is_undone
 
 
 def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming: Resuming | None) -> _Ending:
@@ -166,7 +177,7 @@ def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming:
     try:
         result = WorkflowEngine.drive_sync(session, door="flowckpt", on_event=progress.tell)
     except RunInterrupted as stop:
-        return _Ending(stop.result, stop.signal_name)
+        return _Ending(stop.result, stop.signal_name, tuple(getattr(stop, "__notes__", ())))
     finally:
         progress.stop()
     return _Ending(result)

@@ -11,7 +11,14 @@ from flowckpt.cli.durations import duration_text
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.planned_run import code_of_stop, kinds_of_stop
 from flowckpt.cli.terminal_text import escaped, shortened
-from flowckpt.cli.ways_on import ResumeLine, changed_ways, in_doubt_ways, parked_ways, stale_ways
+from flowckpt.cli.ways_on import (
+    ResumeLine,
+    changed_ways,
+    in_doubt_ways,
+    not_undoable_ways,
+    parked_ways,
+    stale_ways,
+)
 from flowckpt.plan.model import Decision, PlannedStep, ResumePlan
 
 _WORDS = {Decision.IN_DOUBT: "in doubt"}
@@ -21,6 +28,8 @@ _COLORS = {
     Decision.NEW: "blue",
     Decision.IN_DOUBT: "red",
     Decision.ORPHANED: "bright_black",
+    Decision.UNDO: "magenta",
+    Decision.KEEP: "bright_black",
 }
 _WIDTH = 10
 _MOST_ALIKE = 8
@@ -42,7 +51,9 @@ def plan_text(plan: ResumePlan, line: ResumeLine, *, is_colored: bool) -> str:
     lines.append(_summary(plan))
     if plan.ends_at and not plan.stops:
         lines.append(f"The plan sees no further: {escaped(plan.ends_at)}.")
-    if plan.stops:
+    if plan.is_undoing and not plan.is_parked and not plan.stopped_by:
+        lines += _undoing_lines(plan, line)
+    elif plan.stops:
         lines.append(f"The resume would stop: {escaped(plan.stops)}")
         lines += _ways(plan, line)
     elif not plan.is_nothing_to_do:
@@ -101,7 +112,21 @@ def assumed_text(paths: Sequence[str]) -> str:
     return f"{shown}{more} return{'s' if len(paths) == 1 else ''}"
 
 
+def _undoing_lines(plan: ResumePlan, line: ResumeLine) -> list[str]:
+    """Write what a resume does that runs nothing."""
+    lines = [f"The plan sees no further: {escaped(plan.ends_at)}."] * bool(plan.ends_at)
+    lines.append(f"The resume would run nothing: {escaped(plan.stops)}; the resume after that runs it again")
+    lines.append(f"Undo what is left: {line.command(*['--force'] * line.options.force)}")
+    return lines
+
+
 def _summary(plan: ResumePlan) -> str:
+    if plan.is_undoing:
+        undo, kept = plan.count(Decision.UNDO), plan.count(Decision.KEEP)
+        lost = plan.count(Decision.ORPHANED)
+        return f"{undo} to undo, {kept} left as {'it is' if kept == 1 else 'they are'}" + (
+            f", {lost} that cannot be undone" if lost else ""
+        )
     if plan.is_nothing_to_do:
         return f"nothing to run: all {plan.count(Decision.REUSE)} results are reused"
     rerun = [step.duration_ms for step in plan.steps if step.decision is Decision.RERUN]
@@ -117,6 +142,8 @@ def _summary(plan: ResumePlan) -> str:
 def _ways(plan: ResumePlan, line: ResumeLine) -> list[str]:
     if plan.is_parked:
         return parked_ways(line)
+    if plan.is_undoing:
+        return not_undoable_ways(line)
     code = code_of_stop(plan)
     if code is ExitCode.MISMATCH:
         return changed_ways(line)

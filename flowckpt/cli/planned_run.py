@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import attrs
-
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.recorded_run import RecordedRun
 from flowckpt.cli.settings import max_deaths_setting
 from flowckpt.cli.stored_runs import waited
 from flowckpt.engine import RunOptions
-from flowckpt.engine.planning import make_plan
-from flowckpt.engine.resumption import read_resumption
-from flowckpt.engine.verifying import Verifying, verifying_of
-from flowckpt.evidence.verdict import VerificationReport
+from flowckpt.engine.resume_planning import PlannedResume, plan_resume
 from flowckpt.plan.model import Decision, ResumePlan
 from flowckpt.plan.reason import ReasonKind
 
 
-@attrs.frozen
-class PlannedRun:
-    """A plan.
-
-    Attributes:
-        plan: the plan.
-        reports: the answers to the recorded claims of the results that may be reused, by path.
-        verifying: what asked for them.
-    """
-
-    plan: ResumePlan
-    reports: Mapping[str, VerificationReport]
-    verifying: Verifying
-
-
-def planned_run(run: RecordedRun, options: RunOptions) -> PlannedRun:
+def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
     """Plan the resume of a run; nothing is run or saved.
 
     Args:
@@ -46,24 +24,12 @@ def planned_run(run: RecordedRun, options: RunOptions) -> PlannedRun:
         WorkflowChangedError: it is another workflow.
         StepNotFoundError: the step to go on from is not in the record.
     """
-    return waited(_planned(run, options))
-
-
-async def _planned(run: RecordedRun, options: RunOptions) -> PlannedRun:
-    # Not by engine.plan(): an input may have the name of one of its arguments.
-    verifying = verifying_of(run.latest, None, options)
-    resumption = await read_resumption(
-        run.workflow,
-        run.workflow_id,
-        run.latest,
-        inputs=run.inputs,
-        options=options,
-        verifying=verifying,
-        store=run.store,
-        max_deaths=max_deaths_setting(),
+    most = max_deaths_setting()
+    return waited(
+        plan_resume(
+            run.store, run.workflow, run.workflow_id, run.latest, inputs=run.inputs, options=options, max_deaths=most
+        )
     )
-    plan = await make_plan(run.workflow, run.workflow_id, resumption, verifying)
-    return PlannedRun(plan, resumption.judge.reports, verifying)
 
 
 def code_of_plan(plan: ResumePlan) -> ExitCode:
@@ -85,6 +51,8 @@ def code_of_stop(plan: ResumePlan) -> ExitCode:
     """
     if plan.is_parked:
         return ExitCode.IN_DOUBT
+    if plan.is_undoing:
+        return ExitCode.MISMATCH if plan.stopped_by else ExitCode.WORKFLOW_FAILED
     step = plan.step(plan.stopped_by)
     if step is None:
         return ExitCode.MISMATCH

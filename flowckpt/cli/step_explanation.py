@@ -11,10 +11,10 @@ from flowckpt.checkpoint import CheckpointData, StepResult
 from flowckpt.cli.claims import RecordedClaim, recorded_claims, verdict_text
 from flowckpt.cli.durations import duration_text, moment_text
 from flowckpt.cli.plan_text import assumed_text, decision_text
-from flowckpt.cli.planned_run import PlannedRun
 from flowckpt.cli.stored_runs import waited
 from flowckpt.cli.terminal_text import escaped
 from flowckpt.codec.results import encode_time
+from flowckpt.engine.resume_planning import PlannedResume
 from flowckpt.engine.superseded import Superseded
 from flowckpt.errors import StepNotFoundError
 from flowckpt.evidence.verdict import VerificationReport
@@ -27,6 +27,8 @@ _SAID = {
     Decision.NEW: "it is new: it was never recorded",
     Decision.IN_DOUBT: "it is in doubt",
     Decision.ORPHANED: "it is orphaned: it was recorded, and the workflow does not yield it any more",
+    Decision.UNDO: "it would be undone: the run stopped while that was done",
+    Decision.KEEP: "it is left as it is: nothing is run but what undoes",
 }
 
 
@@ -122,7 +124,7 @@ class StepExplanation:
         }
 
 
-def explained_step(workflow_id: str, wanted: str, latest: CheckpointData, planned: PlannedRun) -> StepExplanation:
+def explained_step(workflow_id: str, wanted: str, latest: CheckpointData, planned: PlannedResume) -> StepExplanation:
     """Return what is known of a step.
 
     Args:

@@ -11,7 +11,7 @@ import attrs
 from flowckpt.cli.failures import show_error
 from flowckpt.cli.settings import StoreChoice, is_set_already
 from flowckpt.cli.terminal_text import escaped
-from flowckpt.errors import FlowckptError, RunParkedError, StaleStepError, StepInDoubtError
+from flowckpt.errors import FlowckptError, NotUndoableError, RunParkedError, StaleStepError, StepInDoubtError
 from flowckpt.settings.table import SETTINGS
 from flowckpt.stores.opening import shown_spec
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flowckpt.engine import RunOptions
 
 CODE = "code"
-STOPS = (StaleStepError, StepInDoubtError, RunParkedError)
+STOPS = (StaleStepError, StepInDoubtError, RunParkedError, NotUndoableError)
 """What a resume stops at until somebody says what to do."""
 
 
@@ -48,9 +48,7 @@ class ResumeLine:
             *added: options beside those that were typed; they replace those of the same name.
             name: the command.
         """
-        words = ["flowckpt", name]
-        if self.choice.given:
-            words += ["--store", shown_spec(self.choice.given)]
+        words = ["flowckpt", name, *self.store_words()]
         if self.target is not None:
             words += ["--target", self.target]
         for option, value in (*self._typed(), *(self._typed_of_saving() if name == "resume" else ())):
@@ -60,6 +58,10 @@ class ResumeLine:
         if self.workflow_id.startswith("-"):
             words.append("--")
         return escaped(shlex.join([*words, self.workflow_id]))
+
+    def store_words(self) -> list[str]:
+        """Return what names the store in a command, where it must be named."""
+        return ["--store", shown_spec(self.choice.given)] if self.choice.given else []
 
     def _typed(self) -> Iterable[tuple[str, str]]:
         options = self.options
@@ -136,6 +138,21 @@ def changed_ways(line: ResumeLine) -> list[str]:
     ]
 
 
+def not_undoable_ways(line: ResumeLine) -> list[str]:
+    """Return the ways on from steps that are to be undone and whose code no longer says how.
+
+    Args:
+        line: the resume that stopped.
+    """
+    words = [*line.store_words(), "--no-rollback", *["--"] * line.workflow_id.startswith("-"), line.workflow_id]
+    leave = escaped(shlex.join(["flowckpt", "cancel", *words]))
+    return [
+        "Restore the code that did them, and resume.",
+        f"Undo the others, and tell these as failures: {line.command('--force')}",
+        f"End the run, and leave as it is what its steps did: {leave}",
+    ]
+
+
 def secret_ways(line: ResumeLine, names: Iterable[str]) -> list[str]:
     """Return the way on from a resume that lacks secret inputs.
 
@@ -159,6 +176,8 @@ def show_stop(error: FlowckptError, line: ResumeLine) -> None:
     """
     if isinstance(error, StaleStepError):
         ways = stale_ways(line, kinds_of(error))
+    elif isinstance(error, NotUndoableError):
+        ways = not_undoable_ways(line)
     else:
         ways = parked_ways(line) if isinstance(error, RunParkedError) else in_doubt_ways(line)
     show_error(error, [*ways, f"See it step by step: {line.command(name='plan')}"])

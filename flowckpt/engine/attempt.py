@@ -41,6 +41,7 @@ from flowckpt.known_secrets import KnownSecrets
 from flowckpt.plan.judge import Judge
 from flowckpt.plan.parking import Deaths
 from flowckpt.plan.policy import ResumePolicy, ReuseMode
+from flowckpt.plan.undoing import UNDOABLE
 from flowckpt.replay import Execute, Replay, SetAside
 from flowckpt.stores.base import CheckpointStore, NotesBeginnings
 
@@ -67,8 +68,6 @@ class Attempt:
         in_flight: the paths of the steps that are running.
         is_stolen: whether the run was taken although its owner may be alive.
         rolls_back: whether the steps are undone when it fails or is cancelled.
-        is_only_undone: whether nothing but that is done: then no step runs, and of none in doubt must be known whether it
-            was done.
         is_suspended_by_stop: whether a signal leaves the run suspended and due, with nothing undone.
         executors: where steps can run besides here, by name; what is built in need not be given.
         tell: told what happens, or None where nobody hears it; an event that nobody hears is not made (0.8 µs).
@@ -79,6 +78,7 @@ class Attempt:
         replays: the generators that were begun, to be closed at the end.
         undone: the paths of those that were undone.
         undoable: steps that have a result and say how it is undone, by path.
+        not_undoable: why nobody can undo a step that is to be undone all the same, by path.
         deaths: how often the run died where it died last; None where it is not resumed.
         budget: how many retries its steps may make.
         loop: the event loop that it runs in, once it runs.
@@ -108,7 +108,6 @@ class Attempt:
     is_stolen: bool = False
     tell: Tell | None = None
     rolls_back: bool = True
-    is_only_undone: bool = False
     is_suspended_by_stop: bool = False
     executors: Mapping[str, Given] = attrs.field(factory=dict)
     is_begun: bool = False
@@ -117,6 +116,7 @@ class Attempt:
     failed: int = 0
     replays: list[Replay] = attrs.field(factory=list)
     undoable: dict[str, Step[Any]] = attrs.field(factory=dict)
+    not_undoable: dict[str, str] = attrs.field(factory=dict)
     undone: list[str] = attrs.field(factory=list)
     deaths: Deaths | None = None
     budget: RetryBudget = attrs.field(factory=RetryBudget)
@@ -196,7 +196,7 @@ class Attempt:
         Raises:
             StepInDoubtError: nobody can tell whether it was done.
         """
-        if path in self.in_doubt and not self.is_only_undone:
+        if path in self.in_doubt:
             await self.settling().refuse_doubt(step, path)
 
     # --- results ---------------------------------------------------------------------------------------------------
@@ -218,6 +218,7 @@ class Attempt:
         """Append what a step left behind to the history; nothing is durable yet."""
         step: Step[Any] = command.step
         action = step.action
+        is_undoable = failure is None and step.modifiers.rollback is not None and not action.modifies_members
         fields = {
             "name": step.name,
             "step_type": action.step_type,
@@ -235,12 +236,12 @@ class Attempt:
             "fingerprint": code,
             "arguments": arguments,
             "evidence": None if outcome.committed is None else outcome.committed.document,
-            "marks": marks,
+            "marks": (*marks, UNDOABLE) if is_undoable else marks,
         }
         if signal:
             fields["signal"] = signal
         append_result(self.checkpointer.history, result_of(fields))
-        if failure is None and step.modifiers.rollback is not None and not action.modifies_members:
+        if is_undoable:
             self.undoable[command.path] = step
         if failure is None and self.checkpointer.partial:
             self.checkpointer.partial.pop(command.path, None)

@@ -36,7 +36,7 @@ class Cancelled:
     Attributes:
         workflow_id: the run.
         was: where it stood before.
-        undone: the steps that were undone for it, in the order of their results.
+        undone: the steps that were undone for it, in the order in which that was done: the newest first.
         not_undone: the steps that were to be undone and could not be.
         attempt: the attempt that ended it.
     """

@@ -21,8 +21,9 @@ from flowckpt.engine.result import WorkflowResult
 from flowckpt.engine.resumption import without_reusable
 from flowckpt.engine.rolling_back import UnfinishedRollback, roll_back
 from flowckpt.engine.scope import new_scope
+from flowckpt.engine.undoing import Undoing
 from flowckpt.engine.waits import Suspended
-from flowckpt.errors import FencedError, RunCancelledError, RunUndoneError, StepFailedError
+from flowckpt.errors import FencedError, RunCancelledError, StepFailedError
 from flowckpt.events import WorkflowResumed, WorkflowStarted
 from flowckpt.execution.interrupts import CANCEL, RunInterrupted
 from flowckpt.execution.redaction import refuse_secrets
@@ -44,20 +45,19 @@ class Drive:
         workflow: the workflow.
         replay: its generator and its record.
         attempt: what its steps share.
-        rolling_back: how the run ends, where an earlier attempt died while it undid its steps, or nothing but that is to
-            be done.
+        undoing: what it starts from, where nothing is to be done but to undo: what an earlier attempt did not finish, or
+            a run that is cancelled.
         stay_seconds: how long the process stays for waits in all; None for short ones alone.
-        is_cancel: whether it was resumed only to be cancelled.
         result: how the attempt ended, once it has.
     """
 
     workflow: Workflow[Any, Any]
     replay: Replay
     attempt: Attempt
-    rolling_back: UnfinishedRollback | None = None
+    undoing: Undoing | None = None
     stay_seconds: float | None = None
-    is_cancel: bool = False
     result: WorkflowResult | None = None
+    _knows_how: bool = attrs.field(init=False, default=False)
 
     async def run(self, tell: Tell | None = None) -> None:
         """Run the attempt.
@@ -85,13 +85,11 @@ class Drive:
             await self._tell_of_beginning()
             if attempt.resumed_from is None:
                 await attempt.begin()
+            if self.undoing is not None:
+                await self.undoing.look(attempt)
+                self._knows_how = True
+                raise self.undoing.error()
             scope = new_scope(attempt, self.replay)
-            if self.rolling_back is not None:
-                attempt.is_only_undone = True
-                await scope.look_back()
-                if self.is_cancel:
-                    raise RunCancelledError(attempt.workflow_id)
-                raise RunUndoneError(attempt.workflow_id, status=self.rolling_back.reason.value)
             try:
                 end = await scope.run()
             except Suspended as pause:
@@ -146,15 +144,20 @@ class Drive:
             if in_close is not None and ending is not None:
                 ending.add_note(f"While the generator was closed, it raised {in_close!r}.")
         is_refused = isinstance(ending, FencedError) or (not attempt.is_begun and isinstance(ending, REFUSALS))
+        is_refused |= self.undoing is not None and not self._knows_how  # what it found by then may be not all
+        decided = None if self.undoing is None else self.undoing.end
         failures: tuple[StepFailedError, ...] = ()
         stop: BaseException | None = None
-        is_left = attempt.is_suspended_by_stop and self.rolling_back is None and isinstance(ending, STOPS)
+        is_left = attempt.is_suspended_by_stop and decided is None and isinstance(ending, STOPS)
         if ending is not None and not is_refused and not is_left and not isinstance(ending, Suspended):
             try:
                 failures = await self._roll_back(ending)
             except BaseException as error:
                 stop = attempt.interrupts.cause_of(error)
-                stop.add_note("It came while steps were being undone: a resume goes on with that.")
+                stop.add_note(
+                    "It came while steps were being undone: the next resume undoes the others, and ends the run as it had "
+                    "ended; the one after that carries on."
+                )
         attempt.runner.close()
         await attempt.runner.close_places()
         attempt.interrupts.watch(None)
@@ -174,7 +177,7 @@ class Drive:
             attempt.answers(),
             failures,
             tuple(attempt.undone),
-            self.rolling_back,
+            decided,
             attempt.secrets,
             is_left,
         )
@@ -183,7 +186,7 @@ class Drive:
             self.result, told = end.suspend(attempt.waits.all, attempt.number if last is None else last.attempt)
         else:
             self.result, told = await end.end(output, ending)
-            if isinstance(ending, RunCancelledError) and not self.is_cancel:
+            if isinstance(ending, RunCancelledError) and self.undoing is None:
                 await attempt.cancel_requests.forget()
         if attempt.tell is not None:
             for event in told:
@@ -195,9 +198,9 @@ class Drive:
         attempt = self.attempt
         if not attempt.rolls_back or not attempt.checkpointer.is_usable:
             return ()  # what cannot be recorded as undone must not be undone: a resume would take it for done
-        if isinstance(ending, REFUSALS) and self.rolling_back is None:
+        if isinstance(ending, REFUSALS) and self.undoing is None:
             return ()  # it stops to ask a person: whether to go on, or to cancel, which undoes
-        end = self.rolling_back or UnfinishedRollback(*reason_of(ending, attempt.secrets))
+        end = UnfinishedRollback(*reason_of(ending, attempt.secrets)) if self.undoing is None else self.undoing.end
         failures = await roll_back(attempt, end)
         if failures is None:
             ending.add_note("Nothing was undone: that could not be recorded, and a resume would take it for done.")

@@ -25,6 +25,7 @@ from flowckpt.known_secrets import KnownSecrets
 from flowckpt.plan.behind import is_within
 from flowckpt.plan.identity import arguments_of, fingerprint_of, identity_reasons
 from flowckpt.plan.reason import ReasonKind
+from flowckpt.plan.undoing import UNDOABLE
 from flowckpt.replay import Command, Crash, Replay
 
 EDITED = "edited"
@@ -118,7 +119,7 @@ def _edited(step: Step[Any], result: StepResult, edit: Edit, secrets: KnownSecre
         fingerprint=fingerprint_of(action),
         arguments=arguments_of(action, secrets),
         evidence=None,  # its claims were about what the step itself did
-        marks=(EDITED, *[mark for mark in result.marks if mark == AT_MOST_ONCE]),
+        marks=(EDITED, *[mark for mark in result.marks if mark in (AT_MOST_ONCE, UNDOABLE)]),
     )
     return made, codec.decode(tree, annotation)
 

@@ -30,13 +30,10 @@ if TYPE_CHECKING:
         binding,
         edits,
         fork,
-        planning,
         rechecking,
-        resumption,
+        resume_planning,
         rollback,
-        rolling_back,
         session,
-        verifying,
     )
     from flowckpt.engine.fork import Forked
     from flowckpt.engine.rollback import RolledBack
@@ -52,13 +49,10 @@ else:  # needed once a run starts; see flowckpt.lazy
     edits = LazyModule("flowckpt.engine.edits")
     fork = LazyModule("flowckpt.engine.fork")
     places = LazyModule("flowckpt.execution.remote.places")
-    planning = LazyModule("flowckpt.engine.planning")
     rechecking = LazyModule("flowckpt.engine.rechecking")
-    resumption = LazyModule("flowckpt.engine.resumption")
+    resume_planning = LazyModule("flowckpt.engine.resume_planning")
     rollback = LazyModule("flowckpt.engine.rollback")
-    rolling_back = LazyModule("flowckpt.engine.rolling_back")
     session = LazyModule("flowckpt.engine.session")
-    verifying = LazyModule("flowckpt.engine.verifying")
 
 
 class WorkflowEngine(AnswersRuns, CancelsRuns):
@@ -205,20 +199,9 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         latest = await self.store.load_latest(run)
         if latest is None:
             raise CheckpointNotFoundError(run)
-        if rolling_back.unfinished_rollback(latest.metadata) is not None:
-            return planning.plan_of_undoing(workflow, run)
-        checks = verifying.verifying_of(latest, self._verifier, options)
-        found = await resumption.read_resumption(
-            workflow,
-            run,
-            latest,
-            inputs=inputs,
-            options=options,
-            verifying=checks,
-            store=self.store,
-            max_deaths=self._saving.limits.max_deaths,
-        )
-        return await planning.make_plan(workflow, run, found, checks)
+        most, given = self._saving.limits.max_deaths, self._verifier
+        how: Any = {"inputs": inputs, "options": options, "verifier": given, "max_deaths": most}
+        return (await resume_planning.plan_resume(self.store, workflow, run, latest, **how)).plan
 
     def plan_sync(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any

@@ -373,17 +373,6 @@ async def make_plan(
     return await Planning(workflow, workflow_id, resumption, verifying, doubts).plan()
 
 
-def plan_of_undoing(workflow: Workflow[Any, Any], workflow_id: str) -> ResumePlan:
-    """Return the plan of a run that died while its steps were undone.
-
-    Args:
-        workflow: the workflow.
-        workflow_id: the run.
-    """
-    stops = "it died while its steps were undone: a resume finishes that, and ends the run as it had ended"
-    return ResumePlan(workflow_id, workflow.name, (), stops=stops)
-
-
 def _doubtful(resumption: Resumption) -> list[StepResult]:
     """Return the results of steps that must not be done twice and would be, were something before them stale.
 

@@ -21,7 +21,7 @@ from flowckpt.errors import StepNotFoundError, WorkflowChangedError
 from flowckpt.plan.behind import failures_behind, is_within, results_behind
 from flowckpt.plan.judge import Judge
 from flowckpt.plan.parking import MAX_DEATHS, Deaths, limit_of
-from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
+from flowckpt.plan.policy import ResumePolicy, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
 from flowckpt.plan.undoing import ROLLBACK, undone_paths
 from flowckpt.plan.waiting import untaken
@@ -169,35 +169,6 @@ async def _messages(store: CheckpointStore, workflow_id: str, latest: Checkpoint
         return ()
     taken = (*latest.metadata.get(TAKEN, ()), *(result.signal for result in latest.step_results))
     return untaken(await store.signals(workflow_id), taken)
-
-
-def read_unfinished(
-    workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData, inputs: Mapping[str, Any]
-) -> Resumption:
-    """Read the record of a run that died while its steps were undone: nothing of it is judged, and all of it counts.
-
-    Args:
-        workflow: the workflow.
-        workflow_id: the run.
-        latest: its newest checkpoint.
-        inputs: inputs given again, perhaps none.
-
-    Raises:
-        WorkflowChangedError: it is the record of another workflow.
-        InputMismatchError: an input differs from the recorded one.
-    """
-    check_name(workflow, workflow_id, latest)
-    bound = rebind_inputs(
-        workflow,
-        recorded=plain_tree(latest.held_inputs, "inputs"),
-        recorded_hash=latest.inputs_hash,
-        defaulted=tuple(latest.metadata.get("defaulted", ())),
-        given=inputs,
-    )
-    history = kept_history(as_view(latest.step_results), ())
-    policy = ResumePolicy(on_stale=OnStale.REUSE, on_code_change=OnStale.REUSE)
-    judge = Judge(policy, secrets=bound.known_secrets())
-    return Resumption(latest, bound, history, judge, {}, Superseded(latest.metadata), frozenset(latest.in_flight))
 
 
 async def _begun(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> frozenset[str]:

@@ -19,8 +19,9 @@ from flowckpt.checkpoint.result import result_of
 from flowckpt.codec.results import append_result, decode_error, encode_error
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.failures import recorded_error, step_failure
+from flowckpt.engine.not_run import PlanStopped
 from flowckpt.engine.task_refusal import refuse_task
-from flowckpt.errors import CancelRefusedError, FlowckptError, StepFailedError
+from flowckpt.errors import CancelRefusedError, FlowckptError, NotUndoableError, StepFailedError
 from flowckpt.events import RollbackCompleted, RollbackStarted
 from flowckpt.execution.current_step import NO_DESK
 from flowckpt.execution.runner import restored_value
@@ -95,17 +96,18 @@ async def roll_back(attempt: Attempt, end: UnfinishedRollback) -> tuple[StepFail
         asyncio.CancelledError: likewise, of a cancel.
     """
     checkpointer = attempt.checkpointer
-    todo = left_to_undo(checkpointer.history.results, attempt.undoable)
+    undoable = attempt.undoable.keys() | attempt.not_undoable.keys()
+    todo = left_to_undo(checkpointer.history.results, undoable)
     if not todo:
         checkpointer.metadata = without_key(checkpointer.metadata)
         return ()
-    if KEY not in checkpointer.metadata:
-        checkpointer.metadata = end.written_to(checkpointer.metadata)
-        saved = await attempt.save(Reason.ROLLBACK)
-        await attempt.tell_saved(saved)
-        if isinstance(saved, FlowckptError):
-            checkpointer.metadata = without_key(checkpointer.metadata)
-            return None
+    before = checkpointer.metadata
+    checkpointer.metadata = end.written_to(before)
+    saved = await attempt.save(Reason.ROLLBACK)  # also where the record says so: it counts how often that died
+    await attempt.tell_saved(saved)
+    if isinstance(saved, FlowckptError):
+        checkpointer.metadata = before
+        return None
     failures = [failure for result in todo if (failure := await _undo(attempt, result)) is not None]
     checkpointer.metadata = without_key(checkpointer.metadata)
     return tuple(failures)
@@ -114,16 +116,14 @@ async def roll_back(attempt: Attempt, end: UnfinishedRollback) -> tuple[StepFail
 async def _undo(attempt: Attempt, result: StepResult) -> StepFailedError | None:
     """Undo one step and make that durable; return why it could not be undone, or None."""
     run, path, clock = attempt.workflow_id, result.path, attempt.clock
-    step = attempt.undoable[path]
-    undo = step.modifiers.rollback
-    assert undo is not None
     if attempt.tell is not None:
         await attempt.tell(RollbackStarted(run, path))
+    if attempt.note_begun is not None:
+        attempt.note_begun(run, undo_path(path))
     started_at, started_ns = clock.now(), clock.elapsed_ns()
     failure: StepError | None = None
     try:
-        told = (run, path, attempt.number, 1, result.arguments, step, "", NO_DESK)
-        await attempt.runner.call(undo, (restored_value(step, result),), {}, told)
+        await _call(attempt, result)
     except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
@@ -153,6 +153,22 @@ async def _undo(attempt: Attempt, result: StepResult) -> StepFailedError | None:
         await attempt.tell(RollbackCompleted(run, path, duration_ms, *said))
         await attempt.tell_saved(saved)
     return None if failure is None else step_failure(undo_path(path), failure)
+
+
+async def _call(attempt: Attempt, result: StepResult) -> None:
+    """Call what undoes a step."""
+    run, path = attempt.workflow_id, result.path
+    if path in attempt.not_undoable:
+        raise NotUndoableError(run, workflow_name=attempt.checkpointer.workflow_name, reasons={path: attempt.not_undoable[path]})
+    step = attempt.undoable[path]
+    undo = step.modifiers.rollback
+    assert undo is not None
+    told = (run, path, attempt.number, 1, result.arguments, step, "", NO_DESK)
+    try:
+        await attempt.runner.call(undo, (restored_value(step, result),), {}, told)
+    except PlanStopped as stop:
+        why = f"what undoes it uses the output of {stop.args[0]!r}, which was not run"
+        raise NotUndoableError(run, workflow_name=attempt.checkpointer.workflow_name, reasons={path: why}) from None
 
 
 def without_key(metadata: Mapping[str, Any]) -> Mapping[str, Any]:

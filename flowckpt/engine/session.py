@@ -16,6 +16,7 @@ from flowckpt.blocking import finish_despite_cancel
 from flowckpt.checkpoint import CheckpointData, History, Status, StepResult
 from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
+from flowckpt.codec.results import as_view
 from flowckpt.dsl import Workflow
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.binding import BoundInputs, refuse_in_labels
@@ -29,9 +30,11 @@ from flowckpt.engine.options import OnStop, RunOptions, Saving
 from flowckpt.engine.parking import deaths_at_resume, parked_error
 from flowckpt.engine.redaction import redact_error, redacted_event
 from flowckpt.engine.result import WorkflowResult
-from flowckpt.engine.resumption import Resumption, read_resumption, read_unfinished
-from flowckpt.engine.rolling_back import cancelling, unfinished_rollback, without_key
+from flowckpt.engine.resumption import Resumption, kept_history, read_resumption
+from flowckpt.engine.rolling_back import UnfinishedRollback, cancelling, unfinished_rollback, without_key
+from flowckpt.engine.taking import acquired
 from flowckpt.engine.target import describe_target
+from flowckpt.engine.undoing import Undoing, read_undoing
 from flowckpt.engine.verifying import Verifying, verifying_of
 from flowckpt.engine.waits import Waits
 from flowckpt.errors import (
@@ -52,7 +55,6 @@ from flowckpt.plan.judge import Judge
 from flowckpt.plan.parking import LIMITS, Deaths, limit_of
 from flowckpt.plan.partial import kept_partial
 from flowckpt.plan.policy import ResumePolicy, ReuseMode
-from flowckpt.plan.undoing import ROLLBACK
 from flowckpt.replay import Replay
 from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
 
@@ -180,7 +182,7 @@ class Session:
     async def _taken(self) -> AsyncGenerator[Drive | CompletedRun, None]:
         """Own the run for the block, and give it back however the block ends."""
         store, workflow_id = self._store, self._workflow_id
-        lease = await finish_despite_cancel(_acquired(store, workflow_id, steal=self._options.steal))
+        lease = await finish_despite_cancel(acquired(store, workflow_id, steal=self._options.steal))
         try:
             for notice in lease.notices:
                 _log.warning("run %s: %s", workflow_id, notice)
@@ -227,18 +229,9 @@ class Session:
             raise RunMovedOnError(self._workflow_id, expected=self._options.if_attempt or 0, attempt=latest.attempt)
         deaths = await self._deaths(lease, latest)
         verifying = verifying_of(latest, self._verifier, self._options)
-        unfinished = unfinished_rollback(latest.metadata)
-        if self._is_cancel:
-            unfinished = cancelling(self._workflow_id, latest)
-        if unfinished is not None:
-            resumption = read_unfinished(self._workflow, self._workflow_id, latest, self._inputs)
-            # A cancel says anew how the run ends, before it undoes anything.
-            told = without_key(latest.metadata) if self._is_cancel else latest.metadata
-            metadata = deaths.written_to(told, results=len(latest.step_results), partial=latest.partial)
-            drive = self._going_on(lease, latest, resumption, verifying, metadata, is_undoing=True)
-            drive.rolling_back, drive.is_cancel = unfinished, self._is_cancel
-            drive.attempt.checkpointer.partial = dict(latest.partial)
-            return drive
+        end = cancelling(self._workflow_id, latest) if self._is_cancel else unfinished_rollback(latest.metadata)
+        if end is not None:
+            return self._undoing(lease, latest, end, verifying, deaths)
         resumption = await read_resumption(
             self._workflow,
             self._workflow_id,
@@ -269,6 +262,30 @@ class Session:
         drive.attempt.checkpointer.partial = kept_partial(latest.partial, resumption.judge.policy)
         return drive
 
+    def _undoing(
+        self, lease: Lease, latest: CheckpointData, end: UnfinishedRollback, verifying: Verifying, deaths: Deaths
+    ) -> Drive:
+        workflow, options = self._workflow, self._options
+        undoing = read_undoing(
+            workflow,
+            self._workflow_id,
+            latest,
+            inputs=self._inputs,
+            end=end,
+            options=options,
+            is_cancel=self._is_cancel,
+        )
+        # A cancel says anew how the run ends, before it undoes anything; and where nothing more is undone, it has ended.
+        is_new = self._is_cancel or not options.rolls_back
+        told = without_key(latest.metadata) if is_new else latest.metadata
+        metadata = deaths.written_to(told, results=len(latest.step_results), partial=latest.partial)
+        history = kept_history(as_view(latest.step_results), ())
+        judge = Judge(ResumePolicy(), secrets=undoing.bound.known_secrets())
+        drive = self._drive(lease, undoing.bound, history, metadata, verifying, judge, undoing=undoing)
+        drive.attempt.in_doubt = {*latest.in_flight}
+        drive.attempt.checkpointer.partial = dict(latest.partial)
+        return self._goes_on_from(latest, drive)
+
     async def _deaths(self, lease: Lease, latest: CheckpointData) -> Deaths:
         """Return how often the run has died where it died last, and refuse one that did too often.
 
@@ -290,11 +307,7 @@ class Session:
         resumption: Resumption,
         verifying: Verifying,
         metadata: dict[str, Any],
-        *,
-        is_undoing: bool = False,
     ) -> Drive:
-        if resumption.bound.missing:
-            raise SecretMissingError(resumption.bound.missing, workflow_id=self._workflow_id)
         drive = self._drive(
             lease,
             resumption.bound,
@@ -304,19 +317,23 @@ class Session:
             resumption.judge,
             drops_what_changed=resumption.judge.policy.is_forced,
             spare=resumption.spare,
-            is_undoing=is_undoing,
         )
+        attempt = self._goes_on_from(latest, drive).attempt
+        is_prefix = resumption.judge.policy.reuse is ReuseMode.PREFIX
+        attempt.waits.let_go((result for result, _ in resumption.cut.values()), takes_behind=is_prefix)
+        attempt.superseded = resumption.superseded
+        attempt.in_doubt = {*resumption.in_doubt}
+        attempt.is_stolen = self._options.steal
+        return drive
+
+    @staticmethod
+    def _goes_on_from(latest: CheckpointData, drive: Drive) -> Drive:
         attempt = drive.attempt
         attempt.resumed_from = latest
         attempt.checkpointer.last_saved = latest.checkpoint_id
         if latest.status is Status.CANCELLED:
             attempt.cancel_requests.after = latest.saved_at
         attempt.waits = Waits.of(latest.metadata)
-        is_prefix = resumption.judge.policy.reuse is ReuseMode.PREFIX
-        attempt.waits.let_go((result for result, _ in resumption.cut.values()), takes_behind=is_prefix)
-        attempt.superseded = resumption.superseded
-        attempt.in_doubt = {*resumption.in_doubt}
-        attempt.is_stolen = self._options.steal
         return drive
 
     def _drive(
@@ -330,9 +347,11 @@ class Session:
         *,
         drops_what_changed: bool = False,
         spare: Mapping[str, StepResult] | None = None,
-        is_undoing: bool = False,
+        undoing: Undoing | None = None,
     ) -> Drive:
         workflow = self._workflow
+        if bound.missing:
+            raise SecretMissingError(bound.missing, workflow_id=self._workflow_id)
         self._secrets = judge.secrets
         checkpointer = Checkpointer(
             self._store,
@@ -356,12 +375,9 @@ class Session:
             )
         step_fingerprint(workflow.function)  # reads the source of its module now, before anybody edits it
         generator = workflow(**bound.values(workflow))
-        recorded = history.results
-        if is_undoing:  # steps are being undone: what says so is no result of the generator's
-            recorded = [each for each in recorded if each.step_type != ROLLBACK]
         replay = Replay(
             generator,
-            recorded,
+            history.results,
             workflow.name,
             drops_what_changed=drops_what_changed,
             spare=spare,
@@ -369,7 +385,7 @@ class Session:
         )
         executors: Mapping[str, Given] = {}
         is_wanted = self._options.executors or self._executors or metadata.get(RECORDED)
-        if is_wanted and not self._is_cancel and not is_undoing:  # undoing is done here
+        if is_wanted and undoing is None:  # undoing is done here
             executors = chosen_executors(metadata, self._executors, self._options.executors)
         attempt = Attempt(
             checkpointer,
@@ -385,7 +401,7 @@ class Session:
         attempt.rolls_back = self._options.rolls_back
         attempt.is_suspended_by_stop = self._options.on_stop is OnStop.SUSPEND
         attempt.budget.limit = metadata.get(LIMITS, {}).get("retry_budget", self._saving.limits.retry_budget)
-        return Drive(workflow, replay, attempt, stay_seconds=self._options.stay)
+        return Drive(workflow, replay, attempt, undoing, self._options.stay)
 
 
 def _check_loop(door: str) -> None:
@@ -401,13 +417,3 @@ async def _released(store: OwnsRuns, workflow_id: str) -> None:
         await store.release(workflow_id)
     except CheckpointStorageError as error:
         _log.warning("run %s: it could not be given back to the store: %s", workflow_id, error)
-
-
-async def _acquired(store: CheckpointStore, workflow_id: str, *, steal: bool) -> Lease:
-    """Take the run; a store that knows no owners is trusted to have one user."""
-    if isinstance(store, OwnsRuns):
-        return await store.acquire(workflow_id, steal=steal)
-    latest = await store.load_latest(workflow_id)
-    if latest is None:
-        return Lease(workflow_id, 1, None)
-    return Lease(workflow_id, latest.attempt + 1, latest, latest.sequence)

@@ -19,6 +19,8 @@ ON_RERUN = "on_rerun"
 NOT_UNDONE = "not_undone"
 """Marks a failure of `.on_rerun()`: the step was not run, and what is to be undone is still its earlier result."""
 KEY = "superseded"
+_QUESTIONS = frozenset({AT_MOST_ONCE, ON_RERUN, NOT_UNDONE, "adopted"})
+"""What a step must look at before it runs again; that a result can be undone is no such question."""
 
 
 def marks_of(modifiers: Modifiers, *, is_adopted: bool, is_not_undone: bool) -> tuple[str, ...]:
@@ -74,7 +76,7 @@ class Superseded:
         Args:
             results: the results.
         """
-        found = {result.path: result for result in results if result.marks}
+        found = {result.path: result for result in results if not _QUESTIONS.isdisjoint(result.marks)}
         self._results.update({path: result for path, result in found.items() if NOT_UNDONE not in result.marks})
 
     def settle(self, path: str) -> None:

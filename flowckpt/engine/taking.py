@@ -21,16 +21,31 @@ async def taken(store: CheckpointStore, workflow_id: str) -> AsyncGenerator[Leas
         RunLockedError: another process owns it.
         CheckpointCorruptedError: its record is damaged.
     """
+    lease = await finish_despite_cancel(acquired(store, workflow_id))
     if not isinstance(store, OwnsRuns):
-        latest = await store.load_latest(workflow_id)
-        yield (
-            Lease(workflow_id, 1, None)
-            if latest is None
-            else Lease(workflow_id, latest.attempt + 1, latest, latest.sequence)
-        )
+        yield lease
         return
-    lease = await finish_despite_cancel(store.acquire(workflow_id))
     try:
         yield lease
     finally:
         await finish_despite_cancel(store.release(workflow_id))
+
+
+async def acquired(store: CheckpointStore, workflow_id: str, *, steal: bool = False) -> Lease:
+    """Take a run; a store that knows no owners is trusted to have one user.
+
+    Args:
+        store: where it lies.
+        workflow_id: the run; it need not exist.
+        steal: take it although its owner's process still holds it.
+
+    Raises:
+        RunLockedError: another process owns it.
+        CheckpointCorruptedError: its record is damaged.
+    """
+    if isinstance(store, OwnsRuns):
+        return await store.acquire(workflow_id, steal=steal)
+    latest = await store.load_latest(workflow_id)
+    if latest is None:
+        return Lease(workflow_id, 1, None)
+    return Lease(workflow_id, latest.attempt + 1, latest, latest.sequence)

@@ -19,6 +19,10 @@ class Decision(StrEnum):
     NEW = "new"
     IN_DOUBT = "in_doubt"
     ORPHANED = "orphaned"
+    UNDO = "undo"
+    """Undo what it did: the run stopped while its steps were undone."""
+    KEEP = "keep"
+    """Neither run nor undo it: nothing but undoing is done."""
 
 
 @attrs.frozen
@@ -70,6 +74,8 @@ class ResumePlan:
         stops: why the resume would stop, in one sentence, as far as it can be foreseen; empty where it would go on.
         stopped_by: the step that it would stop at.
         is_parked: whether it would stop because the run died too often at the same step.
+        is_undoing: whether it would run nothing, but undo what is left of a run that stopped while it was undone. Its
+            steps are those to undo, in that order, and then the others in that of the record.
     """
 
     workflow_id: str
@@ -79,6 +85,7 @@ class ResumePlan:
     stops: str = ""
     stopped_by: str = ""
     is_parked: bool = False
+    is_undoing: bool = False
 
     @property
     def stale(self) -> int:
@@ -121,4 +128,5 @@ class ResumePlan:
             "stale": self.stale,
             "ends_at": self.ends_at,
             "stops": self.stops,
+            "undoing": self.is_undoing,
         }

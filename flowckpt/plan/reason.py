@@ -27,6 +27,8 @@ class ReasonKind(StrEnum):
     """It failed the last time, and that ended the run."""
     UNDONE = "undone"
     """What it did was undone, when the run failed."""
+    UNDOING = "undoing"
+    """What it did is to be undone, and that is not finished."""
     STARTED = "started"
     """It was started, and its end was never recorded."""
 

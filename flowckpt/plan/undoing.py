@@ -13,6 +13,8 @@ from flowckpt.checkpoint import StepResult
 ROLLBACK = "rollback"
 """The step type of the result of undoing a step."""
 _SUFFIX = "@rollback"
+UNDOABLE = "undoable"
+"""Marks the result of a step that said how it is undone: where edited code no longer yields it, that is known."""
 
 
 def undo_path(path: str) -> str:
@@ -40,6 +42,22 @@ def undone_paths(results: Iterable[StepResult]) -> set[str]:
         results: the history.
     """
     return {step_of(each.path) for each in results if each.step_type == ROLLBACK and each.success}
+
+
+def not_yielded(results: Iterable[StepResult], yielded: Collection[str]) -> list[StepResult]:
+    """Return the results that were to be undone and whose step nobody yields any more, the oldest first.
+
+    Args:
+        results: the history.
+        yielded: the steps that the code yields now; what they say of undoing counts, and not what the record says.
+    """
+    view = [*results]
+    undone = undone_paths(view)
+    return [
+        each
+        for each in view
+        if each.success and UNDOABLE in each.marks and each.path not in yielded and each.path not in undone
+    ]
 
 
 def left_to_undo(results: Sequence[StepResult], undoable: Collection[str]) -> list[StepResult]:

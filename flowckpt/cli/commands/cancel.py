@@ -14,7 +14,7 @@ from flowckpt.cli.store_hints import with_store
 from flowckpt.cli.stored_runs import opened_store, waited
 from flowckpt.cli.terminal_text import escaped, json_text
 from flowckpt.clock import SystemClock
-from flowckpt.engine import WorkflowEngine
+from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.engine.cancelling import PATIENCE_SECONDS, Cancelled, cancel_run
 from flowckpt.engine.session import Session
 
@@ -32,6 +32,11 @@ class _ProgramNeededError(Exception):
 @click.argument("run", type=RunName())
 @click.option("--no-rollback", is_flag=True, help="Leave what its steps did as it is. Needs no program.")
 @click.option(
+    "--force",
+    is_flag=True,
+    help="Undo what can be undone, although the code no longer says it of every step; the others are named.",
+)
+@click.option(
     "--wait",
     "patience",
     type=click.FloatRange(0, 86_400),
@@ -47,6 +52,7 @@ class _ProgramNeededError(Exception):
 def command(
     run: str,
     no_rollback: bool,
+    force: bool,
     patience: float,
     inputs: tuple[tuple[str, str], ...],
     target: str | None,
@@ -57,7 +63,8 @@ def command(
 
     A live run on this machine is asked to stop and is waited for. One that nobody runs is taken: its program is loaded,
     nothing of it is run but what undoes. The run is cancelled then, and recover leaves it alone; resume still goes on
-    with it. A run that has completed is refused.
+    with it. A run that has completed is refused. Where its code was edited, and no longer says of a step how it is undone,
+    nothing is done, and the step is named.
     """
     if as_json:
         keep_for_document()
@@ -73,7 +80,7 @@ def command(
     except _ProgramNeededError:
         recorded = recorded_run(choice, run, target=target, inputs=texts, asks_for_secrets=True)
         session = WorkflowEngine(checkpoints).prepare_resume(
-            recorded.workflow, run, None, recorded.inputs, is_cancel=True
+            recorded.workflow, run, RunOptions(force=force), recorded.inputs, is_cancel=True
         )
         done = waited(cancel_run(checkpoints, SystemClock(), run, undo=lambda: session, patience_seconds=patience))
     if as_json:
