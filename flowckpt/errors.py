@@ -718,12 +718,11 @@ class NotUndoableError(WorkflowChangedError):
     """
 
     def __init__(
-        self, workflow_id: str, *, workflow_name: str, reasons: Mapping[str, str], is_cancel: bool = False
+        self, workflow_id: str, *, workflow_name: str, reasons: Mapping[str, str], command: str = "resume"
     ) -> None:
         said = "; ".join(f"{path!r}: {reason}" for path, reason in reasons.items())
         count = f"{len(reasons)} steps" if len(reasons) > 1 else "a step"
-        begun = "" if is_cancel else ", which had begun to undo what it did,"
-        command = "cancel" if is_cancel else "resume"
+        begun = "" if command == "cancel" else ", which had begun to undo what it did,"
         super().__init__(
             f"run {workflow_id!r}{begun} has {count} that cannot be undone with the code as it is now: {said}",
             workflow_name=workflow_name,
@@ -735,6 +734,21 @@ class NotUndoableError(WorkflowChangedError):
         self.workflow_id = workflow_id
         self.paths = tuple(reasons)
         self.reasons = dict(reasons)
+
+    @classmethod
+    def of_step(cls, workflow_id: str, workflow_name: str, path: str, reason: str) -> NotUndoableError:
+        """Return the failure of one step, where the others are undone all the same.
+
+        Args:
+            workflow_id: the run.
+            workflow_name: its workflow.
+            path: the step.
+            reason: why it cannot be undone.
+        """
+        error = cls(workflow_id, workflow_name=workflow_name, reasons={path: reason})
+        error.message = f"the code as it is now does not say how: {reason}"
+        error.remedy = ""
+        return error
 
 
 class StaleStepError(FlowckptError):

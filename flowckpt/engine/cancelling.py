@@ -17,7 +17,7 @@ from flowckpt.engine.rolling_back import cancelling, without_key
 from flowckpt.engine.taking import taken
 from flowckpt.errors import CancelPendingError, CheckpointNotFoundError, RunLockedError
 from flowckpt.execution.interrupts import CANCEL_SIGNALS
-from flowckpt.plan.undoing import ROLLBACK, step_of
+from flowckpt.plan.undoing import ROLLBACK, not_yielded, step_of
 from flowckpt.process import ProcessIdentity, send_if_expected
 from flowckpt.stores.base import CheckpointStore, DeliversSignals, OwnsRuns
 
@@ -79,7 +79,7 @@ async def cancel_run(
         await _stopped(store, clock, workflow_id, owner, rolls_back=undo is not None, patience=patience_seconds)
         now = await _latest(store, workflow_id)
         await remove_requests(store, workflow_id)
-        if now.status is Status.CANCELLED:
+        if now.status is Status.CANCELLED and (undo is None or not _left(before, now)):
             return _cancelled(workflow_id, was, before, now)
         cancelling(workflow_id, now)  # it has come to its end meanwhile
         was = now.status
@@ -118,6 +118,13 @@ def _cancelled(workflow_id: str, was: Status, before: CheckpointData, now: Check
     undone = tuple(step_of(each.path) for each in added if each.success)
     not_undone = tuple(step_of(each.path) for each in added if not each.success)
     return Cancelled(workflow_id, was, undone, not_undone, now.attempt)
+
+
+def _left(before: CheckpointData, now: CheckpointData) -> bool:
+    """Tell whether a run was stopped with nothing undone, before it had come to where it stood."""
+    added = now.step_results[len(before.step_results) :]
+    tried = {step_of(each.path) for each in added if each.step_type == ROLLBACK}
+    return not tried and bool(not_yielded(now.step_results, tried))
 
 
 async def _latest(store: CheckpointStore, workflow_id: str) -> CheckpointData:

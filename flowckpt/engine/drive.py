@@ -15,7 +15,7 @@ from flowckpt import codec
 from flowckpt.dsl import Workflow
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.ending import Ending, reason_of
-from flowckpt.engine.failures import REFUSALS
+from flowckpt.engine.failures import REFUSALS, failed_step
 from flowckpt.engine.listening import Tell
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.engine.resumption import without_reusable
@@ -29,6 +29,7 @@ from flowckpt.execution.interrupts import CANCEL, RunInterrupted
 from flowckpt.execution.redaction import refuse_secrets
 from flowckpt.execution.runner import STOPS
 from flowckpt.lazy import LazyModule
+from flowckpt.plan.undoing import not_yielded
 from flowckpt.replay import Crash, Replay
 
 if TYPE_CHECKING:
@@ -200,8 +201,23 @@ class Drive:
             return ()  # what cannot be recorded as undone must not be undone: a resume would take it for done
         if isinstance(ending, REFUSALS) and self.undoing is None:
             return ()  # it stops to ask a person: whether to go on, or to cancel, which undoes
+        if self._is_stopped_early(ending):
+            ending.add_note("Nothing was undone: the run stopped before it had come again to all that can be.")
+            return ()
         end = UnfinishedRollback(*reason_of(ending, attempt.secrets)) if self.undoing is None else self.undoing.end
         failures = await roll_back(attempt, end)
         if failures is None:
             ending.add_note("Nothing was undone: that could not be recorded, and a resume would take it for done.")
         return failures or ()
+
+    def _is_stopped_early(self, ending: BaseException) -> bool:
+        """Tell whether a resume was stopped, or a step failed that is run each time, before it was where the run stood."""
+        attempt = self.attempt
+        if self.undoing is not None or attempt.resumed_from is None or attempt.is_begun:
+            return False
+        results = attempt.checkpointer.history.results
+        if not isinstance(ending, (*STOPS, RunCancelledError)):
+            path = failed_step(ending)
+            if not path or any(each.path == path for each in results):
+                return False
+        return bool(not_yielded(results, attempt.undoable))

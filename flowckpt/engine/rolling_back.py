@@ -159,7 +159,7 @@ async def _call(attempt: Attempt, result: StepResult) -> None:
     """Call what undoes a step."""
     run, path = attempt.workflow_id, result.path
     if path in attempt.not_undoable:
-        raise NotUndoableError(run, workflow_name=attempt.checkpointer.workflow_name, reasons={path: attempt.not_undoable[path]})
+        raise NotUndoableError.of_step(run, attempt.checkpointer.workflow_name, path, attempt.not_undoable[path])
     step = attempt.undoable[path]
     undo = step.modifiers.rollback
     assert undo is not None
@@ -167,8 +167,12 @@ async def _call(attempt: Attempt, result: StepResult) -> None:
     try:
         await attempt.runner.call(undo, (restored_value(step, result),), {}, told)
     except PlanStopped as stop:
-        why = f"what undoes it uses the output of {stop.args[0]!r}, which was not run"
-        raise NotUndoableError(run, workflow_name=attempt.checkpointer.workflow_name, reasons={path: why}) from None
+        raise NotUndoableError.of_step(
+            run,
+            attempt.checkpointer.workflow_name,
+            path,
+            f"what undoes it uses the output of {stop.args[0]!r}, which was not run",
+        ) from None
 
 
 def without_key(metadata: Mapping[str, Any]) -> Mapping[str, Any]:

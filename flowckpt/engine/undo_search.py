@@ -15,7 +15,7 @@ import attrs
 from flowckpt.checkpoint import StepError, StepResult
 from flowckpt.dsl import Step
 from flowckpt.dsl.composites import FanOutAction, WorkflowAction, place_under
-from flowckpt.engine.failures import fan_out_failure, step_failure
+from flowckpt.engine.failures import failed_step, fan_out_failure, step_failure
 from flowckpt.engine.looking_back import Answer
 from flowckpt.engine.not_run import PlanStopped, SecretNeeded, not_run
 from flowckpt.errors import DecodingError
@@ -108,7 +108,7 @@ class UndoSearch:
             self.ends_at = f"the workflow uses the output of {error.args[0]!r}, which was not run"
         elif not isinstance(error, Exception):
             raise error
-        elif self.aside.spare:
+        elif self.aside.spare and failed_step(error) not in self.yielded:
             self.ends_at = f"the workflow raises {type(error).__name__}: {error}"[:300]
 
     def _may_pass(self, path: str, prefix: str) -> bool:
@@ -175,7 +175,10 @@ class UndoSearch:
                 self.ends_at = f"the items of {path!r} cannot be made: {type(error).__name__}: {error}"[:300]
             return None
         finally:
-            left = [*(each for each in own.values() if each is not None), *(one for each in nested.values() for one in each)]
+            left = [
+                *(each for each in own.values() if each is not None),
+                *(one for each in nested.values() for one in each),
+            ]
             self.aside.dropped += left
         if end is None:
             return None

@@ -143,8 +143,8 @@ class Undoing:
 
     def _stops(self) -> str:
         if not self.options.rolls_back:
-            return "it stopped while its steps were undone: a resume leaves the others as they are, and ends the run"
-        return "it died while its steps were undone: a resume finishes that, and ends the run as it had ended"
+            return "it stopped while its steps were undone: a resume leaves the others as they are, and ends the run as it had ended"
+        return "it stopped while its steps were undone: a resume finishes that, and ends the run as it had ended"
 
     def _not_undoable(self, search: UndoSearch) -> dict[str, str]:
         """Return why steps cannot be undone that said how, by path."""
@@ -152,15 +152,15 @@ class Undoing:
         unreadable = search.unreadable
         reasons = {}
         for each in not_yielded(view, search.yielded - unreadable.keys()):
-            why = unreadable.get(each.path) or search.ends_at or "the workflow ends without it"
+            why = unreadable.get(each.path) or search.ends_at or "the workflow does not yield it any more"
             if each.path not in unreadable and any(dropped.path == each.path for dropped in search.aside.dropped):
                 why = "the workflow yields another step in its place, or none"
             reasons[each.path] = why
         return reasons
 
     def _refused(self, reasons: Mapping[str, str]) -> NotUndoableError:
-        name = self.workflow.name
-        return NotUndoableError(self.workflow_id, workflow_name=name, reasons=reasons, is_cancel=self.is_cancel)
+        command = "cancel" if self.is_cancel else "resume"
+        return NotUndoableError(self.workflow_id, workflow_name=self.workflow.name, reasons=reasons, command=command)
 
 
 def read_undoing(

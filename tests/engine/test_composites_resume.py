@@ -22,11 +22,14 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine
+from flowckpt.checkpoint import Reason
 from flowckpt.engine.options import RunOptions
-from flowckpt.errors import RunUndoneError, StaleStepError, StepInDoubtError
-from flowckpt.events import StepAdopted, StepFailed, StepRestored, StepStarted
+from flowckpt.engine.rolling_back import unfinished_rollback
+from flowckpt.errors import NotUndoableError, RunUndoneError, StaleStepError, StepInDoubtError
+from flowckpt.events import RollbackCompleted, RollbackStarted, StepAdopted, StepFailed, StepRestored, StepStarted
 from flowckpt.execution import left_running
 from flowckpt.plan.model import Decision, ResumePlan
+from flowckpt.plan.undoing import step_of
 
 choices = st.fixed_dictionaries(
     {},
@@ -67,7 +70,7 @@ def latest(store: Any, run: str = "run") -> Any:
 def law(
     block: tuple[Node, ...],
     crash: tuple[int, bool] | None,
-    broken: int,
+    broken: int | None,
     edits: list[tuple[str, int]],
     chosen: dict[str, Any],
     second: tuple[int, bool] | None,
@@ -75,8 +78,8 @@ def law(
 ) -> None:
     store = MemoryCheckpointStore()
     with a_world() as world:
-        if broken in breakable(block):
-            world.broken = broken
+        if broken is not None and (can_break := breakable(block)):
+            world.broken = can_break[-1 - broken % len(can_break)]
         first = CrashingStore(store, crash[0] if crash else 10**9, is_after=bool(crash and crash[1]))
         with contextlib.suppress(SimulatedCrash):
             WorkflowEngine(first).run_sync(world.workflow(block), workflow_id="run")
@@ -131,15 +134,9 @@ def resumed(
     events: list[Any] = []
     engine = WorkflowEngine(CrashingStore(store, crash[0] if crash else 10**9, is_after=bool(crash and crash[1])))
     session = engine.prepare_resume(random, "run", options, {})
-    if plan.stops and "died while its steps were undone" in plan.stops:
+    if plan.is_undoing:
         event("goes on undoing")
-        try:
-            result = engine.drive_sync(session, on_event=events.append)
-        except SimulatedCrash:
-            reopened(store)
-            return True
-        assert isinstance(result.error, RunUndoneError)
-        assert world.done == [], "nothing is run but what is undone"
+        go_on_undoing(world, store, block, crash)
         return resumed(world, reopened(store), block, chosen, None, is_untouched=is_untouched)
     stop = plan.step(plan.stopped_by)
     if plan.stops and (stop is None or not stop.assumes):
@@ -180,6 +177,19 @@ def resumed(
     return True
 
 
+def check_undoing(plan: ResumePlan, events: list[Any], world: World, *, is_whole: bool) -> None:
+    """Check that a resume undid what its plan said, in that order, and did nothing else."""
+    planned = [each.path for each in plan.steps if each.decision in (Decision.UNDO, Decision.ORPHANED)]
+    told = [each.path for each in events if isinstance(each, RollbackStarted)]
+    done = [each.path for each in events if isinstance(each, RollbackCompleted) and not each.error_type]
+    lost = {each.path for each in plan.steps if each.decision is Decision.ORPHANED}
+    assert told == planned[: len(told)]
+    assert [each for each in told if each not in lost][: len(world.undone)] == world.undone
+    assert world.done == [], "nothing is run but what undoes"
+    if is_whole:
+        assert (told, done) == (planned, [each for each in planned if each not in lost])
+
+
 def check(plan: ResumePlan, events: list[Any], world: World, *, is_whole: bool) -> None:
     restored = {each.path for each in events if isinstance(each, StepRestored)}
     started = {each.path for each in events if isinstance(each, StepStarted)}
@@ -206,14 +216,16 @@ def check(plan: ResumePlan, events: list[Any], world: World, *, is_whole: bool) 
         assert runs - unseen - stopped <= started | adopted, (plan, runs - unseen - stopped - started)
 
 
-LAW: Callable[[Any], Any] = given(programs(), crashes, st.integers(0, 9), changes, choices, crashes, crashes)
+LAW: Callable[[Any], Any] = given(
+    programs(), crashes, st.one_of(st.none(), st.integers(0, 9)), changes, choices, crashes, crashes
+)
 UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
 @settings(max_examples=150, **UNHURRIED)
 @LAW
 def test_a_resumed_run_of_all_constructs_equals_an_uninterrupted_one(
-    block: Any, crash: Any, broken: int, edits: Any, chosen: Any, second: Any, third: Any
+    block: Any, crash: Any, broken: int | None, edits: Any, chosen: Any, second: Any, third: Any
 ) -> None:
     law(block, crash, broken, edits, chosen, second, third)
 
@@ -223,6 +235,74 @@ def test_a_resumed_run_of_all_constructs_equals_an_uninterrupted_one(
 @settings(max_examples=5_000, **UNHURRIED)
 @LAW
 def test_so_do_thousands_of_them(
-    block: Any, crash: Any, broken: int, edits: Any, chosen: Any, second: Any, third: Any
+    block: Any, crash: Any, broken: int | None, edits: Any, chosen: Any, second: Any, third: Any
 ) -> None:
     law(block, crash, broken, edits, chosen, second, third)
+
+
+class StoreThatDiesWhileUndoing(CrashingStore):
+    """Dies at the n-th save of the undoing."""
+
+    async def save(self, workflow_id: str, data: Any) -> None:
+        if data.reason is Reason.ROLLBACK or self.saves:
+            await super().save(workflow_id, data)
+        else:
+            await self.inner.save(workflow_id, data)
+
+
+LAST = Node(1000, "pure", "end")
+"""Where it fails, all that was done is undone."""
+
+
+@settings(max_examples=60, **UNHURRIED)
+@given(programs(), st.integers(1, 4), st.booleans(), changes, st.integers(1, 4))
+def test_what_is_left_to_undo_is_undone_as_planned_whatever_was_edited(
+    block: Any, at: int, is_after: bool, edits: Any, again: int
+) -> None:
+    store = MemoryCheckpointStore()
+    with a_world() as world:
+        block, world.broken = (*block, LAST), LAST.number
+        with contextlib.suppress(SimulatedCrash):
+            dying = StoreThatDiesWhileUndoing(store, at, is_after=is_after)
+            WorkflowEngine(dying).run_sync(world.workflow(block), workflow_id="run")
+        for edit in edits:
+            block = changed(block, edit, world, [])
+        standing = {each.path for each in latest(store).step_results if "undoable" in each.marks}
+        for crash in ((again, is_after), None):
+            if unfinished_rollback(latest(store).metadata) is None:
+                event("all is undone")
+                break
+            go_on_undoing(world, reopened(store), block, crash)
+        if unfinished_rollback(latest(store).metadata) is None and latest(store).status == "failed":
+            tried = {step_of(each.path) for each in latest(store).step_results if each.step_type == "rollback"}
+            assert standing <= tried, "all were undone, or said why not"
+
+
+def go_on_undoing(
+    world: World, store: MemoryCheckpointStore, block: tuple[Node, ...], crash: tuple[int, bool] | None
+) -> None:
+    """Plan the undoing and go on with it, and compare the two."""
+    program = world.workflow(block)
+    plan = WorkflowEngine(store).plan_sync(program, workflow_id="run")
+    assert plan.is_undoing
+    world.done.clear()
+    world.undone.clear()
+    before, events = snapshot(store), list[Any]()
+    engine = WorkflowEngine(CrashingStore(store, crash[0] if crash else 10**9, is_after=bool(crash and crash[1])))
+    try:
+        result = engine.drive_sync(engine.prepare_resume(program, "run", None, {}), on_event=events.append)
+    except SimulatedCrash:
+        event("died again")
+        check_undoing(plan, events, world, is_whole=False)
+        return
+    except NotUndoableError as error:
+        event("cannot go on")
+        assert (error.paths[0], world.undone, snapshot(store)) == (plan.stopped_by, [], before)
+        forced = WorkflowEngine(reopened(store))
+        result = forced.resume_sync(program, workflow_id="run", options=RunOptions(force=True))
+        assert {step_of(each.path) for each in result.rollback_failures} == {*error.paths}
+    else:
+        event("goes on")
+        check_undoing(plan, events, world, is_whole=True)
+        assert plan.stopped_by == ""
+    assert isinstance(result.error, RunUndoneError)
