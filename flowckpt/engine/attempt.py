@@ -63,8 +63,7 @@ class Attempt:
         resumed_from: the checkpoint that the attempt goes on from; None for a new run.
         judge: says which recorded results are still true.
         superseded: results that no longer count, of steps that must look at them before they run again.
-        in_doubt: the paths of steps whose start was recorded and whose end was not; each checkpoint repeats them until
-            their step has a result.
+        in_doubt: the paths of steps whose start was recorded, and no end; all checkpoints repeat them until they have one.
         in_flight: the paths of the steps that are running.
         is_stolen: whether the run was taken although its owner may be alive.
         rolls_back: whether the steps are undone when it fails or is cancelled.
@@ -196,7 +195,11 @@ class Attempt:
         Raises:
             StepInDoubtError: nobody can tell whether it was done.
         """
-        if path in self.in_doubt:
+        if path in self.in_doubt and not step.modifiers.is_at_most_once:
+            self.in_doubt.discard(
+                path
+            )  # it runs again when its turn comes, whatever it did; and perhaps it never comes
+        elif path in self.in_doubt:
             await self.settling().refuse_doubt(step, path)
 
     # --- results ---------------------------------------------------------------------------------------------------
