@@ -10,7 +10,7 @@ import attrs
 
 from flowckpt.errors import InputError, SettingError
 from flowckpt.lazy import LazyModule
-from flowckpt.plan.parking import MAX_DEATHS
+from flowckpt.plan.parking import LIMITS, MAX_DEATHS
 from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
 from flowckpt.triggers import CompositeTrigger, StepCountTrigger, TimeTrigger, Trigger, checked_trigger
 
@@ -153,6 +153,21 @@ class RunOptions:
             from_path=self.from_step or "",
             is_forced=self.force,
         )
+
+    def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the metadata of a run with what was asked for of it now, and holds for the next resume, too.
+
+        Args:
+            metadata: the metadata that it goes on from.
+        """
+        written = dict(metadata)
+        if asked := self.asked_limits:
+            written[LIMITS] = {**written.get(LIMITS, {}), **asked}
+        if self.target is not None:  # the code has moved: the next resume finds it by itself
+            written["target"] = dict(self.target)
+        if self.asked_saving:
+            written["saving"] = self.asked_saving
+        return written
 
     @property
     def asked_saving(self) -> dict[str, float]:

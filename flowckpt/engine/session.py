@@ -250,13 +250,7 @@ class Session:
                 return CompletedRun(self._workflow, self._workflow_id, latest)
             if (stopped := plan.stale_stop) is not None:
                 raise stale_step(self._workflow_id, stopped.path, stopped.reasons)
-        metadata = resumption.superseded.written_to(latest.metadata)
-        if asked := self._options.asked_limits:
-            metadata[LIMITS] = {**metadata.get(LIMITS, {}), **asked}
-        if self._options.target is not None:  # the code has moved: the next resume finds it by itself
-            metadata["target"] = dict(self._options.target)
-        if self._options.asked_saving:
-            metadata["saving"] = self._options.asked_saving
+        metadata = self._options.written_to(resumption.superseded.written_to(latest.metadata))
         drive = self._going_on(lease, latest, resumption, verifying, metadata)
         drive.attempt.deaths = deaths
         drive.attempt.checkpointer.partial = kept_partial(latest.partial, resumption.judge.policy)
@@ -278,7 +272,7 @@ class Session:
         # A cancel says anew how the run ends, before it undoes anything; and where nothing more is undone, it has ended.
         is_new = self._is_cancel or not options.rolls_back
         told = without_key(latest.metadata) if is_new else latest.metadata
-        metadata = deaths.written_to(told, results=len(latest.step_results), partial=latest.partial)
+        metadata = deaths.written_to(options.written_to(told), results=len(latest.step_results), partial=latest.partial)
         history = kept_history(as_view(latest.step_results), ())
         judge = Judge(ResumePolicy(), secrets=undoing.bound.known_secrets())
         drive = self._drive(lease, undoing.bound, history, metadata, verifying, judge, undoing=undoing)
