@@ -343,6 +343,39 @@ def test_an_undoing_that_is_stopped_before_it_knows_all_steps_undoes_none_of_the
     assert resume(given_up(store), connected).undone == ("b", "a")
 
 
+def test_a_live_resume_that_is_cancelled_before_it_has_come_to_all_steps_is_undone_by_the_cancel() -> None:
+    connecting = asyncio.Event()
+
+    async def dial() -> str:
+        if "slow" in code:
+            code.remove("slow")
+            connecting.set()
+            await asyncio.sleep(60)
+        return "connection"
+
+    @workflow(name="dialled")
+    def dialled() -> Generator[Any, Any, None]:
+        yield step("a").python(do, "a").rollback(undo).checkpoint()
+        yield step("server").python(dial).ephemeral()
+        yield step("b").python(do, "b").rollback(undo).checkpoint()
+        yield step("end").python(do, "end")
+
+    async def cancelled() -> Any:
+        task = asyncio.ensure_future(WorkflowEngine(store).resume_run(dialled, workflow_id="run"))
+        await connecting.wait()
+        found = await WorkflowEngine(store).cancel("run", workflow=dialled)
+        await asyncio.wait([task])
+        return found
+
+    store = MemoryCheckpointStore()
+    with pytest.raises(SimulatedCrash):
+        WorkflowEngine(CrashingStore(store, 3, is_after=True)).run_sync(dialled, workflow_id="run")
+    given_up(store)
+    code.add("slow")
+    assert asyncio.run(cancelled()).undone == ("b", "a")
+    assert (world, latest(store).status) == ([], "cancelled")
+
+
 @workflow
 def doubtful() -> Generator[Any, Any, int]:
     yield step("a").python(do, "a").rollback(undo).version("2" if "a is new" in code else "1").checkpoint()

@@ -51,7 +51,7 @@ def command(
 
     Exits with 0 where nothing is stale, and with 10 where something is. Where the resume would stop, it exits as that
     would: 10 for a stale result, 14 where the workflow yields something else than the record says, 15 for a step in
-    doubt.
+    doubt; and 1 for a run that stopped while its steps were undone, which the resume would only finish.
     """
     if as_json:
         keep_for_document()
