@@ -21,7 +21,7 @@ from flowckpt.errors import StepNotFoundError, WorkflowChangedError
 from flowckpt.plan.behind import failures_behind, is_within, results_behind
 from flowckpt.plan.judge import Judge
 from flowckpt.plan.parking import MAX_DEATHS, Deaths, limit_of
-from flowckpt.plan.policy import ResumePolicy, ReuseMode
+from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
 from flowckpt.plan.undoing import ROLLBACK, undone_paths
 from flowckpt.plan.waiting import untaken
