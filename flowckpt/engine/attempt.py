@@ -195,11 +195,7 @@ class Attempt:
         Raises:
             StepInDoubtError: nobody can tell whether it was done.
         """
-        if path in self.in_doubt and not step.modifiers.is_at_most_once:
-            self.in_doubt.discard(
-                path
-            )  # it runs again when its turn comes, whatever it did; and perhaps it never comes
-        elif path in self.in_doubt:
+        if path in self.in_doubt:
             await self.settling().refuse_doubt(step, path)
 
     # --- results ---------------------------------------------------------------------------------------------------

@@ -129,7 +129,9 @@ class Settling:
         Raises:
             StepInDoubtError: nobody can tell whether it was done.
         """
-        if path in self.in_doubt and step.modifiers.is_at_most_once:
+        if not step.modifiers.is_at_most_once:
+            self.in_doubt.discard(path)  # it runs again, whatever it did; or its turn never comes
+        elif path in self.in_doubt:
             report = await self.verifying.report_in_doubt(step)
             if settle_started(report, may_be_running=self._may_be_running(path)) is Settlement.ASK:
                 self._ask_of_start(path, report, has_failed=False)

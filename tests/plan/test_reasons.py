@@ -219,6 +219,7 @@ def test_a_plan_is_written_down_whole() -> None:
         "stale": 2,
         "ends_at": "the output of 'load' is not known yet",
         "stops": "",
+        "undoing": False,
     }
     assert json.loads(json.dumps(document)) == document
 
@@ -253,4 +254,4 @@ def test_steps_are_found_by_path_and_counted_by_decision() -> None:
     made = plan(KEPT, ASIDE, FETCH, CLEAN, SEND)
     assert made.step("fetch") is FETCH
     assert made.step("nowhere") is None
-    assert [made.count(each) for each in Decision] == [2, 2, 0, 1, 0]
+    assert [made.count(each) for each in Decision] == [2, 2, 0, 1, 0, 0, 0]
