@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -65,7 +65,7 @@ class Settling:
     attempt: int
     policy: ResumePolicy
     superseded: Superseded
-    in_doubt: Collection[str]
+    in_doubt: set[str]
     runner: StepRunner
     verifying: Verifying
     may_be_running: bool = False
