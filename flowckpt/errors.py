@@ -715,6 +715,7 @@ class NotUndoableError(WorkflowChangedError):
         workflow_id: the run.
         paths: the steps, the oldest first.
         reasons: why each of them cannot be undone, by its path.
+        command: what was to undo them: `resume` or `cancel`.
     """
 
     def __init__(
@@ -724,7 +725,7 @@ class NotUndoableError(WorkflowChangedError):
         count = f"{len(reasons)} steps" if len(reasons) > 1 else "a step"
         begun = "" if command == "cancel" else ", which had begun to undo what it did,"
         super().__init__(
-            f"run {workflow_id!r}{begun} has {count} that cannot be undone with the code as it is now: {said}",
+            f"run {workflow_id!r} of {workflow_name!r}{begun} has {count} that cannot be undone with the code as it is now: {said}",
             workflow_name=workflow_name,
             recorded=", ".join(f"step {path!r}" for path in reasons),
             remedy=f"Nothing was undone now. Restore the code that did them, and {command} again; or 'flowckpt {command} "
@@ -732,6 +733,7 @@ class NotUndoableError(WorkflowChangedError):
             "--no-rollback' ends the run and leaves as it is what its steps did.",
         )
         self.workflow_id = workflow_id
+        self.command = command
         self.paths = tuple(reasons)
         self.reasons = dict(reasons)
 

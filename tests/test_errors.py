@@ -15,6 +15,7 @@ from flowckpt.errors import FlowckptError, StepFailedError, type_name
 
 CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, BaseException)]
 NOT_IN_THE_MESSAGE = {
+    "is_left",  # of RunUndoneError, which says what it means
     "remedy",
     "error_bases",
     "traceback",
