@@ -7,11 +7,13 @@ import socket
 import threading
 import time
 import traceback
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
 
 from flowckpt.blocking import blocking_allowed
+from flowckpt.checkpoint.signal import Signal
 from flowckpt.errors import (
     CheckpointStorageError,
     FlowckptError,
@@ -277,6 +279,8 @@ class Proxy:
         self.port = self._server.getsockname()[1]
         self.cut_before = b""  # the client's message that holds this is not passed on
         self.cut_after = b""  # it is passed on, and what the server answers is not
+        self.passed = 0  # of an answer that is cut, so many bytes are passed on all the same
+        self.was_whole = False  # an answer was no longer than that: it was passed on, and nothing was cut
         self.cuts = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -300,7 +304,6 @@ class Proxy:
                     break
                 if self.cut_after and self.cut_after in data:
                     self.cut_after = b""
-                    self.cuts += 1
                     line["is_mute"] = True
                 server.sendall(data)
         except OSError:
@@ -308,12 +311,16 @@ class Proxy:
         hang_up(client)
         hang_up(server)
 
-    @staticmethod
-    def _back(client, server, line):
+    def _back(self, client, server, line):
         try:
             while data := server.recv(1 << 16):
                 if line["is_mute"]:
-                    break
+                    self.was_whole = len(data) < self.passed
+                    if not self.was_whole:
+                        self.cuts += 1
+                        client.sendall(data[: self.passed])
+                        break
+                    line["is_mute"] = False
                 client.sendall(data)
         except OSError:
             pass
@@ -356,6 +363,41 @@ def test_a_save_whose_line_was_cut_is_there_once(proxy, postgres, postgres_datab
     assert query("SELECT count(*) FROM checkpoints") == [(8,)]
     assert query("SELECT count(*) FROM step_results") == [(7 * steps,)]
     assert list(store.runs.latest(RUN).step_results) == done
+    store.close()
+
+
+def test_a_save_whose_answer_was_cut_at_any_byte_is_there_once(proxy, postgres, postgres_database, query):
+    url = postgres.url(postgres_database).replace(f":{postgres.port}/", f":{proxy.port}/")
+    store = PostgresCheckpointStore(f"{url}?allow_unsafe=true&sslmode=disable")
+    store.runs.save(RUN, checkpoint(1))
+    sequence, done = 1, []
+    while not proxy.was_whole:
+        sequence += 1
+        done += results("x", first=len(done) + 1)
+        proxy.passed, proxy.cut_after = sequence - 2, f"cut-here-{sequence}".encode()
+        store.runs.save(RUN, checkpoint(sequence, list(done), checkpoint_id=f"cut-here-{sequence}"))
+    assert proxy.cuts == sequence - 2 > 30, "an answer has more bytes than that"
+    assert query("SELECT count(*), max(sequence) FROM checkpoints") == [(sequence, sequence)]
+    assert list(store.runs.latest(RUN).step_results) == done
+    store.close()
+
+
+def test_a_claim_and_a_message_whose_answers_were_cut_at_any_byte_are_there_once(
+    proxy, postgres, postgres_database, query
+):
+    url = postgres.url(postgres_database).replace(f":{postgres.port}/", f":{proxy.port}/")
+    store = PostgresCheckpointStore(f"{url}?allow_unsafe=true&sslmode=disable")
+    store.runs.save(RUN, checkpoint(1))
+    size = 0
+    while not proxy.was_whole:
+        proxy.passed, proxy.cut_after = size, b"COMMIT"
+        assert store.runs.acquire(f"run {size}", steal=False).attempt == 1
+        proxy.passed, proxy.cut_after = size, b"COMMIT"
+        store.runs.send_signal(RUN, Signal(f"message {size}", "go", datetime.now(UTC)))
+        size += 1
+    assert size > 5
+    assert query("SELECT count(*) FROM attempts") == [(size + 1,)]
+    assert len(store.runs.signals(RUN)) == size
     store.close()
 
 
