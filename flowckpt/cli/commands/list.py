@@ -65,7 +65,8 @@ def command(
         rows = [_row(info, is_parked=info.workflow_id in parked) for info in runs]
         show_table(_HEADER, rows, wrapped=("WORKFLOW", "TAGS"), no_color=no_color)
     elif not survey.unreadable:
-        say(f"flowckpt: no such run in {choose_store(store).shown}")
+        has_filter = statuses or workflow is not None or tags
+        say(f"flowckpt: no {'such run' if has_filter else 'runs'} in {choose_store(store).shown}")
     return tell_left_out(survey.unreadable)
 
 
