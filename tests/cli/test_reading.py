@@ -70,7 +70,8 @@ def test_list_filters(filled, filters, found):
 
 def test_an_empty_store(flowckpt, tmp_path):
     ran = flowckpt("list").expect(0)
-    assert ran.out == "" and "no such run" in ran.err
+    assert ran.out == "" and "no runs in" in ran.err
+    assert "no such run in" in flowckpt("list", "--workflow", "x").expect(0).err
     assert flowckpt("list", "--json").expect(0).document == []
     assert not (tmp_path / ".flowckpt").exists()  # reading makes nothing
     for arguments in (["show", "x"], ["export", "x"], ["clear", "x"], ["check", "x"]):
