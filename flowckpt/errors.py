@@ -1304,7 +1304,7 @@ class FencedError(FlowckptError):
 
 
 class UnsupportedSchemaError(FlowckptError):
-    """A record was written by a newer version of flowckpt than this one can read.
+    """A record was written by a newer version of flowckpt than this one can read, or names no version at all.
 
     Attributes:
         found: the version in the record.
@@ -1312,9 +1312,10 @@ class UnsupportedSchemaError(FlowckptError):
     """
 
     def __init__(self, *, found: object, supported: int, what: str = "record") -> None:
+        is_version = isinstance(found, str) or (type(found) is int and found > supported)
         super().__init__(
-            f"the {what} has schema version {found!r}; this flowckpt reads up to {supported}",
-            remedy="Upgrade flowckpt.",
+            f"the {what} has schema version {found!r:.80}; this flowckpt reads up to {supported}",
+            remedy="Upgrade flowckpt." if is_version else "That is no version: it is damaged, or of another program.",
         )
         self.found = found
         self.supported = supported
