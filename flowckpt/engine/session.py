@@ -26,6 +26,7 @@ from flowckpt.engine.executors import RECORDED, chosen_executors
 from flowckpt.engine.failures import NO_SECRETS, stale_step
 from flowckpt.engine.listening import Tell, told_by
 from flowckpt.engine.live_runs import known_as_live
+from flowckpt.engine.lost_runs import stop_when_lost
 from flowckpt.engine.options import OnStop, RunOptions, Saving
 from flowckpt.engine.parking import deaths_at_resume, parked_error
 from flowckpt.engine.redaction import redact_error, redacted_event
@@ -186,6 +187,7 @@ class Session:
         try:
             for notice in lease.notices:
                 _log.warning("run %s: %s", workflow_id, notice)
+            stop_when_lost(store, workflow_id, self.interrupts, goes_on_unsaved=self.goes_on_unsaved)
             with known_as_live(store, workflow_id, self.interrupts):
                 yield self._started(lease, self._bound) if self._bound is not None else await self._resumed(lease)
         except FlowckptError as error:

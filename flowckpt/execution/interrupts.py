@@ -8,6 +8,7 @@ ended is never lost to the key that was pressed a moment later. A second signal 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -15,12 +16,18 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, Self
 
+from flowckpt.errors import FencedError
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FIRST = getattr(signal, "SIGRTMIN", 0)
 CANCEL_SIGNALS: Mapping[bool, int] = {True: _FIRST + 7, False: _FIRST + 8} if _FIRST else {}
 """What `flowckpt cancel` sends to the owner of a run: where what was done is to be undone, and where it is not."""
 CANCEL = "cancel"
 """Noted in the place of a signal's name, where a run is cancelled by request."""
+LOST = "the loss of its run"
+"""Noted in the place of a signal's name, where another process has taken the run over."""
+_LOST_SIGNAL = getattr(signal, "SIGURG", None)
+"""What a thread of ours sends the main thread to wake it out of a system call; nothing happens where nobody handles it."""
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -61,6 +68,9 @@ class Interrupts:
         self._thread = threading.get_ident()
         self.waits = 0
         """For how many things the engine waits in the loop that a cancel may end."""
+        self.fence: FencedError | None = None
+        """What a save would raise, where the run is known to be another's."""
+        self._is_stopped_by_loss = False
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -73,6 +83,9 @@ class Interrupts:
                 if signal.getsignal(asking) in (_too_late, signal.SIG_DFL):
                     self._former[asking] = _too_late  # one that comes when the run has ended must not end the program
                     signal.signal(asking, self._handle)
+            if _LOST_SIGNAL is not None and signal.getsignal(_LOST_SIGNAL) is signal.SIG_DFL:
+                self._former[_LOST_SIGNAL] = signal.SIG_DFL
+                signal.signal(_LOST_SIGNAL, self._handle_loss)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -116,7 +129,7 @@ class Interrupts:
 
     def _raise_unheard(self, error: BaseException | None) -> None:
         """Raise a signal that came when no step was left to stop: the program must hear of it all the same."""
-        if self.noted and self.noted != CANCEL and error is None:
+        if self.noted not in ("", CANCEL, LOST) and error is None:
             stop = RunInterrupted(self.noted)
             stop.result = self.result
             raise stop
@@ -138,7 +151,11 @@ class Interrupts:
             raise RunInterrupted(self.noted)
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Return what stands behind an error: the signal, where the cancel of a wait was ours."""
+        """Return what stands behind an error: the signal, where the cancel of a wait was ours; or that the run is lost."""
+        cause = self._signal_behind(error)
+        return cause if self.fence is None else self.fence
+
+    def _signal_behind(self, error: BaseException) -> BaseException:
         if isinstance(error, asyncio.CancelledError) and self.noted and self._task is not None:
             self._task.uncancel()
             return RunInterrupted(self.noted)
@@ -156,6 +173,36 @@ class Interrupts:
             self.noted, self.cancel_rolls_back = CANCEL, rolls_back
             if self._loop is not None and self._task is not None:
                 self._loop.call_soon_threadsafe(self._cancel_wait)
+
+    def lose(self, error: FencedError) -> None:
+        """Stop the run as a signal does, because it is another's now; may be called from any thread, and again.
+
+        Where a function runs in the thread of the loop, and that is not the main one, nothing reaches it: the run stops
+        behind it.
+
+        Args:
+            error: what ends the run.
+        """
+        self.fence = self.fence or error
+        self.noted = self.noted or LOST
+        if self._is_stopped_by_loss:
+            return
+        if _LOST_SIGNAL is not None and _LOST_SIGNAL in self._former:
+            signal.pthread_kill(threading.main_thread().ident or 0, _LOST_SIGNAL)
+        if self._loop is not None and self._task is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the run has ended
+                self._loop.call_soon_threadsafe(self._cancel_lost_wait)
+
+    def _cancel_lost_wait(self) -> None:
+        if self.waits and not self._is_stopped_by_loss:
+            self._is_stopped_by_loss = True
+            self._cancel_wait()
+
+    def _handle_loss(self, number: int, frame: FrameType | None) -> None:
+        is_in_step = self._is_user_code and not (frame is not None and frame.f_code is _CALL)
+        if self.fence is not None and is_in_step and not self._is_stopped_by_loss:
+            self._is_stopped_by_loss = True  # what it does to end is not to be disturbed by the next look
+            raise RunInterrupted(LOST)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number in CANCEL_SIGNALS.values():

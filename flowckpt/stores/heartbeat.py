@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable
 
 from flowckpt.errors import FlowckptError
+
+_log = logging.getLogger("flowckpt")
 
 
 class Heartbeat:
@@ -22,20 +24,23 @@ class Heartbeat:
     def __init__(self, renew: Callable[[], bool], interval: float) -> None:
         self._renew = weakref.WeakMethod(renew)
         self._interval = interval
-        self._pid = 0
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._starts = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, where it is not going on already in this process."""
-        if self._pid == os.getpid() and self._thread is not None and self._thread.is_alive():
-            return
-        self._pid, self._stop = (
-            os.getpid(),
-            threading.Event(),
-        )  # a forked child has no thread, and an event of unknown state
-        self._thread = threading.Thread(target=self._beat, args=(self._stop,), name="flowckpt-lease", daemon=True)
-        self._thread.start()
+        """Begin, where it is not going on already in this process. What is to be kept alive must be known by now."""
+        if self._pid != os.getpid():  # a forked child has no thread, and a lock and an event of unknown state
+            self._pid, self._lock, self._stop, self._thread = os.getpid(), threading.Lock(), threading.Event(), None
+        with self._lock:
+            self._starts += 1
+            if self._thread is not None and self._thread.is_alive():
+                return
+            self._stop = threading.Event()
+            self._thread = threading.Thread(target=self._beat, args=(self._stop,), name="flowckpt-lease", daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """End it; the thread is not waited for, as it may be waiting for the store."""
@@ -47,8 +52,23 @@ class Heartbeat:
             renew = self._renew()
             if renew is None:
                 return
-            # A lease that could not be renewed is no failure yet: each save asks the store whether it still holds.
-            with contextlib.suppress(FlowckptError):
-                if not renew():
-                    return
+            starts = self._starts  # read before: what was begun since, `renew` may not have seen
+            try:
+                is_needed = renew()
+            except FlowckptError:  # no failure yet: each save asks the store whether the lease still holds
+                is_needed = True
+            except Exception:
+                _log.exception("a lease was not renewed; it is tried again in %g s", self._interval)
+                is_needed = True
             del renew
+            if not is_needed and self._is_over(starts, stop):
+                return
+
+    def _is_over(self, starts: int, stop: threading.Event) -> bool:
+        """Let go of the thread that asks, unless somebody has begun meanwhile and relies on it."""
+        with self._lock:
+            if self._starts != starts:
+                return False
+            if self._stop is stop:
+                self._thread = None
+            return True

@@ -14,6 +14,7 @@ from flowckpt.stores import (
     announcing,
     base,
     finding,
+    losing,
     renewing,
     retention,
 )
@@ -28,7 +29,7 @@ STORES = {
 }
 ABILITIES = {
     name: found
-    for module in (base, retention, finding, announcing, renewing)
+    for module in (base, retention, finding, announcing, losing, renewing)
     for name, found in vars(module).items()
     if inspect.isclass(found) and found.__module__ == module.__name__ and getattr(found, "_is_runtime_protocol", False)
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from time import monotonic
 from typing import Any
@@ -39,6 +39,7 @@ class OwnedRun:
         keys: the same.
         writer: the same.
         last_sequence: the highest sequence that the run ever had, as this owner knows.
+        on_lost: told when the run is found to be another's; None where nobody wants to know.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class OwnedRun:
         self._values = {digest for blobs in image.history.blobs.values() for digest in blobs}
         self._one_at_a_time = threading.Lock()
         self._alive = threading.Lock()
+        self.on_lost: Callable[[FencedError], None] | None = None
 
     def save(self, data: CheckpointData) -> None:
         """Add a checkpoint with the results that are new in it."""
@@ -159,13 +161,17 @@ class OwnedRun:
     # --- ends and signs of life ------------------------------------------------------------------------------------
 
     def give_sign(self, interval: float) -> None:
-        """Overwrite the sign of life, where nothing was written for a while.
+        """Look for a later owner and overwrite the sign of life, where nothing was written for a while.
 
         Args:
             interval: the while, in seconds.
         """
         with self._alive:
-            if not self._is_closed and monotonic() - self.writer.wrote_at >= interval:
+            if self._is_closed or monotonic() - self.writer.wrote_at < interval:
+                return
+            if self.on_lost is not None and (fence := self.writer.look_for_end()) is not None:
+                self.on_lost(fence)
+            else:
                 self._bucket.overwrite(self.writer.keys.alive, b"", self._workflow_id, "renew")
 
     def release(self, now: str) -> bool:

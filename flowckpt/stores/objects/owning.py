@@ -182,7 +182,7 @@ class ObjectRuns(ReadableRuns):
         return found.attempts[-1] if found.life == keys.life and found.attempts else None
 
     def renew_leases(self) -> bool:
-        """Give signs of life for all owned runs; tell whether there are any."""
+        """Give signs of life for all owned runs, and tell of those that are lost; tell whether there are any."""
         owned = [each for each in [*self.owned.values(), *self.arriving.values()] if each.writer.is_mine]
         failure: CheckpointStorageError | None = None
         for each in owned:
@@ -193,6 +193,12 @@ class ObjectRuns(ReadableRuns):
         if failure is not None:
             raise failure
         return bool(owned)
+
+    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+        """Have somebody told once a run is lost."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None:
+            owned.on_lost = tell
 
     def share(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Let an owned run have large values of another, copied by the server."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef
     from flowckpt.clock import Clock
+    from flowckpt.errors import FencedError
 
 
 class ObjectCheckpointStore(SignallingDoor[ObjectRuns]):
@@ -57,6 +58,10 @@ class ObjectCheckpointStore(SignallingDoor[ObjectRuns]):
 
     def __repr__(self) -> str:
         return f"ObjectCheckpointStore({str(self.runs.bucket)!r})"
+
+    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+        """Have somebody told once the run is lost; see `TellsOfLostRuns`."""
+        self.runs.tell_when_lost(workflow_id, tell)
 
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Return the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""

@@ -117,6 +117,22 @@ class AttemptWriter:
         self.wrote_at = monotonic()
         self._number += 1
 
+    def look_for_end(self) -> FencedError | None:
+        """Return what the next save would raise, where another owner has put an end behind our last record.
+
+        It asks for one object, which is not there as long as nobody did.
+
+        Raises:
+            CheckpointStorageError: the request failed.
+        """
+        number = self._number
+        for each in (number, number + 1)[: 1 + self.is_poisoned]:  # a record that nobody acknowledged may be there
+            found = self._bucket.get(self.keys.record(each), self._workflow_id)
+            if found is not None and is_end(unpacked(found)):
+                newest = self._newest_attempt()
+                return FencedError(self._workflow_id, attempt=self.keys.attempt, newest_attempt=newest)
+        return None
+
     def _bundle(self) -> None:
         """Put the last records into one object as well. It is a help for readers: without it they read the records."""
         lines, self._lines = self._lines, []

@@ -25,6 +25,10 @@ _ADD_ATTEMPT = insertion(
         *("acquired_at", "heartbeat_at", "lease_expires_at"),
     ),
 )
+_STILL_NEWEST = (
+    "SELECT 1 FROM attempts AS mine WHERE mine.writer = ? AND NOT EXISTS (SELECT 1 FROM attempts AS later "
+    "WHERE later.run = mine.run AND later.attempt > mine.attempt AND later.begun_at IS NOT NULL)"
+)
 
 
 @attrs.frozen
@@ -150,7 +154,9 @@ def clear_run(session: Session, lock: str, workflow_id: str, key: str, *, mine: 
 
 
 def renew(session: Session, writers: list[str], seconds: float) -> list[str]:
-    """Renew leases, and return those that are lost.
+    """Renew leases, and return those that are lost: the run was removed, or a later attempt has saved to it.
+
+    A later attempt that has saved nothing may yet be refused, and give the run back.
 
     Args:
         session: the transaction.
@@ -160,4 +166,6 @@ def renew(session: Session, writers: list[str], seconds: float) -> list[str]:
     now = session.now()
     values = (sql_time(now), lease_end(now, seconds))
     renewal = "UPDATE attempts SET heartbeat_at = ?, lease_expires_at = ? WHERE writer = ? AND released_at IS NULL"
-    return [writer for writer in writers if not session.change(renewal, (*values, writer))]
+    for writer in writers:
+        session.change(renewal, (*values, writer))
+    return [writer for writer in writers if not session.execute(_STILL_NEWEST, (writer,))]

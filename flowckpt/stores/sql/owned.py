@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from flowckpt.checkpoint import CheckpointData, HistoryView
 from flowckpt.checkpoint.verified import verified_after
@@ -41,6 +41,7 @@ class OwnedRun:
         attempt: the attempt.
         writer: the name of this owner in the table.
         last_sequence: the highest sequence that the run ever had.
+        on_lost: told when the run is found to be another's; None where nobody wants to know.
     """
 
     def __init__(self, database: Database, image: RunImage, *, attempt: int, writer: str, fetch: Fetch) -> None:
@@ -64,6 +65,7 @@ class OwnedRun:
         self._is_poisoned = False
         self._newest: int | None = None
         self._is_fenced = False
+        self.on_lost: Callable[[FencedError], None] | None = None
         self._pid = os.getpid()
         self._one_at_a_time = threading.Lock()
 
@@ -310,6 +312,12 @@ class OwnedRun:
         self._newest = self._database.read(self._workflow_id, "save", newest_attempt)
         self._is_fenced = True
         return FencedError(self._workflow_id, attempt=self.attempt, newest_attempt=self._newest)
+
+    def tell_lost(self) -> None:
+        """Save nothing more, and tell whoever wants to know; the run was found to be another's."""
+        error = self._fenced()
+        if self.on_lost is not None and not self._is_closed:
+            self.on_lost(error)
 
     def _check_usable(self) -> None:
         """Refuse to write from a forked child, after a failure, and after another attempt has begun."""

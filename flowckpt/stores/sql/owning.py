@@ -112,11 +112,21 @@ class SqlRuns(ReadableRuns):
         return Lease(workflow_id, attempt, latest, image.last_sequence)
 
     def renew_leases(self) -> bool:
-        """Renew the leases of all owned runs; tell whether there are any."""
-        writers = [owned.writer for owned in list(self.owned.values()) if owned.is_mine]
-        if writers:
-            self.database.write("", "renew", lambda session: renew(session, writers, self._times.seconds))
-        return bool(writers)
+        """Renew the leases of all owned runs, and tell of those that are lost; tell whether there are any."""
+        mine = {owned.writer: (workflow_id, owned) for workflow_id, owned in [*self.owned.items()] if owned.is_mine}
+        if mine:
+            seconds = self._times.seconds
+            lost = self.database.write("", "renew", lambda session: renew(session, [*mine], seconds))
+            for workflow_id, owned in map(mine.__getitem__, lost):
+                if self.owned.get(workflow_id) is owned:  # else it was given up or cleared here, meanwhile
+                    owned.tell_lost()
+        return bool(mine)
+
+    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+        """Have somebody told once a run is lost."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None:
+            owned.on_lost = tell
 
     def release(self, workflow_id: str) -> None:
         """Give a run up."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef, RunInfo
     from flowckpt.checkpoint.run_filter import RunFilter
+    from flowckpt.errors import FencedError
     from flowckpt.stores.sql.retaining import RetainedRuns
 
 
@@ -29,6 +30,10 @@ class SqlCheckpointStore(RetainingDoor["RetainedRuns"]):
 
     def __init__(self, runs: RetainedRuns) -> None:
         self.runs = runs
+
+    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+        """Have somebody told once the run is lost; see `TellsOfLostRuns`."""
+        self.runs.tell_when_lost(workflow_id, tell)
 
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Return the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""
