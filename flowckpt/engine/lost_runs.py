@@ -8,9 +8,7 @@ from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.losing import TellsOfLostRuns
 
 
-def stop_when_lost(
-    store: CheckpointStore, workflow_id: str, interrupts: Interrupts, *, goes_on_unsaved: bool
-) -> None:
+def stop_when_lost(store: CheckpointStore, workflow_id: str, interrupts: Interrupts, *, goes_on_unsaved: bool) -> None:
     """Let the store stop a run once it is lost, where it can tell; else the next save finds out.
 
     Args:

@@ -75,11 +75,13 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "objects"])
+@pytest.fixture(params=["file", "sqlite", "postgresql", "objects"])
 def store(request, tmp_path):
     if request.param == "postgresql":
         database = request.getfixturevalue("postgres_database")
         return f"{request.getfixturevalue('postgres').url(database)}?allow_unsafe=true"
+    if request.param == "file":
+        return "file:runs"
     if request.param == "sqlite":
         return "sqlite:runs.db"
     return f"objects+file://{tmp_path / 'store'}?allow_unsafe=true"

@@ -38,6 +38,7 @@ class OwnedRun:
         saved: the history at the last checkpoint of the run, as far as it belongs to it.
         last_sequence: the highest sequence that the run ever had, as this owner knows.
         begun: notes the steps that are begun.
+        on_lost: told when the run is found to be another's; None where nobody wants to know.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class OwnedRun:
         self._live: dict[str, list[int]] | None = None  # once something was deleted: the checkpoints by id
         self._blobs = {digest for blobs in image.history.blobs.values() for digest in blobs}
         self._evicted: set[int] = set()
+        self.on_lost: Callable[[FencedError], None] | None = None
 
     @property
     def directory(self) -> int:
@@ -255,6 +257,19 @@ class OwnedRun:
             blob.size for index in range(count, len(history)) for blob in full.blobs.get(index, {}).values()
         )
         return sum(map(len, full.encoded_between(max(count - 1, 0), len(history)))) + sum(blobs, 0)
+
+    def look(self) -> None:
+        """Tell whoever wants to know, where the run is another's by now.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        if self.on_lost is None or not self.writer.is_mine:
+            return
+        with self._one_at_a_time:  # so that the files stay open
+            lost = None if self._is_closed else self.writer.look_for_successor()
+        if lost is not None:
+            self.on_lost(lost)
 
     def hand_over(self) -> tuple[int, int]:
         """Close the segment, and return the descriptors of the directory and of the lock, which stays held."""

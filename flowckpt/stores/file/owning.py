@@ -26,6 +26,8 @@ from flowckpt.stores.file.location import PATIENCE, storage_error
 from flowckpt.stores.file.names import LOCK
 from flowckpt.stores.file.owned import OwnedRun
 from flowckpt.stores.file.reading import ReadableRuns
+from flowckpt.stores.heartbeat import Heartbeat
+from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.sealing.protection import PLAIN
 
 if TYPE_CHECKING:
@@ -52,11 +54,28 @@ class FileRuns(ReadableRuns):
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path, **options)
         self.owned: dict[str, OwnedRun] = {}
+        self._heartbeat = Heartbeat(self.look_after_owned, LeaseTimes().interval)
 
     def close(self) -> None:
         """Give up every run that this process owns."""
         for workflow_id in list(self.owned):
             self.release(workflow_id)
+        self._heartbeat.stop()
+
+    def look_after_owned(self) -> bool:
+        """Tell of owned runs that are another's by now; tell whether any are owned. Nothing is renewed: a lock holds."""
+        owned = [each for each in [*self.owned.values()] if each.writer.is_mine]
+        for each in owned:
+            with contextlib.suppress(OSError):  # the next look, or the next save, meets it again
+                each.look()
+        return bool(owned)
+
+    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+        """Have somebody told once a run is lost; a thread looks as long as this process owns any run."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None:
+            owned.on_lost = tell
+            self._heartbeat.start()
 
     def save(self, workflow_id: str, data: CheckpointData) -> None:
         """Append a checkpoint to its attempt's segment and sync it."""
@@ -133,6 +152,7 @@ class FileRuns(ReadableRuns):
             made = claim_next(
                 self._filesystem, owned, needed=needed, fetch=fetch, now=self._clock.now(), seals=self.seals
             )
+        made.on_lost = owned.on_lost
         self.owned[workflow_id] = made
         image = made.image
         return Lease(

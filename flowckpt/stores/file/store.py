@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef
     from flowckpt.clock import Clock
+    from flowckpt.errors import FencedError
     from flowckpt.filesystem import FileSystem
     from flowckpt.stores import figures
     from flowckpt.stores.base import Lease
@@ -93,6 +94,10 @@ class FileCheckpointStore(RetainingDoor["retaining.RetainedRuns"]):
 
     def __repr__(self) -> str:
         return f"FileCheckpointStore({str(self.path)!r})"
+
+    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+        """Have somebody told once the run is lost; see `TellsOfLostRuns`."""
+        self.runs.tell_when_lost(workflow_id, tell)
 
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Return the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""

@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from flowckpt.stores.sealing.lines import LineSeal
 
 _LOOK_SECONDS = 1.0
+_HEADER_BYTES = 64 * 1024
+"""No header is as long."""
 
 
 class SegmentWriter:
@@ -146,6 +148,39 @@ class SegmentWriter:
         if newest != self.number:
             self._fence = FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
             raise self._fence
+
+    def look_for_successor(self) -> FencedError | None:
+        """Return what the next save would raise, where a later attempt has saved something or the run was removed.
+
+        It only looks, from whatever thread: marks are left to the saves. A later attempt that has saved nothing may yet
+        be refused, and give the run back.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        filesystem, directory = self._filesystem, self._directory
+        try:
+            names = filesystem.names(directory)
+        except FileNotFoundError:
+            names = []
+        if not filesystem.is_named(self._file, directory, segment_name(self.number)):
+            return FencedError(self._workflow_id, attempt=self.number, newest_attempt=None)
+        later = [number for number in segment_numbers(names) if number > self.number]
+        if not any(map(self._is_begun, later)):
+            return None
+        return FencedError(self._workflow_id, attempt=self.number, newest_attempt=max(later))
+
+    def _is_begun(self, number: int) -> bool:
+        """Tell whether a segment has more than its header."""
+        try:
+            file = self._filesystem.open_read(self._directory, segment_name(number))
+        except FileNotFoundError:  # it was given up meanwhile
+            return False
+        try:
+            start = self._filesystem.read(file, _HEADER_BYTES, 0)
+        finally:
+            self._filesystem.close(file)
+        return start.find(b"\n") not in (-1, len(start) - 1)
 
     @property
     def is_fenced(self) -> bool:

@@ -1,0 +1,78 @@
+"""The thread of the signs of life: it goes on as long as something is owned, whatever happens on the way."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import pytest
+
+from flowckpt.stores.heartbeat import Heartbeat
+
+
+class Owner:
+    """Something to keep alive, whose renewals can be held up."""
+
+    def __init__(self):
+        self.is_owner = True
+        self.is_held_up = threading.Event()
+        self.may_end = threading.Event()
+        self.may_end.set()
+        self.failure = None
+        self.beats = 0
+        self.heartbeat = Heartbeat(self.renew, 0.01)
+
+    def renew(self):
+        is_owner = self.is_owner
+        self.is_held_up.set()
+        assert self.may_end.wait(10)
+        self.beats += 1
+        if self.failure is not None:
+            raise self.failure
+        return is_owner
+
+    def has_beats_after(self, count):
+        end = time.monotonic() + 2
+        while self.beats <= count and time.monotonic() < end:
+            time.sleep(0.005)
+        return self.beats > count
+
+
+@pytest.fixture
+def owner():
+    owner = Owner()
+    yield owner
+    owner.may_end.set()
+    owner.heartbeat.stop()
+
+
+def test_a_run_taken_while_the_thread_finds_nothing_left_is_kept_alive(owner):
+    owner.is_owner = False
+    owner.may_end.clear()
+    owner.heartbeat.start()
+    assert owner.is_held_up.wait(5)  # it has seen that nothing is owned, and is about to end
+    owner.is_owner = True
+    owner.heartbeat.start()
+    owner.may_end.set()
+    assert owner.has_beats_after(3)
+
+
+def test_the_thread_ends_when_nothing_is_owned_and_begins_again_with_the_next_run(owner):
+    owner.is_owner = False
+    owner.heartbeat.start()
+    thread = owner.heartbeat._thread
+    thread.join(5)
+    assert not thread.is_alive()
+    beats, owner.is_owner = owner.beats, True
+    owner.heartbeat.start()
+    assert owner.has_beats_after(beats + 2)
+
+
+def test_an_error_that_nobody_foresaw_is_logged_and_the_heart_beats_on(owner, caplog):
+    owner.failure = ZeroDivisionError("a defect of a driver")
+    with caplog.at_level(logging.ERROR, logger="flowckpt"):
+        owner.heartbeat.start()
+        assert owner.has_beats_after(2)
+    assert "a lease was not renewed" in caplog.text
+    assert "a defect of a driver" in caplog.text
