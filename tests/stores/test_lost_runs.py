@@ -166,3 +166,16 @@ def test_a_step_is_stopped_when_another_process_takes_the_run_over(store, owner_
 @pytest.mark.parametrize("how", ["asleep", "async", "command", "thread", "process"])
 def test_whatever_the_step_does_it_is_stopped(how, owner_at_work, tmp_path):
     check_taken_over("sqlite:runs.db", tmp_path, owner_at_work("sqlite:runs.db", how))
+
+
+@pytest.mark.parametrize("store", ["file", "sqlite", "postgresql"], indirect=True)
+def test_an_owner_is_not_stopped_by_a_takeover_that_is_refused(store, owner_at_work, tmp_path):
+    process = owner_at_work(store, "in_place")
+    source = tmp_path / "taken.py"
+    source.write_text(source.read_text().replace('step("first")', 'step("renamed")'))
+    refused = steal(store, tmp_path)
+    assert refused.returncode not in (0, 75), refused.stderr
+    before = log(tmp_path)
+    time.sleep(1.0)  # three looks
+    assert process.poll() is None
+    assert log(tmp_path) != before
