@@ -189,9 +189,10 @@ class Interrupts:
             return
         if _LOST_SIGNAL is not None and _LOST_SIGNAL in self._former:
             signal.pthread_kill(threading.main_thread().ident or 0, _LOST_SIGNAL)
-        if self._loop is not None and self._task is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the run has ended
-                self._loop.call_soon_threadsafe(self._cancel_lost_wait)
+        loop = self._loop  # which the end of the run takes away, in its own thread
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed: the run has ended
+                loop.call_soon_threadsafe(self._cancel_lost_wait)
 
     def _cancel_lost_wait(self) -> None:
         if self.waits and not self._is_stopped_by_loss:
