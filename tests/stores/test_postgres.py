@@ -529,3 +529,21 @@ def test_damage_is_noticed(store, query, url):
     findings = store.runs.check(None)
     assert [finding.severity for finding in findings] == ["corrupt", "corrupt"]
     assert "blobs" in findings[0].detail
+
+
+def test_a_socket_that_broke_without_a_trace_on_its_connection_is_replaced(store, query, monkeypatch):
+    """As psycopg says it of a socket that the kernel has closed, before libpq has noticed."""
+    store.runs.save(RUN, checkpoint(1))
+    broken = []
+
+    def breaks(connection, addition):
+        if not broken:
+            broken.append(connection)
+            raise psycopg.OperationalError("connection socket closed")
+        return add(connection, addition)
+
+    add = database_module.add
+    monkeypatch.setattr(database_module, "add", breaks)
+    store.runs.save(RUN, checkpoint(2))
+    assert broken[0].closed, "nobody may get it again"
+    assert query("SELECT count(*) FROM checkpoints") == [(2,)]

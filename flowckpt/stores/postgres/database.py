@@ -238,7 +238,7 @@ class PostgresDatabase:
                 connection = self._pool.take()
                 result = act(connection)
             except psycopg.Error as error:
-                is_lost = connection is None or connection.closed or connection.broken
+                is_lost = connection is None or _is_gone(error, connection)
                 if connection is not None and is_lost:
                     self._pool.drop(connection)
                 elif connection is not None:
@@ -275,6 +275,12 @@ class PostgresDatabase:
     def _cause(self, error: psycopg.Error) -> psycopg.Error | None:
         """Return the driver's error where it says nothing secret."""
         return error if self.address.scrubbed(str(error)) == str(error) else None
+
+
+def _is_gone(error: psycopg.Error, connection: Connection) -> bool:
+    """Tell whether a connection cannot be used again. A socket that broke may not look so: then no server has answered."""
+    is_unanswered = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+    return connection.closed or connection.broken or is_unanswered
 
 
 def _is_lost(error: psycopg.Error, connection: Connection) -> bool:
