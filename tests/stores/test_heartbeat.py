@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 
@@ -76,3 +77,24 @@ def test_an_error_that_nobody_foresaw_is_logged_and_the_heart_beats_on(owner, ca
         assert owner.has_beats_after(2)
     assert "a lease was not renewed" in caplog.text
     assert "a defect of a driver" in caplog.text
+
+
+def test_its_thread_takes_no_signal_that_is_for_the_main_thread():
+    """A signal for the process may go to any thread that does not block it; in this one it would wake nobody."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    asked = threading.Event()
+    blocked = []
+
+    class Owner:
+        def renew(self):
+            blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+            asked.set()
+            return False
+
+    owner = Owner()
+    heartbeat = Heartbeat(owner.renew, 0.01)
+    heartbeat.start()
+    assert asked.wait(20)
+    heartbeat.stop()
+    assert {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGRTMIN + 7} <= blocked[0]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
