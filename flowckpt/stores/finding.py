@@ -42,10 +42,22 @@ async def find_runs(store: CheckpointStore, wanted: RunFilter) -> Sequence[RunIn
     """
     if isinstance(store, FindsRuns):
         return await store.find_runs(wanted)
+    return wanted.of(await listing(store).list_runs())
+
+
+def listing(store: CheckpointStore) -> ListsRuns:
+    """Return a store as one that lists its runs.
+
+    Args:
+        store: the store.
+
+    Raises:
+        SettingError: it cannot.
+    """
     if not isinstance(store, ListsRuns):
         raise SettingError(
             f"{store!r} cannot list its runs",
             setting="store",
             remedy="Use a store that can (flowckpt.stores.base.ListsRuns).",
         )
-    return wanted.of(await store.list_runs())
+    return store

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import attrs
 
-from flowckpt.errors import SettingError
-from flowckpt.stores.base import CheckpointStore, Finding, ListsRuns
+from flowckpt.stores.base import CheckpointStore, Finding
+from flowckpt.stores.finding import listing
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import RunInfo
@@ -66,13 +66,7 @@ async def surveyed(store: CheckpointStore, wanted: RunFilter | None = None) -> R
     """
     if isinstance(store, SurveysRuns):
         return await store.survey_runs(wanted)
-    if not isinstance(store, ListsRuns):
-        raise SettingError(
-            f"{store!r} cannot list its runs",
-            setting="store",
-            remedy="Use a store that can (flowckpt.stores.base.ListsRuns).",
-        )
-    runs = await store.list_runs()
+    runs = await listing(store).list_runs()
     return RunSurvey(runs if wanted is None else wanted.of(runs))
 
 
