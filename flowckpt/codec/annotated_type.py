@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from typing import Any
 
-from flowckpt.codec.kinds import UNIONS, is_structured
+from flowckpt.codec.kinds import UNIONS, bare_type, is_structured
 
 _OF_ONE = (list, set, frozenset)
 _NUMBERS: dict[Any, tuple[type, ...]] = {float: (int, float), complex: (int, float, complex)}
@@ -21,7 +21,7 @@ def fits(value: Any, annotation: Any) -> bool:
         value: the value.
         annotation: the resolved annotation.
     """
-    annotation = _bare(annotation)
+    annotation = bare_type(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is None:
         return value is None
@@ -54,13 +54,3 @@ def _is_one(value: object, cls: type) -> bool:
         return isinstance(value, cls)
     except TypeError:  # a protocol that is not for the run time
         return True
-
-
-def _bare(annotation: Any) -> Any:
-    while True:
-        if typing.get_origin(annotation) in (typing.Annotated, typing.Final):
-            annotation = typing.get_args(annotation)[0]
-        elif (supertype := getattr(annotation, "__supertype__", None)) is not None:  # NewType
-            annotation = supertype
-        else:
-            return annotation

@@ -17,7 +17,7 @@ import attrs
 
 from flowckpt.codec import tags
 from flowckpt.codec.converter import converter
-from flowckpt.codec.kinds import LEAVES, UNIONS, is_named_tuple, is_pydantic, is_structured
+from flowckpt.codec.kinds import LEAVES, UNIONS, bare_type, is_named_tuple, is_pydantic, is_structured
 from flowckpt.codec.refusal import shown
 from flowckpt.codec.structure import from_plain
 from flowckpt.codec.tags import Json
@@ -54,7 +54,7 @@ def fitted(tree: Json, annotation: Any, *, place: str) -> Any:
     if is_structured(annotation):
         return from_plain(plain, annotation, place)
     try:
-        return converter().structure(plain, _bare(annotation))  # a list for a tuple, as JSON has it
+        return converter().structure(plain, bare_type(annotation))  # a list for a tuple, as JSON has it
     except Exception:
         return plain  # a type that only `register` knows: it fits, as it is
 
@@ -67,7 +67,7 @@ def misfit(plain: Any, annotation: Any, place: str) -> str:
         annotation: the type that is asked for.
         place: what to call the value.
     """
-    bare = _bare(annotation)
+    bare = bare_type(annotation)
     if bare is Any or bare is object or isinstance(bare, typing.TypeVar):
         return ""
     origin, arguments = typing.get_origin(bare) or bare, typing.get_args(bare)
@@ -123,19 +123,6 @@ def _fields(cls: type) -> dict[str, Any] | None:
         return typing.get_type_hints(cls)
     except Exception:  # an annotation that names what is not there; cattrs will say what it makes of it
         return {}
-
-
-def _bare(annotation: Any) -> Any:
-    """Take off what says nothing about the value: `Annotated`, `Final`, new types, aliases."""
-    while True:
-        if typing.get_origin(annotation) in (typing.Annotated, typing.Final, typing.Required, typing.NotRequired):
-            annotation = typing.get_args(annotation)[0]
-        elif (supertype := getattr(annotation, "__supertype__", None)) is not None:
-            annotation = supertype
-        elif type(annotation).__name__ == "TypeAliasType":
-            annotation = annotation.__value__
-        else:
-            return annotation
 
 
 def _value_of(choice: Any) -> Any:

@@ -104,3 +104,20 @@ def is_leaf(cls: Any) -> bool:
             or issubclass(cls, PurePath | StepFailedError)
         )
     )
+
+
+def bare_type(annotation: Any) -> Any:
+    """Return an annotation without what says nothing about the value: `Annotated`, `Final`, new types, aliases.
+
+    Args:
+        annotation: the annotation.
+    """
+    while True:
+        if typing.get_origin(annotation) in (typing.Annotated, typing.Final, typing.Required, typing.NotRequired):
+            annotation = typing.get_args(annotation)[0]
+        elif (supertype := getattr(annotation, "__supertype__", None)) is not None:
+            annotation = supertype
+        elif type(annotation).__name__ == "TypeAliasType":
+            annotation = annotation.__value__
+        else:
+            return annotation
