@@ -52,7 +52,9 @@ async def remove(store: DeletesCheckpoints, task: OwnedTask, step: CommittedStep
 
 
 async def remove_surplus(store: DeletesCheckpoints, task: OwnedTask, most: int, verifying: Verifying) -> None:
-    """Remove the checkpoints that are too many, and begun steps that are settled. What fails here is told to the log: the step before it is durable.
+    """Remove the checkpoints that are too many, and begun steps that are settled.
+
+    What fails here is told to the log: the step before it is durable.
 
     Args:
         store: where they lie.
