@@ -28,10 +28,13 @@ def main() -> int:
     given = parser.parse_args()
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="flowckpt-bench-", dir=given.directory or Path.cwd()) as name:
-        for group, measure in _groups(Path(name), is_smoke=given.smoke, is_full=given.full).items():
-            if given.only in group:
-                print(f"… {group}", file=sys.stderr, flush=True)
-                figures += measure()
+        groups = _groups(Path(name), is_smoke=given.smoke, is_full=given.full)
+        chosen = [group for group in groups if given.only in group]
+        if not chosen:
+            parser.error(f"no group's name holds {given.only!r}; there are {', '.join(groups)}")
+        for group in chosen:
+            print(f"… {group}", file=sys.stderr, flush=True)
+            figures += groups[group]()
     if given.json:
         print(json.dumps([{**attrs.asdict(figure), "reached": figure.is_reached} for figure in figures], indent=2))
     else:
