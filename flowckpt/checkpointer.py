@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import attrs
 
 from flowckpt.blocking import finish_despite_cancel, may_block
-from flowckpt.checkpoint import CheckpointData, History, PartialState, Reason, Status, StepError
+from flowckpt.checkpoint import CheckpointData, History, HistoryView, PartialState, Reason, Status, StepError
 from flowckpt.checkpoint.data import STATUS_OF_REASON, checkpoint_of
 from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError
@@ -18,7 +18,6 @@ from flowckpt.stores.renewing import RenewsAttempts
 from flowckpt.triggers import Progress, Trigger, asks_for_checkpoint
 
 _log = logging.getLogger("flowckpt")
-_NOTHING: Mapping[str, PartialState] = {}
 
 
 class Evicting(Protocol):
@@ -171,27 +170,31 @@ class Checkpointer:
         self.sequence += 1
         if checkpoint_id is None:
             checkpoint_id = f"@{reason}" if self.attempt == 1 else f"@{reason}.{self.attempt}"
-        data = self.attempted = checkpoint_of(
-            {
-                "checkpoint_id": checkpoint_id,
-                "workflow_name": self.workflow_name,
-                "inputs_hash": self.inputs_hash,
-                "step_results": self.history.view(),
-                "saved_at": self.clock.now(),
-                "sequence": self.sequence,
-                "attempt": self.attempt,
-                "reason": reason,
-                "status": status or STATUS_OF_REASON[reason],
-                "_inputs": self.inputs,
-                "fingerprint": self.fingerprint,
-                "evidence": evidence,
-                "in_flight": in_flight,
-                "metadata": self.metadata,
-                "_output": output,
-                "error": error,
-                "partial": {**self.partial} if self.partial and reason is not Reason.COMPLETED else _NOTHING,
-            }
-        )
+        history = self.history
+        fields = {
+            "checkpoint_id": checkpoint_id,
+            "workflow_name": self.workflow_name,
+            "inputs_hash": self.inputs_hash,
+            "step_results": HistoryView(history, len(history.results)),
+            "saved_at": self.clock.now(),
+            "sequence": self.sequence,
+            "attempt": self.attempt,
+            "reason": reason,
+            "status": status or STATUS_OF_REASON[reason],
+            "_inputs": self.inputs,
+            "fingerprint": self.fingerprint,
+            "metadata": self.metadata,
+            "_output": output,
+        }
+        if in_flight:
+            fields["in_flight"] = in_flight
+        if evidence:
+            fields["evidence"] = evidence
+        if error is not None:
+            fields["error"] = error
+        if self.partial and reason is not Reason.COMPLETED:
+            fields["partial"] = {**self.partial}
+        data = self.attempted = checkpoint_of(fields)
         if self.evictor is not None:
             await finish_despite_cancel(self.evictor.before_save(data))
         self.is_usable = False
@@ -220,8 +223,8 @@ class Checkpointer:
         self._is_behind = False
         if self.evictor is not None:
             self.evictor.after_save(data)
-        self._saved_results = len(self.history.results)
         if self.trigger is not None:
+            self._saved_results = len(history.results)
             self._saved_ns = self.clock.elapsed_ns()
         return data
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 
@@ -27,13 +28,11 @@ class Clock(Protocol):
 class SystemClock:
     """The clock of the machine."""
 
-    def now(self) -> datetime:
-        """Return the machine's time, aware and in UTC."""
-        return datetime.now(UTC)
-
-    def elapsed_ns(self) -> int:
-        """Return nanoseconds of the machine's performance counter."""
-        return time.perf_counter_ns()
+    # No methods of ours around them: each step asks five times, and a frame takes 0.1 µs.
+    now = staticmethod(partial(datetime.now, UTC))
+    """The machine's time, aware and in UTC."""
+    elapsed_ns = staticmethod(time.perf_counter_ns)
+    """Nanoseconds of the machine's performance counter."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait in the running asyncio loop."""

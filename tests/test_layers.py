@@ -35,8 +35,9 @@ ROWS = {  # from the bottom up; imports go strictly downwards
         *("checkpoint.command_output", "checkpoint.approval", "checkpoint.wait"),
     ),
     "records": ("dsl", "checkpoint", "events", "evidence.model"),
-    "rules": ("replay", "codec", "hashing", "fingerprint", "known_secrets", "ages"),
+    "rules": ("replay", "codec", "hashing", "fingerprint", "known_secrets", "ages", "annotation"),
     "ports": ("stores", "triggers", "evidence", "arguments", "executors"),
+    "known code": ("known_function",),
     "records of tasks": ("manager.task", "manager.names", "manager.records", "manager.task_log", "manager.record"),
     "policy": (
         "checkpointer",

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, per_function, step, workflow
+from flowckpt.annotation import return_annotation
 from flowckpt.arguments import recorded_arguments
 from flowckpt.dsl.actions import function_name
-from flowckpt.execution.annotation import return_annotation
 from flowckpt.fingerprint import step_fingerprint
 from flowckpt.per_function import per_pair
 

@@ -155,6 +155,38 @@ class CheckpointData:
         """What the workflow returned."""
         return look(self._output)
 
+    def carries_the_same_as(self, previous: CheckpointData) -> bool:
+        """Tell at a glance, as nearly always, that nothing carried has changed: it is the very same objects.
+
+        Args:
+            previous: an earlier checkpoint of the run.
+        """
+        return (
+            self._inputs is previous._inputs
+            and self.metadata is previous.metadata
+            and self.workflow_name == previous.workflow_name
+            and self.inputs_hash == previous.inputs_hash
+            and self.fingerprint == previous.fingerprint
+        )
+
+    def says_only_its_place(self, previous: CheckpointData) -> bool:
+        """Tell whether it has nothing to say beside its id, reason, numbers and time, as nearly all of a run.
+
+        Args:
+            previous: an earlier checkpoint of the same attempt.
+        """
+        return not (
+            self.evidence
+            or self.in_flight
+            or self.extra
+            or self.partial
+            or self.error is not None
+            or self._output is not None
+            or self._snapshot is not None
+            or self.status is not STATUS_OF_REASON[self.reason]
+            or self.schema_version != SCHEMA_VERSION
+        ) and self.carries_the_same_as(previous)
+
 
 for _field in attrs.fields(CheckpointData):  # attrs leaves no defaults on the class; `checkpoint_of` rests upon them
     if _field.default is None or isinstance(_field.default, tuple):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from itertools import islice
 from typing import Any, overload
 
 from flowckpt.checkpoint.result import StepResult
@@ -161,8 +162,7 @@ class HistoryView(Sequence[StepResult]):
         return self.history.results[index + self._length if index < 0 else index]
 
     def __iter__(self) -> Iterator[StepResult]:
-        results = self.history.results
-        return (results[i] for i in range(self._length))
+        return islice(self.history.results, self._length)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):

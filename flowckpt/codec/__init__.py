@@ -6,6 +6,7 @@ from typing import Any
 
 from flowckpt.codec import failures as _failures  # noqa: F401 - it adds what it knows to the closed set
 from flowckpt.codec.difference import difference
+from flowckpt.codec.itself import is_itself
 from flowckpt.codec.kinds import is_structured
 from flowckpt.codec.structure import from_plain, register, to_plain
 from flowckpt.codec.tags import Json, dumps
@@ -13,7 +14,7 @@ from flowckpt.codec.tags import decode as _decode_plain
 from flowckpt.codec.tags import encode as _encode_plain
 from flowckpt.errors import DecodingError, EncodingError, type_name
 
-__all__ = ["Json", "decode", "dumps", "encode", "register"]
+__all__ = ["Json", "decode", "dumps", "encode", "is_itself", "register"]
 
 
 def encode(value: Any, annotation: Any = Any, *, place: str = "value") -> Json:

@@ -83,7 +83,7 @@ def encode_head(data: CheckpointData, previous: CheckpointData | None = None) ->
         head["partial"] = {path: _partial_head(path, each, blobs) for path, each in data.partial.items()}
     if data.extra:
         head.update(checked_extra(data.extra))
-    if previous is not None and _carries_the_same(data, previous):
+    if previous is not None and data.carries_the_same_as(previous):
         return head, blobs
     for name in CARRIED:
         held = getattr(data, _HELD.get(name, name))
@@ -97,37 +97,6 @@ def encode_head(data: CheckpointData, previous: CheckpointData | None = None) ->
         else:
             head[name] = held
     return head, blobs
-
-
-def says_only_its_place(data: CheckpointData, previous: CheckpointData) -> bool:
-    """Tell whether a checkpoint has nothing to say beside its id, reason, numbers and time, as nearly all of a run.
-
-    Args:
-        data: the checkpoint.
-        previous: an earlier one of the same attempt.
-    """
-    return not (
-        data.evidence
-        or data.in_flight
-        or data.extra
-        or data.partial
-        or data.error is not None
-        or data.held_output is not None
-        or data.held_snapshot is not None
-        or data.status is not STATUS_OF_REASON[data.reason]
-        or data.schema_version != SCHEMA_VERSION
-    ) and _carries_the_same(data, previous)
-
-
-def _carries_the_same(data: CheckpointData, previous: CheckpointData) -> bool:
-    """Tell at a glance, as nearly always, that nothing carried has changed: it is the very same objects."""
-    return (
-        data.held_inputs is previous.held_inputs
-        and data.metadata is previous.metadata
-        and data.workflow_name == previous.workflow_name
-        and data.inputs_hash == previous.inputs_hash
-        and data.fingerprint == previous.fingerprint
-    )
 
 
 def _packed(held: Any, place: str, blobs: dict[str, Blob]) -> Json:

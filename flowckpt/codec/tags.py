@@ -55,7 +55,7 @@ def dumps(tree: Json) -> str:
         return on_fresh_stack(lambda: _slow_dumps(tree))
 
 
-_SMALLEST, _LARGEST = -(2**63), 2**64  # what other JSON readers still take as an integer
+SMALLEST, LARGEST = -(2**63), 2**64  # what other JSON readers still take as an integer
 
 
 # --- encoding --------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def _self(value: Any, _: int) -> Json:
 
 
 def _int(value: int, _: int) -> Json:
-    return value if _SMALLEST <= value < _LARGEST else {"$int": hex(value)}  # hex has no digit limit
+    return value if SMALLEST <= value < LARGEST else {"$int": hex(value)}  # hex has no digit limit
 
 
 def _float(value: float, _: int) -> Json:

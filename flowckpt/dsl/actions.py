@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, ClassVar
 
 import attrs
@@ -74,7 +74,8 @@ class PythonAction(Action):
     @property
     def function_name(self) -> str:
         """`module:qualname` of the function."""
-        return function_name(self.function)
+        function = self.function
+        return _name_of_function(function) if type(function) is FunctionType else function_name(function)
 
 
 @attrs.frozen

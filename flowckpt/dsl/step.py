@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
 
 import attrs
@@ -131,7 +132,8 @@ class StepWithoutAction(Modifiable):
         Raises:
             StepDefinitionError: it is not callable, a lambda, or a workflow.
         """
-        check_function(self.name, function, "python")
+        if type(function) is not FunctionType or function.__name__ == "<lambda>":
+            check_function(self.name, function, "python")
         if kwargs and not args and kwargs.keys() <= {"args", "kwargs"}:
             args, kwargs = _explicit_arguments(self.name, function, kwargs)
         return Step(self.name, self.modifiers, PythonAction(function, args, kwargs))

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 import attrs
 
-from flowckpt.checkpoint import CheckpointData, Reason, Status, StepError, StepResult
-from flowckpt.checkpoint.result import result_of
+from flowckpt.blocking import may_block
+from flowckpt.checkpoint import CheckpointData, Reason, Status, StepResult
 from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
-from flowckpt.codec.blob import Recorded
 from flowckpt.codec.results import append_result
 from flowckpt.dsl import Step
 from flowckpt.engine.cancel_requests import CancelRequests
@@ -27,22 +25,21 @@ from flowckpt.engine.result import StepCounts
 from flowckpt.engine.resumption import kept_history, with_reusable
 from flowckpt.engine.retry_budget import RetryBudget
 from flowckpt.engine.settling import Settling
-from flowckpt.engine.superseded import NOT_UNDONE, Superseded
+from flowckpt.engine.superseded import Superseded
 from flowckpt.engine.telling import answer_documents, failed_event, saved_event
 from flowckpt.engine.verifying import Verifying
 from flowckpt.engine.waits import Waits
 from flowckpt.errors import FlowckptError
 from flowckpt.events import StepStateDropped
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.runner import Outcome, StepRunner
+from flowckpt.execution.runner import StepRunner
 from flowckpt.execution.world import World
 from flowckpt.executors.base import Given
 from flowckpt.known_secrets import KnownSecrets
 from flowckpt.plan.judge import Judge
 from flowckpt.plan.parking import Deaths
 from flowckpt.plan.policy import ResumePolicy, ReuseMode
-from flowckpt.plan.undoing import UNDOABLE
-from flowckpt.replay import Execute, Replay, SetAside
+from flowckpt.replay import Replay, SetAside
 from flowckpt.stores.base import CheckpointStore, NotesBeginnings
 
 _log = logging.getLogger("flowckpt")
@@ -200,54 +197,6 @@ class Attempt:
 
     # --- results ---------------------------------------------------------------------------------------------------
 
-    def record(
-        self,
-        command: Execute,
-        outcome: Outcome,
-        failure: StepError | None,
-        *,
-        duration_ms: float,
-        started_at: datetime,
-        tries: int,
-        code: str,
-        arguments: Mapping[str, Any],
-        marks: tuple[str, ...],
-        signal: str = "",
-    ) -> None:
-        """Append what a step left behind to the history; nothing is durable yet."""
-        step: Step[Any] = command.step
-        action = step.action
-        is_undoable = failure is None and step.modifiers.rollback is not None and not action.modifies_members
-        fields = {
-            "name": step.name,
-            "step_type": action.step_type,
-            "success": failure is None,
-            "_output": Recorded(outcome.tree) if failure is None else None,
-            "duration_ms": duration_ms,
-            "error": failure,
-            "path": command.path,
-            "started_at": started_at,
-            "attempt": self.checkpointer.attempt,
-            "tries": tries,
-            "function": action.function_name,
-            "version": step.modifiers.version,
-            "location": command.location,
-            "fingerprint": code,
-            "arguments": arguments,
-            "evidence": None if outcome.committed is None else outcome.committed.document,
-            "marks": (*marks, UNDOABLE) if is_undoable else marks,
-        }
-        if signal:
-            fields["signal"] = signal
-        append_result(self.checkpointer.history, result_of(fields))
-        if is_undoable:
-            self.undoable[command.path] = step
-        if failure is None and self.checkpointer.partial:
-            self.checkpointer.partial.pop(command.path, None)
-        self.in_doubt.discard(command.path)
-        if NOT_UNDONE not in marks:
-            self.settle(command.path)
-
     def keep(self, result: StepResult) -> None:
         """Take a result back that was let go and still holds."""
         append_result(self.checkpointer.history, result)
@@ -331,7 +280,9 @@ class Attempt:
         if data is not None and self.tell is not None:
             await self.tell(saved_event(self.workflow_id, data))
 
-    async def save(self, reason: Reason, name: str | None = None) -> CheckpointData | FlowckptError | None:
+    def save(
+        self, reason: Reason, name: str | None = None
+    ) -> Coroutine[Any, Any, CheckpointData | FlowckptError | None]:
         """Make durable what is recorded; return the checkpoint, or why it could not be where the run goes on then.
 
         Args:
@@ -341,13 +292,20 @@ class Attempt:
         Returns:
             None where what was to be saved went into a checkpoint that somebody else asked for at the same time.
         """
-        return await self._group.saved(lambda: self._saved(reason, name))
+        if may_block() and not self._group.is_saving:  # nothing else runs in the loop: nobody could join (0.5 µs)
+            return self._saved(reason, name)
+        return self._group.saved(lambda: self._saved(reason, name))
 
     def _saved(
         self, reason: Reason, name: str | None, status: Status | None = None
     ) -> Coroutine[Any, Any, CheckpointData | FlowckptError]:
-        self.write_down_waits()
-        return self.checkpointer.save_or_go_on(reason, name, in_flight=self.unended(), status=status)
+        if self.waits.is_changed:
+            self.write_down_waits()
+        checkpointer = self.checkpointer
+        in_flight = self.unended() if self.in_doubt or self.in_flight else ()
+        if not checkpointer.goes_on_unsaved:
+            return checkpointer.save(reason, name, in_flight=in_flight, status=status)
+        return checkpointer.save_or_go_on(reason, name, in_flight=in_flight, status=status)
 
     async def save_wait(self) -> None:
         """Make durable that a step waits, while others beside it go on."""
@@ -399,7 +357,7 @@ class Attempt:
 
     def unended(self) -> tuple[str, ...]:
         """Return the steps whose start is known and whose end is not: of this attempt, and of those before it."""
-        return tuple(sorted(self.in_doubt | self.in_flight)) if self.in_doubt or self.in_flight else ()
+        return tuple(sorted(self.in_doubt | self.in_flight))
 
     def answers(self) -> tuple[Any, ...]:
         """Return the answers to recorded claims that no checkpoint holds yet."""

@@ -58,6 +58,7 @@ class CancelRequests:
         clock: the time.
         interrupts: what stops the run.
         after: requests that were made before count no more: the run was cancelled and resumed since.
+        next_ns: when it is time to look, by the clock's `elapsed_ns`.
     """
 
     store: CheckpointStore
@@ -65,14 +66,9 @@ class CancelRequests:
     clock: Clock
     interrupts: Interrupts
     after: datetime | None = None
-    _next_ns: int = attrs.field(
+    next_ns: int = attrs.field(
         init=False, default=attrs.Factory(lambda self: self.clock.elapsed_ns() + LOOK_NS, takes_self=True)
     )
-
-    @property
-    def is_look_due(self) -> bool:
-        """Whether it is time to look."""
-        return self.clock.elapsed_ns() >= self._next_ns
 
     async def forget(self) -> None:
         """Remove what was heeded. Where that fails it stays, and is known to be older than the end of the run."""
@@ -83,7 +79,7 @@ class CancelRequests:
 
     async def look(self) -> None:
         """Look for a request, and stop the run where there is one. A store that cannot be read now is read later."""
-        self._next_ns = self.clock.elapsed_ns() + LOOK_NS
+        self.next_ns = self.clock.elapsed_ns() + LOOK_NS
         if self.interrupts.noted or not isinstance(self.store, DeliversSignals):
             return
         try:

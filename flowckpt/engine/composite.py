@@ -16,6 +16,7 @@ from flowckpt.dsl.composites import FanOutAction
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.looking_back import Answer
 from flowckpt.engine.members import NewScope
+from flowckpt.engine.recording import record
 from flowckpt.errors import StepFailedError
 from flowckpt.events import StepCompleted, StepFailed, StepStarted
 from flowckpt.execution.runner import Outcome
@@ -66,17 +67,8 @@ class CompositeRun:
         attempt, path, step = self.attempt, self.enter.path, self.enter.step
         started_at, started_ns = self._begun
         duration_ms = round((attempt.clock.elapsed_ns() - started_ns) / 1e6, 3)
-        attempt.record(
-            Execute(path, step, self.enter.location),
-            outcome,
-            failure,
-            duration_ms=duration_ms,
-            started_at=started_at,
-            tries=1,
-            code="",
-            arguments=arguments,
-            marks=(),
-        )
+        command = Execute(path, step, self.enter.location)
+        record(attempt, command, outcome, failure, started_at, duration_ms, arguments, step.action.function_name)
         saved = None
         if failure is None and step.modifiers.has_checkpoint:
             saved = await attempt.save(Reason.STEP, step.modifiers.checkpoint_id or path)

@@ -21,7 +21,8 @@ class GroupCommit:
     """Makes one save of those that are asked for while another goes on."""
 
     def __init__(self) -> None:
-        self._is_saving = False
+        self.is_saving = False
+        """Whether a save is going on."""
         self._turn: asyncio.Future[None] | None = None
         self._group: asyncio.Future[bool] | None = None
 
@@ -34,14 +35,18 @@ class GroupCommit:
         Raises:
             FlowckptError: the save failed, whoever did it.
         """
-        while self._is_saving:
+        while self.is_saving:
             group = self._group
             if group is None:
                 return await self._lead(save)
             if await asyncio.shield(group):
                 return None
             # else the one that was to save for us was cancelled before it could
-        return await self._save(save)
+        self.is_saving = True
+        try:
+            return await save()
+        finally:
+            self._pass_on()
 
     async def _lead(self, save: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
@@ -58,7 +63,11 @@ class GroupCommit:
                     self._turn = None
                 raise
             self._group = None
-            made = await self._save(save)
+            self.is_saving = True
+            try:
+                made = await save()
+            finally:
+                self._pass_on()
             is_done = True
         except Exception as error:
             group.set_exception(error)
@@ -71,17 +80,10 @@ class GroupCommit:
                 group.set_result(is_done)
         return made
 
-    async def _save(self, save: Callable[[], Awaitable[T]]) -> T:
-        self._is_saving = True
-        try:
-            return await save()
-        finally:
-            self._pass_on()
-
     def _pass_on(self) -> None:
         """Let the group that waits have its turn at once: else whoever has just saved would come first, for ever."""
         turn, self._turn = self._turn, None
         if turn is None:
-            self._is_saving = False
+            self.is_saving = False
         else:
             turn.set_result(None)

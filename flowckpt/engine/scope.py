@@ -71,17 +71,18 @@ class Scope:
         task = asyncio.current_task()
         command = replay.start() if self._command is None else self._command
         while True:
-            if isinstance(command, Restore):
+            if type(command) is Restore:
                 command = await self._restored(command)
-            elif isinstance(command, Execute):
+            elif type(command) is Execute:
                 is_ephemeral = command.step.modifiers.is_ephemeral
                 if not has_effects and not is_ephemeral:
                     await attempt.refuse_doubt(command.step, command.path)
                     self._command = command
                     return False
-                if attempt.cancel_requests.is_look_due:
+                if attempt.clock.elapsed_ns() >= attempt.cancel_requests.next_ns:
                     await attempt.cancel_requests.look()
-                attempt.interrupts.raise_noted(task)  # here what has ended is safe, and nothing has begun
+                if attempt.interrupts.noted:
+                    attempt.interrupts.raise_noted(task)  # here what has ended is safe, and nothing has begun
                 if task is not None and task.cancelling():
                     await asyncio.sleep(0)  # a cancel that waited for the end of the last step comes in here
                 if attempt.aside.dropped and not is_ephemeral:

@@ -8,14 +8,17 @@ A step is never told as done before it is durable where it was meant to be.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt.checkpoint import Reason
+from flowckpt.dsl.actions import PythonAction
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.failures import recorded_error, step_failure
 from flowckpt.engine.partial_at_resume import judge_partial
+from flowckpt.engine.recording import record
 from flowckpt.engine.settling import RUN, Settled
 from flowckpt.engine.superseded import marks_of
 from flowckpt.engine.telling import evidence_event
@@ -24,8 +27,9 @@ from flowckpt.errors import StepFailedError
 from flowckpt.events import StepAdopted, StepCompleted, StepFailed, StepRestored, StepStarted
 from flowckpt.execution.redaction import refuse_secret_names
 from flowckpt.execution.runner import restored_value
+from flowckpt.known_function import known_function
 from flowckpt.lazy import LazyModule
-from flowckpt.plan.identity import arguments_of, fingerprint_of
+from flowckpt.plan.identity import identity_of, known_arguments
 from flowckpt.replay import Execute
 
 if TYPE_CHECKING:
@@ -53,17 +57,26 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
         asyncio.CancelledError: the run was cancelled while it ran.
     """
     step, path = command.step, command.path
-    modifiers, action, tell = step.modifiers, step.action, attempt.tell
-    refuse_secret_names(step, path, attempt.secrets)
+    action: Any = step.action
+    modifiers, tell, checkpointer = step.modifiers, attempt.tell, attempt.checkpointer
+    secrets = attempt.judge.secrets
+    if secrets.is_any:
+        refuse_secret_names(step, path, secrets)
     if action.is_waiting:
         return await wait_run.run_wait(attempt, command)
     is_recorded = not modifiers.is_ephemeral
     code, arguments, settled, tries_when_lost = "", _NOTHING, RUN, 1
-    if not attempt.runner.is_here(step):
+    known = None
+    if type(action) is PythonAction and type(action.function) is FunctionType:
+        known = known_function(action.function)
+    if modifiers.placement is not None or attempt.runner.has_places:
         tries_when_lost = await attempt.runner.check_place(step, path)
     if is_recorded:
-        code, arguments = fingerprint_of(action), arguments_of(action, attempt.secrets)
-        if modifiers.is_at_most_once or path in attempt.superseded:
+        if known is None:
+            code, arguments = identity_of(action, secrets)
+        else:
+            code, arguments = known.fingerprint, known_arguments(action, known, secrets)
+        if modifiers.is_at_most_once or path in attempt.superseded.by_path:
             settled = await attempt.settling().before(step, path, arguments)
             if tell is not None and settled.report is not None and settled.report.verdicts:
                 await tell(evidence_event(attempt.workflow_id, path, settled.report, "in_doubt"))
@@ -77,7 +90,7 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
                         StepRestored(attempt.workflow_id, path, True, settled.reused.duration_ms, action.step_type)
                     )
                 return restored_value(step, settled.reused), None
-        if path in attempt.checkpointer.partial:
+        if path in checkpointer.partial:
             judge_partial(attempt, step, path)
         if not attempt.is_begun:
             await attempt.begin()
@@ -89,14 +102,14 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
     if tell is not None and settled.outcome is None:
         await tell(StepStarted(attempt.workflow_id, path, action.step_type))
     if is_recorded and attempt.note_begun is not None:
-        attempt.note_begun(attempt.workflow_id, path)
+        attempt.note_begun(checkpointer.workflow_id, path)
     clock = attempt.clock
     started_at, started_ns, trying = clock.now(), clock.elapsed_ns(), None
     is_tried_once = modifiers.retry is None and tries_when_lost == 1
     if settled is RUN and is_tried_once and (tell is None or action.step_type == "python"):
         tries = 1
-        told = (attempt.workflow_id, path, attempt.number, 1, arguments, step, code, attempt.desk)
-        outcome = await attempt.runner.attempt(step, told)
+        told = (checkpointer.workflow_id, path, checkpointer.attempt, 1, arguments, step, code, attempt.desk)
+        outcome = await attempt.runner.attempt(step, told, known=known)
     else:
         trying = _trying(attempt, command, arguments, code, settled)
         await trying.run()
@@ -105,35 +118,26 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
     if attempt.desk.is_used:
         await attempt.desk.settle(path)
     error = outcome.error
-    duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
-    failure = None if error is None else recorded_error(error, path=path, tries=tries, secrets=attempt.secrets)
+    duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000  # round() takes 0.2 µs
+    failure = None if error is None else recorded_error(error, path=path, tries=tries, secrets=secrets)
     if is_adopted := trying is not None and trying.is_adopted:
         attempt.restored += 1
     else:
         attempt.executed += 1
     if is_recorded:
         marks: tuple[str, ...] = ()
-        if modifiers.looks_back:
+        if modifiers.is_at_most_once or modifiers.on_rerun is not None:
             is_undone = trying is None or trying.is_undone
             marks = marks_of(modifiers, is_adopted=is_adopted, is_not_undone=not is_undone)
-        attempt.record(
-            command,
-            outcome,
-            failure,
-            duration_ms=duration_ms,
-            started_at=started_at,
-            tries=tries,
-            code=code,
-            arguments=arguments,
-            marks=marks,
-        )
+        function = action.function_name if known is None else known.name
+        record(attempt, command, outcome, failure, started_at, duration_ms, arguments, function, code, tries, marks)
     else:
         attempt.in_doubt.discard(path)
     attempt.in_flight.discard(path)
     saved = None
     if failure is None and (modifiers.has_checkpoint or modifiers.is_at_most_once):
         saved = await attempt.save(Reason.STEP, modifiers.checkpoint_id or path)
-    elif is_recorded and attempt.checkpointer.trigger is not None and attempt.checkpointer.is_due():
+    elif checkpointer.trigger is not None and is_recorded and checkpointer.is_due():
         saved = await attempt.save(Reason.TRIGGER)
     if tell is not None and outcome.committed is not None:
         await tell(evidence_event(attempt.workflow_id, path, outcome.committed.report, "now"))

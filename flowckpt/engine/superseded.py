@@ -49,18 +49,20 @@ class Superseded:
 
     def __init__(self, metadata: Mapping[str, Any] | None = None) -> None:
         recorded = (metadata or {}).get(KEY, ())
-        self._results = {result.path: result for result in (decode_result(each)[0] for each in recorded)}
+        self.by_path: dict[str, StepResult] = {
+            result.path: result for result in (decode_result(each)[0] for each in recorded)
+        }
 
     def __contains__(self, path: str) -> bool:
-        return path in self._results
+        return path in self.by_path
 
     def __bool__(self) -> bool:
-        return bool(self._results)
+        return bool(self.by_path)
 
     @property
     def results(self) -> Collection[StepResult]:
         """The results."""
-        return self._results.values()
+        return self.by_path.values()
 
     def get(self, path: str) -> StepResult | None:
         """Return the result of a path, or None.
@@ -68,7 +70,7 @@ class Superseded:
         Args:
             path: the step.
         """
-        return self._results.get(path)
+        return self.by_path.get(path)
 
     def add(self, results: Iterable[StepResult]) -> None:
         """Add results that no longer count; those whose steps need not look at them are left out.
@@ -77,7 +79,7 @@ class Superseded:
             results: the results.
         """
         found = {result.path: result for result in results if not _QUESTIONS.isdisjoint(result.marks)}
-        self._results.update({path: result for path, result in found.items() if NOT_UNDONE not in result.marks})
+        self.by_path.update({path: result for path, result in found.items() if NOT_UNDONE not in result.marks})
 
     def settle(self, path: str) -> None:
         """Forget the result of a step that has a new one.
@@ -85,7 +87,7 @@ class Superseded:
         Args:
             path: the step.
         """
-        self._results.pop(path, None)
+        self.by_path.pop(path, None)
 
     def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return metadata with what there is to keep.
@@ -94,6 +96,6 @@ class Superseded:
             metadata: the metadata of the run.
         """
         kept = {name: value for name, value in metadata.items() if name != KEY}
-        if self._results:
-            kept[KEY] = [result_document(result) for result in self._results.values()]
+        if self.by_path:
+            kept[KEY] = [result_document(result) for result in self.by_path.values()]
         return kept

@@ -24,6 +24,7 @@ from flowckpt.dsl.waits import ApprovalAction, SleepAction, WaitAction
 from flowckpt.engine.approved import digests_of
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.failures import recorded_error, step_failure
+from flowckpt.engine.recording import record
 from flowckpt.engine.waits import Suspended
 from flowckpt.errors import ApprovalRejectedError, FlowckptError, SignalDataError, StepFailedError, StepTimeoutError
 from flowckpt.events import ApprovalVoided, StepCompleted, StepFailed, StepStarted
@@ -222,16 +223,15 @@ class _Waiting:
         )
         await attempt.begin()
         duration_ms = max(0.0, round((attempt.clock.now() - wait.since).total_seconds() * 1e3, 3))
-        attempt.record(
+        record(
+            attempt,
             command,
             outcome,
             failure,
-            duration_ms=duration_ms,
-            started_at=wait.since,
-            tries=1,
-            code="",
-            arguments=wait.arguments,
-            marks=(),
+            wait.since,
+            duration_ms,
+            wait.arguments,
+            step.action.function_name,
             signal="" if signal is None else signal.signal_id,
         )
         attempt.waits.end(path)

@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Self
 
 from flowckpt.errors import FencedError
@@ -104,7 +104,8 @@ class Interrupts:
         """Call user code in this thread, where a signal may reach it."""
         self._is_user_code = self.is_in_place = True
         try:
-            return _called(function, args, kwargs)
+            # A function written in C has no frame by which the signal's handler could tell it from the engine around it.
+            return function(*args, **kwargs) if type(function) is FunctionType else _called(function, args, kwargs)
         finally:
             self._is_user_code = self.is_in_place = False
 
@@ -234,7 +235,7 @@ def _too_late(number: int, frame: FrameType | None) -> None:
 
 
 def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Call user code in a frame of its own, so that a function written in C is told from the engine around it."""
+    """Call user code in a frame of its own."""
     return function(*args, **kwargs)
 
 

@@ -27,12 +27,16 @@ def results_behind(results: Sequence[StepResult], path: str) -> Iterator[StepRes
     above = [*_above(path)]
     levels = [(each, each[: each.rfind("/") + 1]) for each in (path, *above)]
     sequential = [(each, scope) for each, scope in levels if each[len(scope) : len(scope) + 1] != "["]
+    outer, inside = {each for each, _ in levels}, tuple(f"{each}/" for each, _ in levels)
     begun: set[str] = set()
     for result in results:
         at = result.path
-        begun.update(each for each, _ in levels if is_within(at, each))
-        if is_within(at, path):
-            continue
+        if at in outer or at.startswith(inside):
+            begun.update(each for each, _ in levels if is_within(at, each))
+            if is_within(at, path):
+                continue
+        elif not begun:
+            continue  # as nearly all of a long history
         if at in above or any(
             at.startswith(scope) and each in begun and not is_within(at, each) for each, scope in sequential
         ):

@@ -5,14 +5,23 @@ Its place, its action and the name of its function are replay's business: where 
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
-from flowckpt.arguments import NONE, UNKNOWN, argument_differences, recorded_arguments, shown_arguments
+from flowckpt.arguments import (
+    NONE,
+    UNKNOWN,
+    argument_differences,
+    recorded_arguments,
+    recorded_positional,
+    shown_arguments,
+)
 from flowckpt.checkpoint import PartialState, StepResult
 from flowckpt.dsl import Step
 from flowckpt.dsl.actions import Action, CommandAction, PythonAction
 from flowckpt.dsl.composites import WorkflowAction
 from flowckpt.fingerprint import step_fingerprint
+from flowckpt.known_function import KnownFunction, known_function
 from flowckpt.known_secrets import KnownSecrets
 from flowckpt.plan.reason import Reason, ReasonKind
 
@@ -44,6 +53,33 @@ def arguments_of(action: Action, secrets: KnownSecrets = NONE) -> dict[str, Any]
     return {}
 
 
+def identity_of(action: Action, secrets: KnownSecrets = NONE) -> tuple[str, dict[str, Any]]:
+    """Return what identifies the code of an action, and what a record keeps of its arguments.
+
+    Args:
+        action: the action.
+        secrets: what the record must not hold; it learns the secrets that are passed.
+    """
+    if type(action) is PythonAction and type(action.function) is FunctionType:
+        known = known_function(action.function)
+        return known.fingerprint, known_arguments(action, known, secrets)
+    return fingerprint_of(action), arguments_of(action, secrets)
+
+
+def known_arguments(action: PythonAction, known: KnownFunction, secrets: KnownSecrets) -> dict[str, Any]:
+    """Return what `arguments_of` does, where the function is looked up already.
+
+    Args:
+        action: the action.
+        known: what is known of its function.
+        secrets: what the record must not hold; it learns the secrets that are passed.
+    """
+    args = action.args
+    if not action.kwargs and len(args) <= len(known.parameters):
+        return recorded_positional(known.parameters, args, secrets)
+    return recorded_arguments(action.function, args, action.kwargs, secrets)
+
+
 def identity_reasons(
     step: Step[Any], result: StepResult | PartialState, secrets: KnownSecrets = NONE
 ) -> tuple[Reason, ...]:
@@ -55,8 +91,7 @@ def identity_reasons(
         secrets: what the record does not hold, and nobody is shown.
     """
     action = step.action
-    arguments = arguments_of(action, secrets)
-    code = fingerprint_of(action)
+    code, arguments = identity_of(action, secrets)
     recorded = result.arguments
     if (
         code == result.fingerprint

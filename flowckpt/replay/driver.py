@@ -31,7 +31,7 @@ from flowckpt.errors import StepDefinitionError, StepFailedError, WorkflowChange
 from flowckpt.replay.commands import Command, Crash, Enter, Execute, Finish, Restore
 from flowckpt.replay.place import where_of
 from flowckpt.replay.record import SetAside, all_of, split_record
-from flowckpt.replay.silence import repeated
+from flowckpt.replay.silence import begin_repeating, end_repeating
 
 
 class Replay:
@@ -71,6 +71,7 @@ class Replay:
         """Results that are no longer, or not yet again, part of the run."""
         self._uses: dict[str, int] = {}
         self._ephemeral: set[str] = set()
+        self._places: dict[int, str] = {}
         self._is_repeated = is_repeated or is_muted
         self._is_muted = is_muted
         self._is_new = False  # the command that stands is run now, and was not answered from the record
@@ -125,8 +126,11 @@ class Replay:
         if self._is_new and not self._is_muted:
             self._is_repeated = False
             return go_on(answer)
-        with repeated():
+        token = begin_repeating(True)
+        try:
             return go_on(answer)
+        finally:
+            end_repeating(token)
 
     def rerun(self, command: Restore, *, keeps_rest: bool) -> Execute:
         """Answer a `Restore` with the news that its result is no longer true.
@@ -182,9 +186,9 @@ class Replay:
         if type(yielded) is not Step:
             raise self._closed(_no_step(yielded, self._workflow_name, self._where()))
         step: Step[Any] = yielded
-        if step.modifiers.adopt is not None and not step.modifiers.is_at_most_once:
-            raise self._closed(_needless_adopt(step.name, self._where(full=True)))
         action, modifiers = step.action, step.modifiers
+        if modifiers.adopt is not None and not modifiers.is_at_most_once:
+            raise self._closed(_needless_adopt(step.name, self._where(full=True)))
         is_asked = action.refuses_modifiers or modifiers.placement is not None
         if is_asked and (refused := action.refused_modifier(modifiers)):
             raise self._closed(_no_such_modifier(step, refused, self._where(full=True)))
@@ -192,14 +196,14 @@ class Replay:
         occurrence = self._uses.get(name, 0)
         self._uses[name] = occurrence + 1
         path = self._prefix + path_of(name, occurrence) if self._prefix else path_of(name, occurrence)
-        if step.modifiers.is_ephemeral:
+        if modifiers.is_ephemeral:
             self._ephemeral.add(path)
             return Execute(path, step, self._where())
-        if step.action.is_composite:
+        if action.is_composite:
             return self._entered(path, step)
         if not self._waiting and not self.aside.spare:
             self._is_new = True
-            return Execute(path, step, self._where())
+            return Execute(path, step, self._where_now())
         is_spare = path not in self._waiting
         if is_spare:
             self._refuse_unknown(path, step)
@@ -292,6 +296,17 @@ class Replay:
     def _closed(self, error: BaseException) -> BaseException:
         self.close()
         return error
+
+    def _where_now(self) -> str:
+        """Return what `_where` does, by the instruction that the generator itself stands at: 0.1 µs, not 0.4."""
+        generator = self._generator
+        if type(generator) is not GeneratorType or generator.gi_yieldfrom is not None:
+            return self._where()
+        instruction: int = generator.gi_frame.f_lasti  # type: ignore[union-attr]  # it waits at a yield
+        found = self._places.get(instruction)
+        if found is None:
+            found = self._places[instruction] = self._where()
+        return found
 
     def _where(self, *, full: bool = False) -> str:
         return where_of(self._generator, full=full)

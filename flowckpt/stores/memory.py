@@ -50,33 +50,31 @@ else:  # needed once a run is saved or read; see flowckpt.lazy
 class _Record:
     """One saved checkpoint: its head as a tree, which nobody else holds, and how many results the run has there.
 
-    The head of a checkpoint that says only its place is made when somebody asks; a tuple of atoms until then, which
-    the garbage collector need not look into again and again.
+    The head of a checkpoint that says only its place is made when somebody asks; atoms until then, which the garbage
+    collector need not look into again and again.
     """
 
-    __slots__ = ("_head", "_place", "is_deleted", "results")
+    __slots__ = ("_attempt", "_head", "_id", "_reason", "_saved_at", "is_deleted", "results", "sequence")
 
-    def __init__(self, head: dict[str, Any] | None, results: int, place: tuple[Any, ...]) -> None:
+    def __init__(self, head: dict[str, Any] | None, results: int, data: CheckpointData) -> None:
         self.results = results
         self.is_deleted = False  # it goes on carrying the fields that later heads leave out
         self._head = head
-        self._place = place
-
-    @property
-    def sequence(self) -> int:
-        sequence: int = self._place[0]
-        return sequence
+        self.sequence = data.sequence
+        self._id = data.checkpoint_id
+        self._attempt = data.attempt
+        self._reason = data.reason
+        self._saved_at = data.saved_at
 
     @property
     def head(self) -> dict[str, Any]:
         if self._head is None:
-            sequence, checkpoint_id, attempt, reason, saved_at = self._place
             self._head = {
-                "sequence": sequence,
-                "checkpoint_id": checkpoint_id,
-                "attempt": attempt,
-                "reason": reason.value,
-                "saved_at": results.encode_time(saved_at),
+                "sequence": self.sequence,
+                "checkpoint_id": self._id,
+                "attempt": self._attempt,
+                "reason": self._reason.value,
+                "saved_at": results.encode_time(self._saved_at),
             }
         return self._head
 
@@ -121,7 +119,6 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
         self._as_view = results.as_view  # each look through a lazy module takes 1 µs
-        self._says_only_its_place = checkpoints.says_only_its_place
 
     def __repr__(self) -> str:
         return f"<MemoryCheckpointStore of {counted(len(self._runs), 'run')}>"
@@ -129,12 +126,11 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
     async def save(self, workflow_id: str, data: CheckpointData) -> None:
         """Keep the checkpoint's bytes; see `CheckpointStore.save`."""
         run = self._runs.get(workflow_id)
-        if data.attempt > (run.attempt if run else 0) and not (run and run.is_owned):
+        if run is None or data.attempt != run.attempt or not run.is_owned:
+            newest = 0 if run is None else run.attempt
+            if data.attempt <= newest or (run is not None and run.is_owned):
+                raise FencedError(workflow_id, attempt=data.attempt, newest_attempt=newest)
             run = self._claimed(workflow_id, data.attempt)
-        if run is None:
-            raise FencedError(workflow_id, attempt=data.attempt, newest_attempt=0)
-        if data.attempt != run.attempt or not run.is_owned:
-            raise FencedError(workflow_id, attempt=data.attempt, newest_attempt=run.attempt)
         if data.sequence <= run.last_sequence:
             raise SaveConflictError(workflow_id, sequence=data.sequence, last_sequence=run.last_sequence)
         previous = run.previous if run.has_saved else None
@@ -142,9 +138,9 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         blobs: Mapping[str, Blob] = {}
         try:
             view = self._as_view(data.step_results)
-            place = (data.sequence, data.checkpoint_id, data.attempt, data.reason, data.saved_at)
-            if previous is not None and self._says_only_its_place(data, previous):
-                data.checkpoint_id.encode()
+            if previous is not None and data.says_only_its_place(previous):
+                if not data.checkpoint_id.isascii():
+                    data.checkpoint_id.encode()
             else:
                 head, blobs = checkpoints.encode_head(data, previous)
                 codec.dumps(head).encode()
@@ -152,17 +148,18 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
             raise refusal_of_field(error) from error
         if not run.is_adopted:
             self._go_back_to(run, view)
-        count = len(view)
+        count, history = len(view), view.history
         if not view.continues(run.saved):
             raise ForeignRecordError(
                 f"the history to be saved for run {workflow_id!r} does not continue the one that the store holds",
                 workflow_id=workflow_id,
                 found=f"{len(run.encoded)} results held, {count} given",
             )
-        if blobs or view.history.blobs:
+        if blobs or history.blobs:
             self._keep_blobs(run, view, list(blobs.values()))
-        run.encoded += view.history.encoded[len(run.encoded) : count]
-        run.records.append(_Record(head, count, place))
+        if count > len(run.encoded):
+            run.encoded += history.encoded_between(len(run.encoded), count)
+        run.records.append(_Record(head, count, data))
         if run.started_at is None:
             run.started_at = data.saved_at
         run.last_sequence, run.previous, run.saved = data.sequence, data, view

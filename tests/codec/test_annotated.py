@@ -47,9 +47,9 @@ from closed_set import same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowckpt.annotation import return_annotation
 from flowckpt.codec import decode, dumps, encode, register
 from flowckpt.errors import DecodingError, EncodingError
-from flowckpt.execution.annotation import return_annotation
 from tests.stable_ids import stable
 
 Id = NewType("Id", Point)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
+import attrs
 import pytest
 
 from flowckpt import RunOptions, WorkflowEngine, step, workflow
 from flowckpt.errors import StepInDoubtError
 from flowckpt.evidence import predicate, register_predicate
+from flowckpt.known_function import known_function
 
 account: list[int] = []
 log: list[str] = []
@@ -226,7 +229,8 @@ def test_a_plan_that_stops_at_an_edited_step_that_was_done_says_that_it_would_no
     reopen: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
-    monkeypatch.setattr("flowckpt.plan.identity.step_fingerprint", lambda function: f"1:{function.__name__}, edited")
+    edited = partial(attrs.evolve, fingerprint="1:edited")
+    monkeypatch.setattr("flowckpt.plan.identity.known_function", lambda function: edited(known_function(function)))
     plan = WorkflowEngine(reopen()).plan_sync(shop, workflow_id="run", options=RunOptions(on_code_change="fail"))
     paid = plan.step("pay")
     again = WorkflowEngine(reopen()).plan_sync(shop, workflow_id="run", options=RunOptions(on_code_change="rerun"))

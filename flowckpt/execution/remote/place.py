@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any, cast
 
 from flowckpt import codec
+from flowckpt.annotation import return_annotation
 from flowckpt.dsl.actions import PythonAction
 from flowckpt.errors import ExecutorError, NotSendableError, UnknownExecutorError, WorkerDiedError
 from flowckpt.evidence.daemon_thread import run_in_daemon
-from flowckpt.execution.annotation import return_annotation
 from flowckpt.execution.current_step import Told
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.left_running import leave_running

@@ -14,9 +14,9 @@ import attrs
 
 from flowckpt import codec
 from flowckpt.abandoned import AbandonedStepError
+from flowckpt.annotation import return_annotation
 from flowckpt.checkpoint import StepError
 from flowckpt.errors import type_name
-from flowckpt.execution.annotation import return_annotation
 from flowckpt.execution.current_step import tell_current
 from flowckpt.execution.recorded_error import recorded_error, text_of
 from flowckpt.execution.remote.parcel import unpacked

@@ -15,7 +15,6 @@ It is not cleared when a checkpoint is saved, but begun anew at the next step: w
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -59,11 +58,14 @@ class BegunSteps:
         if self._seal is not None:
             self._count += 1  # over the whole attempt, for it is a nonce; a forked child has the same count
             text = self._seal.hidden(text, self._count << 24 | secrets.randbits(24))
-        line = b"%b%b\n\0" % (b"" if start else self._head, text)
-        if start + len(line) <= (MOST if self._seal is None else 2 * MOST):
-            with contextlib.suppress(OSError):
+        line = b"%b\n\0" % text if start else b"%b%b\n\0" % (self._head, text)
+        end = start + len(line)
+        if end <= (MOST if self._seal is None else 2 * MOST):
+            try:  # not contextlib.suppress, which takes as long as half the write
                 self._filesystem.write_at(self._lock, line, start)
-                self._end = start + len(line) - 1
+            except OSError:
+                return
+            self._end = end - 1
 
     def begin_anew(self) -> None:
         """Forget them at the next step: a checkpoint holds what became of them."""

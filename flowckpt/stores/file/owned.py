@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from flowckpt.checkpoint import CheckpointData, History, HistoryView, Reason
 from flowckpt.codec import dumps
 from flowckpt.codec.blob import Blob, Fetch
-from flowckpt.codec.checkpoints import encode_head, says_only_its_place
+from flowckpt.codec.checkpoints import encode_head
 from flowckpt.codec.results import Blobs, as_view, encode_time
 from flowckpt.errors import FencedError, ForeignRecordError, SaveConflictError
 from flowckpt.filesystem import FileSystem
@@ -150,7 +150,7 @@ class OwnedRun:
         is_named_by_step = (
             self.is_adopted and count > len(self.saved) and checkpoint_id == view.history.results[count - 1].path
         )
-        if first is not None and says_only_its_place(data, first):  # by hand: encode_head and dumps take 5 µs more
+        if first is not None and data.says_only_its_place(first):  # by hand: encode_head and dumps take 5 µs more
             parts = [f'"sequence":{data.sequence:d}']
             if not is_named_by_step:
                 parts.append(f'"checkpoint_id":{quote(checkpoint_id)}')

@@ -11,7 +11,7 @@ from flowckpt.checkpoint import CheckpointData, HistoryView
 from flowckpt.checkpoint.verified import verified_after
 from flowckpt.codec import dumps, encode
 from flowckpt.codec.blob import Fetch
-from flowckpt.codec.checkpoints import CARRIED, encode_head, says_only_its_place
+from flowckpt.codec.checkpoints import CARRIED, encode_head
 from flowckpt.codec.results import Blobs, as_view, encode_time
 from flowckpt.errors import CheckpointStorageError, FencedError, ForeignRecordError, SaveConflictError
 from flowckpt.stores.base import refusal_of_field
@@ -127,7 +127,7 @@ class OwnedRun:
             if data.saved_at.utcoffset() is not None and not data.saved_at.utcoffset()
             else encode_time(data.saved_at)
         )
-        if first is not None and not saved_at and says_only_its_place(data, first):
+        if first is not None and not saved_at and data.says_only_its_place(first):
             return "{}", None, {}
         said, blobs = encode_head(data, first)
         for name in _IN_COLUMNS:

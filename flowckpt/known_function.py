@@ -1,0 +1,50 @@
+"""All that the engine asks of a step's function at each call of it, looked up once.
+
+Four questions to four caches take 1 µs a step, which is a twentieth of all that flowckpt does for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from flowckpt.annotation import return_annotation
+from flowckpt.arguments import positional_parameters
+from flowckpt.codec.kinds import is_structured
+from flowckpt.dsl.actions import function_name
+from flowckpt.fingerprint import step_fingerprint
+from flowckpt.per_function import per_function
+
+
+@attrs.frozen
+class KnownFunction:
+    """What is known of a plain function.
+
+    Attributes:
+        name: `module:qualname`.
+        fingerprint: what identifies its code; empty where that cannot be known.
+        parameters: the names of its positional parameters.
+        is_plain: whether its output is built of the closed set alone, as far as its annotation says.
+    """
+
+    name: str
+    fingerprint: str
+    parameters: tuple[str, ...]
+    is_plain: bool
+
+
+@per_function
+def known_function(function: Callable[..., Any]) -> KnownFunction:
+    """Return what is known of a function.
+
+    Args:
+        function: a plain one: no method, no partial, no object that can be called.
+    """
+    return KnownFunction(
+        function_name(function),
+        step_fingerprint(function),
+        positional_parameters(function),
+        not is_structured(return_annotation(function)),
+    )
