@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from benchmarks import pipelines
+from benchmarks import language_pipelines
 from benchmarks.figure import Figure, interleaved
 from flowckpt import MemoryCheckpointStore, WorkflowEngine
 from flowckpt.executors import ProcessExecutor
@@ -19,16 +19,16 @@ def members(count: int, rounds: int) -> list[Figure]:
     ):
         engine = WorkflowEngine(MemoryCheckpointStore(), executors={"process": ours})
         for pool in (ours, theirs):
-            list(pool.map(pipelines.nothing, range(100)))  # the processes are up
+            list(pool.map(language_pipelines.nothing, range(100)))  # the processes are up
 
         def in_map() -> float:
             began = time.perf_counter()
-            engine.run_sync(pipelines.far, count=count).unwrap()
+            engine.run_sync(language_pipelines.far, count=count).unwrap()
             return (time.perf_counter() - began) / count
 
         def bare() -> float:
             began = time.perf_counter()
-            for future in [theirs.submit(pipelines.nothing, number) for number in range(count)]:
+            for future in [theirs.submit(language_pipelines.nothing, number) for number in range(count)]:
                 future.result()
             return (time.perf_counter() - began) / count
 

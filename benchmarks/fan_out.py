@@ -7,7 +7,7 @@ import statistics
 import time
 from pathlib import Path
 
-from benchmarks import floor, pipelines
+from benchmarks import floor, language_pipelines, pipelines
 from benchmarks.figure import Figure, interleaved
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine
 from flowckpt.dsl import Workflow
@@ -30,8 +30,8 @@ def durable(directory: Path, count: int, rounds: int) -> list[Figure]:
     """Measure durable members of a map against appended lines that share their syncs."""
     figures = []
     for name, workflow, function in (
-        ("sync", pipelines.fan_out, pipelines.trivial),
-        ("async", pipelines.async_fan_out, pipelines.trivial_async),
+        ("sync", language_pipelines.fan_out, pipelines.trivial),
+        ("async", language_pipelines.async_fan_out, language_pipelines.trivial_async),
     ):
 
         def ours(workflow: Workflow[..., int] = workflow) -> float:
@@ -54,14 +54,14 @@ def in_memory(count: int, rounds: int) -> list[Figure]:
     async def tasks() -> float:
         began = time.perf_counter()
         for number in range(count):
-            await asyncio.create_task(pipelines.trivial_async(number))
+            await asyncio.create_task(language_pipelines.trivial_async(number))
         return (time.perf_counter() - began) / count
 
     def theirs() -> float:
         return asyncio.run(tasks())
 
     def ours() -> float:
-        return _timed(WorkflowEngine(MemoryCheckpointStore()), pipelines.async_fan_out_unsaved, count)
+        return _timed(WorkflowEngine(MemoryCheckpointStore()), language_pipelines.async_fan_out_unsaved, count)
 
     mine, base, ratio = interleaved(ours, theirs, rounds)
     detail = f"{mine * 1e6:.1f} µs; a task {base * 1e6:.1f} µs"
@@ -71,7 +71,7 @@ def in_memory(count: int, rounds: int) -> list[Figure]:
 def sleeps(directory: Path, rounds: int) -> list[Figure]:
     """Measure a hundred members that wait for 50 ms, fifty beside each other: ideally 0.1 s."""
     figures = []
-    for name, workflow in (("sync", pipelines.sleepers), ("async", pipelines.async_sleepers)):
+    for name, workflow in (("sync", language_pipelines.sleepers), ("async", language_pipelines.async_sleepers)):
         taken = [
             _timed(WorkflowEngine(FileCheckpointStore(_new(directory))), workflow, 100) * 100 for _ in range(rounds)
         ]

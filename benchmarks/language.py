@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import floor, pipelines
+from benchmarks import floor, language_pipelines
 from benchmarks.figure import Figure, interleaved
 from flowckpt import CheckpointStore, FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine
 from flowckpt.dsl import Workflow
@@ -31,7 +31,7 @@ def _tasks(count: int) -> float:
     async def run() -> float:
         began = time.perf_counter()
         for number in range(count):
-            await asyncio.create_task(pipelines.trivial_async(number))
+            await asyncio.create_task(language_pipelines.trivial_async(number))
         return (time.perf_counter() - began) / count
 
     return asyncio.run(run())
@@ -49,10 +49,10 @@ def _signalled(store: CheckpointStore, count: int) -> float:
     """Time a run that waits and is suspended, and is sent a signal and resumed, that often."""
     engine = WorkflowEngine(store)
     began = time.perf_counter()
-    result = engine.run_sync(pipelines.rounds, workflow_id="run", count=count)
+    result = engine.run_sync(language_pipelines.rounds, workflow_id="run", count=count)
     for number in range(count):
         asyncio.run(engine.signal("run", f"go-{number}", number))
-        result = engine.resume_sync(pipelines.rounds, workflow_id="run")
+        result = engine.resume_sync(language_pipelines.rounds, workflow_id="run")
     assert result.unwrap() == count
     return (time.perf_counter() - began) / count
 
@@ -77,9 +77,9 @@ def against_tasks(count: int, rounds: int) -> list[Figure]:
     """Compare what needs no disk with an awaited task, in the memory store."""
     figures = []
     for name, workflow, bar in (
-        ("child workflow of one step", pipelines.children, 15.0),
-        ("step that is tried twice", pipelines.retried, 10.0),
-        ("recorded now() or uuid()", pipelines.answers, 5.0),
+        ("child workflow of one step", language_pipelines.children, 15.0),
+        ("step that is tried twice", language_pipelines.retried, 10.0),
+        ("recorded now() or uuid()", language_pipelines.answers, 5.0),
     ):
 
         def ours(workflow: Workflow[..., int] = workflow) -> float:
@@ -95,8 +95,8 @@ def against_appends(directory: Path, count: int, rounds: int) -> list[Figure]:
     """Compare what has to be durable each time with a synced append, in the file store."""
     figures = []
     for name, workflow, bar, fails in (
-        (f"rollback of {count} steps, a step", pipelines.undone, 2.5, True),
-        ("partial save inside a step", pipelines.partial, 2.5, False),
+        (f"rollback of {count} steps, a step", language_pipelines.undone, 2.5, True),
+        ("partial save inside a step", language_pipelines.partial, 2.5, False),
     ):
 
         def ours(workflow: Workflow[..., int] = workflow, fails: bool = fails) -> float:

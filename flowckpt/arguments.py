@@ -17,7 +17,6 @@ fields are those that the class compares by.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 import inspect
@@ -37,8 +36,15 @@ from flowckpt.codec import encode as encode_leaf
 from flowckpt.codec.kinds import is_named_tuple, is_pydantic
 from flowckpt.hashing import canonical
 from flowckpt.known_secrets import KnownSecrets
+from flowckpt.lazy import LazyModule
 from flowckpt.per_function import per_function
 from flowckpt.secret import MARK, Secret
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import dataclasses
+else:
+    dataclasses = LazyModule("dataclasses")
 
 UNKNOWN = "?"
 """Stands for a value that cannot be compared."""

@@ -13,9 +13,15 @@ from flowckpt.checkpoint import CheckpointData, History, HistoryView, PartialSta
 from flowckpt.checkpoint.data import STATUS_OF_REASON, checkpoint_of
 from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError
+from flowckpt.lazy import LazyModule
 from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.renewing import RenewsAttempts
-from flowckpt.triggers import Progress, Trigger, asks_for_checkpoint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt import triggers
+else:
+    triggers = LazyModule("flowckpt.triggers")
 
 _log = logging.getLogger("flowckpt")
 
@@ -77,7 +83,7 @@ class Checkpointer:
     attempt: int
     sequence: int
     history: History
-    trigger: Trigger | None = None
+    trigger: triggers.Trigger | None = None
     goes_on_unsaved: bool = False
     evictor: Evicting | None = None
     partial: dict[str, PartialState] = attrs.field(factory=dict)
@@ -95,8 +101,8 @@ class Checkpointer:
             return False
         results = len(self.history.results)
         seconds = (self.clock.elapsed_ns() - self._saved_ns) / 1e9
-        progress = Progress(results - self._saved_results, seconds, results, self.clock.now())
-        return asks_for_checkpoint(self.trigger, progress, _log, self._told)
+        progress = triggers.Progress(results - self._saved_results, seconds, results, self.clock.now())
+        return triggers.asks_for_checkpoint(self.trigger, progress, _log, self._told)
 
     async def save_or_go_on(
         self,

@@ -18,7 +18,7 @@ from flowckpt.fingerprint import step_fingerprint
 from flowckpt.per_function import per_function
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class KnownFunction:
     """What is known of a plain function.
 

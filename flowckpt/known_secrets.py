@@ -12,7 +12,6 @@ secret of several parts, short parts are none.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
 import json
 import re
@@ -24,7 +23,14 @@ from typing import Any
 
 import attrs
 
+from flowckpt.lazy import LazyModule
 from flowckpt.secret import HIDDEN, Secret
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import dataclasses
+else:
+    dataclasses = LazyModule("dataclasses")
 
 _ANYWHERE = 4
 """From how many characters on a form is looked for inside words."""
@@ -172,7 +178,7 @@ class KnownSecrets:
         return self._patterns
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class _Patterns:
     """What is looked for.
 

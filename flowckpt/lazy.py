@@ -19,11 +19,16 @@ from typing import Any
 class LazyModule:
     """Stands for a module until an attribute of it is asked for; importing is as safe among threads as ever."""
 
+    _module: Any = None
+
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self._name), attribute)
+        module = self._module
+        if module is None:
+            module = self._module = importlib.import_module(self._name)
+        return getattr(module, attribute)
 
 
 def front_door(

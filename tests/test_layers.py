@@ -34,7 +34,7 @@ ROWS = {  # from the bottom up; imports go strictly downwards
         ),
         *("checkpoint.command_output", "checkpoint.approval", "checkpoint.wait"),
     ),
-    "records": ("dsl", "checkpoint", "events", "evidence.model"),
+    "records": ("dsl", "checkpoint", "events", "evidence.model", "chance"),
     "rules": ("replay", "codec", "hashing", "fingerprint", "known_secrets", "ages", "annotation"),
     "ports": ("stores", "triggers", "evidence", "arguments", "executors"),
     "known code": ("known_function",),

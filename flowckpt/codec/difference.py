@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import collections.abc
-import dataclasses
 import enum
 import typing
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,13 @@ import attrs
 from flowckpt.codec.kinds import is_leaf, is_pydantic
 from flowckpt.codec.refusal import shown
 from flowckpt.errors import type_name
+from flowckpt.lazy import LazyModule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import dataclasses
+else:
+    dataclasses = LazyModule("dataclasses")
 
 _UNSET = object()
 

@@ -7,7 +7,6 @@ every kind of sequence and set, because JSON has no other.
 from __future__ import annotations
 
 import collections.abc
-import dataclasses
 import enum
 import typing
 from collections.abc import Iterable
@@ -16,12 +15,21 @@ from typing import Any
 import attrs
 
 from flowckpt.codec import tags
-from flowckpt.codec.converter import converter
 from flowckpt.codec.kinds import LEAVES, UNIONS, bare_type, is_named_tuple, is_pydantic, is_structured
 from flowckpt.codec.refusal import shown
 from flowckpt.codec.structure import from_plain
 from flowckpt.codec.tags import Json
 from flowckpt.errors import type_name
+from flowckpt.lazy import LazyModule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import dataclasses
+
+    from flowckpt.codec import converter as converters
+else:
+    dataclasses = LazyModule("dataclasses")
+    converters = LazyModule("flowckpt.codec.converter")
 
 _SEQUENCES = (list, tuple, set, frozenset)
 _LISTS = {
@@ -54,7 +62,7 @@ def fitted(tree: Json, annotation: Any, *, place: str) -> Any:
     if is_structured(annotation):
         return from_plain(plain, annotation, place)
     try:
-        return converter().structure(plain, bare_type(annotation))  # a list for a tuple, as JSON has it
+        return converters.converter().structure(plain, bare_type(annotation))  # a list for a tuple, as JSON has it
     except Exception:
         return plain  # a type that only `register` knows: it fits, as it is
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections.abc
-import dataclasses
 import enum
 import functools
 import sys
@@ -75,13 +74,12 @@ def _is_taken_apart(cls: type) -> bool:
 
 def is_known_kind(cls: type) -> bool:
     """Tell whether values of a class are taken apart without anybody saying how."""
-    return (
-        attrs.has(cls)
-        or dataclasses.is_dataclass(cls)
-        or is_named_tuple(cls)
-        or issubclass(cls, enum.Enum)
-        or is_pydantic(cls)
-    )
+    return attrs.has(cls) or is_dataclass(cls) or is_named_tuple(cls) or issubclass(cls, enum.Enum) or is_pydantic(cls)
+
+
+def is_dataclass(cls: Any) -> bool:
+    """Tell whether a class is a dataclass, without their library, which most programs do not use."""
+    return hasattr(cls, "__dataclass_fields__")
 
 
 def is_named_tuple(cls: Any) -> bool:

@@ -20,9 +20,15 @@ from collections.abc import Callable
 from typing import Any
 
 from flowckpt.codec import tags
-from flowckpt.codec.converter import converter
 from flowckpt.codec.kinds import is_known_kind
 from flowckpt.errors import DecodingError, EncodingError, type_name
+from flowckpt.lazy import LazyModule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.codec import converter as converters
+else:
+    converters = LazyModule("flowckpt.codec.converter")
 
 
 def to_plain(value: Any, annotation: Any, place: str) -> Any:
@@ -37,7 +43,7 @@ def to_plain(value: Any, annotation: Any, place: str) -> Any:
         EncodingError: cattrs cannot take it apart by this annotation.
     """
     try:
-        return converter().unstructure(value, unstructure_as=_bare(annotation))
+        return converters.converter().unstructure(value, unstructure_as=_bare(annotation))
     except Exception as error:
         raise EncodingError(
             f"{place} is a {type_name(type(value))} and cannot be taken apart as its annotation "
@@ -60,7 +66,7 @@ def from_plain(plain: Any, annotation: Any, place: str) -> Any:
         DecodingError: the recorded value does not fit the annotation.
     """
     try:
-        return converter().structure(plain, _bare(annotation))
+        return converters.converter().structure(plain, _bare(annotation))
     except Exception as error:
         raise DecodingError(
             f"the recorded {place} does not fit {_show(annotation)}: {_first_cause(error)}",
@@ -97,7 +103,7 @@ def register(
             remedy="Only attrs classes, dataclasses, named tuples, pydantic models and enums are taken apart by "
             "themselves.",
         )
-    made = converter()
+    made = converters.converter()
     apart = to_plain or functools.partial(made.unstructure, unstructure_as=cls)
     build = from_plain or functools.partial(_structure_as, cls)
     tags.add_registered(cls, name or type_name(cls), apart, build)
@@ -107,7 +113,7 @@ def register(
 
 
 def _structure_as(cls: type, plain: Any) -> Any:
-    return converter().structure(plain, cls)
+    return converters.converter().structure(plain, cls)
 
 
 def _bare(annotation: Any) -> Any:

@@ -301,7 +301,7 @@ _RARE_TAGS = {"$decimal": "rare", "$fraction": "rare", "$uuid": "rare", "$approv
 # --- types that the program registers ------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class _Registered:
     cls: type
     name: str

@@ -78,7 +78,7 @@ class PythonAction(Action):
         return _name_of_function(function) if type(function) is FunctionType else function_name(function)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class CommandAction(Action):
     """Run a program; made by `dsl.command`, which checks what it is given.
 

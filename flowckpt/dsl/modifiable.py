@@ -19,9 +19,16 @@ from flowckpt.dsl.modifiers import (
     refuse_needless_ephemeral,
 )
 from flowckpt.dsl.path import MAX_NAME_LENGTH
-from flowckpt.dsl.placement import placement
-from flowckpt.dsl.retry import Worth, retry_policy
 from flowckpt.errors import StepDefinitionError
+from flowckpt.lazy import LazyModule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.dsl import placement as placements
+    from flowckpt.dsl import retry as retries
+else:
+    retries = LazyModule("flowckpt.dsl.retry")
+    placements = LazyModule("flowckpt.dsl.placement")
 
 
 @attrs.frozen(repr=False)
@@ -72,7 +79,7 @@ class Modifiable:
         backoff: float = 0.0,
         max_delay: float = 60.0,
         jitter: float = 0.0,
-        on: Worth | tuple[Worth, ...] = (Exception,),
+        on: retries.Worth | tuple[retries.Worth, ...] = (Exception,),
         deadline: float | None = None,
     ) -> Self:
         """Try the step again when it fails.
@@ -91,7 +98,7 @@ class Modifiable:
             StepDefinitionError: an argument is out of its range, or `.retry()` was given already.
         """
         self._refuse_twice("retry", self.modifiers.retry is not None)
-        policy = retry_policy(self.name, attempts, backoff, max_delay, jitter, on, deadline)
+        policy = retries.retry_policy(self.name, attempts, backoff, max_delay, jitter, on, deadline)
         return self._with(attrs.evolve(self.modifiers, retry=policy))
 
     def timeout(self, seconds: float) -> Self:
@@ -212,7 +219,7 @@ class Modifiable:
             StepDefinitionError: it is no name, the step is ephemeral, or `.on()` was given already.
         """
         self._refuse_twice("on", self.modifiers.placement is not None)
-        placed = placement(self.name, executor, resources)
+        placed = placements.placement(self.name, executor, resources)
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, placement=placed)))
 
     def _callable(self, modifier: str, function: Any) -> Any:

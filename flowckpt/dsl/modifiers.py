@@ -8,9 +8,16 @@ from typing import Any, NoReturn
 import attrs
 
 from flowckpt.dsl.caller import caller
-from flowckpt.dsl.placement import Placement
-from flowckpt.dsl.retry import RetryPolicy, is_number
 from flowckpt.errors import StepDefinitionError
+from flowckpt.lazy import LazyModule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.dsl import retry as retries
+    from flowckpt.dsl.placement import Placement
+    from flowckpt.dsl.retry import RetryPolicy
+else:  # few steps are tried again, or say where they run
+    retries = LazyModule("flowckpt.dsl.retry")
 
 
 @attrs.frozen
@@ -181,7 +188,7 @@ def claimed_evidence(
 
 def checked_timeout(name: str, seconds: float) -> float:
     """Check the argument of `.timeout()` and return it as a float."""
-    if not is_number(seconds) or seconds <= 0:
+    if not retries.is_number(seconds) or seconds <= 0:
         raise StepDefinitionError(
             f"step {name!r}: .timeout({seconds!r}) must be seconds above 0", step=name, where=caller()
         )

@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 
 # A fixed list, not `str.isprintable`: a path is an identity, and must not change with Python's Unicode tables.
-_SPECIAL = re.compile(
+_SPECIAL = (
     r"[%/\[\]@\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e"
     r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff0-\ufffb"
     r"\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bcaf\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
@@ -27,7 +27,9 @@ def _percent(match: re.Match[str]) -> str:
 @lru_cache(maxsize=4096)
 def encode_name(name: str) -> str:
     """Write a step's name so that it can stand in a path."""
-    return _SPECIAL.sub(_percent, name)
+    if name.isascii() and name.replace("_", "").replace("-", "").isalnum():
+        return name  # as most are: the pattern takes 0.5 ms to compile
+    return re.sub(_SPECIAL, _percent, name)
 
 
 def path_of(name: str, occurrence: int = 0) -> str:

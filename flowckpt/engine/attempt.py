@@ -6,43 +6,58 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
-from uuid import UUID, uuid4
 
 import attrs
 
+from flowckpt import chance
 from flowckpt.blocking import may_block
 from flowckpt.checkpoint import CheckpointData, Reason, Status, StepResult
 from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
 from flowckpt.codec.results import append_result
 from flowckpt.dsl import Step
-from flowckpt.engine.cancel_requests import CancelRequests
 from flowckpt.engine.desk import Desk
 from flowckpt.engine.group_commit import GroupCommit
-from flowckpt.engine.inbox import Inbox
 from flowckpt.engine.listening import Tell
 from flowckpt.engine.result import StepCounts
 from flowckpt.engine.resumption import kept_history, with_reusable
 from flowckpt.engine.retry_budget import RetryBudget
-from flowckpt.engine.settling import Settling
 from flowckpt.engine.superseded import Superseded
 from flowckpt.engine.telling import answer_documents, failed_event, saved_event
 from flowckpt.engine.verifying import Verifying
 from flowckpt.engine.waits import Waits
 from flowckpt.errors import FlowckptError
-from flowckpt.events import StepStateDropped
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
 from flowckpt.execution.world import World
-from flowckpt.executors.base import Given
 from flowckpt.known_secrets import KnownSecrets
+from flowckpt.lazy import LazyModule
 from flowckpt.plan.judge import Judge
 from flowckpt.plan.parking import Deaths
 from flowckpt.plan.policy import ResumePolicy, ReuseMode
 from flowckpt.replay import Replay, SetAside
 from flowckpt.stores.base import CheckpointStore, NotesBeginnings
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from datetime import datetime
+    from uuid import UUID
+
+    from flowckpt import events
+    from flowckpt.engine import cancel_requests as requests
+    from flowckpt.engine import inbox as inboxes
+    from flowckpt.engine import settling as settlings
+    from flowckpt.executors.base import Given
+else:  # few runs take messages, or settle what an earlier attempt has begun
+    requests = LazyModule("flowckpt.engine.cancel_requests")
+    inboxes = LazyModule("flowckpt.engine.inbox")
+    settlings = LazyModule("flowckpt.engine.settling")
+    events = LazyModule("flowckpt.events")
+
 _log = logging.getLogger("flowckpt")
+
+LOOK_NS = 1_000_000_000
+"""So often the owner of a run looks for requests to cancel it, at most."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -85,7 +100,8 @@ class Attempt:
         note_begun: leaves word of a step that begins, where the store can.
         waits: what its steps wait for.
         told_waits: the steps that wait and were told to have been started.
-        cancel_requests: what was left in the store for whoever runs it.
+        cancelled_before: requests to cancel the run that were made until then count no more; None for all.
+        look_at_ns: when to look for requests to cancel the run, by the clock's `elapsed_ns`.
         fan_outs: how many fan-outs are being run: while there are any, others go on beside a step that waits.
     """
 
@@ -95,7 +111,7 @@ class Attempt:
     interrupts: Interrupts
     verifying: Verifying
     aside: SetAside
-    new_uuid: Callable[[], UUID] = uuid4
+    new_uuid: Callable[[], UUID] = chance.new_uuid
     resumed_from: CheckpointData | None = None
     judge: Judge = attrs.field(factory=lambda: Judge(ResumePolicy()))
     superseded: Superseded = attrs.field(factory=Superseded)
@@ -118,7 +134,7 @@ class Attempt:
     budget: RetryBudget = attrs.field(factory=RetryBudget)
     loop: asyncio.AbstractEventLoop | None = None
     tries: dict[str, int] = attrs.field(factory=dict)
-    states_dropped: list[StepStateDropped] = attrs.field(factory=list)
+    states_dropped: list[events.StepStateDropped] = attrs.field(factory=list)
     desk: Desk = attrs.field(init=False, default=attrs.Factory(Desk, takes_self=True))
     runner: StepRunner = attrs.field(
         init=False,
@@ -130,13 +146,11 @@ class Attempt:
     waits: Waits = attrs.field(factory=Waits)
     told_waits: set[str] = attrs.field(init=False, factory=set)
     fan_outs: int = attrs.field(init=False, default=0)
-    cancel_requests: CancelRequests = attrs.field(
-        init=False,
-        default=attrs.Factory(
-            lambda it: CancelRequests(it.checkpointer.store, it.workflow_id, it.clock, it.interrupts), takes_self=True
-        ),
+    cancelled_before: datetime | None = attrs.field(init=False, default=None)
+    look_at_ns: int = attrs.field(
+        init=False, default=attrs.Factory(lambda it: it.clock.elapsed_ns() + LOOK_NS, takes_self=True)
     )
-    _inbox: Inbox | None = attrs.field(init=False, default=None)
+    _inbox: inboxes.Inbox | None = attrs.field(init=False, default=None)
     _beginning: asyncio.Lock = attrs.field(init=False, factory=asyncio.Lock)
     _group: GroupCommit = attrs.field(init=False, factory=GroupCommit)
     _told_reports: dict[str, Any] = attrs.field(init=False, factory=dict)
@@ -162,16 +176,29 @@ class Attempt:
         return StepCounts(self.executed, self.restored, self.failed)
 
     @property
-    def inbox(self) -> Inbox:
+    def inbox(self) -> inboxes.Inbox:
         """The messages for the run."""
         if self._inbox is None:
             checkpointer = self.checkpointer
-            self._inbox = Inbox(checkpointer.store, self.workflow_id, self.clock, self.waits, checkpointer.history)
+            self._inbox = inboxes.Inbox(
+                checkpointer.store, self.workflow_id, self.clock, self.waits, checkpointer.history
+            )
         return self._inbox
 
-    def settling(self) -> Settling:
+    @property
+    def cancel_requests(self) -> requests.CancelRequests:
+        """What was left in the store for whoever runs it."""
+        store, after = self.checkpointer.store, self.cancelled_before
+        return requests.CancelRequests(store, self.workflow_id, self.clock, self.interrupts, after)
+
+    async def look_for_cancel(self) -> None:
+        """Look for a request to cancel the run, and stop it where there is one."""
+        self.look_at_ns = self.clock.elapsed_ns() + LOOK_NS
+        await self.cancel_requests.look()
+
+    def settling(self) -> settlings.Settling:
         """Return what settles a step that was started or done before."""
-        return Settling(
+        return settlings.Settling(
             self.workflow_id,
             self.number,
             self.judge.policy,
@@ -236,7 +263,7 @@ class Attempt:
         """
         if self.checkpointer.partial.pop(path, None) is not None:
             _log.warning("run %s: what step %s had saved of itself is dropped: %s", self.workflow_id, path, reason)
-            self.states_dropped.append(StepStateDropped(self.workflow_id, path, reason))
+            self.states_dropped.append(events.StepStateDropped(self.workflow_id, path, reason))
 
     async def tell_states_dropped(self) -> None:
         """Tell which partial states were let go."""

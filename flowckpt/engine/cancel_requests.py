@@ -17,8 +17,6 @@ from flowckpt.errors import FlowckptError
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.stores.base import CheckpointStore, DeliversSignals
 
-LOOK_NS = 1_000_000_000
-"""So often the owner looks, at most."""
 _ROLLS_BACK = "rolls_back"
 
 _log = logging.getLogger("flowckpt")
@@ -48,7 +46,7 @@ async def remove_requests(store: CheckpointStore, workflow_id: str) -> None:
             await store.remove_signals(workflow_id, found)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class CancelRequests:
     """What one attempt knows of requests to cancel its run.
 
@@ -58,7 +56,6 @@ class CancelRequests:
         clock: the time.
         interrupts: what stops the run.
         after: requests that were made before count no more: the run was cancelled and resumed since.
-        next_ns: when it is time to look, by the clock's `elapsed_ns`.
     """
 
     store: CheckpointStore
@@ -66,9 +63,6 @@ class CancelRequests:
     clock: Clock
     interrupts: Interrupts
     after: datetime | None = None
-    next_ns: int = attrs.field(
-        init=False, default=attrs.Factory(lambda self: self.clock.elapsed_ns() + LOOK_NS, takes_self=True)
-    )
 
     async def forget(self) -> None:
         """Remove what was heeded. Where that fails it stays, and is known to be older than the end of the run."""
@@ -79,7 +73,6 @@ class CancelRequests:
 
     async def look(self) -> None:
         """Look for a request, and stop the run where there is one. A store that cannot be read now is read later."""
-        self.next_ns = self.clock.elapsed_ns() + LOOK_NS
         if self.interrupts.noted or not isinstance(self.store, DeliversSignals):
             return
         try:

@@ -11,7 +11,13 @@ from flowckpt.codec.results import plain_tree
 from flowckpt.dsl import Workflow
 from flowckpt.engine.listening import Tell
 from flowckpt.engine.result import StepCounts, WorkflowResult
-from flowckpt.events import WorkflowCompleted, WorkflowResumed
+from flowckpt.lazy import LazyModule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt import events
+else:
+    events = LazyModule("flowckpt.events")
 
 
 class CompletedRun:
@@ -44,5 +50,5 @@ class CompletedRun:
         if tell is not None:
             result = self.result
             run, restored = result.workflow_id, result.steps.restored
-            await tell(WorkflowResumed(run, result.workflow_name, result.attempt, restored, self._checkpoint_id))
-            await tell(WorkflowCompleted(run, result.output, 0, restored, 0.0))
+            await tell(events.WorkflowResumed(run, result.workflow_name, result.attempt, restored, self._checkpoint_id))
+            await tell(events.WorkflowCompleted(run, result.output, 0, restored, 0.0))

@@ -12,20 +12,24 @@ A step runs in one of four places, and from each of them the way to the engine i
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.engine.partial_saves import PartialSaves
-from flowckpt.engine.reporting import Reporting
 from flowckpt.execution.handing_in import checked_progress
+from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
+    from flowckpt.engine import partial_saves, reporting
     from flowckpt.engine.attempt import Attempt
     from flowckpt.execution.current_step import CurrentStep
+else:  # few steps hand anything in
+    reporting = LazyModule("flowckpt.engine.reporting")
+    partial_saves = LazyModule("flowckpt.engine.partial_saves")
 
 
-@attrs.define(eq=False, repr=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class Desk:
     """The desk of one attempt; see `flowckpt.execution.current_step.Desk`.
 
@@ -36,12 +40,14 @@ class Desk:
 
     attempt: Attempt
     is_used: bool = False
-    _reporting: Reporting = attrs.field(
-        init=False, default=attrs.Factory(lambda self: Reporting(self.attempt), takes_self=True)
-    )
-    _saves: PartialSaves = attrs.field(
-        init=False, default=attrs.Factory(lambda self: PartialSaves(self.attempt), takes_self=True)
-    )
+
+    @cached_property
+    def _reporting(self) -> reporting.Reporting:
+        return reporting.Reporting(self.attempt)
+
+    @cached_property
+    def _saves(self) -> partial_saves.PartialSaves:
+        return partial_saves.PartialSaves(self.attempt)
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Tell how far a step is; see `CurrentStep.progress`."""

@@ -19,12 +19,9 @@ from flowckpt.engine.failures import REFUSALS, failed_step
 from flowckpt.engine.listening import Tell
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.engine.resumption import without_reusable
-from flowckpt.engine.rolling_back import UnfinishedRollback, roll_back
 from flowckpt.engine.scope import new_scope
-from flowckpt.engine.undoing import Undoing
 from flowckpt.engine.waits import Suspended
 from flowckpt.errors import FencedError, RunCancelledError, StepFailedError
-from flowckpt.events import WorkflowResumed, WorkflowStarted
 from flowckpt.execution.interrupts import CANCEL, RunInterrupted
 from flowckpt.execution.redaction import refuse_secrets
 from flowckpt.execution.runner import STOPS
@@ -33,8 +30,12 @@ from flowckpt.plan.undoing import not_yielded
 from flowckpt.replay import Crash, Replay
 
 if TYPE_CHECKING:
-    from flowckpt.engine import resting
+    from flowckpt import events
+    from flowckpt.engine import resting, rolling_back
+    from flowckpt.engine.undoing import Undoing
 else:  # only runs that wait need it
+    rolling_back = LazyModule("flowckpt.engine.rolling_back")
+    events = LazyModule("flowckpt.events")
     resting = LazyModule("flowckpt.engine.resting")
 
 
@@ -130,10 +131,10 @@ class Drive:
             return
         latest = attempt.resumed_from
         if latest is None:
-            await attempt.tell(WorkflowStarted(attempt.workflow_id, name, attempt.number))
+            await attempt.tell(events.WorkflowStarted(attempt.workflow_id, name, attempt.number))
         else:
             recorded = len(attempt.checkpointer.history.results)
-            told = WorkflowResumed(attempt.workflow_id, name, attempt.number, recorded, latest.checkpoint_id)
+            told = events.WorkflowResumed(attempt.workflow_id, name, attempt.number, recorded, latest.checkpoint_id)
             await attempt.tell(told)
 
     async def _end(self, output: Any, ending: BaseException | None, began_ns: int) -> BaseException | None:
@@ -191,7 +192,7 @@ class Drive:
                 await attempt.cancel_requests.forget()
         if attempt.tell is not None:
             for event in told:
-                await attempt.tell(event)
+                await attempt.tell(event())
         return ending
 
     async def _roll_back(self, ending: BaseException) -> tuple[StepFailedError, ...]:
@@ -204,8 +205,13 @@ class Drive:
         if self._is_stopped_early(ending):
             ending.add_note("Nothing was undone: the run stopped before it had come again to all that can be.")
             return ()
-        end = UnfinishedRollback(*reason_of(ending, attempt.secrets)) if self.undoing is None else self.undoing.end
-        failures = await roll_back(attempt, end)
+        if self.undoing is not None:
+            end = self.undoing.end
+        elif attempt.undoable or attempt.not_undoable:
+            end = rolling_back.UnfinishedRollback(*reason_of(ending, attempt.secrets))
+        else:
+            return ()
+        failures = await rolling_back.roll_back(attempt, end)
         if failures is None:
             ending.add_note("Nothing was undone: that could not be recorded, and a resume would take it for done.")
         return failures or ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import attrs
@@ -16,8 +17,7 @@ from flowckpt.dsl import Workflow
 from flowckpt.engine.failures import NO_SECRETS, failed_step, recorded_error
 from flowckpt.engine.redaction import redact_ending
 from flowckpt.engine.result import StepCounts, WorkflowResult
-from flowckpt.engine.rolling_back import UnfinishedRollback
-from flowckpt.engine.telling import failed_event, saved_event
+from flowckpt.engine.telling import Told, failed_event, saved_event
 from flowckpt.errors import (
     CheckpointStorageError,
     FencedError,
@@ -26,19 +26,20 @@ from flowckpt.errors import (
     StepFailedError,
     SuspensionUnsavedError,
 )
-from flowckpt.events import (
-    Event,
-    WorkflowCancelled,
-    WorkflowCompleted,
-    WorkflowFailed,
-    WorkflowSuspended,
-)
 from flowckpt.execution.interrupts import Interrupts, RunInterrupted
 from flowckpt.execution.runner import STOPS
 from flowckpt.known_secrets import KnownSecrets
+from flowckpt.lazy import LazyModule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt import events
+    from flowckpt.engine.rolling_back import UnfinishedRollback
+else:
+    events = LazyModule("flowckpt.events")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Ending:
     """Ends an attempt whose generator has ended.
 
@@ -72,7 +73,7 @@ class Ending:
     secrets: KnownSecrets = NO_SECRETS
     is_suspended: bool = False
 
-    async def end(self, output: Any, ending: BaseException | None) -> tuple[WorkflowResult, list[Event]]:
+    async def end(self, output: Any, ending: BaseException | None) -> tuple[WorkflowResult, list[Told]]:
         """Save where the run stands, and return its result and what is to be told.
 
         Args:
@@ -82,13 +83,13 @@ class Ending:
         Raises:
             FencedError: the run was taken over by another owner.
         """
-        told: list[Event] = []
+        told: list[Told] = []
         checkpointer = self.checkpointer
         if ending is not None:
             redact_ending(ending, self.secrets)
         is_told = isinstance(ending, SuspensionUnsavedError)  # when it could not be saved that the run waits
         if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable and not is_told:
-            told.append(failed_event(checkpointer.workflow_id, checkpointer.attempted, ending))
+            told.append(partial(failed_event, checkpointer.workflow_id, checkpointer.attempted, ending))
         reason, error = reason_of(ending, self.secrets)
         if self.is_suspended:
             reason = Reason.SUSPENDED
@@ -102,14 +103,14 @@ class Ending:
                 data = await checkpointer.save(
                     reason, output=held, error=error, in_flight=self.in_flight, evidence=self.evidence
                 )
-                told.append(saved_event(checkpointer.workflow_id, data))
+                told.append(partial(saved_event, checkpointer.workflow_id, data))
                 is_saved = True
             except FlowckptError as failure:
                 goes_on = checkpointer.goes_on_after(failure)
                 if isinstance(failure, FencedError) and not goes_on:
                     raise
                 unsaved = failure
-                told.append(failed_event(checkpointer.workflow_id, checkpointer.attempted, failure))
+                told.append(partial(failed_event, checkpointer.workflow_id, checkpointer.attempted, failure))
                 if ending is not None:
                     ending.add_note(f"The end of the run could not be saved: {failure.message}")
                 elif not goes_on:
@@ -117,10 +118,10 @@ class Ending:
         if not is_saved and reason is Reason.SUSPENDED:  # nobody could go on with it
             reason = Reason.CANCELLED
         result = self._result(output, ending, reason, is_saved, unsaved, error)
-        told.append(self._final_event(result, ending, error))
+        told.append(partial(self._final_event, result, ending, error))
         return result, told
 
-    def suspend(self, waits: tuple[Wait, ...], attempt: int) -> tuple[WorkflowResult, list[Event]]:
+    def suspend(self, waits: tuple[Wait, ...], attempt: int) -> tuple[WorkflowResult, list[Told]]:
         """Return the result of an attempt that ends because everything waits, and what is to be told; it is saved.
 
         Args:
@@ -141,7 +142,7 @@ class Ending:
             last_saved=self.checkpointer.last_saved,
         )
         self.interrupts.result = result
-        return result, [WorkflowSuspended(run, waits, due_at(waits), *steps, duration)]
+        return result, [lambda: events.WorkflowSuspended(run, waits, due_at(waits), *steps, duration)]
 
     def _result(
         self,
@@ -174,18 +175,20 @@ class Ending:
             ending.result = result
         return result
 
-    def _final_event(self, result: WorkflowResult, ending: BaseException | None, error: StepError | None) -> Event:
+    def _final_event(
+        self, result: WorkflowResult, ending: BaseException | None, error: StepError | None
+    ) -> events.Event:
         run, steps = self.checkpointer.workflow_id, (self.counts.executed, self.counts.restored)
         duration = result.duration_ms
         if ending is None:
-            return WorkflowCompleted(run, result.output, *steps, duration, result.is_saved)
+            return events.WorkflowCompleted(run, result.output, *steps, duration, result.is_saved)
         cause = ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
         if result.status is Status.SUSPENDED:
-            return WorkflowSuspended(run, (), None, *steps, duration, cause)
+            return events.WorkflowSuspended(run, (), None, *steps, duration, cause)
         if result.status is Status.CANCELLED:
-            return WorkflowCancelled(run, cause, *steps, duration, result.is_saved)
+            return events.WorkflowCancelled(run, cause, *steps, duration, result.is_saved)
         error = error or StepError("", "")
-        return WorkflowFailed(run, error.type, error.message, *steps, duration, result.is_saved)
+        return events.WorkflowFailed(run, error.type, error.message, *steps, duration, result.is_saved)
 
 
 def reason_of(ending: BaseException | None, secrets: KnownSecrets = NO_SECRETS) -> tuple[Reason, StepError | None]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
-from uuid import UUID, uuid4
 
+from flowckpt import chance
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.dsl import Workflow
 from flowckpt.engine.answers import AnswersRuns
@@ -17,15 +16,16 @@ from flowckpt.engine.options import Limits, RunOptions, Saving
 from flowckpt.engine.own_loop import in_own_loop
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.errors import CheckpointNotFoundError
-from flowckpt.execution.remote.program import refuse_while_loading
+from flowckpt.execution.remote.loading import refuse_while_loading
 from flowckpt.ids import IdFactory, new_run_id
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.parking import MAX_DEATHS
 from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.file import FileCheckpointStore
-from flowckpt.triggers import Trigger
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from flowckpt.engine import (
         binding,
         edits,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from flowckpt.executors.base import Given
     from flowckpt.plan.model import ResumePlan
     from flowckpt.retention.rule import Retention
+    from flowckpt.triggers import Trigger
 else:  # needed once a run starts; see flowckpt.lazy
     binding = LazyModule("flowckpt.engine.binding")
     edits = LazyModule("flowckpt.engine.edits")
@@ -88,14 +89,14 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         *,
         clock: Clock | None = None,
         new_id: IdFactory = new_run_id,
-        random: Callable[[], float] = random.random,
+        random: Callable[[], float] = chance.drawn,
         verifier: EvidenceVerifier | None = None,
         trigger: Trigger | None = None,
         on_save_error: str = "fail",
         retention: Retention | None = None,
         retry_budget: int | None = None,
         max_deaths: int = MAX_DEATHS,
-        new_uuid: Callable[[], UUID] = uuid4,
+        new_uuid: Callable[[], UUID] = chance.new_uuid,
         executors: Mapping[str, Given] | None = None,
     ) -> None:
         self.store: CheckpointStore = FileCheckpointStore() if checkpoint_store is None else checkpoint_store

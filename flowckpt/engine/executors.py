@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowckpt.errors import UnknownExecutorError
-from flowckpt.executors.base import Given
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.executors.base import Given
 
 RECORDED = "executors"
 """In the metadata: the descriptions that the run was started with, by name."""

@@ -6,12 +6,15 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from flowckpt.checkpoint import History
-from flowckpt.checkpoint.signal import Signal
 from flowckpt.checkpoint.wait import Wait, WaitKind
 from flowckpt.clock import Clock
 from flowckpt.engine.waits import Waits
 from flowckpt.errors import CheckpointStorageError, FlowckptError, SettingError
 from flowckpt.stores.base import CheckpointStore, DeliversSignals
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.checkpoint.signal import Signal
 
 _FRESH_NS = 50_000_000
 """For so long what was read is taken for what is there: a thousand waits beside each other need one look."""

@@ -10,9 +10,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeAlias
 
-from flowckpt.events import Event
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.events import Event
 
-Tell: TypeAlias = Callable[[Event], Awaitable[None]]
+Tell: TypeAlias = Callable[["Event"], Awaitable[None]]
 """Told each event; awaited, so that it can hold the run up."""
 
 

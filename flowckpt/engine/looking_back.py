@@ -11,7 +11,6 @@ from flowckpt.engine.failures import stale_step, step_failure
 from flowckpt.engine.telling import evidence_event
 from flowckpt.engine.verifying import is_open
 from flowckpt.errors import StepFailedError
-from flowckpt.events import StepRestored
 from flowckpt.execution.runner import restored_value
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.policy import OnStale
@@ -19,8 +18,10 @@ from flowckpt.plan.reason import Reason, ReasonKind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from flowckpt import events
     from flowckpt.engine import approvals
 else:  # only runs that were approved of need it
+    events = LazyModule("flowckpt.events")
     approvals = LazyModule("flowckpt.engine.approvals")
 
 Answer: TypeAlias = tuple[Any, StepFailedError | None]
@@ -75,7 +76,9 @@ async def restored(attempt: Attempt, step: Step[Any], result: StepResult, *, is_
     if step.modifiers.rollback is not None and result.success:
         attempt.undoable[result.path] = step
     if attempt.tell is not None:
-        told = StepRestored(attempt.workflow_id, result.path, result.success, result.duration_ms, step.action.step_type)
+        told = events.StepRestored(
+            attempt.workflow_id, result.path, result.success, result.duration_ms, step.action.step_type
+        )
         await attempt.tell(told)
     if result.success:
         value = restored_value(step, result)

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import attrs
 
-from flowckpt.dsl.composites import FanOutAction, WorkflowAction
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.looking_back import Answer, is_still_true, restored
 from flowckpt.engine.step_run import run_step
@@ -16,8 +15,10 @@ from flowckpt.replay import Crash, Enter, Execute, Finish, Replay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from flowckpt.dsl import composites
     from flowckpt.engine import approvals, child_workflow, fan_out
 else:  # only workflows that use them need them
+    composites = LazyModule("flowckpt.dsl.composites")
     approvals = LazyModule("flowckpt.engine.approvals")
     child_workflow = LazyModule("flowckpt.engine.child_workflow")
     fan_out = LazyModule("flowckpt.engine.fan_out")
@@ -108,8 +109,8 @@ def member_of(attempt: Attempt, enter: Enter, new_scope: NewScope) -> Member:
         new_scope: makes what drives the generator of a child workflow.
     """
     action: Any = enter.step.action
-    if isinstance(action, FanOutAction):
+    if isinstance(action, composites.FanOutAction):
         return fan_out.FanOut(attempt, enter, new_scope)
-    if isinstance(action, WorkflowAction):
+    if isinstance(action, composites.WorkflowAction):
         return child_workflow.ChildWorkflow(attempt, enter, new_scope)
     return PlainMember(attempt, enter)

@@ -12,13 +12,14 @@ from flowckpt.errors import InputError, SettingError
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.parking import LIMITS, MAX_DEATHS
 from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
-from flowckpt.triggers import CompositeTrigger, StepCountTrigger, TimeTrigger, Trigger, checked_trigger
 
 if TYPE_CHECKING:
+    from flowckpt import triggers
     from flowckpt.retention import evicting
     from flowckpt.retention.rule import Retention
     from flowckpt.stores.base import CheckpointStore
 else:  # few engines are told what to keep
+    triggers = LazyModule("flowckpt.triggers")
     evicting = LazyModule("flowckpt.retention.evicting")
 
 E = TypeVar("E", bound=StrEnum)
@@ -88,7 +89,7 @@ def _on_stop(value: object) -> OnStop:
     return _choice(OnStop, "on_stop", value) or OnStop.CANCEL
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False)
 class RunOptions:
     """Options of starting or resuming a run.
 
@@ -181,7 +182,7 @@ class RunOptions:
         return asked if self.retry_budget is None else {**asked, RETRIES_USED: 0}
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Limits:
     """Limits of the runs of an engine, where neither a run nor its record has its own.
 
@@ -194,7 +195,7 @@ class Limits:
     max_deaths: int = attrs.field(default=MAX_DEATHS, validator=_limit)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Saving:
     """How the runs of an engine are saved besides their explicit checkpoints.
 
@@ -205,7 +206,7 @@ class Saving:
         limits: what its runs may do.
     """
 
-    trigger: Trigger | None = None
+    trigger: triggers.Trigger | None = None
     goes_on_unsaved: bool = False
     retention: Retention | None = None
     limits: Limits = attrs.field(factory=Limits)
@@ -213,7 +214,7 @@ class Saving:
     @classmethod
     def checked(
         cls,
-        trigger: Trigger | None,
+        trigger: triggers.Trigger | None,
         on_save_error: str,
         retention: Retention | None,
         store: CheckpointStore,
@@ -231,13 +232,13 @@ class Saving:
                 remedy="Write one of them.",
             )
         return cls(
-            None if trigger is None else checked_trigger(trigger),
+            None if trigger is None else triggers.checked_trigger(trigger),
             on_save_error == "continue",
             None if retention is None else evicting.checked_for(retention, store),
             limits,
         )
 
-    def trigger_of(self, recorded: Mapping[str, float]) -> Trigger | None:
+    def trigger_of(self, recorded: Mapping[str, float]) -> triggers.Trigger | None:
         """Return the trigger of a run: the engine's, or what the run was started with.
 
         Args:
@@ -248,9 +249,9 @@ class Saving:
         """
         if self.trigger is not None or not recorded:
             return self.trigger
-        asked: list[Trigger] = []
+        asked: list[triggers.Trigger] = []
         if "every" in recorded:
-            asked.append(StepCountTrigger(recorded["every"]))  # type: ignore[arg-type]  # checked by the trigger
+            asked.append(triggers.StepCountTrigger(recorded["every"]))  # type: ignore[arg-type]  # checked by the trigger
         if "interval" in recorded:
-            asked.append(TimeTrigger(recorded["interval"]))
-        return asked[0] if len(asked) == 1 else CompositeTrigger(asked)
+            asked.append(triggers.TimeTrigger(recorded["interval"]))
+        return asked[0] if len(asked) == 1 else triggers.CompositeTrigger(asked)

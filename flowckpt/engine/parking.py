@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from flowckpt.checkpoint import CheckpointData, RunInfo, Status
+from flowckpt.checkpoint import CheckpointData, Status
 from flowckpt.errors import RunParkedError
 from flowckpt.plan.parking import KEY, MAX_DEATHS, Deaths, deaths_of, limit_of
 from flowckpt.stores.base import CheckpointStore, Lease, ListsAttempts, NotesBeginnings, OwnsRuns
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.checkpoint import RunInfo
 
 
 async def deaths_at_resume(store: CheckpointStore, lease: Lease, latest: CheckpointData) -> Deaths:

@@ -66,6 +66,7 @@ class Planning:
         doubt_below: the steps in which steps lie whose start was recorded and whose end was not.
         stops: why the resume would stop, once that is known.
         stopped_by: the step that it would stop at.
+        unknown: the step whose output nobody knows, and at which the plan ends; nothing before it does.
         returned: the steps among `reruns` that have returned something before.
         messages: what was sent to the run and no step has taken so far.
     """
@@ -78,6 +79,7 @@ class Planning:
     aside: SetAside = attrs.field(init=False, factory=SetAside)
     steps: list[PlannedStep] = attrs.field(init=False, factory=list)
     reruns: list[str] = attrs.field(init=False, factory=list)
+    unknown: tuple[str, ...] = attrs.field(init=False, default=())
     seen: set[str] = attrs.field(init=False, factory=set)
     cut_below: dict[str, list[str]] = attrs.field(
         init=False, default=attrs.Factory(lambda self: nested_in(self.resumption.cut), takes_self=True)
@@ -157,6 +159,7 @@ class Planning:
             else:
                 answer = await self.executed(command, replay)
             if answer is None:
+                self.unknown = (command.path,)
                 return f"the output of {command.path!r} is not known yet"
             value, failure = answer
             command = replay.send(value) if failure is None else replay.throw(failure)
@@ -305,8 +308,9 @@ class Planning:
 
     def assumed(self) -> tuple[str, ...]:
         """Return the steps that run again before the next one: one where the first drags all others along, else a few."""
-        is_prefix = self.resumption.judge.policy.reuse is ReuseMode.PREFIX
-        return tuple(self.reruns[: 1 if is_prefix else MOST_ASSUMED])
+        if self.resumption.judge.policy.reuse is ReuseMode.PREFIX:
+            return tuple(self.reruns[:1])
+        return tuple(dict.fromkeys((*self.unknown, *self.reruns)))[:MOST_ASSUMED]
 
     def add(self, result: StepResult, decision: Decision, reasons: tuple[Reason, ...]) -> None:
         """Add a step that has a recorded result.

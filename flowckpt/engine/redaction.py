@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import attrs
 
 from flowckpt.errors import FlowckptError
-from flowckpt.events import Event
 from flowckpt.known_secrets import KnownSecrets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.events import Event
 
 _NOT_TEXT = ("workflow_id", "path", "output")
 """What is recorded as it is, and was refused where it held a secret."""
@@ -29,6 +33,24 @@ def redacted_event(event: Event, secrets: KnownSecrets) -> Event:
         if isinstance(value, str | tuple) and (hidden := _hidden(value, secrets)) != value:
             changed[name] = hidden
     return attrs.evolve(event, **changed) if changed else event
+
+
+def redacting(
+    tell: Callable[[Event], Awaitable[None] | None], secrets: Callable[[], KnownSecrets]
+) -> Callable[[Event], Awaitable[None]]:
+    """Return what tells events without the secrets of their run.
+
+    Args:
+        tell: told them then; awaited where that can be.
+        secrets: returns the secrets of the run as they are known by now.
+    """
+
+    async def tell_redacted(event: Event) -> None:
+        told = tell(redacted_event(event, secrets()))
+        if told is not None:
+            await told
+
+    return tell_redacted
 
 
 def _texts_of(kind: type[Event]) -> tuple[str, ...]:

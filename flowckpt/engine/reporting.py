@@ -8,10 +8,13 @@ import threading
 from typing import TYPE_CHECKING
 
 from flowckpt.engine.in_place import driven
-from flowckpt.events import StepProgress
+from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
+    from flowckpt import events
     from flowckpt.engine.attempt import Attempt
+else:
+    events = LazyModule("flowckpt.events")
 
 EVERY_NS = 100_000_000
 """How often at most the progress of a step is told."""
@@ -27,7 +30,7 @@ class Reporting:
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._lock = threading.Lock()
-        self._waiting: dict[str, StepProgress] = {}
+        self._waiting: dict[str, events.StepProgress] = {}
         self._told_ns: dict[str, int] = {}
         self._is_due = False
         self._flushing: asyncio.Task[None] | None = None
@@ -45,7 +48,7 @@ class Reporting:
         attempt = self._attempt
         if path not in attempt.in_flight:
             return  # a thread that its step has left behind
-        event = StepProgress(attempt.workflow_id, path, done, total, note)
+        event = events.StepProgress(attempt.workflow_id, path, done, total, note)
         if attempt.interrupts.is_in_place:
             self._report_in_place(event)
             return
@@ -59,7 +62,7 @@ class Reporting:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
                 loop.call_soon_threadsafe(self._begin)
 
-    def _report_in_place(self, event: StepProgress) -> None:
+    def _report_in_place(self, event: events.StepProgress) -> None:
         attempt, path = self._attempt, event.path
         with self._lock:
             now = attempt.clock.elapsed_ns()
@@ -92,7 +95,7 @@ class Reporting:
             if not is_due:
                 self._begin()
 
-    async def _tell(self, events: dict[str, StepProgress]) -> None:
+    async def _tell(self, events: dict[str, events.StepProgress]) -> None:
         try:
             for path, event in events.items():
                 if self._attempt.tell is not None and path in self._attempt.in_flight:

@@ -97,7 +97,7 @@ class _Staying:
                     nap = look if has_people else _LONGEST_NAP
                     nap = min(nap, seconds - stayed, math.inf if due is None else max(due, 0.001))
                     await waited(_slept(clock, nap, heard), attempt.interrupts)
-                    await attempt.cancel_requests.look()
+                    await attempt.look_for_cancel()
                     attempt.interrupts.raise_noted(asyncio.current_task())
                     look = min(look * 2, last_look)
         finally:

@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 
 from flowckpt.checkpoint import CheckpointData, History, HistoryView, Status, StepResult
-from flowckpt.checkpoint.signal import Signal
 from flowckpt.checkpoint.wait import TAKEN, open_waits, waits_in
 from flowckpt.codec.results import append_result, as_view, plain_tree
 from flowckpt.dsl import Step, Workflow
@@ -27,13 +26,17 @@ from flowckpt.plan.undoing import ROLLBACK, undone_paths
 from flowckpt.plan.waiting import untaken
 from flowckpt.stores.base import CheckpointStore, DeliversSignals, KeepsAttempts, NotesBeginnings
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.checkpoint.signal import Signal
+
 REUSABLE = "reusable_from"
 """In the metadata: the attempts whose results may be reused although the history no longer holds them."""
 NOT_REUSABLE = "not_reusable"
 """Beside it: the steps whose results of those attempts are to be run again."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Resumption:
     """What a resume starts from.
 

@@ -21,7 +21,7 @@ class HasMetadata(Protocol):
     metadata: Mapping[str, Any]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RetryBudget:
     """Counts the retries of one run.
 

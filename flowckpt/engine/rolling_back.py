@@ -22,13 +22,16 @@ from flowckpt.engine.failures import recorded_error, step_failure
 from flowckpt.engine.not_run import PlanStopped
 from flowckpt.engine.task_refusal import refuse_task
 from flowckpt.errors import CancelRefusedError, FlowckptError, NotUndoableError, StepFailedError
-from flowckpt.events import RollbackCompleted, RollbackStarted
 from flowckpt.execution.current_step import NO_DESK
 from flowckpt.execution.runner import restored_value
-from flowckpt.plan.undoing import ROLLBACK, left_to_undo, undo_path
+from flowckpt.lazy import LazyModule
+from flowckpt.plan.undoing import ROLLBACK, UNFINISHED, left_to_undo, undo_path
 
-KEY = "rolling_back"
-"""In the metadata, while steps are undone: how the run ends then."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt import events
+else:
+    events = LazyModule("flowckpt.events")
 
 
 @attrs.frozen
@@ -46,7 +49,7 @@ class UnfinishedRollback:
     def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return metadata that say so."""
         error = None if self.error is None else encode_error(self.error)
-        return {**metadata, KEY: {"reason": self.reason.value, "error": error}}
+        return {**metadata, UNFINISHED: {"reason": self.reason.value, "error": error}}
 
 
 def unfinished_rollback(metadata: Mapping[str, Any]) -> UnfinishedRollback | None:
@@ -55,7 +58,7 @@ def unfinished_rollback(metadata: Mapping[str, Any]) -> UnfinishedRollback | Non
     Args:
         metadata: of its newest checkpoint.
     """
-    found = metadata.get(KEY)
+    found = metadata.get(UNFINISHED)
     if found is None:
         return None
     error = found["error"]
@@ -117,7 +120,7 @@ async def _undo(attempt: Attempt, result: StepResult) -> StepFailedError | None:
     """Undo one step and make that durable; return why it could not be undone, or None."""
     run, path, clock = attempt.workflow_id, result.path, attempt.clock
     if attempt.tell is not None:
-        await attempt.tell(RollbackStarted(run, path))
+        await attempt.tell(events.RollbackStarted(run, path))
     if attempt.note_begun is not None:
         attempt.note_begun(run, undo_path(path))
     started_at, started_ns = clock.now(), clock.elapsed_ns()
@@ -150,7 +153,7 @@ async def _undo(attempt: Attempt, result: StepResult) -> StepFailedError | None:
     saved = await attempt.save(Reason.ROLLBACK, undo_path(path))
     if attempt.tell is not None:
         said = ("", "") if failure is None else (failure.type, failure.message)
-        await attempt.tell(RollbackCompleted(run, path, duration_ms, *said))
+        await attempt.tell(events.RollbackCompleted(run, path, duration_ms, *said))
         await attempt.tell_saved(saved)
     return None if failure is None else step_failure(undo_path(path), failure)
 
@@ -181,4 +184,6 @@ def without_key(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     Args:
         metadata: the metadata of a run.
     """
-    return {name: value for name, value in metadata.items() if name != KEY} if KEY in metadata else metadata
+    return (
+        {name: value for name, value in metadata.items() if name != UNFINISHED} if UNFINISHED in metadata else metadata
+    )

@@ -17,7 +17,6 @@ import attrs
 
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.looking_back import Answer, is_still_true, restored
-from flowckpt.engine.members import Member, member_of
 from flowckpt.engine.step_run import run_step
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.policy import ReuseMode
@@ -25,8 +24,9 @@ from flowckpt.replay import Command, Crash, Enter, Execute, Finish, Replay, Rest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from flowckpt.engine import approvals
+    from flowckpt.engine import approvals, members
 else:  # only runs that were approved of need it
+    members = LazyModule("flowckpt.engine.members")
     approvals = LazyModule("flowckpt.engine.approvals")
 
 
@@ -44,7 +44,7 @@ class Scope:
     replay: Replay
     is_stale: bool = False
     _command: Command | None = None
-    _entered: Member | None = None
+    _entered: members.Member | None = None
 
     async def look_back(self) -> bool:
         """Answer the generator from its record; tell whether that brought it to its end.
@@ -79,8 +79,8 @@ class Scope:
                     await attempt.refuse_doubt(command.step, command.path)
                     self._command = command
                     return False
-                if attempt.clock.elapsed_ns() >= attempt.cancel_requests.next_ns:
-                    await attempt.cancel_requests.look()
+                if attempt.clock.elapsed_ns() >= attempt.look_at_ns:
+                    await attempt.look_for_cancel()
                 if attempt.interrupts.noted:
                     attempt.interrupts.raise_noted(task)  # here what has ended is safe, and nothing has begun
                 if task is not None and task.cancelling():
@@ -116,7 +116,7 @@ class Scope:
         """Go into a step that is made of steps; return None where some must run and nothing may run yet."""
         member = self._entered
         if member is None:
-            member = self._entered = member_of(self.attempt, command, new_scope)
+            member = self._entered = members.member_of(self.attempt, command, new_scope)
             if await member.look_back():
                 self._entered = None
                 return member.answer

@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID, uuid4
 
 import attrs
 
+from flowckpt import chance
 from flowckpt.blocking import finish_despite_cancel
 from flowckpt.checkpoint import CheckpointData, History, Status, StepResult
 from flowckpt.checkpointer import Checkpointer
@@ -20,7 +20,6 @@ from flowckpt.codec.results import as_view
 from flowckpt.dsl import Workflow
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.binding import BoundInputs, refuse_in_labels
-from flowckpt.engine.completed_run import CompletedRun
 from flowckpt.engine.drive import Drive
 from flowckpt.engine.executors import RECORDED, chosen_executors
 from flowckpt.engine.failures import NO_SECRETS, stale_step
@@ -29,13 +28,11 @@ from flowckpt.engine.live_runs import known_as_live
 from flowckpt.engine.lost_runs import stop_when_lost
 from flowckpt.engine.options import OnStop, RunOptions, Saving
 from flowckpt.engine.parking import deaths_at_resume, parked_error
-from flowckpt.engine.redaction import redact_error, redacted_event
+from flowckpt.engine.redaction import redact_error, redacting
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.engine.resumption import Resumption, kept_history, read_resumption
-from flowckpt.engine.rolling_back import UnfinishedRollback, cancelling, unfinished_rollback, without_key
 from flowckpt.engine.taking import acquired
 from flowckpt.engine.target import describe_target
-from flowckpt.engine.undoing import Undoing, read_undoing
 from flowckpt.engine.verifying import Verifying, verifying_of
 from flowckpt.engine.waits import Waits
 from flowckpt.errors import (
@@ -47,23 +44,30 @@ from flowckpt.errors import (
     RunMovedOnError,
     SecretMissingError,
 )
-from flowckpt.events import Event
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.executors.base import Given
 from flowckpt.fingerprint import fingerprint, step_fingerprint
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.judge import Judge
 from flowckpt.plan.parking import LIMITS, Deaths, limit_of
 from flowckpt.plan.partial import kept_partial
 from flowckpt.plan.policy import ResumePolicy, ReuseMode
+from flowckpt.plan.undoing import UNFINISHED
 from flowckpt.replay import Replay
 from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
 
 if TYPE_CHECKING:
-    from flowckpt.engine import planning
+    from uuid import UUID
+
+    from flowckpt.engine import completed_run, planning, rolling_back
+    from flowckpt.engine import undoing as undoings
+    from flowckpt.events import Event
     from flowckpt.evidence.verifier import EvidenceVerifier
+    from flowckpt.executors.base import Given
     from flowckpt.retention import evicting, settling
 else:  # only few resumes make a plan before they begin, and few engines are told what to keep
+    completed_run = LazyModule("flowckpt.engine.completed_run")
+    undoings = LazyModule("flowckpt.engine.undoing")
+    rolling_back = LazyModule("flowckpt.engine.rolling_back")
     planning = LazyModule("flowckpt.engine.planning")
     evicting = LazyModule("flowckpt.retention.evicting")
     settling = LazyModule("flowckpt.retention.settling")
@@ -108,7 +112,7 @@ class Session:
         saving: Saving,
         executors: Mapping[str, Given],
         is_cancel: bool = False,
-        new_uuid: Callable[[], UUID] = uuid4,
+        new_uuid: Callable[[], UUID] = chance.new_uuid,
     ) -> None:
         self.interrupts = Interrupts()
         self._store = store
@@ -149,7 +153,7 @@ class Session:
         """
         _check_loop("engine.run")
         async with self._taken() as drive:
-            await drive.run(None if on_event is None else self._telling_redacted(on_event))
+            await drive.run(None if on_event is None else redacting(on_event, lambda: self._secrets))
         assert drive.result is not None
         is_removed = await self._settled(drive.result)
         return attrs.evolve(drive.result, is_removed=True) if is_removed else drive.result
@@ -165,22 +169,13 @@ class Session:
             async for event in events:
                 yield event
 
-    def _telling_redacted(self, on_event: Callable[[Event], None]) -> Tell:
-        async def tell(event: Event) -> None:
-            on_event(redacted_event(event, self._secrets))
-
-        return tell
-
     async def _run(self, tell: Tell) -> None:
-        async def tell_redacted(event: Event) -> None:
-            await tell(redacted_event(event, self._secrets))
-
         async with self._taken() as drive:
-            await drive.run(tell_redacted)
+            await drive.run(redacting(tell, lambda: self._secrets))
         await self._settled(drive.result)
 
     @asynccontextmanager
-    async def _taken(self) -> AsyncGenerator[Drive | CompletedRun, None]:
+    async def _taken(self) -> AsyncGenerator[Drive | completed_run.CompletedRun, None]:
         """Own the run for the block, and give it back however the block ends."""
         store, workflow_id = self._store, self._workflow_id
         lease = await finish_despite_cancel(acquired(store, workflow_id, steal=self._options.steal))
@@ -223,7 +218,7 @@ class Session:
         judge = Judge(ResumePolicy(), secrets=bound.known_secrets())
         return self._drive(lease, bound, History(), metadata, verifying, judge)
 
-    async def _resumed(self, lease: Lease) -> Drive | CompletedRun:
+    async def _resumed(self, lease: Lease) -> Drive | completed_run.CompletedRun:
         latest = lease.latest
         if latest is None:
             raise CheckpointNotFoundError(self._workflow_id)
@@ -231,7 +226,11 @@ class Session:
             raise RunMovedOnError(self._workflow_id, expected=self._options.if_attempt or 0, attempt=latest.attempt)
         deaths = await self._deaths(lease, latest)
         verifying = verifying_of(latest, self._verifier, self._options)
-        end = cancelling(self._workflow_id, latest) if self._is_cancel else unfinished_rollback(latest.metadata)
+        end = None
+        if self._is_cancel:
+            end = rolling_back.cancelling(self._workflow_id, latest)
+        elif UNFINISHED in latest.metadata:
+            end = rolling_back.unfinished_rollback(latest.metadata)
         if end is not None:
             return self._undoing(lease, latest, end, verifying, deaths)
         resumption = await read_resumption(
@@ -249,7 +248,7 @@ class Session:
         if is_completed or mode is ReuseMode.INPUTS:
             plan = await planning.make_plan(self._workflow, self._workflow_id, resumption, verifying)
             if is_completed and plan.is_nothing_to_do:
-                return CompletedRun(self._workflow, self._workflow_id, latest)
+                return completed_run.CompletedRun(self._workflow, self._workflow_id, latest)
             if (stopped := plan.stale_stop) is not None:
                 raise stale_step(self._workflow_id, stopped.path, stopped.reasons)
         metadata = self._options.written_to(resumption.superseded.written_to(latest.metadata))
@@ -259,10 +258,15 @@ class Session:
         return drive
 
     def _undoing(
-        self, lease: Lease, latest: CheckpointData, end: UnfinishedRollback, verifying: Verifying, deaths: Deaths
+        self,
+        lease: Lease,
+        latest: CheckpointData,
+        end: rolling_back.UnfinishedRollback,
+        verifying: Verifying,
+        deaths: Deaths,
     ) -> Drive:
         workflow, options = self._workflow, self._options
-        undoing = read_undoing(
+        undoing = undoings.read_undoing(
             workflow,
             self._workflow_id,
             latest,
@@ -273,7 +277,7 @@ class Session:
         )
         # A cancel says anew how the run ends, before it undoes anything; and where nothing more is undone, it has ended.
         is_new = self._is_cancel or not options.rolls_back
-        told = without_key(latest.metadata) if is_new else latest.metadata
+        told = rolling_back.without_key(latest.metadata) if is_new else latest.metadata
         metadata = deaths.written_to(options.written_to(told), results=len(latest.step_results), partial=latest.partial)
         history = kept_history(as_view(latest.step_results), ())
         judge = Judge(ResumePolicy(), secrets=undoing.bound.known_secrets())
@@ -328,7 +332,7 @@ class Session:
         attempt.resumed_from = latest
         attempt.checkpointer.last_saved = latest.checkpoint_id
         if latest.status is Status.CANCELLED:
-            attempt.cancel_requests.after = latest.saved_at
+            attempt.cancelled_before = latest.saved_at
         attempt.waits = Waits.of(latest.metadata)
         return drive
 
@@ -343,7 +347,7 @@ class Session:
         *,
         drops_what_changed: bool = False,
         spare: Mapping[str, StepResult] | None = None,
-        undoing: Undoing | None = None,
+        undoing: undoings.Undoing | None = None,
     ) -> Drive:
         workflow = self._workflow
         if bound.missing:

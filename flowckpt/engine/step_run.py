@@ -17,14 +17,10 @@ from flowckpt.checkpoint import Reason
 from flowckpt.dsl.actions import PythonAction
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.failures import recorded_error, step_failure
-from flowckpt.engine.partial_at_resume import judge_partial
 from flowckpt.engine.recording import record
-from flowckpt.engine.settling import RUN, Settled
 from flowckpt.engine.superseded import marks_of
 from flowckpt.engine.telling import evidence_event
-from flowckpt.engine.trying import Trying
 from flowckpt.errors import StepFailedError
-from flowckpt.events import StepAdopted, StepCompleted, StepFailed, StepRestored, StepStarted
 from flowckpt.execution.redaction import refuse_secret_names
 from flowckpt.execution.runner import restored_value
 from flowckpt.known_function import known_function
@@ -33,8 +29,14 @@ from flowckpt.plan.identity import identity_of, known_arguments
 from flowckpt.replay import Execute
 
 if TYPE_CHECKING:
-    from flowckpt.engine import wait_run
+    from flowckpt import events
+    from flowckpt.engine import partial_at_resume, settling, wait_run
+    from flowckpt.engine import trying as tryings
 else:  # only workflows that wait need it
+    partial_at_resume = LazyModule("flowckpt.engine.partial_at_resume")
+    settling = LazyModule("flowckpt.engine.settling")
+    tryings = LazyModule("flowckpt.engine.trying")
+    events = LazyModule("flowckpt.events")
     wait_run = LazyModule("flowckpt.engine.wait_run")
 
 _NOTHING: Mapping[str, Any] = {}
@@ -65,7 +67,8 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
     if action.is_waiting:
         return await wait_run.run_wait(attempt, command)
     is_recorded = not modifiers.is_ephemeral
-    code, arguments, settled, tries_when_lost = "", _NOTHING, RUN, 1
+    settled: settling.Settled | None = None
+    code, arguments, tries_when_lost = "", _NOTHING, 1
     known = None
     if type(action) is PythonAction and type(action.function) is FunctionType:
         known = known_function(action.function)
@@ -87,31 +90,35 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
                 attempt.keep(attrs.evolve(settled.reused, fingerprint=code))
                 if tell is not None:
                     await tell(
-                        StepRestored(attempt.workflow_id, path, True, settled.reused.duration_ms, action.step_type)
+                        events.StepRestored(
+                            attempt.workflow_id, path, True, settled.reused.duration_ms, action.step_type
+                        )
                     )
                 return restored_value(step, settled.reused), None
+            if settled is settling.RUN:
+                settled = None
         if path in checkpointer.partial:
-            judge_partial(attempt, step, path)
+            partial_at_resume.judge_partial(attempt, step, path)
         if not attempt.is_begun:
             await attempt.begin()
         if attempt.states_dropped:
             await attempt.tell_states_dropped()
-        if modifiers.is_at_most_once and settled.outcome is None and settled.undo is None:
+        if modifiers.is_at_most_once and (settled is None or (settled.outcome is None and settled.undo is None)):
             await attempt.mark(path)
     attempt.in_flight.add(path)
-    if tell is not None and settled.outcome is None:
-        await tell(StepStarted(attempt.workflow_id, path, action.step_type))
+    if tell is not None and (settled is None or settled.outcome is None):
+        await tell(events.StepStarted(attempt.workflow_id, path, action.step_type))
     if is_recorded and attempt.note_begun is not None:
         attempt.note_begun(checkpointer.workflow_id, path)
     clock = attempt.clock
     started_at, started_ns, trying = clock.now(), clock.elapsed_ns(), None
     is_tried_once = modifiers.retry is None and tries_when_lost == 1
-    if settled is RUN and is_tried_once and (tell is None or action.step_type == "python"):
+    if settled is None and is_tried_once and (tell is None or action.step_type == "python"):
         tries = 1
         told = (checkpointer.workflow_id, path, checkpointer.attempt, 1, arguments, step, code, attempt.desk)
         outcome = await attempt.runner.attempt(step, told, known=known)
     else:
-        trying = _trying(attempt, command, arguments, code, settled)
+        trying = _trying(attempt, command, arguments, code, settled or settling.RUN)
         await trying.run()
         outcome, tries = trying.outcome, trying.tries
         attempt.tries.pop(path, None)
@@ -144,19 +151,21 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
     if failure is not None:
         attempt.failed += 1
         if tell is not None:
-            await tell(StepFailed(attempt.workflow_id, path, duration_ms, tries, failure.type, failure.message))
+            await tell(events.StepFailed(attempt.workflow_id, path, duration_ms, tries, failure.type, failure.message))
     elif tell is not None:
         if is_adopted:
-            await tell(StepAdopted(attempt.workflow_id, path))
+            await tell(events.StepAdopted(attempt.workflow_id, path))
         else:
-            await tell(StepCompleted(attempt.workflow_id, path, duration_ms, not is_recorded))
+            await tell(events.StepCompleted(attempt.workflow_id, path, duration_ms, not is_recorded))
     if tell is not None and saved is not None:
         await attempt.tell_saved(saved)
     return (outcome.value, None) if failure is None else (None, step_failure(path, failure))
 
 
-def _trying(attempt: Attempt, command: Execute, arguments: Mapping[str, Any], code: str, settled: Settled) -> Trying:
-    return Trying(
+def _trying(
+    attempt: Attempt, command: Execute, arguments: Mapping[str, Any], code: str, settled: settling.Settled
+) -> tryings.Trying:
+    return tryings.Trying(
         command.step,
         command.path,
         attempt.workflow_id,

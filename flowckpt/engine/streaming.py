@@ -7,9 +7,15 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from flowckpt.dsl import Step
-from flowckpt.events import StepOutput
-from flowckpt.execution.current_step import Told
+from flowckpt.execution.current import Told
 from flowckpt.execution.runner import Outcome, StepRunner
+from flowckpt.lazy import LazyModule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt import events
+else:
+    events = LazyModule("flowckpt.events")
 
 MOST_WAITING = 10_000
 """How many lines wait for whoever hears the events; the output itself is in the result, whatever is left out here."""
@@ -36,16 +42,16 @@ class StreamedTry:
         assert self._outcome is not None
         return self._outcome
 
-    async def lines(self) -> AsyncGenerator[StepOutput, None]:
+    async def lines(self) -> AsyncGenerator[events.StepOutput, None]:
         """Run it, yielding its lines; when nobody listens any more, it is stopped."""
         run, path = self._told[0], self._told[1]
-        lines: asyncio.Queue[StepOutput | None] = asyncio.Queue()
+        lines: asyncio.Queue[events.StepOutput | None] = asyncio.Queue()
         left_out = 0
 
         def keep(stream: str, line: str) -> None:
             nonlocal left_out
             if lines.qsize() < MOST_WAITING:
-                lines.put_nowait(StepOutput(run, path, stream, line))
+                lines.put_nowait(events.StepOutput(run, path, stream, line))
             else:
                 left_out += 1
 
@@ -55,7 +61,9 @@ class StreamedTry:
             while (line := await lines.get()) is not None:
                 yield line
                 if left_out and lines.empty():
-                    yield StepOutput(run, path, "stderr", f"[{left_out} lines left out: nobody read them in time]")
+                    yield events.StepOutput(
+                        run, path, "stderr", f"[{left_out} lines left out: nobody read them in time]"
+                    )
                     left_out = 0
             self._outcome = await trying
         finally:

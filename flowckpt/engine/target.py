@@ -13,7 +13,7 @@ from typing import Any
 
 from flowckpt.dsl import Workflow
 from flowckpt.errors import TargetError
-from flowckpt.execution.remote.program import LOADED_FROM_FILE
+from flowckpt.execution.remote.loading import LOADED_FROM_FILE
 
 
 def describe_target(workflow: Workflow[Any, Any]) -> dict[str, str]:

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flowckpt.checkpoint import CheckpointData
 from flowckpt.codec.results import encode_time
 from flowckpt.errors import FlowckptError
-from flowckpt.events import CheckpointFailed, CheckpointSaved, EvidenceFailed, EvidenceVerified
+from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
+    from flowckpt import events
     from flowckpt.evidence.verdict import VerificationReport
+else:
+    events = LazyModule("flowckpt.events")
+
+Told: TypeAlias = Callable[[], "events.Event"]
+"""Makes an event, where somebody listens."""
 
 
-def saved_event(workflow_id: str, data: CheckpointData) -> CheckpointSaved:
+def saved_event(workflow_id: str, data: CheckpointData) -> events.CheckpointSaved:
     """Return the event of a checkpoint that is durable.
 
     Args:
         workflow_id: the run.
         data: the checkpoint.
     """
-    return CheckpointSaved(workflow_id, data.checkpoint_id, data.sequence, data.reason, len(data.step_results))
+    return events.CheckpointSaved(workflow_id, data.checkpoint_id, data.sequence, data.reason, len(data.step_results))
 
 
-def failed_event(workflow_id: str, data: CheckpointData | None, error: FlowckptError) -> CheckpointFailed:
+def failed_event(workflow_id: str, data: CheckpointData | None, error: FlowckptError) -> events.CheckpointFailed:
     """Return the event of a checkpoint that could not be saved.
 
     Args:
@@ -33,12 +39,12 @@ def failed_event(workflow_id: str, data: CheckpointData | None, error: FlowckptE
         error: why not.
     """
     assert data is not None
-    return CheckpointFailed(workflow_id, data.checkpoint_id, data.sequence, data.reason, str(error))
+    return events.CheckpointFailed(workflow_id, data.checkpoint_id, data.sequence, data.reason, str(error))
 
 
 def evidence_event(
     workflow_id: str, path: str, report: VerificationReport, moment: str
-) -> EvidenceVerified | EvidenceFailed:
+) -> events.EvidenceVerified | events.EvidenceFailed:
     """Return the event of a step whose claims were checked.
 
     Args:
@@ -48,9 +54,9 @@ def evidence_event(
         moment: `now` after the step, `resume`, or `in_doubt`.
     """
     if report.verified or report.outcome == "no_evidence":
-        return EvidenceVerified(workflow_id, path, moment, report.verified_count)
+        return events.EvidenceVerified(workflow_id, path, moment, report.verified_count)
     details = tuple(each.error for each in report.verdicts if each.error is not None and each.is_against)
-    return EvidenceFailed(workflow_id, path, moment, report.reason, details)
+    return events.EvidenceFailed(workflow_id, path, moment, report.reason, details)
 
 
 def answer_documents(reports: Mapping[str, VerificationReport]) -> tuple[Any, ...]:

@@ -16,12 +16,19 @@ from flowckpt.engine.settling import Settled, Settling
 from flowckpt.engine.streaming import StreamedTry
 from flowckpt.engine.telling import evidence_event
 from flowckpt.errors import EncodingError, NotSendableError, StepInDoubtError, StepTimeoutError, WorkerDiedError
-from flowckpt.events import StepRetrying
-from flowckpt.execution.current_step import EngineDesk, Told
+from flowckpt.execution.current import Told
+from flowckpt.execution.current_step import EngineDesk
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import waited
 from flowckpt.execution.recorded_error import is_one_of, kind_of, text_of
 from flowckpt.execution.runner import Outcome, StepRunner
+from flowckpt.lazy import LazyModule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt import events
+else:
+    events = LazyModule("flowckpt.events")
 
 _NO_BETTER_NEXT_TIME = (EncodingError, NotSendableError)
 
@@ -127,7 +134,9 @@ class Trying:
             if self.tell is not None:
                 if self._outcome.committed is not None:
                     await self.tell(evidence_event(self.workflow_id, path, self._outcome.committed.report, "now"))
-                await self.tell(StepRetrying(self.workflow_id, path, self.tries, delay, kind_of(error), text_of(error)))
+                await self.tell(
+                    events.StepRetrying(self.workflow_id, path, self.tries, delay, kind_of(error), text_of(error))
+                )
             await waited(self.clock.sleep(delay), self.interrupts)
             if not self._is_in_time(error, 0.0):  # the machine slept longer than we did
                 return

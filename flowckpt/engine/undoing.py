@@ -25,12 +25,18 @@ from flowckpt.engine.rolling_back import UnfinishedRollback
 from flowckpt.engine.step_run import run_step
 from flowckpt.engine.undo_search import UndoSearch
 from flowckpt.errors import FlowckptError, NotUndoableError, RunCancelledError, RunUndoneError
-from flowckpt.events import StepRestored
+from flowckpt.lazy import LazyModule
 from flowckpt.plan.model import Decision, PlannedStep, ResumePlan
 from flowckpt.plan.parking import Deaths
 from flowckpt.plan.reason import Reason, ReasonKind
 from flowckpt.plan.undoing import ROLLBACK, left_to_undo, not_yielded, undone_paths
 from flowckpt.replay import Execute
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt import events
+else:
+    events = LazyModule("flowckpt.events")
 
 
 @attrs.frozen
@@ -86,7 +92,7 @@ class Undoing:
             attempt.restored += not action.is_composite
             if attempt.tell is not None:
                 told = result.path, result.success, result.duration_ms, action.step_type
-                await attempt.tell(StepRestored(attempt.workflow_id, *told))
+                await attempt.tell(events.StepRestored(attempt.workflow_id, *told))
 
         search = UndoSearch(ephemeral, found, attempt.replays)
         generator = self.workflow(**self.bound.values(self.workflow))

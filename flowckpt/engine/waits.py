@@ -29,7 +29,7 @@ class Suspended(BaseException):
         self.paths = frozenset(paths)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class StandingApproval:
     """An approval that was given, and of which the bytes that were approved must stay what they are.
 
@@ -52,7 +52,7 @@ class StandingApproval:
     is_void: bool = False
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Waits:
     """What the steps of a run wait for, by path.
 

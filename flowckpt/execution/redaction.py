@@ -6,11 +6,14 @@ from typing import Any
 
 import attrs
 
-from flowckpt.checkpoint.command_output import CommandOutput
 from flowckpt.dsl import Step
 from flowckpt.errors import CommandFailedError, EncodingError, EvidenceError, StepDefinitionError
 from flowckpt.known_secrets import KnownSecrets
 from flowckpt.secret import HIDDEN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.checkpoint.command_output import CommandOutput
 
 
 def refuse_secrets(tree: Any, secrets: KnownSecrets, place: str) -> None:

@@ -16,11 +16,9 @@ from flowckpt.checkpoint import StepResult
 from flowckpt.codec.blob import Recorded
 from flowckpt.codec.results import plain_tree
 from flowckpt.dsl.actions import Action, CommandAction, PythonAction
-from flowckpt.dsl.composites import WorkflowAction
-from flowckpt.dsl.recorded import WorldAction
 from flowckpt.dsl.step import Step
 from flowckpt.execution import redaction
-from flowckpt.execution.current_step import Told, tell_current
+from flowckpt.execution.current import Told, tell_current
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import is_left_behind, run_python, waited
 from flowckpt.execution.thread import StepThreads
@@ -32,12 +30,15 @@ from flowckpt.secret import Secret
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint import command_output
+    from flowckpt.dsl import composites, recorded
     from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.execution import command, evidence
     from flowckpt.execution.remote import places
     from flowckpt.execution.remote.place import Place
     from flowckpt.executors.base import Given
 else:  # only steps with claims, commands, and steps that run elsewhere need them
+    composites = LazyModule("flowckpt.dsl.composites")
+    recorded = LazyModule("flowckpt.dsl.recorded")
     command = LazyModule("flowckpt.execution.command")
     command_output = LazyModule("flowckpt.checkpoint.command_output")
     evidence = LazyModule("flowckpt.execution.evidence")
@@ -48,7 +49,7 @@ STOPS = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 _NEVER_AWAITED = frozenset({int, str, float, bool, type(None), list, dict, tuple, bytes})
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Outcome:
     """How one try of a step ended.
 
@@ -270,9 +271,9 @@ class StepRunner:
                 interrupts=self._interrupts,
                 threads=self._threads,
             )
-        if isinstance(action, WorldAction):
+        if not isinstance(action, CommandAction):
+            assert isinstance(action, recorded.WorldAction)
             return self._world.answer(action)
-        assert isinstance(action, CommandAction)
         return await command.run_command(
             action, path=told[1], timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line
         )
@@ -358,7 +359,7 @@ def output_annotation(action: Action) -> Any:
         return return_annotation(action.function)
     if isinstance(action, CommandAction):
         return command_output.CommandOutput
-    if isinstance(action, WorkflowAction):
+    if action.is_composite and isinstance(action, composites.WorkflowAction):
         return action.workflow.output_type
     return action.output_type
 

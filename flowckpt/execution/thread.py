@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import queue
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,9 @@ from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
     import ctypes
+    import queue
 else:  # only a step that is abandoned needs it
+    queue = LazyModule("queue")
     ctypes = LazyModule("ctypes")
 
 Work = Callable[[], Any]

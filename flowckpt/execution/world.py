@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from uuid import UUID
 
 import attrs
 
 from flowckpt.clock import Clock
-from flowckpt.dsl.recorded import NowAction, UuidAction, WorldAction
+from flowckpt.lazy import LazyModule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from flowckpt.dsl import recorded
+else:
+    recorded = LazyModule("flowckpt.dsl.recorded")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class World:
     """What the steps of a run may ask; injected, so that tests decide what there is.
 
@@ -26,12 +33,12 @@ class World:
     random: Callable[[], float]
     new_uuid: Callable[[], UUID]
 
-    def answer(self, action: WorldAction) -> datetime | UUID | float:
+    def answer(self, action: recorded.WorldAction) -> datetime | UUID | float:
         """Return what an action asks for; the time is aware, and in UTC.
 
         Args:
             action: the action.
         """
-        if isinstance(action, NowAction):
+        if isinstance(action, recorded.NowAction):
             return self.clock.now().astimezone(UTC)
-        return self.new_uuid() if isinstance(action, UuidAction) else self.random()
+        return self.new_uuid() if isinstance(action, recorded.UuidAction) else self.random()

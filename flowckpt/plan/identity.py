@@ -19,11 +19,17 @@ from flowckpt.arguments import (
 from flowckpt.checkpoint import PartialState, StepResult
 from flowckpt.dsl import Step
 from flowckpt.dsl.actions import Action, CommandAction, PythonAction
-from flowckpt.dsl.composites import WorkflowAction
 from flowckpt.fingerprint import step_fingerprint
 from flowckpt.known_function import KnownFunction, known_function
 from flowckpt.known_secrets import KnownSecrets
+from flowckpt.lazy import LazyModule
 from flowckpt.plan.reason import Reason, ReasonKind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.dsl import composites
+else:
+    composites = LazyModule("flowckpt.dsl.composites")
 
 
 def fingerprint_of(action: Action) -> str:
@@ -46,7 +52,7 @@ def arguments_of(action: Action, secrets: KnownSecrets = NONE) -> dict[str, Any]
         return recorded_arguments(action.function, action.args, action.kwargs, secrets)
     if isinstance(action, CommandAction):
         return recorded_arguments(_command, (), action.identity, secrets)
-    if isinstance(action, WorkflowAction):
+    if action.is_composite and isinstance(action, composites.WorkflowAction):
         return recorded_arguments(action.workflow.function, (), action.inputs, secrets)
     if action.is_waiting:
         return recorded_arguments(_waited_for, (), action.identity)

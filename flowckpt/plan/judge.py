@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flowckpt.evidence.verdict import VerificationReport
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Judge:
     """Compares recorded results with the steps as they are yielded now, and with the answers of the world.
 

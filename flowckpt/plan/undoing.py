@@ -12,6 +12,8 @@ from flowckpt.checkpoint import StepResult
 
 ROLLBACK = "rollback"
 """The step type of the result of undoing a step."""
+UNFINISHED = "rolling_back"
+"""In the metadata of a run, while its steps are undone: how it ends then."""
 _SUFFIX = "@rollback"
 UNDOABLE = "undoable"
 """Marks the result of a step that said how it is undone: where edited code no longer yields it, that is known."""

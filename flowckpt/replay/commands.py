@@ -11,7 +11,7 @@ from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class Execute:
     """Run this step now."""
 
@@ -20,7 +20,7 @@ class Execute:
     location: str
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class Restore:
     """Answer the generator with this recorded result."""
 
@@ -31,7 +31,7 @@ class Restore:
     """Whether the result is no longer, or not yet again, part of the run."""
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class Enter:
     """Go into this step, which is made of steps: they have records of their own, and some may have to run."""
 

@@ -40,7 +40,7 @@ def split_record(recorded: Iterable[StepResult], prefix: str = "") -> tuple[Own,
     return split, nested
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SetAside:
     """Results that are not part of the run, or no longer: one for all the generators of a run.
 

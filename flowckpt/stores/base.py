@@ -100,7 +100,7 @@ class CheckpointStore(Protocol):
         ...
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Lease:
     """What a writer has that owns a run.
 

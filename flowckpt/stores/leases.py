@@ -6,11 +6,14 @@ from datetime import datetime
 
 import attrs
 
-from flowckpt.checkpoint.reference import Owner
 from flowckpt.process import ProcessIdentity, is_alive
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.checkpoint.reference import Owner
 
-@attrs.frozen
+
+@attrs.frozen(eq=False, repr=False)
 class LeaseTimes:
     """How long a lease lasts without a sign of life.
 
@@ -26,7 +29,7 @@ class LeaseTimes:
         return self.seconds / 3
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class LeaseHolder:
     """Whom a store names as the owner of a run.
 

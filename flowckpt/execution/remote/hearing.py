@@ -12,7 +12,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from flowckpt.errors import FlowckptError
-from flowckpt.execution.current_step import CurrentStep, Told
+from flowckpt.execution.current import Told
+from flowckpt.execution.current_step import CurrentStep
 from flowckpt.execution.handing_in import has_ended
 from flowckpt.execution.remote.plain_data import read_plain
 from flowckpt.execution.remote.post import LOAD, PROGRESS, SAVE

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowckpt.dsl.actions import PythonAction
 from flowckpt.errors import NotSendableError, type_name
-from flowckpt.execution.current_step import Told, ToldFar
+from flowckpt.execution.current import Told, ToldFar
 from flowckpt.execution.remote.far_desk import FarDesk, Kept
 from flowckpt.execution.remote.program import MAIN, Places, provide
 from flowckpt.executors.way_up import WayUp

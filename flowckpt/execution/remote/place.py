@@ -15,7 +15,7 @@ from flowckpt.annotation import return_annotation
 from flowckpt.dsl.actions import PythonAction
 from flowckpt.errors import ExecutorError, NotSendableError, UnknownExecutorError, WorkerDiedError
 from flowckpt.evidence.daemon_thread import run_in_daemon
-from flowckpt.execution.current_step import Told
+from flowckpt.execution.current import Told
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.left_running import leave_running
 from flowckpt.execution.python import waited

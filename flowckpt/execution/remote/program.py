@@ -14,21 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from flowckpt.errors import ExecutorError
+from flowckpt.execution.remote.loading import LOADED_FROM_FILE, Loading
 
 MAIN = "__main__"
 LOADED_MAIN = "__mp_main__"
 """The name that Python's own worker processes give the script."""
 
-LOADED_FROM_FILE = "__flowckpt_file__"
-"""Marks a module that was loaded by the path of its file."""
-
 Places = Mapping[str, tuple[str, str]]
 """Where modules are that cannot be imported: by name the file, and the package that a script run with `-m` belongs to."""
-
-
-class _Loading:
-    is_under_way = False
 
 
 def places_of_modules() -> dict[str, tuple[str, str]]:
@@ -56,14 +49,14 @@ def provide(name: str, places: Places) -> None:
     file, package = places[name]
     if _is_there(name, file):
         return
-    was_loading, _Loading.is_under_way = _Loading.is_under_way, True
+    was_loading, Loading.is_under_way = Loading.is_under_way, True
     try:
         if name == MAIN:
             sys.modules[MAIN] = _loaded(f"{package}.{LOADED_MAIN}" if package else LOADED_MAIN, file)
         else:
             _loaded(name, file)
     finally:
-        _Loading.is_under_way = was_loading
+        Loading.is_under_way = was_loading
 
 
 def name_in_engine(name: str) -> str:
@@ -74,19 +67,6 @@ def name_in_engine(name: str) -> str:
     """
     before, _, rest = name.rpartition(f"{LOADED_MAIN}.")
     return f"{MAIN}.{rest}" if rest != name and (not before or before.endswith(".")) else name
-
-
-def refuse_while_loading() -> None:
-    """Refuse to begin a run while a worker loads the program: it would run everything again.
-
-    Raises:
-        ExecutorError: the program is being loaded.
-    """
-    if _Loading.is_under_way:
-        raise ExecutorError(
-            "the program starts a run when it is imported, and a worker process imports it to find the step's function",
-            remedy="Put what it does as a program under: if __name__ == '__main__'.",
-        )
 
 
 def _is_there(name: str, file: str) -> bool:

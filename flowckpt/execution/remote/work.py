@@ -17,7 +17,7 @@ from flowckpt.abandoned import AbandonedStepError
 from flowckpt.annotation import return_annotation
 from flowckpt.checkpoint import StepError
 from flowckpt.errors import type_name
-from flowckpt.execution.current_step import tell_current
+from flowckpt.execution.current import tell_current
 from flowckpt.execution.recorded_error import recorded_error, text_of
 from flowckpt.execution.remote.parcel import unpacked
 from flowckpt.execution.remote.plain_data import read_plain

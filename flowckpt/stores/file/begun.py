@@ -15,7 +15,7 @@ It is not cleared when a checkpoint is saved, but begun anew at the next step: w
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -57,7 +57,7 @@ class BegunSteps:
         text = path.encode("utf-8", "replace")
         if self._seal is not None:
             self._count += 1  # over the whole attempt, for it is a nonce; a forked child has the same count
-            text = self._seal.hidden(text, self._count << 24 | secrets.randbits(24))
+            text = self._seal.hidden(text, self._count << 24 | int.from_bytes(os.urandom(3)))
         line = b"%b\n\0" % text if start else b"%b%b\n\0" % (self._head, text)
         end = start + len(line)
         if end <= (MOST if self._seal is None else 2 * MOST):

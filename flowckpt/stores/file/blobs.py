@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import secrets
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from flowckpt.chance import new_token
 from flowckpt.codec.blob import Blob
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.filesystem import FileSystem
@@ -55,7 +55,7 @@ def write_blobs(
     directory = filesystem.open_directory(run, BLOBS)
     try:
         for blob in blobs:
-            name = temporary_name(current_process(), secrets.token_hex(8))
+            name = temporary_name(current_process(), new_token(8))
             file = filesystem.create(directory, name)
             try:
                 target, content = blob.digest, blob.content()

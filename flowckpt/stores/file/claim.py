@@ -17,10 +17,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import secrets
+import os
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from flowckpt.chance import new_token
 from flowckpt.checkpoint.data import SCHEMA_VERSION
 from flowckpt.codec.blob import Fetch
 from flowckpt.codec.results import encode_time
@@ -43,16 +44,17 @@ from flowckpt.stores.file.names import (
     temporary_name,
 )
 from flowckpt.stores.file.owned import OwnedRun
-from flowckpt.stores.file.signals import clear_signals
 from flowckpt.stores.file.writer import SegmentWriter
 from flowckpt.stores.sealing.protection import PLAIN, Seals
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import Owner
     from flowckpt.stores.file import head as head_note
+    from flowckpt.stores.file import signals
     from flowckpt.stores.file.image import RunImage
     from flowckpt.stores.sealing.lines import LineSeal
 else:  # only whoever has a key needs it
+    signals = LazyModule("flowckpt.stores.file.signals")
     head_note = LazyModule("flowckpt.stores.file.head")
 
 _SLACK = 1 << 14
@@ -97,10 +99,10 @@ def claim(
         _sweep(filesystem, directory)
         numbers = segment_numbers(filesystem.names(directory))
         if not numbers:  # messages without a run are what a clear has left behind
-            clear_signals(filesystem, directory)
+            signals.clear_signals(filesystem, directory)
         number = max([*numbers, 0]) + 1
         number = max(number, at_least)
-        said, seal = seals.for_new(workflow_id, number, secrets.token_bytes(16).hex())
+        said, seal = seals.for_new(workflow_id, number, new_token(16))
         try:
             header = {**segment_header(workflow_id, number, now), **said}
             file, digest = claim_segment(filesystem, directory, number, header, seal)
@@ -141,7 +143,7 @@ def claim_next(
     directory, workflow_id, number = former.directory, former.workflow_id, former.writer.number + 1
     former.writer.check_is_newest()
     _try_out(filesystem, directory, needed + _SLACK)
-    said, seal = seals.for_new(workflow_id, number, secrets.token_bytes(16).hex())
+    said, seal = seals.for_new(workflow_id, number, new_token(16))
     header = {**segment_header(workflow_id, number, now), **said}
     try:
         file, digest = claim_segment(filesystem, directory, number, header, seal)
@@ -160,8 +162,8 @@ def claim_next(
 
 def _try_out(filesystem: FileSystem, directory: int, size: int) -> None:
     """Write so many bytes to a scratch file, sync and remove it: a segment that takes no record is not to be left."""
-    name = temporary_name(current_process(), secrets.token_hex(8))
-    block = secrets.token_bytes(min(size, 1 << 20))  # that no file system packs
+    name = temporary_name(current_process(), new_token(8))
+    block = os.urandom(min(size, 1 << 20))  # that no file system packs
     file = filesystem.create(directory, name)
     try:
         while size > 0:
@@ -252,7 +254,7 @@ def claim_segment(
     """
     body = json.dumps(header, separators=(",", ":"))[:-1].encode()
     line, digest = seal_line(body if signer is None else signer.signed(body, 0, START), START)
-    name = temporary_name(current_process(), secrets.token_hex(8))
+    name = temporary_name(current_process(), new_token(8))
     file = filesystem.create(directory, name)
     try:
         written = 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from datetime import datetime
 
+from flowckpt.chance import new_token
 from flowckpt.filesystem import FileSystem
 from flowckpt.stores.file.claim import claim_segment, mark_segments, segment_header
 from flowckpt.stores.file.names import BLOBS, LOCK, SIGNALS, segment_name, segment_numbers
@@ -18,7 +18,7 @@ def write_tombstone(
 ) -> int:
     """Claim the next segment with a header that says that the run is cleared; return its number."""
     number = max([*segment_numbers(filesystem.names(directory)), 0]) + 1
-    said, seal = seals.for_new(workflow_id, number, secrets.token_bytes(16).hex())
+    said, seal = seals.for_new(workflow_id, number, new_token(16))
     header = {**segment_header(workflow_id, number, now), "kind": "cleared", **said}
     file, _ = claim_segment(filesystem, directory, number, header, seal)
     filesystem.close(file)

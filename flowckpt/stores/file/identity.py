@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from secrets import token_hex
 
+from flowckpt.chance import new_token
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.process import current_process, is_alive
@@ -70,8 +70,8 @@ def make_identity(filesystem: FileSystem, root: int) -> str:
         filesystem: the calls.
         root: the store's directory, open.
     """
-    name = temporary_name(current_process(), token_hex(8))
-    text = json.dumps({"flowckpt": "store", "schema_version": 1, "store_id": token_hex(16)}).encode() + b"\n"
+    name = temporary_name(current_process(), new_token(8))
+    text = json.dumps({"flowckpt": "store", "schema_version": 1, "store_id": new_token(16)}).encode() + b"\n"
     file = filesystem.create(root, name)
     try:
         written = 0

@@ -46,7 +46,7 @@ else:  # only lists need them
 ReadSegment = Callable[[int], bytes]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RunImage:
     """What a run is, according to its segments.
 

@@ -14,16 +14,17 @@ SIGNALS = "signals"
 HEAD = "head"
 IDENTITY = "store.json"
 
-_PLAIN_ID = re.compile(r"[a-z0-9_-]{1,64}")
-_SEGMENT = re.compile(r"([0-9]{8}|[1-9][0-9]{8,})\.jsonl")
-_ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
-_SIGNAL = re.compile(r"([0-9a-hjkmnp-tv-z]{26}|h\.[0-9a-f]{64})\.json")
-_MARK = re.compile(r"\.fenced-([0-9]{8}|[1-9][0-9]{8,})-([0-9]+)")
-_PIN = re.compile(r"pin-([0-9]+)")
-_VALUE = re.compile(r"[0-9a-f]{64}(?:\.[a-z]+)?")
-_KEYS = re.compile(r"keys-([0-9]{8}|[1-9][0-9]{8,})\.json")
-_ORPHAN = re.compile(r"\.orphan-([0-9]+)-([0-9a-f]{64}(?:\.[a-z]+)?)")
-_TEMPORARY = re.compile(r"\.new-([0-9a-f]{8})-([0-9]+)-([0-9]+)-[0-9a-f]+")
+# Compiled by `re` when one is first asked for, which keeps them: all of them take 1 ms, and a resume needs two.
+_PLAIN_ID = r"[a-z0-9_-]{1,64}"
+_SEGMENT = r"([0-9]{8}|[1-9][0-9]{8,})\.jsonl"
+_ULID = r"[0-9A-HJKMNP-TV-Z]{26}"
+_SIGNAL = r"([0-9a-hjkmnp-tv-z]{26}|h\.[0-9a-f]{64})\.json"
+_MARK = r"\.fenced-([0-9]{8}|[1-9][0-9]{8,})-([0-9]+)"
+_PIN = r"pin-([0-9]+)"
+_VALUE = r"[0-9a-f]{64}(?:\.[a-z]+)?"
+_KEYS = r"keys-([0-9]{8}|[1-9][0-9]{8,})\.json"
+_ORPHAN = r"\.orphan-([0-9]+)-([0-9a-f]{64}(?:\.[a-z]+)?)"
+_TEMPORARY = r"\.new-([0-9a-f]{8})-([0-9]+)-([0-9]+)-[0-9a-f]+"
 
 
 def keys_name(number: int) -> str:
@@ -33,7 +34,7 @@ def keys_name(number: int) -> str:
 
 def keys_numbers(names: list[str]) -> list[int]:
     """Return the numbers of the notes of keys among names, ascending."""
-    return sorted(int(match[1]) for name in names if (match := _KEYS.fullmatch(name)))
+    return sorted(int(match[1]) for name in names if (match := re.fullmatch(_KEYS, name)))
 
 
 def run_directory(workflow_id: str) -> str:
@@ -46,7 +47,7 @@ def run_directory(workflow_id: str) -> str:
     Args:
         workflow_id: any text.
     """
-    if _PLAIN_ID.fullmatch(workflow_id):
+    if re.fullmatch(_PLAIN_ID, workflow_id):
         return workflow_id
     return "h." + sha256(workflow_id.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -58,19 +59,19 @@ def segment_name(number: int) -> str:
 
 def segment_numbers(names: list[str]) -> list[int]:
     """Return the numbers of the segments among names, ascending."""
-    return sorted(int(match[1]) for name in names if (match := _SEGMENT.fullmatch(name)))
+    return sorted(int(match[1]) for name in names if (match := re.fullmatch(_SEGMENT, name)))
 
 
 def signal_name(signal_id: str) -> str:
     """Return the name of a message's file: a ULID in small letters stands for itself, any other id is hashed."""
-    if _ULID.fullmatch(signal_id):
+    if re.fullmatch(_ULID, signal_id):
         return f"{signal_id.lower()}.json"
     return f"h.{sha256(signal_id.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
 
 
 def is_signal(name: str) -> bool:
     """Tell whether a name is that of a message."""
-    return _SIGNAL.fullmatch(name) is not None
+    return re.fullmatch(_SIGNAL, name) is not None
 
 
 def mark_name(number: int, inode: int) -> str:
@@ -92,7 +93,7 @@ def marked_segment(name: str) -> int | None:
     Args:
         name: a name in the directory.
     """
-    match = _MARK.fullmatch(name)
+    match = re.fullmatch(_MARK, name)
     return None if match is None else int(match[1])
 
 
@@ -103,12 +104,12 @@ def pin_name(sequence: int) -> str:
 
 def pinned_sequences(names: list[str]) -> frozenset[int]:
     """Return the sequences of the checkpoints that are pinned, from the names in a run's directory."""
-    return frozenset(int(match[1]) for name in names if (match := _PIN.fullmatch(name)))
+    return frozenset(int(match[1]) for name in names if (match := re.fullmatch(_PIN, name)))
 
 
 def is_value(name: str) -> bool:
     """Tell whether a name is that of a large value, however it is kept."""
-    return _VALUE.fullmatch(name) is not None
+    return re.fullmatch(_VALUE, name) is not None
 
 
 def orphan_name(inode: int, name: str) -> str:
@@ -127,7 +128,7 @@ def orphaned(name: str) -> tuple[int, str] | None:
     Args:
         name: a name in the directory of large values.
     """
-    match = _ORPHAN.fullmatch(name)
+    match = re.fullmatch(_ORPHAN, name)
     return None if match is None else (int(match[1]), match[2])
 
 
@@ -147,7 +148,7 @@ def is_temporary(name: str) -> bool:
     Args:
         name: a name in the directory.
     """
-    return _TEMPORARY.fullmatch(name) is not None
+    return re.fullmatch(_TEMPORARY, name) is not None
 
 
 def maker_of_temporary(name: str, here: ProcessIdentity) -> ProcessIdentity | None:
@@ -157,7 +158,7 @@ def maker_of_temporary(name: str, here: ProcessIdentity) -> ProcessIdentity | No
         name: a name in the directory.
         here: this process; the maker is taken to be of its machine, as the store is a local directory.
     """
-    match = _TEMPORARY.fullmatch(name)
+    match = re.fullmatch(_TEMPORARY, name)
     if match is None:
         return None
     boot_id = here.boot_id if match[1] == _boot(here) else match[1]

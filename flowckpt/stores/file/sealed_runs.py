@@ -25,7 +25,7 @@ else:  # a store without a key needs it not
 _HEADER_BYTES = 1 << 14
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SealedSegment:
     """A segment whose header says that it is sealed.
 

@@ -50,7 +50,7 @@ class SegmentDamagedError(Exception):
         self.detail = detail
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Cut:
     """Where a successor stopped following a segment.
 
@@ -79,7 +79,7 @@ class Cut:
         return {"adopts": attrs.asdict(self)}
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Record:
     """One line behind the header and the adoption.
 
@@ -115,7 +115,7 @@ class Record:
         return found
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Segment:
     """A segment, read.
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import secrets
 from collections.abc import Collection
 from typing import Any
 
+from flowckpt.chance import new_token
 from flowckpt.checkpoint.data import SCHEMA_VERSION
 from flowckpt.checkpoint.signal import Signal
 from flowckpt.codec.checkpoints import check_schema
@@ -50,7 +50,7 @@ def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Sig
     directory = filesystem.open_directory(run, SIGNALS)
     try:
         _sweep(filesystem, directory)
-        name, temporary = signal_name(signal.signal_id), temporary_name(current_process(), secrets.token_hex(8))
+        name, temporary = signal_name(signal.signal_id), temporary_name(current_process(), new_token(8))
         file = filesystem.create(directory, temporary)
         try:
             written = 0
@@ -158,7 +158,7 @@ def _sweep(filesystem: FileSystem, directory: int) -> None:
 
 def _written(workflow_id: str, signal: Signal, seals: Seals) -> bytes:
     """Return the two lines of a message's file: a header that says how the other one is sealed, and the message."""
-    said, seal = ({}, None) if not seals.has_key else seals.for_new(workflow_id, 0, secrets.token_hex(16))
+    said, seal = ({}, None) if not seals.has_key else seals.for_new(workflow_id, 0, new_token(16))
     with refused_as_encoding_error():
         head = _body({"flowckpt": "signal", "schema_version": SCHEMA_VERSION, "workflow_id": workflow_id, **said})
         body = _body(signal.to_document())

@@ -32,7 +32,7 @@ def _method(told: str) -> str:
     return "" if told in ("none", "") else compression.chosen(told)
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Protection:
     """What a store was told.
 
