@@ -249,6 +249,23 @@ def test_a_path_of_however_many_members_shows_its_name(depth):
     assert decode_result(json.loads(encoded))[0].name == "pages"
 
 
+@given(st.text("ab/[]%", max_size=6), st.text("ab/[]%", max_size=6))
+def test_a_name_comes_back_whatever_its_path_shows(name, path):
+    encoded, _ = encode_result(StepResult(name, path=path))
+    back = decode_result(json.loads(encoded))[0]
+    assert (back.name, back.path) == (name, path)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"a": 1}, {"a": -(10**18), "b": "text"}, {'é"': "\u2028\n"}, {"a": 1.5, "b": None}, {"a": True}],
+)
+def test_arguments_are_written_as_json_writes_them(arguments):
+    encoded, _ = encode_result(StepResult("a", arguments=arguments))
+    assert json.loads(encoded).get("arguments", {}) == arguments
+    assert decode_result(json.loads(encoded))[0].arguments == arguments
+
+
 @pytest.mark.parametrize(
     "changes",
     [

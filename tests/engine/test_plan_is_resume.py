@@ -218,6 +218,15 @@ def snapshot(store: MemoryCheckpointStore) -> Any:
     [Part("pure", (), "loop"), Part("pure", (0,), "loop")],
     None, False, 2, [("constant", 0)], {"on_stale": "rerun", "reuse": "inputs"}, 2, False,
 )  # fmt: skip
+@example(
+    [Part("once", (), "loop"), Part("pure", (), "loop"), Part("pure", (0,), "loop")],
+    None, False, 0, [("constant", 0)], {"on_stale": "rerun", "force": True, "reuse": "inputs"}, 2, True,
+)  # fmt: skip
+@example(
+    [Part("pure", (), "loop"), Part("pure", (), "loop")],
+    None, False, 2, [("version", 1)],
+    {"on_code_change": "rerun", "on_stale": "rerun", "from_step": 0, "force": True, "reuse": "inputs"}, 1, True,
+)  # fmt: skip
 def test_a_resume_does_what_its_plan_said_and_ends_as_a_clean_run(
     parts: list[Part],
     crash: int | None,
