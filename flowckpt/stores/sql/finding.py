@@ -109,7 +109,11 @@ def _by_status(wanted: RunFilter, statuses: Sequence[str], behind: Place | None,
 
 def _by_tag(wanted: RunFilter, statuses: Sequence[str], behind: Place | None, count: int) -> tuple[str, list[Any]]:
     (name, value), *others = sorted(wanted.tags, key=lambda tag: tag[1] is None)  # one with a value is rarer
-    conditions, parameters = ["r.run = t.run", f"r.status IN ({', '.join('?' * len(statuses)) or 'NULL'})"], [*statuses]
+    conditions: list[str] = []
+    parameters: list[Any] = []
+    if is_of_runs := wanted.statuses is not None or wanted.workflow is not None:
+        conditions += ["r.run = t.run", f"r.status IN ({', '.join('?' * len(statuses)) or 'NULL'})"]
+        parameters += statuses
     for other, of_it in others:
         more = "" if of_it is None else " AND o.value = ?"
         conditions.append(f"EXISTS (SELECT 1 FROM run_tags o WHERE o.run = t.run AND o.name = ?{more})")  # noqa: S608
@@ -119,7 +123,8 @@ def _by_tag(wanted: RunFilter, statuses: Sequence[str], behind: Place | None, co
         parameters.append(id_text(wanted.workflow))
     tag = {"name": tag_text(name)} if value is None else {"name": tag_text(name), "value": tag_text(value)}
     places, values = _newest("t", tag, behind, count)
-    found = f"run_tags t CROSS JOIN runs r WHERE {' AND '.join(conditions)} AND {places}"
+    tables = "run_tags t CROSS JOIN runs r" if is_of_runs else "run_tags t"
+    found = f"{tables} WHERE {' AND '.join([*conditions, places])}"
     return f"SELECT t.run, t.started_at FROM {found}", [*parameters, *values]  # noqa: S608
 
 
