@@ -212,7 +212,7 @@ async def test_a_stored_name_is_never_imported_nor_called(base, verifier, name):
     assert verdict.status in ("cannot_check", "malformed")
     assert not verdict.verified
     assert os.listdir(base) == []
-    assert set(sys.modules) == modules
+    assert {each for each in set(sys.modules) - modules if not each.startswith("flowckpt.evidence.checks.")} == set()
 
 
 @pytest.mark.parametrize("facts", [{"args": 3}, {"args": "ab"}, {"kwargs": [1]}, {"kwargs": {1: 2}}])
