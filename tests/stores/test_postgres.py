@@ -19,14 +19,12 @@ from flowckpt.errors import (
     FlowckptError,
     ForeignRecordError,
     StoreSpecError,
-    UnsupportedSchemaError,
 )
 from flowckpt.stores import PostgresCheckpointStore, open_store
 from flowckpt.stores.opening import shown_spec
 from flowckpt.stores.postgres import database as database_module
 from flowckpt.stores.postgres.address import parsed_address
 from flowckpt.stores.postgres.durability import check_server
-from flowckpt.stores.sql import migrations
 from flowckpt.testing.contract import checkpoint, results
 from tests.postgres import PostgresServer, free_port
 from tests.stores.many_at_once import fill_by_processes, fill_by_threads
@@ -226,31 +224,6 @@ def test_a_schema_of_another_program_is_refused(query, url):
 
 
 # --- versions --------------------------------------------------------------------------------------------------------
-
-
-def test_a_database_of_a_newer_version_is_refused(store, url, query):
-    store.runs.save(RUN, checkpoint())
-    newest = len(migrations.MIGRATIONS)
-    query(f"INSERT INTO flowckpt_schema VALUES ({newest + 1}, '2027-01-01', '9.0')")
-    with pytest.raises(UnsupportedSchemaError) as refused:
-        PostgresCheckpointStore(url).runs.load(RUN, "c1")
-    assert (refused.value.found, refused.value.supported) == (newest + 1, newest)
-
-
-def test_an_older_database_is_brought_forward_once(store, url, query, monkeypatch):
-    store.runs.save(RUN, checkpoint())
-    steps = (*migrations.MIGRATIONS, ("ALTER TABLE runs ADD COLUMN colour TEXT", "UPDATE runs SET colour = 'red'"))
-    monkeypatch.setattr(database_module, "MIGRATIONS", steps)
-    monkeypatch.setattr(migrations, "MIGRATIONS", steps)
-    monkeypatch.setattr(
-        database_module, "migrate", lambda session, dialect: migrations.migrate(session, dialect, steps)
-    )
-    for _ in range(2):
-        door = PostgresCheckpointStore(url)
-        assert door.runs.load(RUN, "c1").sequence == 1
-        door.close()
-    assert query("SELECT version FROM flowckpt_schema ORDER BY version") == [(n,) for n in range(1, len(steps) + 1)]
-    assert query("SELECT colour FROM runs") == [("red",)]
 
 
 def test_many_processes_begin_on_an_empty_database_at_once(url):
