@@ -146,16 +146,17 @@ class Agreement(RuleBasedStateMachine):
         return owner is not None, info and described(info)
 
     async def left_behind(self, store, run):
-        """All that each attempt saved."""
-        numbers = await store.attempts(run)
+        """All that each attempt saved; one that only removed something is an attempt in some stores, and none in others."""
+        found = {number: await store.list_attempt(run, number) for number in await store.attempts(run)}
         return [
             (
                 number,
-                [attrs.evolve(ref, size=0) for ref in await store.list_attempt(run, number)],
+                [attrs.evolve(ref, size=0) for ref in references],
                 await store.read_attempt(run, number),
                 await store.load_attempt(run, number),
             )
-            for number in numbers
+            for number, references in found.items()
+            if references
         ]
 
     async def severities(self, store):
@@ -379,15 +380,21 @@ class Agreement(RuleBasedStateMachine):
         async def question(store):
             whole = [data for number in await store.attempts(run) for data in await store.read_attempt(run, number)]
 
+            if not whole:
+                return None
+
             def checkpoints():
                 for number, data in enumerate(whole):
                     if number == breaks_at:
                         raise BrokenSource("the source broke")
                     yield data
 
-            if whole:
+            outcome = "arrived"
+            try:
                 await store.receive_run(arriving, checkpoints)
-            return await self.seen(store, arriving)
+            except FlowckptError as error:  # where there are two reasons to refuse it, each is a good one
+                outcome = type(error) if breaks_at is None else "refused"
+            return outcome, await self.seen(store, arriving)
 
         self.ask(question, ReceivesRuns, ReadsAttempts, ListsAttempts)
         self.look_at(arriving)
