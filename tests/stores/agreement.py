@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from flowckpt.checkpoint import Reason, Signal
 from flowckpt.checkpoint.run_filter import RunFilter
-from flowckpt.errors import FlowckptError
+from flowckpt.errors import FlowckptError, RunExistsError, RunLockedError
 from flowckpt.stores.base import (
     ChecksIntegrity,
     DeletesCheckpoints,
@@ -395,12 +395,12 @@ class Agreement(RuleBasedStateMachine):
                         raise BrokenSource("the source broke")
                     yield data
 
-            outcome = "arrived"
+            is_there = True
             try:
                 await store.receive_run(arriving, checkpoints)
-            except FlowckptError as error:  # where there are two reasons to refuse it, each is a good one
-                outcome = type(error) if breaks_at is None else "refused"
-            return outcome, await self.seen(store, arriving)
+            except (BrokenSource, RunExistsError, RunLockedError):  # where there are two reasons, each is a good one
+                is_there = False
+            return is_there, await self.seen(store, arriving)
 
         self.ask(question, ReceivesRuns, ReadsAttempts, ListsAttempts)
         self.look_at(arriving)
