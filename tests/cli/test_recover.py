@@ -258,7 +258,9 @@ def test_a_watcher_does_not_resume_a_run_that_keeps_dying_in_a_loop(crashing):
     assert len(re.findall("resuming", err)) == 1, err
 
 
-@pytest.mark.parametrize("kind", ["file", "sqlite", "postgres", pytest.param("objects", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "kind", ["file", "sqlite", *(pytest.param(each, marks=pytest.mark.soak) for each in ("postgres", "objects"))]
+)
 def test_recoverers_share_the_work_none_is_done_twice_and_hardly_a_process_is_started_in_vain(
     crashing, kind, request, is_soak
 ):

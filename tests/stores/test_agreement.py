@@ -78,7 +78,7 @@ def bucket_server(s3):  # noqa: F811
     _around["s3"] = s3
 
 
-TestAgreement = programs_of(AllStores, examples=15, steps=25)
+TestAgreement = programs_of(AllStores, examples=12, steps=25)
 TestAgreementForLong = programs_of(AllStores, examples=1_000, steps=50, is_long=True)
-TestAgreementWithS3 = pytest.mark.usefixtures("bucket_server")(programs_of(WithS3, examples=3, steps=12))
+TestAgreementWithS3 = pytest.mark.usefixtures("bucket_server")(programs_of(WithS3, examples=3, steps=10))
 TestAgreementWithS3ForLong = pytest.mark.usefixtures("bucket_server")(programs_of(WithS3, 100, 30, is_long=True))

@@ -118,7 +118,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.fixture(params=["file", "sqlite", "postgresql", "objects", "s3"])
+@pytest.fixture(params=["file", "sqlite", "postgresql", "s3", pytest.param("objects", marks=pytest.mark.soak)])
 def store(request, tmp_path):
     if request.param == "postgresql":
         database = request.getfixturevalue("postgres_database")
@@ -216,11 +216,12 @@ def test_a_step_is_stopped_when_another_process_takes_the_run_over(store, owner_
     check_taken_over(store, tmp_path, owner_at_work(store, "in_place"))
 
 
-@pytest.mark.parametrize("how", ["asleep", "async", "command", "thread", "process"])
+@pytest.mark.parametrize("how", ["asleep", "command", "process"])
 def test_whatever_the_step_does_it_is_stopped(how, owner_at_work, tmp_path):
     check_taken_over("sqlite:runs.db", tmp_path, owner_at_work("sqlite:runs.db", how))
 
 
+@pytest.mark.soak
 def test_a_child_workflow_is_stopped_with_its_parent(owner_at_work, tmp_path):
     check_taken_over("sqlite:runs.db", tmp_path, owner_at_work("sqlite:runs.db", "child"))
 
