@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sqlite3
@@ -257,10 +258,18 @@ def test_a_watcher_does_not_resume_a_run_that_keeps_dying_in_a_loop(crashing):
     assert len(re.findall("resuming", err)) == 1, err
 
 
-@pytest.mark.parametrize("kind", ["file", "sqlite", "postgres"])
-def test_three_recoverers_share_the_work_and_none_is_done_twice(crashing, kind, request, is_soak):
-    count = 30 if is_soak else 4
-    spec = {"file": "file:.flowckpt", "sqlite": "sqlite:runs.db"}.get(kind)
+@pytest.mark.parametrize(
+    "kind", ["file", "sqlite", *(pytest.param(each, marks=pytest.mark.soak) for each in ("postgres", "objects"))]
+)
+def test_recoverers_share_the_work_none_is_done_twice_and_hardly_a_process_is_started_in_vain(
+    crashing, kind, request, is_soak
+):
+    count, recoverers = (20, 4) if is_soak else (4, 3)
+    spec = {
+        "file": "file:.flowckpt",
+        "sqlite": "sqlite:runs.db",
+        "objects": f"objects+file://{crashing.directory / 'objects'}?allow_unsafe=true",
+    }.get(kind)
     if spec is None:
         postgres = request.getfixturevalue("postgres")
         spec = f"{postgres.url(request.getfixturevalue('postgres_database'))}?allow_unsafe=true"
@@ -274,14 +283,85 @@ def test_three_recoverers_share_the_work_and_none_is_done_twice(crashing, kind, 
     assert len(crashing.log()) == count
     allow(crashing)
     wait_until_listed(crashing, spec, count)
-    recoverers = [crashing.start("recover", "--json", "--store", spec) for _ in range(3)]
-    told = [process.communicate(timeout=120) for process in recoverers]
-    assert [process.returncode for process in recoverers] == [0, 0, 0], told
+    started = [crashing.start("recover", "--json", "--store", spec) for _ in range(recoverers)]
+    told = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [0] * recoverers, told
     runs = [run for out, _ in told for run in json.loads(out)["runs"]]
     names = [f"r{number:02}" for number in range(count)]
     assert sorted(run["workflow_id"] for run in runs) == names
     assert {run["outcome"] for run in runs} == {"completed"}
+    assert {run["attempt"] for run in runs} == {2}, "to keep a run is no attempt of it"
     assert Counter(crashing.log()) == Counter(f"{step} {run}" for step in ("first", "second") for run in names)
+    processes = sum(err.count("resuming from attempt") for _, err in told)
+    assert processes <= count + 2, "some milliseconds are left in which two recoverers can meet"
+
+
+HELD_UP = """
+import os, pathlib, time
+pathlib.Path(f"started.{os.getpid()}").touch()
+while os.path.exists("hold"):
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def held_up(crashing):
+    """A crashed run whose program takes as long to import as a file is there."""
+    program = crashing.directory / "dying.py"
+    program.write_text(HELD_UP + program.read_text().replace('    print(f"hello from {run}")\n', ""))
+    crash(crashing)
+    for file in crashing.directory.glob("started.*"):
+        file.unlink()
+    allow(crashing)
+    (crashing.directory / "hold").touch()
+    return crashing
+
+
+def processes_of(command, count=1):
+    """Wait until so many processes have begun to import the program; return their files."""
+    for _ in range(1000):
+        if len(found := sorted(command.directory.glob("started.*"))) >= count:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("no process has begun")
+
+
+def test_a_run_whose_process_is_starting_is_left_to_it(held_up):
+    recoverer = held_up.start("recover", "--json")
+    started = processes_of(held_up)
+    assert held_up("list", "--json").document[0]["status"] == "running"
+    assert held_up("recover", "--json").expect(0).document["runs"] == []
+    assert processes_of(held_up) == started, "nobody else has started one"
+    (held_up.directory / "hold").unlink()
+    out, err = recoverer.communicate(timeout=60)
+    (run,) = json.loads(out)["runs"]
+    assert (run["outcome"], run["attempt"]) == ("completed", 2), err
+    assert held_up.log() == ["first dying", "second dying"]
+
+
+def test_a_run_whose_process_dies_while_it_starts_is_free_again(held_up):
+    recoverer = held_up.start("recover", "--json")
+    (started,) = processes_of(held_up)
+    os.kill(int(started.suffix[1:]), signal.SIGKILL)
+    out, err = recoverer.communicate(timeout=60)
+    assert [run["outcome"] for run in json.loads(out)["runs"]] == ["died"], err
+    (held_up.directory / "hold").unlink()
+    assert outcomes(held_up("recover", "--json").expect(0)) == {"dying": "completed"}
+
+
+def test_a_process_whose_recoverer_died_takes_the_run_all_the_same(held_up):
+    recoverer = held_up.start("recover")
+    (started,) = processes_of(held_up)
+    recoverer.kill()
+    recoverer.communicate()
+    assert held_up("list", "--json").document[0]["status"] == "crashed"
+    (held_up.directory / "hold").unlink()
+    held_up.wait_for("second dying")
+    for _ in range(500):
+        if (found := held_up("list", "--json").document[0])["status"] == "completed":
+            break
+        time.sleep(0.02)
+    assert found["status"] == "completed"
 
 
 def wait_until_listed(command, spec, count):

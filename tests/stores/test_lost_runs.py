@@ -10,9 +10,13 @@ import time
 
 import pytest
 
+from flowckpt.blocking import blocking_allowed
+from flowckpt.stores import open_store
+from tests.s3 import s3  # noqa: F401 - a fixture
+
 PROGRAM = """
 import asyncio, os, subprocess, sys, time
-from flowckpt import step, workflow
+from flowckpt import parallel, step, workflow
 
 def note(line):
     with open("log", "a") as file:
@@ -41,12 +45,51 @@ async def slow_async():
         note("at work")
         await asyncio.sleep(0.1)
 
+def work_on(name):
+    for _ in range(400):
+        note(f"{name} at work")
+        time.sleep(0.1)
+
+async def work_on_async(name):
+    for _ in range(400):
+        note(f"{name} at work")
+        await asyncio.sleep(0.1)
+
+@workflow("inner")
+def inner():
+    yield step("before").python(first).rollback(undo).checkpoint()
+    yield step("deep").python(quick if os.environ.get("SECOND") else work_on, *(() if os.environ.get("SECOND") else ("child",)))
+
+def fail():
+    raise ValueError("undo it")
+
+def undo_slowly(_):
+    if os.environ.get("SECOND"):
+        note("undone")
+    else:
+        work_on("undoing")
+
+@workflow("undoing")
+def undoing():
+    yield step("first").python(first).rollback(undo).checkpoint()
+    yield step("second").python(first).rollback(undo_slowly).checkpoint()
+    yield step("fail").python(fail)
+
 SHELL = "for i in $(seq 400); do echo at work $$ >>log; sleep 0.1; done"
 
 @workflow("taken")
 def taken(how: str):
     yield step("first").python(first).rollback(undo).checkpoint()
-    if os.environ.get("SECOND"):
+    if how == "child":
+        yield step("second").workflow(inner)
+    elif how == "beside":
+        is_second = os.environ.get("SECOND")
+        members = [("thread", work_on), ("async", work_on_async)]
+        yield parallel(
+            *(step(name).python(quick) if is_second else step(name).python(act, name) for name, act in members),
+            step("child").workflow(inner),
+        )
+    elif os.environ.get("SECOND"):
         yield step("second").python(quick)
     elif how == "command":
         yield step("second").command(["sh", "-c", SHELL])
@@ -75,11 +118,14 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.fixture(params=["file", "sqlite", "postgresql", "objects"])
+@pytest.fixture(params=["file", "sqlite", "postgresql", "s3", pytest.param("objects", marks=pytest.mark.soak)])
 def store(request, tmp_path):
     if request.param == "postgresql":
         database = request.getfixturevalue("postgres_database")
         return f"{request.getfixturevalue('postgres').url(database)}?allow_unsafe=true"
+    if request.param == "s3":
+        server = request.getfixturevalue("s3")
+        return server.spec(server.make_bucket())
     if request.param == "file":
         return "file:runs"
     if request.param == "sqlite":
@@ -94,8 +140,9 @@ def owner_at_work(tmp_path):
     started = []
 
     def start(store, how):
+        target = ["taken.py:undoing"] if how == "undoing" else ["taken.py:taken", "-i", f"how={how}"]
         process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, "run", "taken.py:taken", "--id", "r", "--store", store, "-i", f"how={how}"],
+            [sys.executable, "-c", COMMAND, "run", *target, "--id", "r", "--store", store],
             cwd=tmp_path,
             stderr=subprocess.PIPE,
             text=True,
@@ -143,29 +190,54 @@ def stopped(process, directory):
     return process.returncode, said
 
 
-def check_taken_over(store, directory, process):
+def check_taken_over(store, directory, process, *, code=0, status="completed"):
+    """Take the run over: the former owner ends with 75, acknowledges nothing more, and undoes nothing."""
+    acknowledged = standing(store, directory)[1]
     took = steal(store, directory)
-    assert took.returncode == 0, took.stderr
+    assert took.returncode == code, took.stderr
     code, said = stopped(process, directory)
     assert code == 75, said
-    assert "undone" not in log(directory)
-    shown = subprocess.run(
-        [sys.executable, "-m", "flowckpt", "show", "r", "--json", "--store", store],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert '"completed"' in shown
+    assert f"undone {process.pid}" not in log(directory)
+    assert standing(store, directory) == (status, acknowledged)
+
+
+def standing(store, directory):
+    """Return how the run stands, and the checkpoints of its first owner."""
+    kind, _, place = store.partition(":")
+    door = open_store(f"{kind}:{directory / place}" if kind in ("file", "sqlite") else store)
+    with blocking_allowed(True):
+        status = door.runs.describe("r").status
+        saved = [ref.checkpoint_id for ref in door.runs.references("r") if ref.attempt == 1]
+    door.close()
+    return status.value, saved
 
 
 def test_a_step_is_stopped_when_another_process_takes_the_run_over(store, owner_at_work, tmp_path):
     check_taken_over(store, tmp_path, owner_at_work(store, "in_place"))
 
 
-@pytest.mark.parametrize("how", ["asleep", "async", "command", "thread", "process"])
+@pytest.mark.parametrize("how", ["asleep", "command", "process"])
 def test_whatever_the_step_does_it_is_stopped(how, owner_at_work, tmp_path):
     check_taken_over("sqlite:runs.db", tmp_path, owner_at_work("sqlite:runs.db", how))
+
+
+@pytest.mark.soak
+def test_a_child_workflow_is_stopped_with_its_parent(owner_at_work, tmp_path):
+    check_taken_over("sqlite:runs.db", tmp_path, owner_at_work("sqlite:runs.db", "child"))
+
+
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("s3", marks=pytest.mark.soak)], indirect=True)
+def test_all_that_runs_beside_each_other_is_stopped(store, owner_at_work, tmp_path):
+    process = owner_at_work(store, "beside")
+    for name in ("thread", "async", "child"):
+        wait_until(lambda name=name: f"{name} at work" in log(tmp_path))
+    check_taken_over(store, tmp_path, process)
+
+
+def test_an_undoing_that_was_taken_over_is_finished_by_the_new_owner_alone(owner_at_work, tmp_path):
+    process = owner_at_work("sqlite:runs.db", "undoing")
+    check_taken_over("sqlite:runs.db", tmp_path, process, code=1, status="failed")
+    assert [line.split()[0] for line in log(tmp_path).splitlines()].count("undone") == 2
 
 
 @pytest.mark.parametrize("store", ["file", "sqlite", "postgresql"], indirect=True)

@@ -49,14 +49,24 @@ class ObjectOwnership(SqlOwnership):
         assert shown(store) == [(2, "c2"), (1, "c1")]
 
 
+SHORT = (
+    "test_a_second_process_is_told_who_owns_the_run",
+    "test_a_stopped_owner_that_was_stolen_from_is_fenced_when_it_wakes_up",
+    "test_the_run_of_a_killed_owner_is_taken_over_at_once",
+    "test_an_owner_that_was_stolen_from_stays_fenced_although_the_thief_gave_up_unwritten",
+)
+"""What is proved of S3 always, and not only for long."""
+
+
 class TestObjectOwnershipInADirectory(ObjectOwnership):
     @pytest.fixture
     def spec(self, tmp_path):
         return f"objects+file://{tmp_path / 'store'}?allow_unsafe=true"
 
 
-@pytest.mark.soak
 class TestObjectOwnershipInS3(ObjectOwnership):
     @pytest.fixture
-    def spec(self, s3):  # noqa: F811
+    def spec(self, s3, request, is_soak):  # noqa: F811
+        if not is_soak and request.node.originalname not in SHORT:
+            pytest.skip("a long proof: run with --soak")
         return s3.spec(s3.make_bucket())

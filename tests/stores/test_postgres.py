@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 import traceback
@@ -19,15 +18,14 @@ from flowckpt.errors import (
     FlowckptError,
     ForeignRecordError,
     StoreSpecError,
-    UnsupportedSchemaError,
 )
 from flowckpt.stores import PostgresCheckpointStore, open_store
 from flowckpt.stores.opening import shown_spec
 from flowckpt.stores.postgres import database as database_module
 from flowckpt.stores.postgres.address import parsed_address
 from flowckpt.stores.postgres.durability import check_server
-from flowckpt.stores.sql import migrations
 from flowckpt.testing.contract import checkpoint, results
+from tests.cutting_proxy import CuttingProxy
 from tests.postgres import PostgresServer, free_port
 from tests.stores.many_at_once import fill_by_processes, fill_by_threads
 
@@ -228,31 +226,6 @@ def test_a_schema_of_another_program_is_refused(query, url):
 # --- versions --------------------------------------------------------------------------------------------------------
 
 
-def test_a_database_of_a_newer_version_is_refused(store, url, query):
-    store.runs.save(RUN, checkpoint())
-    newest = len(migrations.MIGRATIONS)
-    query(f"INSERT INTO flowckpt_schema VALUES ({newest + 1}, '2027-01-01', '9.0')")
-    with pytest.raises(UnsupportedSchemaError) as refused:
-        PostgresCheckpointStore(url).runs.load(RUN, "c1")
-    assert (refused.value.found, refused.value.supported) == (newest + 1, newest)
-
-
-def test_an_older_database_is_brought_forward_once(store, url, query, monkeypatch):
-    store.runs.save(RUN, checkpoint())
-    steps = (*migrations.MIGRATIONS, ("ALTER TABLE runs ADD COLUMN colour TEXT", "UPDATE runs SET colour = 'red'"))
-    monkeypatch.setattr(database_module, "MIGRATIONS", steps)
-    monkeypatch.setattr(migrations, "MIGRATIONS", steps)
-    monkeypatch.setattr(
-        database_module, "migrate", lambda session, dialect: migrations.migrate(session, dialect, steps)
-    )
-    for _ in range(2):
-        door = PostgresCheckpointStore(url)
-        assert door.runs.load(RUN, "c1").sequence == 1
-        door.close()
-    assert query("SELECT version FROM flowckpt_schema ORDER BY version") == [(n,) for n in range(1, len(steps) + 1)]
-    assert query("SELECT colour FROM runs") == [("red",)]
-
-
 def test_many_processes_begin_on_an_empty_database_at_once(url):
     fill_by_processes(url, count=6, saves=20)
 
@@ -270,78 +243,9 @@ def test_a_connection_that_the_server_ended_is_replaced(store, query):
         assert store.runs.latest(RUN).sequence == sequence
 
 
-class Proxy:
-    """Passes bytes on between clients and a server, and cuts the line where it is told to."""
-
-    def __init__(self, port):
-        self._to = port
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = self._server.getsockname()[1]
-        self.cut_before = b""  # the client's message that holds this is not passed on
-        self.cut_after = b""  # it is passed on, and what the server answers is not
-        self.passed = 0  # of an answer that is cut, so many bytes are passed on all the same
-        self.was_whole = False  # an answer was no longer than that: it was passed on, and nothing was cut
-        self.cuts = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self._server.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self._to))
-            line = {"is_mute": False}
-            threading.Thread(target=self._forth, args=(client, server, line), daemon=True).start()
-            threading.Thread(target=self._back, args=(client, server, line), daemon=True).start()
-
-    def _forth(self, client, server, line):
-        try:
-            while data := client.recv(1 << 16):
-                if self.cut_before and self.cut_before in data:
-                    self.cut_before = b""
-                    self.cuts += 1
-                    break
-                if self.cut_after and self.cut_after in data:
-                    self.cut_after = b""
-                    line["is_mute"] = True
-                server.sendall(data)
-        except OSError:
-            pass
-        hang_up(client)
-        hang_up(server)
-
-    def _back(self, client, server, line):
-        try:
-            while data := server.recv(1 << 16):
-                if line["is_mute"]:
-                    self.was_whole = len(data) < self.passed
-                    if not self.was_whole:
-                        self.cuts += 1
-                        client.sendall(data[: self.passed])
-                        break
-                    line["is_mute"] = False
-                client.sendall(data)
-        except OSError:
-            pass
-        hang_up(client)
-        hang_up(server)
-
-    def close(self):
-        self._server.close()
-
-
-def hang_up(connection):
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
-    connection.close()
-
-
 @pytest.fixture
 def proxy(postgres):
-    made = Proxy(postgres.port)
+    made = CuttingProxy(postgres.port)
     yield made
     made.close()
 

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import json
 import sqlite3
-import threading
 import time
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from flowckpt.errors import (
     ForeignRecordError,
     StoreSpecError,
     UnsupportedFilesystemError,
-    UnsupportedSchemaError,
 )
 from flowckpt.evidence import file_sha256
 from flowckpt.stores import SqliteCheckpointStore, open_store
@@ -34,7 +32,6 @@ from flowckpt.stores.sqlite import database as database_module
 from flowckpt.stores.sqlite import opening
 from flowckpt.stores.sqlite.database import SqliteDatabase
 from flowckpt.testing.contract import checkpoint, results
-from flowckpt.testing.signals_contract import signal
 from tests.forked import processes
 from tests.stores.many_at_once import fill_by_processes, fill_by_threads
 
@@ -214,37 +211,7 @@ def test_a_file_that_is_removed_under_an_open_store_takes_no_save_for_saved(stor
 
 # --- versions --------------------------------------------------------------------------------------------------------
 
-NEXT_VERSION = ("ALTER TABLE runs ADD COLUMN colour TEXT", "UPDATE runs SET colour = 'red'")
 NEWEST = len(migrations.MIGRATIONS)
-NEXT = (*migrations.MIGRATIONS, NEXT_VERSION)
-
-
-def test_a_database_of_a_newer_version_is_refused(store, path, query):
-    store.runs.save(RUN, checkpoint())
-    store.close()
-    query(f"INSERT INTO flowckpt_schema VALUES ({NEWEST + 1}, '2027-01-01', '9.0')")
-    with pytest.raises(UnsupportedSchemaError) as refused:
-        SqliteCheckpointStore(path).runs.load(RUN, "c1")
-    assert (refused.value.found, refused.value.supported) == (NEWEST + 1, NEWEST)
-    assert "database" in refused.value.message
-
-
-def test_an_older_database_is_brought_forward_once(store, path, query, monkeypatch):
-    store.runs.save(RUN, checkpoint())
-    store.close()
-    monkeypatch.setattr(database_module, "MIGRATIONS", NEXT)
-    monkeypatch.setattr(migrations, "MIGRATIONS", NEXT)
-    monkeypatch.setattr(
-        database_module,
-        "migrate",
-        lambda session, dialect: migrations.migrate(session, dialect, NEXT),
-    )
-    for _ in range(2):
-        door = SqliteCheckpointStore(path)
-        assert door.runs.load(RUN, "c1").sequence == 1
-        door.close()
-    assert query("SELECT version FROM flowckpt_schema ORDER BY version") == [(n,) for n in range(1, NEWEST + 2)]
-    assert query("SELECT colour FROM runs") == [("red",)]
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(store, path, query, monkeypatch):
@@ -259,22 +226,6 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(store, path, query
         SqliteCheckpointStore(path).runs.list_runs()
     assert query("SELECT max(version) FROM flowckpt_schema") == [(NEWEST,)]
     assert query("SELECT name FROM sqlite_master WHERE name = 'half'") == []
-
-
-def test_a_database_without_messages_gets_a_place_for_them_and_keeps_its_runs(store, path, query, monkeypatch):
-    first = (migrations.VERSION_1,)
-    with monkeypatch.context() as older:
-        for module in (database_module, migrations):
-            older.setattr(module, "MIGRATIONS", first)
-        older.setattr(database_module, "migrate", lambda session, dialect: migrations.migrate(session, dialect, first))
-        store.runs.save(RUN, checkpoint())
-        store.close()
-    assert query("SELECT name FROM sqlite_master WHERE name = 'signals'") == []
-    door = SqliteCheckpointStore(path)
-    assert door.runs.send_signal(RUN, signal("one", 5))
-    assert door.runs.signals(RUN) == [signal("one", 5)]
-    assert door.runs.load(RUN, "c1").sequence == 1
-    door.close()
 
 
 # --- many at once ----------------------------------------------------------------------------------------------------
@@ -673,34 +624,3 @@ def test_a_fenced_writer_says_so_for_good(store, path):
         with pytest.raises(FencedError):
             store.runs.save(RUN, checkpoint(sequence))
     thief.close()
-
-
-def test_two_that_bring_an_older_database_forward_at_once_do_it_once(store, path, query, monkeypatch):
-    store.runs.save(RUN, checkpoint())
-    store.close()
-    versions = NEXT
-    for module in (database_module, migrations):
-        monkeypatch.setattr(module, "MIGRATIONS", versions)
-    monkeypatch.setattr(
-        database_module, "migrate", lambda session, dialect: migrations.migrate(session, dialect, versions)
-    )
-    barrier, failures = threading.Barrier(6), []
-
-    def come():
-        door = SqliteCheckpointStore(path)
-        try:
-            barrier.wait()
-            with blocking_allowed(True):
-                assert door.runs.latest(RUN).sequence == 1
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            door.close()
-
-    threads = [threading.Thread(target=come) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    assert query("SELECT version FROM flowckpt_schema ORDER BY version") == [(n,) for n in range(1, NEWEST + 2)]

@@ -39,10 +39,12 @@ from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
     from flowckpt.cli import resume_question, showing_plan
+    from flowckpt.cli.recovering import handing_over
     from flowckpt.engine.session import Session
 else:  # most resumes neither show a plan nor ask
     resume_question = LazyModule("flowckpt.cli.resume_question")
     showing_plan = LazyModule("flowckpt.cli.showing_plan")
+    handing_over = LazyModule("flowckpt.cli.recovering.handing_over")
 
 _EXAMPLE = """\b
 Examples:
@@ -70,6 +72,7 @@ Examples:
     metavar="N",
     help="Only if N is its newest attempt: nobody else has gone on with it. Else the exit code is 75.",
 )
+@click.option("--kept-by", type=click.IntRange(min=0), hidden=True)  # a socket to the recoverer that has the run
 @executor_option
 @click.option("--steal", is_flag=True, help="Take the run over although its owner's process still holds it.")
 @click.option(
@@ -91,6 +94,7 @@ def command(
     target: str | None,
     on_save_error: str | None,
     steal: bool,
+    kept_by: int | None,
     stay: float | None,
     rolls_back: bool,
     executors: tuple[str, ...],
@@ -138,6 +142,8 @@ def command(
     form = Form(as_json, as_events, no_color)
     resuming = Resuming(recorded.latest.attempt, ResumeLine(run, choice, options, target, on_save_error))
     session = _session(recorded, options, on_save_error)
+    if kept_by is not None:
+        handing_over.ask_for_run(kept_by)
     if as_json or as_events or not resume_question.can_ask(options):
         return follow(session, recorded.workflow, run, store=choice, form=form, resuming=resuming)
 

@@ -8,10 +8,11 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import attrs
 
+from flowckpt.cli.recovering.handing_over import Handover
 from flowckpt.cli.recovering.place import working_directory
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.recovery.due import DueRun
@@ -69,21 +70,34 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._is_stopped = False
 
-    async def end(self) -> ChildEnd:
-        """Start the process, wait for its end and return it.
+    async def end(self, give_up: Callable[[], Awaitable[None]]) -> ChildEnd:
+        """Start the process, leave the run to it when it asks for it, wait for its end and return it.
+
+        Args:
+            give_up: gives up the run, which is kept for the process until then.
 
         Raises:
             OSError: it cannot be started.
+            FlowckptError: the run could not be given up.
         """
+        handover = Handover(give_up)
+        try:
+            return await self._ended(handover)
+        finally:
+            await handover.end()
+
+    async def _ended(self, handover: Handover) -> ChildEnd:
         self._process = process = await asyncio.create_subprocess_exec(
-            *self._command(),
+            *self._command(handover.descriptor),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             cwd=working_directory(self._run.info),
             env=self._environment(),
             start_new_session=True,  # a Ctrl-C at our terminal is ours to pass on
+            pass_fds=(handover.descriptor,),
         )
+        handover.begin()
         self._stop_if_asked()
         assert process.stdout is not None
         lines = await self._read(process.stdout)
@@ -99,9 +113,9 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
 
-    def _command(self) -> list[str]:
+    def _command(self, descriptor: int) -> list[str]:
         attempt = str(self._run.info.attempt)
-        policy = ["--if-attempt", attempt, "--on-stop", "suspend"]
+        policy = ["--if-attempt", attempt, "--on-stop", "suspend", "--kept-by", str(descriptor)]
         policy += [word for each in self._executors for word in ("--executor", each)]
         return [sys.executable, "-m", "flowckpt", "resume", *policy, "--", self._run.workflow_id]
 

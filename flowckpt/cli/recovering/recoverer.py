@@ -15,6 +15,7 @@ from flowckpt.cli.recovering.child import Child, ChildEnd
 from flowckpt.cli.recovering.place import why_not_here
 from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointStorageError, FlowckptError
+from flowckpt.recovery.claiming import kept
 from flowckpt.recovery.due import DueRun
 from flowckpt.recovery.looking import due_runs, look_again
 from flowckpt.recovery.outcome import Outcome, Recovered
@@ -24,6 +25,8 @@ from flowckpt.stores.base import CheckpointStore, ListsRuns
 
 _BREATHER_SECONDS = 0.2
 """How long a watcher waits behind an announcement before it looks."""
+
+_MOVED = "somebody else has gone on with it"
 
 Shuffle: TypeAlias = Callable[[MutableSequence[DueRun]], None]
 
@@ -173,13 +176,16 @@ class Recoverer:
             return _of(run, Outcome.LEFT, reason)
         now = await look_again(self._store, self._clock, run)
         if now is None or self._stop.is_set():
-            return _of(run, Outcome.SKIPPED, "somebody else has gone on with it" if now is None else "")
-        self._on_start(now)
-        child = self._children[run.workflow_id] = self._new_child(now)
-        try:
-            end = await child.end()
-        finally:
-            del self._children[run.workflow_id]
+            return _of(run, Outcome.SKIPPED, _MOVED if now is None else "")
+        async with kept(self._store, now) as keeping:
+            if keeping is None or self._stop.is_set():
+                return _of(run, Outcome.SKIPPED, _MOVED if keeping is None else "")
+            self._on_start(now)
+            child = self._children[run.workflow_id] = self._new_child(now)
+            try:
+                end = await child.end(keeping.give_up)
+            finally:
+                del self._children[run.workflow_id]
         info = await self._store.describe_run(run.workflow_id) if isinstance(self._store, ListsRuns) else None
         outcome = _outcome(now, end, info, is_stopping=self._stop.is_set())
         attempt = run.info.attempt if info is None else info.attempt

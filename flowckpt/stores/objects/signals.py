@@ -38,10 +38,10 @@ def send_signal(bucket: Bucket, workflow_id: str, signal: Signal) -> bool:
         EncodingError: a text in it cannot be recorded.
         CheckpointStorageError: a request failed; it says whether the message may be there.
     """
-    body = packed(_written(workflow_id, signal))
     keys = look(bucket, workflow_id)
     if not _is_a_run(bucket, keys, workflow_id):
         raise CheckpointNotFoundError(workflow_id)
+    body = packed(_written(workflow_id, signal))
     key, may_be_there = keys.signal(signal.signal_id), False
     try:
         is_new = bucket.create(key, body, workflow_id, "signal") is None

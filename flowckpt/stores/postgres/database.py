@@ -189,10 +189,11 @@ class PostgresDatabase:
             for name, value in {**_SETTINGS, "search_path": self.address.schema}.items():
                 connection.execute(b"SELECT set_config(%s, %s, false)", (name, value))
             check_server(connection, self.address)
+            # Also where the server has another default: behind a lock, a transaction must see what was committed before.
+            connection.isolation_level = IsolationLevel.READ_COMMITTED
             if not self._is_up_to_date:
                 self._bring_up_to_date(connection)
                 self._is_up_to_date = True
-            connection.isolation_level = IsolationLevel.READ_COMMITTED
         except BaseException:
             connection.close()
             raise

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from flowckpt._version import __version__
 from flowckpt.errors import UnsupportedSchemaError
 from flowckpt.stores.sql.database import Session
-from flowckpt.stores.sql.schema import VERSION_1, VERSION_2, VERSION_3, VERSION_TABLE, Dialect
+from flowckpt.stores.sql.schema import VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_TABLE, Dialect
 from flowckpt.stores.sql.tags import add_missing_tags
 from flowckpt.stores.sql.texts import sql_time
 
 Step = str | Callable[[Session], None]
 """A statement, or work on the rows that are there."""
 
-MIGRATIONS: Sequence[Sequence[Step]] = (VERSION_1, VERSION_2, (*VERSION_3, add_missing_tags))
+MIGRATIONS: Sequence[Sequence[Step]] = (VERSION_1, VERSION_2, (*VERSION_3, add_missing_tags), VERSION_4)
 """The steps that lead from version n to n + 1, at index n."""
 
 _TABLE = f"""

@@ -57,7 +57,6 @@ CREATE TABLE runs (
 ){strict}{often}
 """,
     "CREATE INDEX runs_by_status ON runs (status, started_at)",
-    "CREATE INDEX runs_by_start ON runs (started_at, workflow_id)",
     """
 CREATE TABLE attempts (
   run {int} NOT NULL REFERENCES runs (run) ON DELETE CASCADE,
@@ -102,15 +101,6 @@ CREATE TABLE checkpoints (
 ){rowless}
 """,
     "CREATE INDEX checkpoints_by_attempt ON checkpoints (run, attempt, sequence)",
-    "CREATE INDEX deleted_checkpoints ON checkpoints (run) WHERE deleted_at IS NOT NULL",
-    """
-CREATE TABLE pins (
-  run {int} NOT NULL REFERENCES runs (run) ON DELETE CASCADE,
-  sequence {int} NOT NULL,
-  pinned_at {time} NOT NULL,
-  PRIMARY KEY (run, sequence)
-){rowless}
-""",
     """
 CREATE TABLE step_results (
   run {int} NOT NULL,
@@ -262,3 +252,17 @@ CREATE TABLE run_tags (
     "CREATE INDEX tags_by_name ON run_tags (name, started_at, run)",
 )
 """What the third version adds: an index for each filter of a list, in the order of the list."""
+
+VERSION_4 = (
+    "CREATE INDEX IF NOT EXISTS runs_by_start ON runs (started_at, workflow_id)",
+    "CREATE INDEX IF NOT EXISTS deleted_checkpoints ON checkpoints (run) WHERE deleted_at IS NOT NULL",
+    """
+CREATE TABLE IF NOT EXISTS pins (
+  run {int} NOT NULL REFERENCES runs (run) ON DELETE CASCADE,
+  sequence {int} NOT NULL,
+  pinned_at {time} NOT NULL,
+  PRIMARY KEY (run, sequence)
+){rowless}
+""",
+)
+"""What retention needs. Some databases of the versions 2 and 3 have it already: it was once written into the first."""

@@ -1,0 +1,92 @@
+"""A server between a client and PostgreSQL that cuts the line where it is told to."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+
+class CuttingProxy:
+    """Passes bytes on between clients and a server, and cuts the line where it is told to."""
+
+    def __init__(self, port):
+        self._to = port
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self.cut_before = b""  # the client's message that holds this is not passed on
+        self.cut_after = b""  # it is passed on, and what the server answers is not
+        self.skips = 0  # so many messages that hold it are let through before
+        self.passed = 0  # of an answer that is cut, so many bytes are passed on all the same
+        self.was_whole = False  # an answer was no longer than that: it was passed on, and nothing was cut
+        self.cut_at = None  # once the server has answered so many bytes more, on whichever line, that line is cut
+        self.answered = 0  # bytes, in all
+        self.cuts = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def url_through(self, url):
+        """Return the URL of a server with this proxy before it."""
+        return f"{url.replace(f':{self._to}/', f':{self.port}/')}?allow_unsafe=true&sslmode=disable"
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._to))
+            line = {"is_mute": False}
+            threading.Thread(target=self._forth, args=(client, server, line), daemon=True).start()
+            threading.Thread(target=self._back, args=(client, server, line), daemon=True).start()
+
+    def _forth(self, client, server, line):
+        try:
+            while data := client.recv(1 << 16):
+                if self.cut_before and self.cut_before in data:
+                    self.cut_before = b""
+                    self.cuts += 1
+                    break
+                if self.cut_after and self.cut_after in data:
+                    self.skips -= 1
+                    if self.skips < 0:
+                        self.skips, self.cut_after = 0, b""
+                        line["is_mute"] = True
+                server.sendall(data)
+        except OSError:
+            pass
+        hang_up(client)
+        hang_up(server)
+
+    def _back(self, client, server, line):
+        try:
+            while data := server.recv(1 << 16):
+                if line["is_mute"]:
+                    self.was_whole = len(data) < self.passed
+                    if not self.was_whole:
+                        self.cuts += 1
+                        client.sendall(data[: self.passed])
+                        break
+                    line["is_mute"] = False
+                self.answered += len(data)
+                if self.cut_at is not None:
+                    self.cut_at -= len(data)
+                    if self.cut_at < 0:
+                        client.sendall(data[: self.cut_at])
+                        self.cut_at = None
+                        self.cuts += 1
+                        break
+                client.sendall(data)
+        except OSError:
+            pass
+        hang_up(client)
+        hang_up(server)
+
+    def close(self):
+        self._server.close()
+
+
+def hang_up(connection):
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    connection.close()

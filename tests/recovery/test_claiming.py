@@ -1,0 +1,103 @@
+"""A run that is kept for a process that starts: nobody else gets it, and nothing is left of that behind."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from flowckpt.blocking import blocking_allowed
+from flowckpt.clock import SystemClock
+from flowckpt.errors import RunLockedError
+from flowckpt.recovery.claiming import kept
+from flowckpt.recovery.looking import due_runs
+from flowckpt.stores import MemoryCheckpointStore, open_store
+from flowckpt.testing.contract import checkpoint, results
+
+RUN = "run-1"
+
+
+@pytest.fixture(autouse=True)
+def in_place():
+    with blocking_allowed(True):
+        yield
+
+
+@pytest.fixture(params=["file", "sqlite", "postgresql", "objects"])
+def doors(request, tmp_path):
+    """Two recoverers' doors to a store with a crashed run."""
+    if request.param == "postgresql":
+        database = request.getfixturevalue("postgres_database")
+        spec = f"{request.getfixturevalue('postgres').url(database)}?allow_unsafe=true"
+    elif request.param == "objects":
+        spec = f"objects+file://{tmp_path / 'store'}?allow_unsafe=true"
+    else:
+        spec = f"{request.param}:{tmp_path / 'store'}"
+    stores = [open_store(spec) for _ in range(2)]
+    stores[0].runs.acquire(RUN, steal=False)
+    stores[0].runs.save(RUN, checkpoint(1, results("x")))
+    stores[0].runs.release(RUN)
+    yield stores
+    for store in stores:
+        store.close()
+
+
+async def due(store):
+    return await due_runs(store, SystemClock())
+
+
+async def test_of_two_recoverers_one_keeps_a_run_and_the_other_one_does_not_see_it_any_more(doors):
+    mine, other = doors
+    (run,) = await due(mine)
+    async with kept(mine, run) as keeping:
+        assert keeping is not None
+        assert await due(other) == []
+        async with kept(other, run) as refused:
+            assert refused is None
+        with pytest.raises(RunLockedError):
+            await other.acquire(RUN)
+
+
+async def test_once_it_is_given_up_it_is_as_it_was_and_the_next_one_claims_it(doors):
+    mine, other = doors
+    (run,) = await due(mine)
+    async with kept(mine, run) as keeping:
+        await keeping.give_up()
+        assert await due(other) == [run]
+        assert (await other.acquire(RUN)).attempt == 2
+        await keeping.give_up()
+        await other.save(RUN, checkpoint(2, results("x", "y"), attempt=2))
+    await other.save(RUN, checkpoint(3, results("x", "y", "z"), attempt=2))
+    assert [*await mine.attempts(RUN)] == [1, 2]
+
+
+async def test_a_run_that_somebody_has_gone_on_with_is_not_kept(doors):
+    mine, other = doors
+    (run,) = await due(mine)
+    attempt = (await other.acquire(RUN)).attempt
+    await other.save(RUN, checkpoint(2, results("x", "y"), attempt=attempt))
+    await other.release(RUN)
+    async with kept(mine, run) as keeping:
+        assert keeping is None
+    assert await mine.owner(RUN) is None
+    assert await due(mine) == [attrs.evolve(run, info=await mine.describe_run(RUN))]
+
+
+async def test_a_run_that_was_removed_is_not_kept_and_does_not_come_back(doors):
+    mine, other = doors
+    (run,) = await due(mine)
+    await other.clear(RUN)
+    async with kept(mine, run) as keeping:
+        assert keeping is None
+    assert list(await mine.list_runs()) == []
+
+
+async def test_a_store_without_owners_has_one_user():
+    class Plain:
+        pass
+
+    memory = MemoryCheckpointStore()
+    await memory.save(RUN, checkpoint())
+    await memory.release(RUN)
+    (run,) = await due(memory)
+    async with kept(Plain(), run) as keeping:
+        await keeping.give_up()

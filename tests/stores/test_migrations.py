@@ -1,0 +1,365 @@
+"""Databases of every version of the schema, with rows of their time, become ones of the newest version and lose nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import sqlite3
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from flowckpt import WorkflowEngine
+from flowckpt.blocking import blocking_allowed
+from flowckpt.checkpoint.run_filter import RunFilter
+from flowckpt.errors import UnsupportedSchemaError
+from flowckpt.evidence import EvidenceVerifier
+from flowckpt.stores import open_store
+from flowckpt.stores.postgres.database import PostgresSession
+from flowckpt.stores.sql.migrations import MIGRATIONS
+from flowckpt.stores.sqlite import database as sqlite_database
+from flowckpt.stores.sqlite.database import SqliteSession
+from flowckpt.testing.contract import checkpoint, results
+from tests.forked import processes
+
+GOLDEN = Path(__file__).parent / "golden"
+NEWEST = len(MIGRATIONS)
+VERSIONS = range(1, NEWEST)
+STEPS = {
+    1: "a7045f159325bef9",
+    2: "55bcd5bdefef05db",
+    3: "4c6fe999e25a7fff",
+    4: "2afd2a24cd0dea31",
+}
+"""The beginning of the digest of each version's statements."""
+
+
+@pytest.fixture(autouse=True)
+def in_place():
+    with blocking_allowed(True):
+        yield
+
+
+class Sqlite:
+    kind = "sqlite"
+
+    def __init__(self, directory):
+        self.file = directory / "runs.db"
+        self.spec = f"sqlite:{self.file}"
+
+    def restore(self, version):
+        with contextlib.closing(sqlite3.connect(self.file)) as connection:
+            connection.executescript((GOLDEN / f"version-{version}.sqlite.sql").read_text("utf-8"))
+
+    def query(self, statement):
+        with contextlib.closing(sqlite3.connect(self.file)) as connection, connection:
+            return connection.execute(statement).fetchall()
+
+    def schema(self):
+        return sorted(self.query("SELECT type, name, tbl_name, sql FROM sqlite_master"), key=repr)
+
+
+class Postgres:
+    kind = "postgresql"
+
+    def __init__(self, postgres, database):
+        self._dsn = postgres.dsn(database)
+        self.spec = f"{postgres.url(database)}?allow_unsafe=true"
+
+    def restore(self, version):
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute((GOLDEN / f"version-{version}.postgresql.sql").read_text("utf-8"))
+
+    def query(self, statement):
+        with psycopg.connect(self._dsn, autocommit=True, options="-c search_path=flowckpt") as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def schema(self):
+        return {name: sorted(self.query(statement), key=repr) for name, statement in CATALOGS.items()}
+
+
+_OURS = "relnamespace = 'flowckpt'::regnamespace"
+CATALOGS = {
+    "tables": f"SELECT relname::text, relkind, relpersistence, reloptions FROM pg_class WHERE {_OURS}",
+    "columns": "SELECT relname::text, attname::text, format_type(atttypid, atttypmod), attnotnull, attidentity, "
+    "pg_get_expr(adbin, adrelid) FROM pg_attribute JOIN pg_class c ON c.oid = attrelid LEFT JOIN pg_attrdef "
+    f"ON adrelid = attrelid AND adnum = attnum WHERE {_OURS} AND attnum > 0 AND NOT attisdropped",
+    "indexes": "SELECT indexname::text, indexdef FROM pg_indexes WHERE schemaname = 'flowckpt'",
+    "constraints": "SELECT conname::text, pg_get_constraintdef(oid) FROM pg_constraint "
+    "WHERE connamespace = 'flowckpt'::regnamespace",
+    "views": "SELECT viewname::text, definition FROM pg_views WHERE schemaname = 'flowckpt'",
+    "triggers": "SELECT pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid "
+    f"WHERE {_OURS} AND NOT tgisinternal",
+    "functions": "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'flowckpt'::regnamespace",
+}
+
+
+@pytest.fixture(params=[Sqlite.kind, Postgres.kind])
+def database(request, tmp_path):
+    """An empty database."""
+    if request.param == Sqlite.kind:
+        return Sqlite(tmp_path)
+    return Postgres(request.getfixturevalue("postgres"), request.getfixturevalue("postgres_database"))
+
+
+@pytest.fixture(params=VERSIONS, ids="from-{}".format)
+def version(request):
+    return request.param
+
+
+@pytest.fixture
+def old(database, version):
+    """A database of an earlier version."""
+    database.restore(version)
+    return database
+
+
+@pytest.fixture
+def pipeline(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(GOLDEN))
+    monkeypatch.chdir(tmp_path)
+    sys.modules.pop("golden_pipeline", None)
+    import golden_pipeline
+
+    return golden_pipeline
+
+
+def told(version):
+    return json.loads((GOLDEN / f"version-{version}.json").read_text("utf-8"))
+
+
+@contextlib.contextmanager
+def opened(spec):
+    store = open_store(spec)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def answers(spec):
+    """What the code of today says, in the words of the golden files."""
+    place = importlib.util.spec_from_file_location("golden_fill", GOLDEN / "fill.py")
+    fill = importlib.util.module_from_spec(place)
+    place.loader.exec_module(fill)
+    return fill.answers(spec)
+
+
+def test_each_version_but_the_newest_has_its_golden_databases():
+    assert sorted(file.name for file in GOLDEN.glob("version-*")) == sorted(
+        f"version-{number}.{kind}" for number in VERSIONS for kind in ("json", "postgresql.sql", "sqlite.sql")
+    )
+
+
+def test_no_version_is_ever_changed():
+    for number, steps in enumerate(MIGRATIONS, 1):
+        text = "\n".join(step if isinstance(step, str) else step.__name__ for step in steps)
+        assert sha256(text.encode()).hexdigest()[:16] == STEPS[number], f"version {number}: add another one instead"
+
+
+@pytest.mark.usefixtures("pipeline")
+def test_every_run_is_loaded_listed_and_found_by_tag_and_status_as_before(old, version):
+    runs = told(version)
+    assert answers(old.spec) == runs
+    tags = {(name, value) for run in runs for name, value in run["tags"].items()}
+    with opened(old.spec) as store:
+        for status in {run["status"] for run in runs}:
+            found = [info.workflow_id for info in store.runs.find_runs(RunFilter(statuses=[status]))]
+            assert found == [run["workflow_id"] for run in runs if run["status"] == status]
+        assert len(tags) >= 5
+        for tag in tags:
+            found = [info.workflow_id for info in store.runs.find_runs(RunFilter(tags=[tag]))]
+            assert found == [run["workflow_id"] for run in runs if tag in run["tags"].items()], tag
+
+
+def test_nothing_is_damaged_and_everything_that_came_later_is_there(old, version):
+    with opened(old.spec) as store:
+        assert {finding.severity for finding in store.runs.check(None)} == {"ok"}
+        assert store.runs.pinned("done") == (frozenset() if version == 1 else {2})
+        store.runs.pin("done", 4)
+        assert 4 in store.runs.pinned("done")
+        waiting = {run["workflow_id"]: len(store.runs.signals(run["workflow_id"])) for run in told(version)}
+        assert sum(waiting.values()) == (0 if version == 1 else 1)
+        store.runs.clear("done")
+        assert store.runs.load("forked", "@forked").step_results[1].output == "x" * 70_000, (
+            "it has that together with done"
+        )
+
+
+def test_the_schema_is_that_of_a_new_database(old, database, request, tmp_path_factory):
+    with opened(old.spec) as store:
+        store.runs.list_runs()
+    if old.kind == Sqlite.kind:
+        new = Sqlite(tmp_path_factory.mktemp("new"))
+    else:
+        server = request.getfixturevalue("postgres")
+        name = server.make_database()
+        request.addfinalizer(lambda: server.drop_database(name))
+        new = Postgres(server, name)
+    with opened(new.spec) as store:
+        store.runs.save("run", checkpoint())
+    assert old.schema() == new.schema()
+    assert old.query("SELECT version FROM flowckpt_schema ORDER BY version") == [(n,) for n in range(1, NEWEST + 1)]
+
+
+OUTPUTS = {
+    "crashed": 5 + 100,
+    "crashed twice": 3 + 100,
+    "Crashed": 3 + 100,
+    "forked": 3 + 70_000,
+    "done": 3 + 70_000,
+    "composed": 12 + 20 + 5 + 42 + 1,
+    "proved": 1,
+}
+
+
+def test_every_run_goes_on_where_it_stood(old, version, pipeline):
+    workflows = {run["workflow_id"]: run["workflow_name"] for run in told(version)}
+    named = {flow.name: flow for flow in vars(pipeline).values() if hasattr(flow, "name")}
+    Path("report.txt").write_text("as it was\n")
+    outputs, executed = dict(OUTPUTS), {}
+    with opened(old.spec) as store:
+        engine = WorkflowEngine(store, verifier=EvidenceVerifier("."))
+        if version > 1:
+            outputs |= {"waits": 10, "waits, and was answered": 9}
+            engine.signal_sync("waits", "go", {"n": 2})
+        for run, output in outputs.items():
+            ended = engine.resume_sync(named[workflows[run]], workflow_id=run)
+            assert (ended.status, ended.output) == ("completed", output), (run, ended.error)
+            executed[run] = ended.steps.executed
+        again = engine.resume_sync(pipeline.failing, workflow_id="failed")
+        assert (again.status, again.steps.restored) == ("failed", 1)
+        assert {finding.severity for finding in store.runs.check(None)} == {"ok"}
+    assert executed["done"] == 0
+    assert set(executed.values()) == {0, 1}, "of the others the last step was missing"
+
+
+def test_evidence_of_old_rows_is_checked_before_they_are_reused(old, pipeline):
+    Path("report.txt").write_text("it is another now\n")
+    with opened(old.spec) as store:
+        engine = WorkflowEngine(store, verifier=EvidenceVerifier("."))
+        plan = engine.plan_sync(pipeline.proved, workflow_id="proved and gone")
+        assert plan.steps[0].decision == "rerun"
+
+
+# --- at once, and cut short ------------------------------------------------------------------------------------------
+
+
+def come(spec, barrier, said):
+    with blocking_allowed(True):
+        try:
+            barrier.wait(60)
+            with opened(spec) as store:
+                found = len(store.runs.list_runs())
+                store.runs.save(f"run of {os.getpid()}", checkpoint(1, results("x")))
+                said.put((found, len(list(store.runs.latest("composed").step_results))))
+        except BaseException as error:
+            said.put(repr(error))
+
+
+@pytest.mark.parametrize("version", [1])
+def test_of_four_processes_that_open_an_old_database_at_once_all_work_and_one_brings_it_forward(database, version):
+    database.restore(version)
+    count = 4
+    barrier, said = processes.Barrier(count), processes.Queue()
+    started = [processes.Process(target=come, args=(database.spec, barrier, said)) for _ in range(count)]
+    for process in started:
+        process.start()
+    found = [said.get(timeout=60) for _ in started]
+    for process in started:
+        process.join(30)
+    before = told(version)
+    assert all(each[1] == 9 and len(before) <= each[0] < len(before) + count for each in found), found
+    assert database.query("SELECT version FROM flowckpt_schema ORDER BY version") == [
+        (n,) for n in range(1, NEWEST + 1)
+    ]
+    assert database.query("SELECT count(*) FROM runs") == [(len(before) + count,)]
+
+
+@pytest.mark.parametrize("level", ["serializable"])
+def test_a_server_with_another_default_of_isolation_lets_all_of_them_work_too(postgres, postgres_database, level):
+    database = Postgres(postgres, postgres_database)
+    database.query(f"ALTER DATABASE {postgres_database} SET default_transaction_isolation = '{level}'")
+    test_of_four_processes_that_open_an_old_database_at_once_all_work_and_one_brings_it_forward(database, 1)
+
+
+def die_at(spec, number):
+    """Open a database, and be killed at the n-th statement that follows the opening of the transaction."""
+    connect = sqlite_database.connect
+
+    def spilling(*arguments, **options):
+        connection = connect(*arguments, **options)
+        connection.execute("PRAGMA cache_size = 1")  # so that pages reach the file before the commit
+        return connection
+
+    sqlite_database.connect = spilling
+    for kind in (SqliteSession, PostgresSession):
+        for name in ("execute", "change"):
+            setattr(kind, name, dying(getattr(kind, name)))
+
+    def opened_here():
+        with blocking_allowed(True), opened(spec) as store:
+            store.runs.list_runs()
+
+    dying.left = number
+    opened_here()
+
+
+def dying(act):
+    def acts(self, *arguments):
+        if dying.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dying.left -= 1
+        return act(self, *arguments)
+
+    return acts
+
+
+@pytest.mark.parametrize("version", [1])
+def test_whichever_statement_a_process_dies_at_the_next_one_carries_on(database, version):
+    database.restore(version)
+    dead = 0
+    while True:
+        process = processes.Process(target=die_at, args=(database.spec, dead))
+        process.start()
+        process.join(60)
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        dead += 1
+        if database.query("SELECT max(version) FROM flowckpt_schema") == [(NEWEST,)]:
+            break
+    assert dead >= 15
+    assert database.query("SELECT version FROM flowckpt_schema ORDER BY version") == [
+        (n,) for n in range(1, NEWEST + 1)
+    ]
+    with opened(database.spec) as store:
+        assert len(store.runs.list_runs()) == len(told(version))
+        assert {finding.severity for finding in store.runs.check(None)} == {"ok"}
+
+
+# --- newer ones ------------------------------------------------------------------------------------------------------
+
+
+def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(database):
+    with opened(database.spec) as store:
+        store.runs.save("run", checkpoint())
+    database.query(f"INSERT INTO flowckpt_schema VALUES ({NEWEST + 1}, '2027-01-01', '9.0')")
+    for act in (
+        lambda store: store.runs.load("run", "c1"),
+        lambda store: store.runs.save("run", checkpoint(2)),
+        lambda store: store.runs.list_runs(),
+        lambda store: store.runs.clear("run"),
+    ):
+        with opened(database.spec) as store, pytest.raises(UnsupportedSchemaError) as refused:
+            act(store)
+        assert (refused.value.found, refused.value.supported) == (NEWEST + 1, NEWEST)
+        assert "database" in refused.value.message
+    assert database.query("SELECT count(*) FROM checkpoints") == [(1,)]
