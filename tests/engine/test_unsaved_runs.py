@@ -495,7 +495,7 @@ def test_a_database_that_stays_full_ends_the_run_unsaved_with_its_output(tmp_pat
 
 def test_a_run_that_cannot_be_given_back_has_ended_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     class Keeps(FailingStore):
-        async def release(self, workflow_id: str) -> None:
+        async def release(self, workflow_id: str, *, token: str = "") -> None:
             raise CheckpointStorageError("no room to let go", workflow_id=workflow_id, operation="release")
 
     result, _ = told(WorkflowEngine(Keeps(MemoryCheckpointStore(), lambda data: False)), flow, n=1)

@@ -110,7 +110,7 @@ class FileRuns(ReadableRuns):
             owned.release()
             raise
         self.owned[workflow_id] = owned
-        return Lease(workflow_id, owned.writer.number, latest, image.last_sequence, tuple(image.notices))
+        return Lease(workflow_id, owned.writer.number, latest, image.last_sequence, tuple(image.notices), owned.token)
 
     def _claim(self, workflow_id: str, *, steal: bool, at_least: int) -> OwnedRun:
         def claim_once() -> OwnedRun:
@@ -154,10 +154,8 @@ class FileRuns(ReadableRuns):
             )
         made.on_lost = owned.on_lost
         self.owned[workflow_id] = made
-        image = made.image
-        return Lease(
-            workflow_id, made.writer.number, self.latest(workflow_id, image), image.last_sequence, tuple(image.notices)
-        )
+        image, latest = made.image, self.latest(workflow_id, made.image)
+        return Lease(workflow_id, made.writer.number, latest, image.last_sequence, tuple(image.notices), made.token)
 
     def share(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Let an owned run have large values of another without a copy, as far as that is possible."""
@@ -167,10 +165,11 @@ class FileRuns(ReadableRuns):
                 with contextlib.suppress(FileNotFoundError):  # it has none: they are written
                     owned.share_from(source, sizes)
 
-    def release(self, workflow_id: str) -> None:
-        """Give a run up."""
-        owned = self.owned.pop(workflow_id, None)
-        if owned is not None:
+    def release(self, workflow_id: str, *, token: str = "") -> None:
+        """Give a run up, if whoever has the token owns it still."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None and token in ("", owned.token):
+            del self.owned[workflow_id]
             owned.release()
 
     def clear(self, workflow_id: str, *, only_if: Callable[[int], bool] | None = None) -> bool:

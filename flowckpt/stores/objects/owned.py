@@ -14,13 +14,13 @@ from flowckpt.codec.blob import Blob, Fetch
 from flowckpt.codec.checkpoints import encode_head
 from flowckpt.codec.results import Blobs, as_view, encode_time
 from flowckpt.errors import FencedError, ForeignRecordError, SaveConflictError
-from flowckpt.stores.base import refusal_of_field
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.compression import packed
 from flowckpt.stores.objects.ending import CLEARED, RELEASED, End
 from flowckpt.stores.objects.keys import RunKeys
 from flowckpt.stores.objects.writer import AttemptWriter
+from flowckpt.stores.refusal import refusal_of_field
 
 
 class OwnedRun:
@@ -38,6 +38,7 @@ class OwnedRun:
     Attributes:
         keys: the same.
         writer: the same.
+        token: the same.
         last_sequence: the highest sequence that the run ever had, as this owner knows.
         on_lost: told when the run is found to be another's; None where nobody wants to know.
     """
@@ -59,7 +60,7 @@ class OwnedRun:
         self._workflow_id = image.workflow_id
         self._bucket = bucket
         self._image = image
-        self._token = token
+        self.token = token
         self._fetch = fetch
         self._is_adopted = False
         self._is_closed = False
@@ -189,7 +190,7 @@ class OwnedRun:
             if not self._close():
                 return False
             if self.writer.has_written:
-                return self.writer.finish(End(RELEASED, now, self._token, self._summary()))
+                return self.writer.finish(End(RELEASED, now, self.token, self._summary()))
             keys = self.writer.keys
             self._bucket.delete([keys.record(0), keys.alive], self._workflow_id, "release")
             return False
@@ -202,7 +203,7 @@ class OwnedRun:
         """
         with self._one_at_a_time:
             self._check_usable()
-            if not self.writer.end(End(CLEARED, now, self._token)):
+            if not self.writer.end(End(CLEARED, now, self.token)):
                 raise FencedError(self._workflow_id, attempt=self.writer.keys.attempt, newest_attempt=None)
             self._close()
 

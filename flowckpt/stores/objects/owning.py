@@ -98,7 +98,7 @@ class ObjectRuns(ReadableRuns):
             raise
         self.owned[workflow_id] = self.owned_run(claimed, found)
         self._heartbeat.start()
-        return Lease(workflow_id, claimed.attempt, latest, found.image.last_sequence)
+        return Lease(workflow_id, claimed.attempt, latest, found.image.last_sequence, token=claimed.token)
 
     def claim(self, workflow_id: str, **options: Any) -> Claimed:
         """Claim the next attempt of a run, without reading the run.
@@ -206,10 +206,11 @@ class ObjectRuns(ReadableRuns):
         if owned is not None:
             owned.share_from(look(self.bucket, source_id), sizes)
 
-    def release(self, workflow_id: str) -> None:
-        """Give a run up."""
-        owned = self.owned.pop(workflow_id, None)
-        if owned is not None:
+    def release(self, workflow_id: str, *, token: str = "") -> None:
+        """Give a run up, if whoever has the token owns it still."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None and token in ("", owned.token):
+            del self.owned[workflow_id]
             owned.release(self.now())
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:

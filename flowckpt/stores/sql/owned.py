@@ -14,7 +14,7 @@ from flowckpt.codec.blob import Fetch
 from flowckpt.codec.checkpoints import CARRIED, encode_head
 from flowckpt.codec.results import Blobs, as_view, encode_time
 from flowckpt.errors import CheckpointStorageError, FencedError, ForeignRecordError, SaveConflictError
-from flowckpt.stores.base import refusal_of_field
+from flowckpt.stores.refusal import refusal_of_field
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Database, Row, Session
 from flowckpt.stores.sql.description import describe_again
