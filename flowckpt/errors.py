@@ -41,6 +41,7 @@ __all__ = [
     "NoAsyncioError",
     "NotSendableError",
     "NotUndoableError",
+    "ReadOnlyStoreError",
     "RunCancelledError",
     "RunExistsError",
     "RunLockedError",
@@ -1202,6 +1203,29 @@ class SuspensionUnsavedError(CheckpointStorageError):
             remedy="It goes on from its last checkpoint, where there is one, and waits again.",
         )
         self.waits = tuple(waits)
+
+
+class ReadOnlyStoreError(CheckpointStorageError):
+    """A store can be read from here and not written, or could be read only if it were written first. Nothing was changed.
+
+    Attributes:
+        store: where it is, without anything secret.
+        reason: why it cannot be written.
+    """
+
+    def __init__(
+        self, store: str, *, reason: str, workflow_id: str = "", operation: str = "write", remedy: str = ""
+    ) -> None:
+        run = f" run {workflow_id!r}" if workflow_id else ""
+        super().__init__(
+            f"the store {store} is read-only here, so it could not {operation}{run}: {reason}",
+            workflow_id=workflow_id,
+            operation=operation,
+            remedy=remedy
+            or "Work where it may be written, with the rights for it. Reading it goes on: 'flowckpt list'.",
+        )
+        self.store = store
+        self.reason = reason
 
 
 class UnsupportedFilesystemError(CheckpointStorageError):

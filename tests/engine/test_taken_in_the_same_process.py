@@ -10,12 +10,10 @@ import pytest
 
 from flowckpt import WorkflowEngine, step, workflow
 from flowckpt.errors import FencedError
-from flowckpt.stores.sqlite import SqliteCheckpointStore
 
 
-@pytest.mark.parametrize("kind", ["memory or file", "sqlite"])
-def test_a_fenced_session_leaves_the_run_to_the_thief(kind: str, reopen: Callable[[], Any], tmp_path: Any) -> None:
-    store = reopen() if kind == "memory or file" else SqliteCheckpointStore(tmp_path / "runs.db")
+def test_a_fenced_session_leaves_the_run_to_the_thief(reopen: Callable[[], Any]) -> None:
+    store = reopen()
     leases: list[Any] = []
 
     async def steals() -> None:

@@ -86,7 +86,7 @@ class FileRuns(ReadableRuns):
             owned.save(data)
         except OSError as error:
             owned.writer.is_poisoned = True
-            raise storage_error(error, workflow_id, "save") from error
+            raise storage_error(error, workflow_id, "save", self.path) from error
 
     def _own_for(self, workflow_id: str, attempt: int) -> OwnedRun:
         """Claim a run for a caller that saves without having acquired it."""

@@ -166,7 +166,7 @@ class ReadableRuns(Location):
             return None
         if is_alive(ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)) is False:
             return None
-        lock = filesystem.open_lock(directory, LOCK)
+        lock = filesystem.open_read(directory, LOCK)  # a reader writes nothing, and may not be able to
         try:
             return None if filesystem.lock(lock) else owner
         finally:
