@@ -11,6 +11,7 @@ from flowckpt import FileCheckpointStore
 from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import Status
 from flowckpt.errors import CheckpointStorageError, ReadOnlyStoreError
+from flowckpt.stores.base import NotesBeginnings
 from flowckpt.stores.sql import migrations
 from flowckpt.stores.sqlite import SqliteCheckpointStore
 from flowckpt.stores.sqlite import database as database_module
@@ -80,7 +81,7 @@ async def seen(store):
         await store.attempts(RUN),
         await store.signals(RUN),
         await store.owner(RUN),
-        await store.begun_steps(RUN),
+        await store.begun_steps(RUN) if isinstance(store, NotesBeginnings) else None,
         await store.pinned(RUN),
         (await store.figures()).runs,
         [finding.severity for finding in await store.check()],
