@@ -71,6 +71,7 @@ __all__ = [
     "UnknownExecutorError",
     "UnsupportedFilesystemError",
     "UnsupportedSchemaError",
+    "VanishedError",
     "WorkerDiedError",
     "WorkflowChangedError",
     "WorkflowDefinitionError",
@@ -1226,6 +1227,25 @@ class ReadOnlyStoreError(CheckpointStorageError):
         )
         self.store = store
         self.reason = reason
+
+
+class VanishedError(CheckpointStorageError):
+    """A store was removed or replaced while a run was going on: no run was cleared, and no other owner came.
+
+    Attributes:
+        store: where it was, without anything secret.
+    """
+
+    def __init__(self, store: str, *, workflow_id: str) -> None:
+        super().__init__(
+            f"the store {store} is gone: it was removed or replaced while run {workflow_id!r} was going on, so nothing "
+            "more can be saved to it",
+            workflow_id=workflow_id,
+            operation="save",
+            is_outcome_unknown=True,
+            remedy="Put it back, if it was moved; else start the run again. Let no other program remove a store in use.",
+        )
+        self.store = store
 
 
 class UnsupportedFilesystemError(CheckpointStorageError):

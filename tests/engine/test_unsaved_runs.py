@@ -281,8 +281,11 @@ def test_a_run_goes_on_to_its_end_when_its_store_is_removed_under_it(kind: str, 
     store.close()
 
 
-def test_a_run_that_is_to_fail_stops_when_its_store_is_removed(tmp_path: Path) -> None:
-    store, remove = removal(tmp_path, "file")
+def test_a_run_that_is_to_fail_stops_when_it_is_cleared(tmp_path: Path) -> None:
+    store, _ = removal(tmp_path, "file")
+
+    def remove() -> None:
+        shutil.rmtree(tmp_path / "store" / "runs" / "run")
 
     @workflow
     def robbed() -> Generator[Any, Any, None]:

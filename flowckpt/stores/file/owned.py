@@ -261,8 +261,11 @@ class OwnedRun:
         )
         return sum(map(len, full.encoded_between(max(count - 1, 0), len(history)))) + sum(blobs, 0)
 
-    def look(self) -> None:
+    def look(self, *, is_gone: Callable[[], bool]) -> None:
         """Tell whoever wants to know, where the run is another's by now.
+
+        Args:
+            is_gone: tells whether the whole store was removed: nobody else has the run then, and the next save says so.
 
         Raises:
             OSError: the directory cannot be read.
@@ -271,7 +274,7 @@ class OwnedRun:
             return
         with self._one_at_a_time:  # so that the files stay open
             lost = None if self._is_closed else self.writer.look_for_successor()
-        if lost is not None:
+        if lost is not None and not (lost.newest_attempt is None and is_gone()):
             self.on_lost(lost)
 
     def hand_over(self) -> tuple[int, int]:

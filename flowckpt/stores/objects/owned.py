@@ -8,12 +8,12 @@ from datetime import datetime
 from time import monotonic
 from typing import Any
 
-from flowckpt.checkpoint import CheckpointData, History, HistoryView
+from flowckpt.checkpoint import CheckpointData, History, HistoryView, Status
 from flowckpt.codec import dumps, encode
 from flowckpt.codec.blob import Blob, Fetch
 from flowckpt.codec.checkpoints import encode_head
 from flowckpt.codec.results import Blobs, as_view, encode_time
-from flowckpt.errors import FencedError, ForeignRecordError, SaveConflictError
+from flowckpt.errors import CheckpointStorageError, FencedError, ForeignRecordError, SaveConflictError, VanishedError
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.compression import packed
@@ -71,6 +71,7 @@ class OwnedRun:
         self._values = {digest for blobs in image.history.blobs.values() for digest in blobs}
         self._one_at_a_time = threading.Lock()
         self._alive = threading.Lock()
+        self._acknowledged: Callable[[], None] | None = None  # what is to be done once the last record is there
         self.on_lost: Callable[[FencedError], None] | None = None
 
     def save(self, data: CheckpointData) -> None:
@@ -98,10 +99,45 @@ class OwnedRun:
                 )
             self._save_values(view, len(saved), list(head_blobs.values()))
             results = b",".join(view.history.encoded_between(len(saved), len(view)))
-            self.writer.append(*begin, b'{"step_results":[%b],%b' % (results, head))
-            self._is_adopted = True
-            self._saved, self.last_sequence, self._last = view, data.sequence, data
-            self._first = self._first or data
+
+            def acknowledged() -> None:
+                self._is_adopted = True
+                self._saved, self.last_sequence, self._last = view, data.sequence, data
+                self._first = self._first or data
+
+            self._append(acknowledged, *begin, b'{"step_results":[%b],%b' % (results, head))
+            if (
+                data.status is not Status.RUNNING
+            ):  # the run ends or rests with it, and that is not to be said of nothing
+                self._check_is_there()
+
+    def _check_is_there(self) -> None:
+        try:
+            self.writer.check_is_there()
+        except VanishedError:
+            raise
+        except CheckpointStorageError:  # the save itself was answered
+            pass
+
+    def _append(self, acknowledged: Callable[[], None], *bodies: bytes) -> None:
+        self._acknowledged = acknowledged
+        self.writer.append(*bodies)
+        acknowledged()
+
+    def settle(self) -> None:
+        """Do again a save whose outcome is unknown, so that more can be saved; it comes to the same where it was done.
+
+        Raises:
+            FencedError: another owner has the run, or it was cleared.
+            CheckpointStorageError: the store still fails, or the run is gone.
+        """
+        with self._one_at_a_time:
+            if self._is_closed or self.writer.is_fenced:
+                return
+            was_unknown = self.writer.is_poisoned
+            self.writer.settle()
+            if was_unknown and self._acknowledged is not None:
+                self._acknowledged()
 
     def _head(self, data: CheckpointData, count: int) -> tuple[bytes, Blobs]:
         """Return the fields of a checkpoint behind its results, and the large values that they name."""
@@ -130,8 +166,11 @@ class OwnedRun:
             if not self._is_adopted:  # what the owner was told is the newest is what it will go on from
                 live = self._image.checkpoints()
                 begin, saved = self._beginning(self._image.history.view(self._image.counts[live[-1]] if live else 0))
-            self.writer.append(*begin, dumps({"deletes": sequences})[:-1].encode())
-            self._is_adopted, self._saved, self._last = True, saved, None
+
+            def acknowledged() -> None:
+                self._is_adopted, self._saved, self._last = True, saved, None
+
+            self._append(acknowledged, *begin, dumps({"deletes": sequences})[:-1].encode())
 
     def share_from(self, source: RunKeys, sizes: Mapping[str, int]) -> None:
         """Copy large values of another run within the bucket, as far as they are there."""

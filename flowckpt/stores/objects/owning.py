@@ -181,6 +181,12 @@ class ObjectRuns(ReadableRuns):
         found = look(self.bucket, workflow_id)
         return found.attempts[-1] if found.life == keys.life and found.attempts else None
 
+    def renew(self, workflow_id: str) -> None:
+        """Find out what became of a save whose outcome is unknown, so that more can be saved."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None and owned.writer.is_mine:
+            owned.settle()
+
     def renew_leases(self) -> bool:
         """Give signs of life for all owned runs, and tell of those that are lost; tell whether there are any."""
         owned = [each for each in [*self.owned.values(), *self.arriving.values()] if each.writer.is_mine]

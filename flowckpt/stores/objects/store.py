@@ -22,11 +22,12 @@ from flowckpt.stores.objects.owning import ObjectRuns
 from flowckpt.stores.objects.receiving import receive_run
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData, Reason
+    from flowckpt.checkpoint import CheckpointData, HistoryView, Reason
     from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef
     from flowckpt.clock import Clock
     from flowckpt.errors import FencedError
+    from flowckpt.stores.base import Lease
 
 
 class ObjectCheckpointStore(SignallingDoor[ObjectRuns]):
@@ -62,6 +63,12 @@ class ObjectCheckpointStore(SignallingDoor[ObjectRuns]):
     def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
         """Have somebody told once the run is lost; see `TellsOfLostRuns`."""
         self.runs.tell_when_lost(workflow_id, tell)
+
+    async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
+        """Find out what became of a save that failed, and go on in the same attempt; see `RenewsAttempts`."""
+        del history  # the next save holds it
+        await run_blocking(lambda: self.runs.renew(workflow_id))
+        return None
 
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Return the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""

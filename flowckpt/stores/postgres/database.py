@@ -145,21 +145,37 @@ class PostgresDatabase:
 
     def add(self, addition: Addition) -> bool:
         """Write the rows of a save durably, or tell that the fence does not hold."""
-        is_uncertain = False
+        return self._add(addition, is_uncertain=False)
 
+    def settle(self, addition: Addition) -> bool:
+        """Write the rows of a save whose outcome is unknown, unless they are there; tell whether the fence holds."""
+        return self._add(addition, is_uncertain=True, patience=0.0)
+
+    def probe(self) -> None:
+        """Ask the server for nothing."""
+        self._steadily("", "save", lambda connection: connection.execute(b"SELECT 1"), patience=0.0)
+
+    def mark(self) -> object:
+        """Return None: a schema that is removed is an error of the server."""
+        return None
+
+    def _add(self, addition: Addition, *, is_uncertain: bool, patience: float | None = None) -> bool:
         def add_once(connection: Connection) -> bool:
             nonlocal is_uncertain
-            if is_uncertain and is_there(connection, addition):
+            was_uncertain = is_uncertain
+            if was_uncertain and is_there(connection, addition):
                 return True
             is_uncertain = True
             try:
-                return add(connection, addition)
+                holds = add(connection, addition)
             except psycopg.Error as error:
-                is_uncertain = _is_lost(error, connection)
+                is_uncertain = was_uncertain or _is_lost(error, connection)
                 raise
+            # What was under way when the line broke may have arrived between the two.
+            return holds or (was_uncertain and is_there(connection, addition))
 
         try:
-            return self._steadily(addition.workflow_id, "save", add_once)
+            return self._steadily(addition.workflow_id, "save", add_once, patience=patience)
         except CheckpointStorageError as error:
             error.is_outcome_unknown = is_uncertain
             raise
@@ -247,10 +263,16 @@ class PostgresDatabase:
         return [name for name, _ in found]
 
     def _steadily(
-        self, workflow_id: str, operation: str, act: Callable[[Connection], T], *, is_write: bool = True
+        self,
+        workflow_id: str,
+        operation: str,
+        act: Callable[[Connection], T],
+        *,
+        is_write: bool = True,
+        patience: float | None = None,
     ) -> T:
         """Do something on a connection, and again on another one where that broke, as long as there is patience."""
-        end = time.monotonic() + self._patience
+        end = time.monotonic() + (self._patience if patience is None else patience)
         pause = 0.02
         while True:
             connection: Connection | None = None

@@ -11,6 +11,9 @@ WRITABLE = (
     "Use it once by a role that may write, at the primary: of several hosts, target_session_attrs=read-write finds it."
 )
 _DAMAGED = ("XX001", "XX002")
+_GONE = ("42P01", "3F000", "3D000")
+"""No such table, schema or database."""
+
 _READ_ONLY, _DENIED = "25006", "42501"
 
 
@@ -36,6 +39,8 @@ def error_of(
             remedy="Name the primary (of several hosts, target_session_attrs=read-write finds it), and a role that may "
             "write. Reading goes on: 'flowckpt list'.",
         )
+    if error.sqlstate in _GONE and is_write:
+        text += "; the store is gone: its tables were removed while it was in use"
     if error.sqlstate in _DAMAGED:
         return CheckpointCorruptedError(
             workflow_id,

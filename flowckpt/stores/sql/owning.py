@@ -111,6 +111,12 @@ class SqlRuns(ReadableRuns):
         self._heartbeat.start()
         return Lease(workflow_id, attempt, latest, image.last_sequence, token=claim.writer)
 
+    def renew(self, workflow_id: str) -> None:
+        """Find out what became of a save whose outcome is unknown, so that more can be saved."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None and owned.is_mine:
+            owned.settle()
+
     def renew_leases(self) -> bool:
         """Renew the leases of all owned runs, and tell of those that are lost; tell whether there are any."""
         mine = {owned.writer: (workflow_id, owned) for workflow_id, owned in [*self.owned.items()] if owned.is_mine}

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flowckpt.clock import Clock
-from flowckpt.errors import CheckpointCorruptedError, ReadOnlyStoreError
+from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, ReadOnlyStoreError, VanishedError
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Row
 from flowckpt.stores.sql.migrations import MIGRATIONS, check_version, migrate, version_of
 from flowckpt.stores.sql.schema import VERSION_TABLE, Dialect
-from flowckpt.stores.sqlite.failures import BUSY_SECONDS, error_of, is_busy, os_error_of, vanished
+from flowckpt.stores.sqlite.failures import BUSY_SECONDS, error_of, is_busy, is_sync, os_error_of
 from flowckpt.stores.sqlite.opening import APPLICATION_ID, add_functions, connect, identity_of, sqlite_dialect
 from flowckpt.stores.sqlite.read_only import (
     ReadConnection,
@@ -79,6 +79,7 @@ class SqliteDatabase:
         self._identity: tuple[int, int] | None = None
         self._read_only: ReadConnection | None = None
         self._is_committing = False
+        self._is_distrusted = False
 
     def __str__(self) -> str:
         return repr(str(self.path))
@@ -101,6 +102,10 @@ class SqliteDatabase:
             if self._connection is not None:
                 self._connection.close()
             self._connection = self._read_only = None
+
+    def mark(self) -> object:
+        """Return what tells this file from another one of the same name; None where there is none."""
+        return identity_of(self.path)
 
     # --- the port --------------------------------------------------------------------------------------------------
 
@@ -137,23 +142,51 @@ class SqliteDatabase:
 
     def add(self, addition: Addition) -> bool:
         """Write the rows of a save durably, or tell that the fence does not hold."""
+        return self._add(addition, lambda: self._add_once(addition))
+
+    def settle(self, addition: Addition) -> bool:
+        """Write the rows of a save whose outcome is unknown, unless they are there; tell whether the fence holds.
+
+        Not after a failed sync: what a read shows then, and what a later sync says, is worth nothing.
+        """
+        if self._is_distrusted:
+            raise CheckpointStorageError(
+                f"a sync of the SQLite store {self.path} has failed, so nothing that it shows is sure to be on the disk",
+                workflow_id=addition.workflow_id,
+                operation="save",
+                is_outcome_unknown=True,
+                remedy="Look at the disk. The run goes on unsaved to its end; a resume goes on from what is there then.",
+            )
+        return self._add(addition, lambda: self._is_there(addition) or self._add_once(addition))
+
+    def probe(self) -> None:
+        """Do nothing: a file either takes a save or refuses it at once."""
+
+    def _add(self, addition: Addition, act: Callable[[], bool]) -> bool:
         with self._alone():
-            if self._connection is not None and identity_of(self.path) != self._identity:
-                raise vanished(self.path, addition.workflow_id)
+            there = identity_of(self.path)
+            if there is None or (self._connection is not None and there != self._identity):
+                raise VanishedError(str(self), workflow_id=addition.workflow_id)
             self._is_committing = False
             try:
-                is_fence_held = _patiently(lambda: self._add_once(addition))
+                is_fence_held = _patiently(act)
             except sqlite3.Error as error:
                 # One that is merely busy has committed nothing: the transaction was rolled back.
                 is_unknown = self._is_committing and not is_busy(error)
                 if is_unknown:
+                    self._is_distrusted = self._is_distrusted or is_sync(error)
                     self.close()
                 raise error_of(error, self.path, addition.workflow_id, "save", is_outcome_unknown=is_unknown) from error
             except OSError as error:
                 raise os_error_of(error, self.path, addition.workflow_id, "save") from error
             if identity_of(self.path) != self._identity:
-                raise vanished(self.path, addition.workflow_id)
+                raise VanishedError(str(self), workflow_id=addition.workflow_id)
         return is_fence_held
+
+    def _is_there(self, addition: Addition) -> bool:
+        connection = self._opened()
+        with _transaction(connection, "BEGIN"):
+            return bool(connection.execute(rows.IS_THERE, addition.identity).fetchall())
 
     def _add_once(self, addition: Addition) -> bool:
         connection = self._opened()

@@ -85,20 +85,13 @@ def os_error_of(
     )
 
 
-def vanished(path: Path, workflow_id: str) -> CheckpointStorageError:
-    """Return the error for a save into a file that was removed or replaced.
+def is_sync(error: sqlite3.Error) -> bool:
+    """Tell whether a sync failed: from then on nobody knows what of the file is on the disk, whatever a read shows.
 
     Args:
-        path: the file.
-        workflow_id: the run.
+        error: what SQLite raised.
     """
-    return CheckpointStorageError(
-        f"the SQLite store {path} was removed or replaced while it was open, so the save{_of(workflow_id)} is lost",
-        workflow_id=workflow_id,
-        operation="save",
-        is_outcome_unknown=True,
-        remedy="Put the file back, and let no other program move it while runs are going on.",
-    )
+    return _name_of(error) in ("SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC", "SQLITE_IOERR_CLOSE")
 
 
 def is_busy(error: sqlite3.Error) -> bool:
