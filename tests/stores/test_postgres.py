@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 import traceback
@@ -28,6 +27,7 @@ from flowckpt.stores.postgres.address import parsed_address
 from flowckpt.stores.postgres.durability import check_server
 from flowckpt.stores.sql import migrations
 from flowckpt.testing.contract import checkpoint, results
+from tests.cut_proxy import CutProxy
 from tests.postgres import PostgresServer, free_port
 from tests.stores.many_at_once import fill_by_processes, fill_by_threads
 
@@ -280,78 +280,9 @@ def test_a_connection_that_the_server_ended_is_replaced(store, query):
         assert store.runs.latest(RUN).sequence == sequence
 
 
-class Proxy:
-    """Passes bytes on between clients and a server, and cuts the line where it is told to."""
-
-    def __init__(self, port):
-        self._to = port
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = self._server.getsockname()[1]
-        self.cut_before = b""  # the client's message that holds this is not passed on
-        self.cut_after = b""  # it is passed on, and what the server answers is not
-        self.passed = 0  # of an answer that is cut, so many bytes are passed on all the same
-        self.was_whole = False  # an answer was no longer than that: it was passed on, and nothing was cut
-        self.cuts = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self._server.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self._to))
-            line = {"is_mute": False}
-            threading.Thread(target=self._forth, args=(client, server, line), daemon=True).start()
-            threading.Thread(target=self._back, args=(client, server, line), daemon=True).start()
-
-    def _forth(self, client, server, line):
-        try:
-            while data := client.recv(1 << 16):
-                if self.cut_before and self.cut_before in data:
-                    self.cut_before = b""
-                    self.cuts += 1
-                    break
-                if self.cut_after and self.cut_after in data:
-                    self.cut_after = b""
-                    line["is_mute"] = True
-                server.sendall(data)
-        except OSError:
-            pass
-        hang_up(client)
-        hang_up(server)
-
-    def _back(self, client, server, line):
-        try:
-            while data := server.recv(1 << 16):
-                if line["is_mute"]:
-                    self.was_whole = len(data) < self.passed
-                    if not self.was_whole:
-                        self.cuts += 1
-                        client.sendall(data[: self.passed])
-                        break
-                    line["is_mute"] = False
-                client.sendall(data)
-        except OSError:
-            pass
-        hang_up(client)
-        hang_up(server)
-
-    def close(self):
-        self._server.close()
-
-
-def hang_up(connection):
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
-    connection.close()
-
-
 @pytest.fixture
 def proxy(postgres):
-    made = Proxy(postgres.port)
+    made = CutProxy(postgres.port)
     yield made
     made.close()
 

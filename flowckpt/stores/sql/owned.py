@@ -233,11 +233,12 @@ class OwnedRun:
         return before is None or data.metadata is not before.metadata or data.workflow_name != before.workflow_name
 
     def _write(self, write: Callable[[Addition], bool], addition: Addition, acknowledged: Callable[[], None]) -> None:
+        was_poisoned = self._is_poisoned
         self._is_poisoned = True  # until it is acknowledged: any exception from here on, of whatever kind
         try:
             holds = write(addition)
         except CheckpointStorageError as error:
-            self._is_poisoned = error.is_outcome_unknown
+            self._is_poisoned = was_poisoned or error.is_outcome_unknown
             raise
         self._is_poisoned, self._pending = False, None
         if not holds:

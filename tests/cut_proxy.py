@@ -1,0 +1,101 @@
+"""A server between a client and PostgreSQL that cuts the line where a test says, and that can be away altogether."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+
+class CutProxy:
+    """Passes bytes on between clients and a server, and cuts the line where it is told to."""
+
+    def __init__(self, port):
+        self._to = port
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self.cut_before = b""  # the client's message that holds this is not passed on
+        self.cut_after = b""  # it is passed on, and what the server answers is not
+        self.passed = 0  # of an answer that is cut, so many bytes are passed on all the same
+        self.was_whole = False  # an answer was no longer than that: it was passed on, and nothing was cut
+        self.cuts = 0
+        self.goes_down_with_cut = False  # whether the next cut is the beginning of an outage
+        self._lines = []
+        self._is_down = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            if self._is_down:
+                hang_up(client)
+                continue
+            server = socket.create_connection(("127.0.0.1", self._to))
+            self._lines += [client, server]
+            line = {"is_mute": False}
+            threading.Thread(target=self._forth, args=(client, server, line), daemon=True).start()
+            threading.Thread(target=self._back, args=(client, server, line), daemon=True).start()
+
+    def _forth(self, client, server, line):
+        try:
+            while data := client.recv(1 << 16):
+                if self.cut_before and self.cut_before in data:
+                    self.cut_before = b""
+                    self._cut()
+                    break
+                if self.cut_after and self.cut_after in data:
+                    self.cut_after = b""
+                    line["is_mute"] = True
+                server.sendall(data)
+        except OSError:
+            pass
+        hang_up(client)
+        hang_up(server)
+
+    def _back(self, client, server, line):
+        try:
+            while data := server.recv(1 << 16):
+                if line["is_mute"]:
+                    self.was_whole = len(data) < self.passed
+                    if not self.was_whole:
+                        self._cut()
+                        client.sendall(data[: self.passed])
+                        break
+                    line["is_mute"] = False
+                client.sendall(data)
+        except OSError:
+            pass
+        hang_up(client)
+        hang_up(server)
+
+    def _cut(self):
+        self.cuts += 1
+        if self.goes_down_with_cut:
+            self.goes_down_with_cut = False
+            self.go_down()
+
+    def go_down(self):
+        """Cut all lines, and every new one, as a server that is away."""
+        self._is_down = True
+        lines, self._lines = self._lines, []
+        for line in lines:
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)  # whoever reads from it closes it
+
+    def come_up(self):
+        """Let clients through again."""
+        self._is_down = False
+
+    def close(self):
+        self._server.close()
+
+
+def hang_up(connection):
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    connection.close()
