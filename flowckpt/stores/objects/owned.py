@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -16,6 +17,7 @@ from flowckpt.codec.results import Blobs, as_view, encode_time
 from flowckpt.errors import CheckpointStorageError, FencedError, ForeignRecordError, SaveConflictError, VanishedError
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.objects.bucket import Bucket
+from flowckpt.stores.objects.clearing import sweep_values
 from flowckpt.stores.objects.compression import packed
 from flowckpt.stores.objects.ending import CLEARED, RELEASED, End
 from flowckpt.stores.objects.keys import RunKeys
@@ -69,6 +71,7 @@ class OwnedRun:
         self._last: CheckpointData | None = None  # None where a list must read the run to know its newest
         self._started_at = image.started_at or claimed_at
         self._values = {digest for blobs in image.history.blobs.values() for digest in blobs}
+        self._adds_values = False
         self._one_at_a_time = threading.Lock()
         self._alive = threading.Lock()
         self._acknowledged: Callable[[], None] | None = None  # what is to be done once the last record is there
@@ -105,7 +108,13 @@ class OwnedRun:
                 self._saved, self.last_sequence, self._last = view, data.sequence, data
                 self._first = self._first or data
 
-            self._append(acknowledged, *begin, b'{"step_results":[%b],%b' % (results, head))
+            try:
+                self._append(acknowledged, *begin, b'{"step_results":[%b],%b' % (results, head))
+            except FencedError as error:
+                if error.newest_attempt is None and self._adds_values:  # added when the run was cleared already
+                    with contextlib.suppress(CheckpointStorageError):
+                        sweep_values(self._bucket, self.keys, self._workflow_id)
+                raise
             if (
                 data.status is not Status.RUNNING
             ):  # the run ends or rests with it, and that is not to be said of nothing
@@ -178,6 +187,8 @@ class OwnedRun:
             self._check_usable()
             missing = [digest for digest in sizes if digest not in self._values]
 
+            self._adds_values = self._adds_values or bool(missing)
+
             def copy(digest: str) -> bool:
                 return self._bucket.copy(source.value(digest), self.keys.value(digest), self._workflow_id)
 
@@ -193,10 +204,16 @@ class OwnedRun:
             bodies = [
                 (self.keys.value(digest), lambda blob=blob: packed(blob.content())) for digest, blob in missing.items()
             ]
+            self._adds_values = True
             self._bucket.create_all(bodies, self._workflow_id, "save")
             self._values.update(missing)
         for blob in blobs:
             blob.settle(self._fetch)
+
+    @property
+    def leaves_values(self) -> bool:
+        """Whether it added large values and no record, to a run that has none: no name would lead to them."""
+        return self._adds_values and not self.writer.has_written and not self._image.records
 
     # --- ends and signs of life ------------------------------------------------------------------------------------
 

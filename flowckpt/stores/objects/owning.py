@@ -20,7 +20,8 @@ from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import Claimed, Claimer, give_up, look
 from flowckpt.stores.objects.clearing import finish_clearing, sweep_former
-from flowckpt.stores.objects.keys import RunKeys
+from flowckpt.stores.objects.keys import RunKeys, run_keys
+from flowckpt.stores.objects.listing import listed_runs
 from flowckpt.stores.objects.owned import OwnedRun
 from flowckpt.stores.objects.probe import check_conditions
 from flowckpt.stores.objects.reading import ReadableRuns, RunRead
@@ -217,6 +218,10 @@ class ObjectRuns(ReadableRuns):
         owned = self.owned.get(workflow_id)
         if owned is not None and token in ("", owned.token):
             del self.owned[workflow_id]
+            if owned.leaves_values and owned.writer.is_mine:
+                with contextlib.suppress(FencedError):  # then it is another's to clear
+                    owned.entomb(self.now())
+                    self.finish_clearing(workflow_id, owned)
             owned.release(self.now())
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
@@ -277,6 +282,15 @@ class ObjectRuns(ReadableRuns):
         found = look(self.bucket, workflow_id)
         if found.life == owned.keys.life:
             finish_clearing(self.bucket, found, owned.writer.keys.attempt, workflow_id)
+
+    def tidy(self) -> None:
+        """Remove what the former lives of all runs have left."""
+        works = [lambda run=run: self._tidy_run(run) for run in listed_runs(self.bucket)]
+        for _ in self.bucket.each(works):
+            pass
+
+    def _tidy_run(self, run: str) -> None:
+        sweep_former(self.bucket, run_keys(run, self.bucket.names(run, run)), run)
 
     def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
         """Delete the checkpoints of an id."""

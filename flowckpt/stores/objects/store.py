@@ -93,6 +93,10 @@ class ObjectCheckpointStore(SignallingDoor[ObjectRuns]):
         """Return what the store holds in figures, reading run by run; see `TellsFigures`."""
         return await added_up(self, workflow_id, limit=limit)
 
+    async def tidy(self) -> None:
+        """Remove what came to runs when they had been cleared; see `TidiesStore`."""
+        await run_blocking(self.runs.tidy)
+
     async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Write the run under a claim that nobody looks behind, and end that; see `ReceivesRuns`."""
         await run_blocking(lambda: receive_run(self.runs, workflow_id, checkpoints))
