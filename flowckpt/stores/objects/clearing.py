@@ -40,6 +40,17 @@ def sweep_former(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
         workflow_id: the run, for errors.
     """
     sweep(bucket, list(keys.former), workflow_id)
+    sweep_late(bucket, keys, workflow_id)
+
+
+def sweep_late(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
+    """Remove the messages and values of former lives: they came late, or whoever cleared these died in the middle.
+
+    Args:
+        bucket: the bucket.
+        keys: the keys of the run.
+        workflow_id: the run, for errors.
+    """
     for under in (*keys.former_signals, *keys.former_values):
         bucket.delete([each.key for each in bucket.objects(under, workflow_id)], workflow_id, "clear")
 

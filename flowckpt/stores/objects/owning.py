@@ -19,7 +19,7 @@ from flowckpt.stores.heartbeat import Heartbeat
 from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import Claimed, Claimer, give_up, look
-from flowckpt.stores.objects.clearing import finish_clearing, sweep_former
+from flowckpt.stores.objects.clearing import finish_clearing, sweep_former, sweep_late
 from flowckpt.stores.objects.keys import RunKeys, run_keys
 from flowckpt.stores.objects.listing import listed_runs
 from flowckpt.stores.objects.owned import OwnedRun
@@ -99,6 +99,8 @@ class ObjectRuns(ReadableRuns):
             raise
         self.owned[workflow_id] = self.owned_run(claimed, found)
         self._heartbeat.start()
+        with contextlib.suppress(CheckpointStorageError):  # the next one does it
+            sweep_late(self.bucket, claimed.keys, workflow_id)
         return Lease(workflow_id, claimed.attempt, latest, found.image.last_sequence, token=claimed.token)
 
     def claim(self, workflow_id: str, **options: Any) -> Claimed:
