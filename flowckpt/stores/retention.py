@@ -118,7 +118,7 @@ class CompactsRuns(Protocol):
 
 
 @runtime_checkable
-class TidiesStore(Protocol):
+class SweepsLeftovers(Protocol):
     """A store that can sweep what belongs to no run, beside whoever is at work."""
 
     async def tidy(self) -> None:

@@ -94,7 +94,7 @@ class ObjectCheckpointStore(SignallingDoor[ObjectRuns]):
         return await added_up(self, workflow_id, limit=limit)
 
     async def tidy(self) -> None:
-        """Remove what came to runs when they had been cleared; see `TidiesStore`."""
+        """Remove what came to runs when they had been cleared; see `SweepsLeftovers`."""
         await run_blocking(self.runs.tidy)
 
     async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
