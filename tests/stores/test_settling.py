@@ -252,3 +252,17 @@ def test_a_disk_that_is_really_full_is_saved_to_again_once_there_is_room(small_d
     with blocking_allowed(True):
         assert len(store.runs.latest(RUN).step_results) == 4
     store.close()
+
+
+def test_a_run_that_was_cleared_while_its_store_was_away_is_told_as_that(s3):  # noqa: F811
+    bucket = s3.make_bucket()
+    store, other = open_store(s3.spec(bucket)), open_store(s3.spec(bucket))
+    with blocking_allowed(True):
+        store.runs.save(RUN, checkpoint())
+        other.runs.acquire(RUN, steal=True)
+        other.runs.clear(RUN)
+        with pytest.raises(FencedError) as fenced:
+            store.runs.renew(RUN)
+        assert fenced.value.newest_attempt is None
+        store.close()
+        other.close()

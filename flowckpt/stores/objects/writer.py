@@ -107,10 +107,14 @@ class AttemptWriter:
             patience: how long a request that fails in passing is tried again; as the bucket's where not given.
 
         Raises:
-            VanishedError: they are gone.
+            FencedError: the run was cleared.
+            VanishedError: its objects are gone.
             CheckpointStorageError: the request failed.
         """
         if self._bucket.get(self.keys.record(0), self._workflow_id, "save", patience=patience) is None:
+            if (fence := self.look_for_end()) is not None:  # it was cleared in good order
+                self._fence = fence
+                raise fence
             self.is_poisoned, self._pending = True, None
             raise VanishedError(str(self._bucket), workflow_id=self._workflow_id)
 
@@ -248,6 +252,9 @@ class GatheringWriter(AttemptWriter):
         self.has_written = True
         if len(self._gathered) >= _ENOUGH:
             self._put_gathered()
+
+    def check_is_there(self, *, patience: float | None = None) -> None:
+        """Do nothing: what it writes counts with its end, and that finds out."""
 
     def mark(self, content: bytes) -> None:
         """Create a record that is no part of the chain of lines.
