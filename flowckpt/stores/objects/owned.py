@@ -115,9 +115,7 @@ class OwnedRun:
                     with contextlib.suppress(CheckpointStorageError):
                         sweep_values(self._bucket, self.keys, self._workflow_id)
                 raise
-            if (
-                data.status is not Status.RUNNING
-            ):  # the run ends or rests with it, and that is not to be said of nothing
+            if data.status is not Status.RUNNING:  # it ends or rests, and that is not to be said of a run that is gone
                 self._check_is_there()
 
     def _check_is_there(self) -> None:
