@@ -120,7 +120,7 @@ def claim(
     except BaseException:
         filesystem.close(lock)
         raise
-    token = secrets.token_hex(16)
+    token = os.urandom(16).hex()
     return _owned(filesystem, directory, lock, file, digest, number, said, seal, image, fetch, seals, is_locked, token)
 
 
