@@ -41,6 +41,7 @@ __all__ = [
     "NoAsyncioError",
     "NotSendableError",
     "NotUndoableError",
+    "ReadOnlyStoreError",
     "RunCancelledError",
     "RunExistsError",
     "RunLockedError",
@@ -70,6 +71,7 @@ __all__ = [
     "UnknownExecutorError",
     "UnsupportedFilesystemError",
     "UnsupportedSchemaError",
+    "VanishedError",
     "WorkerDiedError",
     "WorkflowChangedError",
     "WorkflowDefinitionError",
@@ -1202,6 +1204,48 @@ class SuspensionUnsavedError(CheckpointStorageError):
             remedy="It goes on from its last checkpoint, where there is one, and waits again.",
         )
         self.waits = tuple(waits)
+
+
+class ReadOnlyStoreError(CheckpointStorageError):
+    """A store can be read from here and not written, or could be read only if it were written first. Nothing was changed.
+
+    Attributes:
+        store: where it is, without anything secret.
+        reason: why it cannot be written.
+    """
+
+    def __init__(
+        self, store: str, *, reason: str, workflow_id: str = "", operation: str = "write", remedy: str = ""
+    ) -> None:
+        run = f" run {workflow_id!r}" if workflow_id else ""
+        super().__init__(
+            f"the store {store} is read-only here, so it could not {operation}{run}: {reason}",
+            workflow_id=workflow_id,
+            operation=operation,
+            remedy=remedy
+            or "Work where it may be written, with the rights for it. Reading it goes on: 'flowckpt list'.",
+        )
+        self.store = store
+        self.reason = reason
+
+
+class VanishedError(CheckpointStorageError):
+    """A store was removed or replaced while a run was going on: no run was cleared, and no other owner came.
+
+    Attributes:
+        store: where it was, without anything secret.
+    """
+
+    def __init__(self, store: str, *, workflow_id: str) -> None:
+        super().__init__(
+            f"the store {store} is gone: it was removed or replaced while run {workflow_id!r} was going on, so nothing "
+            "more can be saved to it",
+            workflow_id=workflow_id,
+            operation="save",
+            is_outcome_unknown=True,
+            remedy="Put it back, if it was moved; else start the run again. Let no other program remove a store in use.",
+        )
+        self.store = store
 
 
 class UnsupportedFilesystemError(CheckpointStorageError):

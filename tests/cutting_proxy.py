@@ -1,7 +1,8 @@
-"""A server between a client and PostgreSQL that cuts the line where it is told to."""
+"""A server between a client and PostgreSQL that cuts the line where a test says, and that can be away altogether."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 
@@ -21,6 +22,9 @@ class CuttingProxy:
         self.cut_at = None  # once the server has answered so many bytes more, on whichever line, that line is cut
         self.answered = 0  # bytes, in all
         self.cuts = 0
+        self.goes_down_with_cut = False  # whether the next cut is the beginning of an outage
+        self._lines = []
+        self._is_down = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url_through(self, url):
@@ -33,7 +37,11 @@ class CuttingProxy:
                 client, _ = self._server.accept()
             except OSError:
                 return
+            if self._is_down:
+                hang_up(client)
+                continue
             server = socket.create_connection(("127.0.0.1", self._to))
+            self._lines += [client, server]
             line = {"is_mute": False}
             threading.Thread(target=self._forth, args=(client, server, line), daemon=True).start()
             threading.Thread(target=self._back, args=(client, server, line), daemon=True).start()
@@ -43,7 +51,7 @@ class CuttingProxy:
             while data := client.recv(1 << 16):
                 if self.cut_before and self.cut_before in data:
                     self.cut_before = b""
-                    self.cuts += 1
+                    self._cut()
                     break
                 if self.cut_after and self.cut_after in data:
                     self.skips -= 1
@@ -62,7 +70,7 @@ class CuttingProxy:
                 if line["is_mute"]:
                     self.was_whole = len(data) < self.passed
                     if not self.was_whole:
-                        self.cuts += 1
+                        self._cut()
                         client.sendall(data[: self.passed])
                         break
                     line["is_mute"] = False
@@ -72,13 +80,31 @@ class CuttingProxy:
                     if self.cut_at < 0:
                         client.sendall(data[: self.cut_at])
                         self.cut_at = None
-                        self.cuts += 1
+                        self._cut()
                         break
                 client.sendall(data)
         except OSError:
             pass
         hang_up(client)
         hang_up(server)
+
+    def _cut(self):
+        self.cuts += 1
+        if self.goes_down_with_cut:
+            self.goes_down_with_cut = False
+            self.go_down()
+
+    def go_down(self):
+        """Cut all lines, and every new one, as a server that is away."""
+        self._is_down = True
+        lines, self._lines = self._lines, []
+        for line in lines:
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)  # whoever reads from it closes it
+
+    def come_up(self):
+        """Let clients through again."""
+        self._is_down = False
 
     def close(self):
         self._server.close()

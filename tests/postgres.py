@@ -34,9 +34,10 @@ class PostgresServer:
 
     Args:
         is_durable: whether it syncs what it commits; without, it is quicker.
+        standby_of: a running server of which this one is to be a copy that follows it; it can only be read.
     """
 
-    def __init__(self, *, is_durable: bool = False) -> None:
+    def __init__(self, *, is_durable: bool = False, standby_of: PostgresServer | None = None) -> None:
         self._settings = () if is_durable else _WITHOUT_SYNC
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
@@ -49,7 +50,10 @@ class PostgresServer:
         try:
             if os.geteuid() == 0:
                 self._give_to_nobody()
-            self._initialize()
+            if standby_of is None:
+                self._initialize()
+            else:
+                self._copy(standby_of)
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
@@ -162,6 +166,12 @@ class PostgresServer:
         self._run(
             "initdb", "--pgdata", self.directory / "data", "--username", SUPERUSER, "--encoding", "UTF8",
             "--locale", "C", "--auth", "trust", "--no-sync",
+        )  # fmt: skip
+
+    def _copy(self, primary: PostgresServer) -> None:
+        self._run(
+            "pg_basebackup", "--pgdata", self.directory / "data", "--dbname", primary.dsn(), "--checkpoint", "fast",
+            "--wal-method", "stream", "--write-recovery-conf", "--no-sync",
         )  # fmt: skip
 
     def _run(self, program: str, *arguments: object) -> None:

@@ -54,6 +54,7 @@ from flowckpt.plan.policy import ResumePolicy, ReuseMode
 from flowckpt.plan.undoing import UNFINISHED
 from flowckpt.replay import Replay
 from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
+from flowckpt.stores.giving_back import released
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -190,7 +191,7 @@ class Session:
             raise
         finally:
             if isinstance(store, OwnsRuns):
-                await finish_despite_cancel(_released(store, workflow_id))
+                await finish_despite_cancel(_released(store, lease))
 
     async def _settled(self, result: WorkflowResult | None) -> bool:
         """Do with a run that has completed what the engine was told, and tell whether it is gone; it is given back."""
@@ -411,9 +412,9 @@ def _check_loop(door: str) -> None:
         raise NoAsyncioError(door) from None
 
 
-async def _released(store: OwnsRuns, workflow_id: str) -> None:
+async def _released(store: OwnsRuns, lease: Lease) -> None:
     """Give the run back. Where that fails the run has ended all the same, and how must not be hidden."""
     try:
-        await store.release(workflow_id)
+        await released(store, lease)
     except CheckpointStorageError as error:
-        _log.warning("run %s: it could not be given back to the store: %s", workflow_id, error)
+        _log.warning("run %s: it could not be given back to the store: %s", lease.workflow_id, error)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from flowckpt.blocking import finish_despite_cancel
 from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
+from flowckpt.stores.giving_back import released
 
 
 @asynccontextmanager
@@ -28,7 +29,7 @@ async def taken(store: CheckpointStore, workflow_id: str) -> AsyncGenerator[Leas
     try:
         yield lease
     finally:
-        await finish_despite_cancel(store.release(workflow_id))
+        await finish_despite_cancel(released(store, lease))
 
 
 async def acquired(store: CheckpointStore, workflow_id: str, *, steal: bool = False) -> Lease:

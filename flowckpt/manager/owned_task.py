@@ -17,6 +17,7 @@ from flowckpt.manager.records import BegunStep
 from flowckpt.manager.task import WORKFLOW_NAME
 from flowckpt.manager.task_log import TaskLog
 from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
+from flowckpt.stores.giving_back import released
 
 _log = logging.getLogger("flowckpt")
 _INPUTS: Mapping[str, Any] = {}
@@ -33,6 +34,7 @@ class OwnedTask:
 
     Attributes:
         log: what the task has done.
+        lease: what was taken.
         attempt: the attempt, the fencing number.
         sequence: the number of the last record.
         is_usable: whether a further save makes sense; after one that failed, the task must be taken over again.
@@ -41,6 +43,7 @@ class OwnedTask:
 
     def __init__(self, store: CheckpointStore, clock: Clock, lease: Lease, log: TaskLog) -> None:
         self.log = log
+        self.lease = lease
         self.attempt = lease.attempt
         self.sequence = lease.last_sequence
         self.is_usable = True
@@ -142,7 +145,7 @@ async def take(store: CheckpointStore, clock: Clock, task_id: str) -> OwnedTask:
     try:
         log = await read_log(store, task_id, lease.latest)
     except BaseException:
-        await store.release(task_id)
+        await released(store, lease)
         raise
     for notice in lease.notices:
         _log.warning("task %s: %s", task_id, notice)

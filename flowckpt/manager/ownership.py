@@ -18,6 +18,7 @@ from flowckpt.manager.task import WORKFLOW_NAME
 from flowckpt.manager.task_log import TaskLog
 from flowckpt.stores.base import CheckpointStore, ListsRuns, OwnsRuns
 from flowckpt.stores.finding import find_runs
+from flowckpt.stores.giving_back import released
 
 
 class Tasks:
@@ -80,7 +81,7 @@ class Tasks:
         if self._owned.get(task_id) is task:
             del self._owned[task_id]
             if isinstance(self._store, OwnsRuns):
-                await finish_despite_cancel(self._store.release(task_id))
+                await finish_despite_cancel(released(self._store, task.lease))
 
     async def release(self, task_id: str) -> None:
         """Give a task up when nobody is changing it any more.

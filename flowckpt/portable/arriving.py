@@ -10,6 +10,7 @@ from flowckpt.errors import RunExistsError, StoreAbilityError
 from flowckpt.portable.gathering import gathered
 from flowckpt.portable.writing import identity_of
 from flowckpt.stores.base import CheckpointStore, OwnsRuns, ReceivesRuns
+from flowckpt.stores.giving_back import released
 
 
 async def brought_in(
@@ -50,8 +51,8 @@ async def _is_there(store: CheckpointStore, workflow_id: str, identity: str) -> 
         raise _taken(workflow_id)
     if isinstance(store, OwnsRuns) and there.owner is None:
         # Whoever brought it may have died before its name was on the disk: a claim puts it there, and leaves no trace.
-        await finish_despite_cancel(store.acquire(workflow_id))
-        await finish_despite_cancel(store.release(workflow_id))
+        lease = await finish_despite_cancel(store.acquire(workflow_id))
+        await finish_despite_cancel(released(store, lease))
     return True
 
 

@@ -12,6 +12,7 @@ from flowckpt.errors import CheckpointNotFoundError, SettingError
 from flowckpt.lazy import LazyModule
 from flowckpt.retention.rule import ALL_IN_THE_NEWEST, Resting, Retention, count_of, removable
 from flowckpt.stores.base import CheckpointStore, OwnsRuns
+from flowckpt.stores.giving_back import released
 from flowckpt.stores.retention import CompactsRuns, EvictsCheckpoints, PinsCheckpoints
 
 if TYPE_CHECKING:
@@ -100,11 +101,11 @@ async def _removed(
     if not isinstance(store, OwnsRuns):
         await store.delete_sequences(workflow_id, [each.sequence for each in found])
         return found
-    await store.acquire(workflow_id)
+    lease = await store.acquire(workflow_id)
     try:
         found = await _to_go(store, workflow_id, conditions, now)
         if found:
             await store.delete_sequences(workflow_id, [each.sequence for each in found])
     finally:
-        await store.release(workflow_id)
+        await released(store, lease)
     return found

@@ -24,7 +24,7 @@ from flowckpt.errors import (
     SettingError,
 )
 from flowckpt.stores.base import CheckpointStore, ListsRuns
-from flowckpt.stores.retention import CompactsRuns, PinsCheckpoints, PrunesRuns
+from flowckpt.stores.retention import CompactsRuns, PinsCheckpoints, PrunesRuns, SweepsLeftovers
 from flowckpt.stores.surveying import unreadable_runs
 
 _log = logging.getLogger("flowckpt")
@@ -128,7 +128,7 @@ async def prune(
     if not isinstance(store, PrunesRuns | ListsRuns):
         raise SettingError(f"{store!r} cannot list its runs", setting="store", remedy="Clear them one by one.")
     report.unreadable = [each.workflow_id for each in await unreadable_runs(store) if each.severity == "corrupt"]
-    if isinstance(store, PrunesRuns) and not is_dry_run:
+    if isinstance(store, SweepsLeftovers) and not is_dry_run:
         await store.tidy()
     if keep is not None or older_than is not None:
         now, report.matched = (clock or SystemClock()).now(), 0
@@ -136,7 +136,7 @@ async def prune(
             await _remove(store, batch, report, on_run, is_dry_run=is_dry_run)
     if not is_dry_run:
         await _compact_all(store, report)
-        if isinstance(store, PrunesRuns):
+        if isinstance(store, SweepsLeftovers):
             await store.tidy()
     return report
 

@@ -28,7 +28,7 @@ class Runs(Protocol):
     def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData: ...  # noqa: D102
     def clear(self, workflow_id: str) -> object: ...  # noqa: D102
     def acquire(self, workflow_id: str, *, steal: bool) -> Lease: ...  # noqa: D102
-    def release(self, workflow_id: str) -> None: ...  # noqa: D102
+    def release(self, workflow_id: str, *, token: str = "") -> None: ...  # noqa: D102
     def owner(self, workflow_id: str) -> Owner | None: ...  # noqa: D102
     def list_runs(self) -> list[RunInfo]: ...  # noqa: D102
     def survey(self, wanted: RunFilter | None) -> RunSurvey: ...  # noqa: D102
@@ -101,9 +101,9 @@ class AsyncDoor(Generic[R]):
         """Claim the run's next attempt and read the run; see `OwnsRuns.acquire`."""
         return await run_blocking(lambda: self.runs.acquire(workflow_id, steal=steal))
 
-    async def release(self, workflow_id: str) -> None:
+    async def release(self, workflow_id: str, *, token: str = "") -> None:
         """Give the run up; see `OwnsRuns.release`."""
-        await run_blocking(lambda: self.runs.release(workflow_id))
+        await run_blocking(lambda: self.runs.release(workflow_id, token=token))
 
     async def owner(self, workflow_id: str) -> Owner | None:
         """Return who owns the run and is alive; see `OwnsRuns.owner`."""

@@ -20,13 +20,10 @@ The five methods are all that the engine needs. What a store can do beyond them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import attrs
-
-from flowckpt.errors import EncodingError
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint import CheckpointData
@@ -110,6 +107,7 @@ class Lease:
         latest: the newest checkpoint, read after the run was claimed; None for a new run.
         last_sequence: the highest sequence that the run ever had, also behind a point that it went back from.
         notices: what was noticed while reading, for people: a torn record that was dropped, and the like.
+        token: tells this owner from every other one; `release` asks for it. Empty where the store cannot tell owners apart.
     """
 
     workflow_id: str
@@ -117,6 +115,7 @@ class Lease:
     latest: CheckpointData | None
     last_sequence: int = 0
     notices: tuple[str, ...] = ()
+    token: str = ""
 
 
 @runtime_checkable
@@ -136,11 +135,13 @@ class OwnsRuns(Protocol):
         """
         ...
 
-    async def release(self, workflow_id: str) -> None:
+    async def release(self, workflow_id: str, *, token: str = "") -> None:
         """Give a run up; a claim under which nothing was saved leaves no trace. No error where it is not owned.
 
         Args:
             workflow_id: the run.
+            token: of the lease that ends: where another owner has the run by now, through this very store, it keeps it.
+                Not given, whatever this store owns is given up.
         """
         ...
 
@@ -398,23 +399,3 @@ class ChecksIntegrity(Protocol):
             workflow_id: one run, or None for all.
         """
         ...
-
-
-def refusal_of_field(error: Exception) -> EncodingError:
-    """Return the error for a field that JSON or UTF-8 cannot hold (a lone surrogate).
-
-    Args:
-        error: what Python says: a `TypeError`, a `ValueError` or a `RecursionError`.
-    """
-    return EncodingError(
-        f"a field of the checkpoint cannot be recorded: {error}", place="checkpoint", remedy="Give it as text."
-    )
-
-
-@contextmanager
-def refused_as_encoding_error() -> Iterator[None]:
-    """Turn what Python says of a field that JSON or UTF-8 cannot hold (a lone surrogate) into `EncodingError`."""
-    try:
-        yield
-    except (TypeError, ValueError, RecursionError) as error:
-        raise refusal_of_field(error) from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,10 @@ from flowckpt.errors import (
 )
 from flowckpt.lazy import LazyModule
 from flowckpt.process import current_process
-from flowckpt.stores.base import Finding, Lease, refusal_of_field
+from flowckpt.stores.base import Finding, Lease
 from flowckpt.stores.memory_retention import MemoryRetention
 from flowckpt.stores.memory_signals import HoldsSignals
+from flowckpt.stores.refusal import refusal_of_field
 
 if TYPE_CHECKING:
     from flowckpt import codec
@@ -86,6 +88,7 @@ class _Run:
     attempt: int = 0
     attempt_before: int = 0
     is_owned: bool = False
+    token: str = ""
     is_adopted: bool = False  # the attempt wrote something, so it goes on from where the run is
     has_saved: bool = False
     acquired_at: datetime | None = None
@@ -349,19 +352,19 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         if run is not None and run.is_owned and not steal:
             raise RunLockedError(workflow_id, holder=f"this process, attempt {run.attempt}")
         run = self._claimed(workflow_id, 0)
-        return Lease(workflow_id, run.attempt, self._latest(run), run.last_sequence)
+        return Lease(workflow_id, run.attempt, self._latest(run), run.last_sequence, token=run.token)
 
     def _claimed(self, workflow_id: str, attempt: int) -> _Run:
         run = self._runs.setdefault(workflow_id, _Run())
         run.attempt, run.attempt_before = max(run.attempt + 1, attempt), run.attempt
         run.is_owned, run.is_adopted, run.has_saved, run.acquired_at = True, False, False, datetime.now(UTC)
-        run.evicted = set()
+        run.evicted, run.token = set(), os.urandom(16).hex()
         return run
 
-    async def release(self, workflow_id: str) -> None:
+    async def release(self, workflow_id: str, *, token: str = "") -> None:
         """Give the run up; see `OwnsRuns.release`."""
         run = self._runs.get(workflow_id)
-        if run is None or not run.is_owned:
+        if run is None or not run.is_owned or token not in ("", run.token):
             return
         run.is_owned = False
         if not run.is_adopted:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.lazy import LazyModule
-from flowckpt.stores.base import refused_as_encoding_error
+from flowckpt.stores.refusal import refused_as_encoding_error
 
 if TYPE_CHECKING:
     from flowckpt import codec

@@ -11,19 +11,23 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class RenewsAttempts(Protocol):
-    """A store that can begin another attempt for an owner whose last save failed."""
+    """A store that can let an owner save again whose last save failed, once the medium is well again."""
 
     async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
-        """Begin the next attempt of a run that this process owns, without giving the run up in between.
+        """Make a run that this process owns savable again, without giving it up in between.
 
-        Nothing is written again where a write failed: what is missing goes to a new place, with the next save.
+        There are two ways. Where the very same save can be done again without harm, whether it was done or not, the store
+        does it, and the attempt goes on. Where a failed write must never be made again, as in files, the store begins the
+        next attempt, and what is missing goes there with the next save.
+
+        It is asked before each save behind one that failed, so it must not wait long for a medium that is away.
 
         Args:
             workflow_id: the run.
             history: the results that the next save holds; nothing of them is written yet.
 
         Returns:
-            The new attempt; None where the old one can be saved to, or where another would not help.
+            The new attempt; None where the old one can be saved to, or another would not help.
 
         Raises:
             FencedError: another owner has the run, or it was removed.

@@ -118,6 +118,15 @@ class CompactsRuns(Protocol):
 
 
 @runtime_checkable
+class SweepsLeftovers(Protocol):
+    """A store that can sweep what belongs to no run, beside whoever is at work."""
+
+    async def tidy(self) -> None:
+        """Finish the removals that a crash cut short, and give free space back where that is cheap."""
+        ...
+
+
+@runtime_checkable
 class PrunesRuns(Protocol):
     """A store that can go through very many runs, and remove them, in bounded batches."""
 

@@ -626,6 +626,25 @@ class CheckpointStoreContract(AbilityContract):
         await owning.release(RUN)
         await owning.release("never acquired")
 
+    async def test_an_owner_gives_up_what_it_owns_itself_and_never_the_thiefs_run(self, store: CheckpointStore) -> None:
+        owning = self.able(store, OwnsRuns)
+        first = await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(1))
+        second = await owning.acquire(RUN, steal=True)
+        assert first.token
+        assert second.token
+        assert first.token != second.token
+        for sequence in (2, 3):
+            await owning.release(RUN, token=first.token)
+            assert await owning.owner(RUN) is not None
+            await store.save(RUN, checkpoint(sequence, attempt=second.attempt))
+        await owning.release(RUN, token=second.token)
+        assert await owning.owner(RUN) is None
+        third = await owning.acquire(RUN)
+        await owning.release(RUN, token=second.token)
+        await store.save(RUN, checkpoint(4, attempt=third.attempt))
+        assert await self.shown(store) == [(4, "c4"), (3, "c3"), (2, "c2"), (1, "c1")]
+
     async def test_a_writer_that_gave_the_run_up_is_fenced(self, store: CheckpointStore) -> None:
         owning = self.able(store, OwnsRuns)
         await store.save(RUN, checkpoint(1))

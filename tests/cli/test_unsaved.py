@@ -124,7 +124,8 @@ def test_where_the_run_was_removed_nobody_is_told_to_resume_it(then, unsaved):
 
 def test_where_the_run_was_removed_a_run_that_stops_gives_no_such_hint_either(unsaved, flowckpt):
     line = ("run", "filling.py:fills", "--store", "file:kept")
-    ran = flowckpt(*line, HOW="remove").expect(75)
+    ran = flowckpt(*line, HOW="remove").expect(13)
+    assert "is gone" in ran.err
     assert "Nothing of the run is in the store" in ran.err
     assert "flowckpt resume" not in ran.err
     assert "flowckpt show" not in ran.err

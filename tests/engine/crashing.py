@@ -28,9 +28,9 @@ class CrashingStore:
     async def acquire(self, workflow_id: str, *, steal: bool = False) -> Any:
         return await self.inner.acquire(workflow_id, steal=steal)
 
-    async def release(self, workflow_id: str) -> None:
+    async def release(self, workflow_id: str, *, token: str = "") -> None:
         if self.saves < self._at:
-            await self.inner.release(workflow_id)
+            await self.inner.release(workflow_id, token=token)
 
     async def owner(self, workflow_id: str) -> Any:
         return await self.inner.owner(workflow_id)

@@ -43,9 +43,9 @@ class MortalStore:
     async def acquire(self, workflow_id: str, *, steal: bool = False) -> Any:
         return await self._inner.acquire(workflow_id, steal=steal)
 
-    async def release(self, workflow_id: str) -> None:
+    async def release(self, workflow_id: str, *, token: str = "") -> None:
         if not self._is_dead:
-            await self._inner.release(workflow_id)
+            await self._inner.release(workflow_id, token=token)
 
     async def owner(self, workflow_id: str) -> Any:
         return await self._inner.owner(workflow_id)

@@ -46,9 +46,9 @@ class Dying:
     def note_begun(self, workflow_id: str, path: str) -> None:
         self.inner.note_begun(workflow_id, path)
 
-    async def release(self, workflow_id: str) -> None:
+    async def release(self, workflow_id: str, *, token: str = "") -> None:
         if not world.pop("dies", False):
-            await self.inner.release(workflow_id)
+            await self.inner.release(workflow_id, token=token)
 
     async def save(self, workflow_id: str, data: Any) -> None:
         if world.get("dies") or world.pop("dies at next save", False):

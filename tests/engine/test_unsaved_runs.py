@@ -281,8 +281,11 @@ def test_a_run_goes_on_to_its_end_when_its_store_is_removed_under_it(kind: str, 
     store.close()
 
 
-def test_a_run_that_is_to_fail_stops_when_its_store_is_removed(tmp_path: Path) -> None:
-    store, remove = removal(tmp_path, "file")
+def test_a_run_that_is_to_fail_stops_when_it_is_cleared(tmp_path: Path) -> None:
+    store, _ = removal(tmp_path, "file")
+
+    def remove() -> None:
+        shutil.rmtree(tmp_path / "store" / "runs" / "run")
 
     @workflow
     def robbed() -> Generator[Any, Any, None]:
@@ -495,7 +498,7 @@ def test_a_database_that_stays_full_ends_the_run_unsaved_with_its_output(tmp_pat
 
 def test_a_run_that_cannot_be_given_back_has_ended_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     class Keeps(FailingStore):
-        async def release(self, workflow_id: str) -> None:
+        async def release(self, workflow_id: str, *, token: str = "") -> None:
             raise CheckpointStorageError("no room to let go", workflow_id=workflow_id, operation="release")
 
     result, _ = told(WorkflowEngine(Keeps(MemoryCheckpointStore(), lambda data: False)), flow, n=1)

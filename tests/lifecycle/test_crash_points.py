@@ -29,7 +29,7 @@ def dying(store: Any, *, is_after: bool) -> Any:
             await plain(workflow_id, data)
         raise Killed
 
-    async def release(workflow_id: str) -> None:
+    async def release(workflow_id: str, *, token: str = "") -> None:
         """Nobody is there to give it up."""
 
     store.save, store.release = save, release

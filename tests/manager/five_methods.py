@@ -61,9 +61,9 @@ class DyingAndAble(Dying):
     async def acquire(self, workflow_id, *, steal=False):
         return await self._inner.acquire(workflow_id, steal=steal)
 
-    async def release(self, workflow_id):
+    async def release(self, workflow_id, *, token=""):
         if self.writes < self._at:
-            await self._inner.release(workflow_id)
+            await self._inner.release(workflow_id, token=token)
 
     async def owner(self, workflow_id):
         return await self._inner.owner(workflow_id)

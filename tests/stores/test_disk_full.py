@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 import sys
 import textwrap
@@ -15,6 +14,7 @@ from flowckpt.errors import CheckpointStorageError, EncodingError
 from flowckpt.filesystem import PosixFileSystem
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.testing.contract import checkpoint, results
+from tests.small_disk import mounted_disk
 
 RUN = "run-1"
 
@@ -90,18 +90,8 @@ def test_a_file_size_limit_loses_nothing_that_was_acknowledged(tmp_path, limit, 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk of 256 KiB, where this user may mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(place)]
-    try:
-        mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
-        pytest.skip("mounting a small disk is not possible here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True, capture_output=True)
+    with mounted_disk(tmp_path / "disk", "256k") as place:
+        yield place
 
 
 @pytest.mark.parametrize("length", [1_000, 70_000])

@@ -201,8 +201,6 @@ class FakeServer:
     [
         (FakeServer(full_page_writes="off"), "full_page_writes is off"),
         (FakeServer(server_encoding="LATIN1"), "LATIN1"),
-        (FakeServer(transaction_read_only="on"), "only be read"),
-        (FakeServer(is_standby=True), "only be read"),
         (FakeServer(version=110000), "PostgreSQL 11"),
     ],
 )
@@ -210,8 +208,20 @@ def test_a_server_that_will_not_do_is_refused_by_name(server, said):
     address = parsed_address("postgresql://h/db")
     with pytest.raises(CheckpointStorageError, match=said):
         check_server(server, address)
-    check_server(FakeServer(), address)
-    check_server(FakeServer(synchronous_commit="local"), address)
+    assert check_server(FakeServer(), address) == ""
+    assert check_server(FakeServer(synchronous_commit="local"), address) == ""
+
+
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        (FakeServer(transaction_read_only="on", fsync="off"), "default_transaction_read_only"),
+        (FakeServer(is_standby=True, fsync="off"), "standby"),
+    ],
+    ids=["read-only", "standby"],
+)
+def test_a_server_that_commits_nothing_can_be_read_and_loses_nothing(server, said):
+    assert said in check_server(server, parsed_address("postgresql://h/db"))
 
 
 def test_a_schema_of_another_program_is_refused(query, url):

@@ -120,7 +120,8 @@ def claim(
     except BaseException:
         filesystem.close(lock)
         raise
-    return _owned(filesystem, directory, lock, file, digest, number, said, seal, image, fetch, seals, is_locked)
+    token = os.urandom(16).hex()
+    return _owned(filesystem, directory, lock, file, digest, number, said, seal, image, fetch, seals, is_locked, token)
 
 
 def claim_next(
@@ -157,7 +158,8 @@ def claim_next(
         filesystem.close(file)
         raise
     directory, lock = former.hand_over()
-    return _owned(filesystem, directory, lock, file, digest, number, said, seal, image, fetch, seals, former.is_locked)
+    is_locked, token = former.is_locked, former.token
+    return _owned(filesystem, directory, lock, file, digest, number, said, seal, image, fetch, seals, is_locked, token)
 
 
 def _try_out(filesystem: FileSystem, directory: int, size: int) -> None:
@@ -187,6 +189,7 @@ def _owned(
     fetch: Fetch,
     seals: Seals,
     is_locked: bool,
+    token: str,
 ) -> OwnedRun:
     workflow_id = image.workflow_id
     writer = SegmentWriter(
@@ -211,6 +214,7 @@ def _owned(
         writer=writer,
         image=image,
         fetch=fetch,
+        token=token,
         seals=seals,
         head=head,
     )

@@ -16,6 +16,7 @@ from flowckpt.codec.blob import Fetch
 from flowckpt.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
+    ReadOnlyStoreError,
     UnsupportedFilesystemError,
 )
 from flowckpt.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem
@@ -26,6 +27,8 @@ from flowckpt.stores.file.names import RUNS, is_temporary, run_directory
 from flowckpt.stores.sealing.protection import PLAIN, Protection, Seals
 
 T = TypeVar("T")
+_NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
+_READS = ("read", "list", "check", "open")
 PATIENCE = 100
 """How often something is tried again that a clear or a claim of another process disturbed."""
 
@@ -214,7 +217,7 @@ class Location:
         try:
             yield
         except OSError as error:
-            raise storage_error(error, workflow_id, operation) from error
+            raise storage_error(error, workflow_id, operation, self.path) from error
 
     def _steadily(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
         """Do work again where a name vanished under it: the run was cleared, or a claim given up, meanwhile."""
@@ -231,10 +234,19 @@ class Location:
         )
 
 
-def storage_error(error: OSError, workflow_id: str, operation: str) -> CheckpointStorageError:
-    """Return the store's error for one of the operating system."""
+def storage_error(error: OSError, workflow_id: str, operation: str, path: Path) -> CheckpointStorageError:
+    """Return the store's error for one of the operating system.
+
+    Args:
+        error: what the system said.
+        workflow_id: the run, or an empty text.
+        operation: what was being done.
+        path: the store's directory.
+    """
     what = "is a symbolic link, which a store never follows" if error.errno == errno.ELOOP else str(error.strerror)
     name = f" ({error.filename})" if error.filename else ""
+    if error.errno in _NOT_ALLOWED and operation not in (*_READS, "save"):
+        return ReadOnlyStoreError(str(path), reason=what + name, workflow_id=workflow_id, operation=operation)
     return CheckpointStorageError(
         f"the file store could not {operation} run {workflow_id!r}: {what}{name}",
         workflow_id=workflow_id,

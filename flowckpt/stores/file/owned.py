@@ -15,12 +15,12 @@ from flowckpt.codec.checkpoints import encode_head
 from flowckpt.codec.results import Blobs, as_view, encode_time
 from flowckpt.errors import FencedError, ForeignRecordError, SaveConflictError
 from flowckpt.filesystem import FileSystem
-from flowckpt.stores.base import refusal_of_field
 from flowckpt.stores.file.begun import BegunSteps
 from flowckpt.stores.file.blobs import write_blobs
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.file.sharing import share_blobs
 from flowckpt.stores.file.writer import SegmentWriter
+from flowckpt.stores.refusal import refusal_of_field
 from flowckpt.stores.sealing.protection import PLAIN, Seals
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class OwnedRun:
 
     Attributes:
         workflow_id: the run.
+        token: tells this owner from every other one.
         image: the run as it was read after the claim.
         writer: the writer of the claimed segment.
         is_adopted: whether the segment says what it continues.
@@ -52,10 +53,12 @@ class OwnedRun:
         writer: SegmentWriter,
         image: RunImage,
         fetch: Fetch,
+        token: str,
         seals: Seals = PLAIN,
         head: HeadNote | None = None,
     ) -> None:
         self.workflow_id = workflow_id
+        self.token = token
         self.image = image
         self.writer = writer
         self.is_adopted = False
@@ -258,8 +261,11 @@ class OwnedRun:
         )
         return sum(map(len, full.encoded_between(max(count - 1, 0), len(history)))) + sum(blobs, 0)
 
-    def look(self) -> None:
+    def look(self, *, is_gone: Callable[[], bool]) -> None:
         """Tell whoever wants to know, where the run is another's by now.
+
+        Args:
+            is_gone: tells whether the whole store was removed: nobody else has the run then, and the next save says so.
 
         Raises:
             OSError: the directory cannot be read.
@@ -268,7 +274,7 @@ class OwnedRun:
             return
         with self._one_at_a_time:  # so that the files stay open
             lost = None if self._is_closed else self.writer.look_for_successor()
-        if lost is not None:
+        if lost is not None and not (lost.newest_attempt is None and is_gone()):
             self.on_lost(lost)
 
     def hand_over(self) -> tuple[int, int]:

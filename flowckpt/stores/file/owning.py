@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from flowckpt.errors import (
     KeyMissingError,
     RunExistsError,
     RunLockedError,
+    VanishedError,
 )
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.base import Lease
@@ -23,7 +24,7 @@ from flowckpt.stores.file.claim import claim, claim_next
 from flowckpt.stores.file.clearing import sweep_cleared, write_tombstone
 from flowckpt.stores.file.directory import newest_owner, read_image, take_lock
 from flowckpt.stores.file.location import PATIENCE, storage_error
-from flowckpt.stores.file.names import LOCK
+from flowckpt.stores.file.names import LOCK, RUNS
 from flowckpt.stores.file.owned import OwnedRun
 from flowckpt.stores.file.reading import ReadableRuns
 from flowckpt.stores.heartbeat import Heartbeat
@@ -67,7 +68,7 @@ class FileRuns(ReadableRuns):
         owned = [each for each in [*self.owned.values()] if each.writer.is_mine]
         for each in owned:
             with contextlib.suppress(OSError):  # the next look, or the next save, meets it again
-                each.look()
+                each.look(is_gone=self._is_gone)
         return bool(owned)
 
     def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
@@ -83,10 +84,26 @@ class FileRuns(ReadableRuns):
         if owned is None:
             owned = self._own_for(workflow_id, data.attempt)
         try:
-            owned.save(data)
+            with self._telling_gone(workflow_id):
+                owned.save(data)
         except OSError as error:
             owned.writer.is_poisoned = True
-            raise storage_error(error, workflow_id, "save") from error
+            raise storage_error(error, workflow_id, "save", self.path) from error
+
+    @contextlib.contextmanager
+    def _telling_gone(self, workflow_id: str) -> Iterator[None]:
+        """Tell a store that was removed from a run that was cleared in it."""
+        try:
+            yield
+        except FencedError as error:
+            if error.newest_attempt is None and self._is_gone():
+                raise VanishedError(repr(str(self.path)), workflow_id=workflow_id) from error
+            raise
+
+    def _is_gone(self) -> bool:
+        with contextlib.suppress(OSError), self._opened_root() as root:
+            return root is None or not self._filesystem.exists(root, RUNS)
+        return False
 
     def _own_for(self, workflow_id: str, attempt: int) -> OwnedRun:
         """Claim a run for a caller that saves without having acquired it."""
@@ -110,7 +127,7 @@ class FileRuns(ReadableRuns):
             owned.release()
             raise
         self.owned[workflow_id] = owned
-        return Lease(workflow_id, owned.writer.number, latest, image.last_sequence, tuple(image.notices))
+        return Lease(workflow_id, owned.writer.number, latest, image.last_sequence, tuple(image.notices), owned.token)
 
     def _claim(self, workflow_id: str, *, steal: bool, at_least: int) -> OwnedRun:
         def claim_once() -> OwnedRun:
@@ -146,7 +163,7 @@ class FileRuns(ReadableRuns):
         owned = self.owned.get(workflow_id)
         if owned is None or not owned.can_be_renewed:
             return None
-        with self._translated(workflow_id, "renew"):
+        with self._translated(workflow_id, "renew"), self._telling_gone(workflow_id):
             fetch = self._fetch(workflow_id)
             needed = owned.bytes_missing_of(history)
             made = claim_next(
@@ -154,10 +171,8 @@ class FileRuns(ReadableRuns):
             )
         made.on_lost = owned.on_lost
         self.owned[workflow_id] = made
-        image = made.image
-        return Lease(
-            workflow_id, made.writer.number, self.latest(workflow_id, image), image.last_sequence, tuple(image.notices)
-        )
+        image, latest = made.image, self.latest(workflow_id, made.image)
+        return Lease(workflow_id, made.writer.number, latest, image.last_sequence, tuple(image.notices), made.token)
 
     def share(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Let an owned run have large values of another without a copy, as far as that is possible."""
@@ -167,10 +182,11 @@ class FileRuns(ReadableRuns):
                 with contextlib.suppress(FileNotFoundError):  # it has none: they are written
                     owned.share_from(source, sizes)
 
-    def release(self, workflow_id: str) -> None:
-        """Give a run up."""
-        owned = self.owned.pop(workflow_id, None)
-        if owned is not None:
+    def release(self, workflow_id: str, *, token: str = "") -> None:
+        """Give a run up, if whoever has the token owns it still."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None and token in ("", owned.token):
+            del self.owned[workflow_id]
             owned.release()
 
     def clear(self, workflow_id: str, *, only_if: Callable[[int], bool] | None = None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import TYPE_CHECKING
 
@@ -166,7 +167,12 @@ class ReadableRuns(Location):
             return None
         if is_alive(ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)) is False:
             return None
-        lock = filesystem.open_lock(directory, LOCK)
+        try:
+            lock = filesystem.open_read(directory, LOCK)  # a reader writes nothing, and may not be able to
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # planted: it is nobody's lock
+                return None
+            raise
         try:
             return None if filesystem.lock(lock) else owner
         finally:

@@ -175,7 +175,8 @@ def _place(runs: FileRuns, name: str, workflow_id: str) -> None:
                     remedy=f"Mend the disk, then 'flowckpt clear {workflow_id}' and do it again.",
                 ) from error
             return
-    raise storage_error(OSError(errno.EBUSY, "another process begins it again and again"), workflow_id, "receive")
+    busy = OSError(errno.EBUSY, "another process begins it again and again")
+    raise storage_error(busy, workflow_id, "receive", runs.path)
 
 
 def _sweep(filesystem: FileSystem, directory: int) -> None:

@@ -20,11 +20,11 @@ from flowckpt.codec.checkpoints import check_schema
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.process import current_process, is_alive
-from flowckpt.stores.base import refused_as_encoding_error
 from flowckpt.stores.file import line as lines
 from flowckpt.stores.file.blobs import NOT_OURS
 from flowckpt.stores.file.directory import read_file
 from flowckpt.stores.file.names import SIGNALS, is_signal, maker_of_temporary, signal_name, temporary_name
+from flowckpt.stores.refusal import refused_as_encoding_error
 from flowckpt.stores.sealing.broken import SealBrokenError
 from flowckpt.stores.sealing.protection import Seals
 

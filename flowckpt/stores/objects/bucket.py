@@ -75,7 +75,14 @@ class Bucket:
     # --- writing ---------------------------------------------------------------------------------------------------
 
     def create(
-        self, key: str, body: bytes, workflow_id: str, operation: str, *, is_outcome_told: bool = True
+        self,
+        key: str,
+        body: bytes,
+        workflow_id: str,
+        operation: str,
+        *,
+        is_outcome_told: bool = True,
+        patience: float | None = None,
     ) -> bytes | None:
         """Make an object where there is none.
 
@@ -85,6 +92,7 @@ class Bucket:
             workflow_id: the run, for errors.
             operation: what is being done, for errors.
             is_outcome_told: whether it matters to anybody that a request which failed may have been carried out.
+            patience: how long a request that fails in passing is tried again, in seconds; as the bucket's where not given.
 
         Returns:
             None where it is ours now; else what another one has put there.
@@ -103,7 +111,7 @@ class Bucket:
                 return None if found == body else found
             return None
 
-        return self._patiently(workflow_id, operation, put, is_write=is_outcome_told)
+        return self._patiently(workflow_id, operation, put, is_write=is_outcome_told, patience=patience)
 
     def create_all(self, bodies: Sequence[tuple[str, Callable[[], bytes]]], workflow_id: str, operation: str) -> None:
         """Make objects that hold the same whoever makes them; those that are there are left as they are.
@@ -166,9 +174,11 @@ class Bucket:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def get(self, key: str, workflow_id: str, operation: str = "read") -> bytes | None:
+    def get(
+        self, key: str, workflow_id: str, operation: str = "read", *, patience: float | None = None
+    ) -> bytes | None:
         """Return what an object holds; None where there is none."""
-        return self._patiently(workflow_id, operation, lambda: self._read(key))
+        return self._patiently(workflow_id, operation, lambda: self._read(key), patience=patience)
 
     def get_all(self, keys: Sequence[str], workflow_id: str, operation: str = "read") -> Iterator[bytes | None]:
         """Return what objects hold, in the order of the keys: several at a time, and never all at once."""

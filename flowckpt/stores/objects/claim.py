@@ -26,7 +26,6 @@ from flowckpt.checkpoint.data import SCHEMA_VERSION
 from flowckpt.codec.results import encode_time
 from flowckpt.errors import CheckpointStorageError, RunLockedError
 from flowckpt.process import ProcessIdentity
-from flowckpt.stores.base import refusal_of_field
 from flowckpt.stores.file.line import START, seal
 from flowckpt.stores.objects.arrival import is_mark
 from flowckpt.stores.objects.attempt import Tail, tail_of
@@ -36,6 +35,7 @@ from flowckpt.stores.objects.compression import packed, unpacked
 from flowckpt.stores.objects.ending import FENCED, End, end_in, is_end
 from flowckpt.stores.objects.holding import holder_in, holder_of, holds_now
 from flowckpt.stores.objects.keys import MOST, AttemptKeys, RunKeys, run_key, run_keys
+from flowckpt.stores.refusal import refusal_of_field
 
 _PATIENCE = 100
 _TRIES, _LEAP = 4, 64

@@ -10,7 +10,7 @@ from __future__ import annotations
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.compression import InflationError, unpacked
 from flowckpt.stores.objects.ending import RELEASED, end_in, is_end
-from flowckpt.stores.objects.keys import AttemptKeys, RunKeys
+from flowckpt.stores.objects.keys import AttemptKeys, RunKeys, run_keys
 
 
 def finish_clearing(bucket: Bucket, keys: RunKeys, last: int, workflow_id: str) -> None:
@@ -29,7 +29,10 @@ def finish_clearing(bucket: Bucket, keys: RunKeys, last: int, workflow_id: str) 
 
 
 def sweep_former(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
-    """Remove what the former lives of a run have left: attempts, and messages whose senders died when these ended.
+    """Remove what the former lives of a run have left: attempts, and messages and values that came when these had ended.
+
+    Nobody reads a life that has ended, and nothing that is saved in a later one names anything in it. So this is safe
+    beside whoever is at work, at any time.
 
     Args:
         bucket: the bucket.
@@ -37,8 +40,32 @@ def sweep_former(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
         workflow_id: the run, for errors.
     """
     sweep(bucket, list(keys.former), workflow_id)
-    for under in keys.former_signals:
+    sweep_late(bucket, keys, workflow_id)
+
+
+def sweep_late(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
+    """Remove the messages and values of former lives: they came late, or whoever cleared these died in the middle.
+
+    Args:
+        bucket: the bucket.
+        keys: the keys of the run.
+        workflow_id: the run, for errors.
+    """
+    for under in (*keys.former_signals, *keys.former_values):
         bucket.delete([each.key for each in bucket.objects(under, workflow_id)], workflow_id, "clear")
+
+
+def sweep_values(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
+    """Remove the large values of a life, where that has ended.
+
+    Args:
+        bucket: the bucket.
+        keys: the keys of the run in that life.
+        workflow_id: the run, for errors.
+    """
+    names = bucket.names(keys.run, workflow_id)
+    if run_keys(keys.run, names).life > keys.life:
+        bucket.delete([each.key for each in bucket.objects(keys.values, workflow_id)], workflow_id, "clear")
 
 
 def sweep(bucket: Bucket, attempts: list[AttemptKeys], workflow_id: str) -> None:

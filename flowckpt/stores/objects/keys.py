@@ -33,6 +33,7 @@ MOST = 10**12 - 1
 _ATTEMPT = re.compile(r"([0-9]{6})\.([0-9]{12})")
 _CLEARED = re.compile(r"([0-9]{6})\.cleared")
 _SIGNALS = re.compile(r"([0-9]{6})\.signals")
+_VALUES = re.compile(r"([0-9]{6})\.values")
 _NUMBER = re.compile(r"[0-9]{12}")
 _NUMBERS = re.compile(r"([0-9]{12})-([0-9]{12})")
 
@@ -105,6 +106,7 @@ class RunKeys:
         former: attempts of former lives, of which at most their ends are left.
         has_signals: whether there are messages in this life.
         former_signals: the keys of messages that were sent to former lives while these ended.
+        former_values: the keys of large values that a writer added to a former life when that had ended.
     """
 
     run: str
@@ -113,6 +115,7 @@ class RunKeys:
     former: tuple[AttemptKeys, ...] = ()
     has_signals: bool = False
     former_signals: tuple[str, ...] = ()
+    former_values: tuple[str, ...] = ()
 
     def at(self, attempt: int) -> AttemptKeys:
         """Return the keys of an attempt of this life."""
@@ -125,7 +128,7 @@ class RunKeys:
     @property
     def values(self) -> str:
         """The key of the large values."""
-        return f"{self.run}/{self.life:06d}.values"
+        return _values(self.run, self.life)
 
     def signal(self, signal_id: str) -> str:
         """Return the key of a message."""
@@ -152,6 +155,7 @@ def run_keys(run: str, names: Iterable[str]) -> RunKeys:
     attempts: dict[int, set[int]] = {}
     cleared: set[int] = set()
     signalled: set[int] = set()
+    valued: set[int] = set()
     for name in names:
         if found := _ATTEMPT.fullmatch(name):
             attempts.setdefault(int(found[1]), set()).add(int(found[2]))
@@ -159,6 +163,8 @@ def run_keys(run: str, names: Iterable[str]) -> RunKeys:
             cleared.add(int(found[1]))
         elif found := _SIGNALS.fullmatch(name):
             signalled.add(int(found[1]))
+        elif found := _VALUES.fullmatch(name):
+            valued.add(int(found[1]))
     if not attempts and not cleared:
         return RunKeys(run)
     last = max([*attempts, *cleared])
@@ -171,11 +177,16 @@ def run_keys(run: str, names: Iterable[str]) -> RunKeys:
         tuple(former),
         life in signalled,
         tuple(_signals(run, each) for each in sorted(signalled) if each != life),
+        tuple(_values(run, each) for each in sorted(valued) if each < life),
     )
 
 
 def _signals(run: str, life: int) -> str:
     return f"{run}/{life:06d}.signals"
+
+
+def _values(run: str, life: int) -> str:
+    return f"{run}/{life:06d}.values"
 
 
 def number_in(key: str) -> int | None:

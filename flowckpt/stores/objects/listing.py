@@ -56,6 +56,17 @@ def has_records(bucket: Bucket, run: str) -> bool:
     return any(tail_of(bucket, keys.at(attempt), run).is_begun for attempt in keys.attempts)
 
 
+def left_behind(bucket: Bucket, run: str) -> int:
+    """Return how many large values and messages came to former lives of a run when these had ended.
+
+    Args:
+        bucket: the bucket.
+        run: the key of the run.
+    """
+    keys = run_keys(run, bucket.names(run, run))
+    return sum(len(bucket.objects(under, run)) for under in (*keys.former_signals, *keys.former_values))
+
+
 def run_info(bucket: Bucket, run: str, now: datetime, latest_of: Latest) -> RunInfo | None:
     """Return a run as a list shows it; None where it has no checkpoint.
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from time import monotonic
 from typing import Any
 
-from flowckpt.checkpoint import CheckpointData, History, HistoryView
+from flowckpt.checkpoint import CheckpointData, History, HistoryView, Status
 from flowckpt.codec import dumps, encode
 from flowckpt.codec.blob import Blob, Fetch
 from flowckpt.codec.checkpoints import encode_head
 from flowckpt.codec.results import Blobs, as_view, encode_time
-from flowckpt.errors import FencedError, ForeignRecordError, SaveConflictError
-from flowckpt.stores.base import refusal_of_field
+from flowckpt.errors import CheckpointStorageError, FencedError, ForeignRecordError, SaveConflictError, VanishedError
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.objects.bucket import Bucket
+from flowckpt.stores.objects.clearing import sweep_values
 from flowckpt.stores.objects.compression import packed
 from flowckpt.stores.objects.ending import CLEARED, RELEASED, End
 from flowckpt.stores.objects.keys import RunKeys
 from flowckpt.stores.objects.writer import AttemptWriter
+from flowckpt.stores.refusal import refusal_of_field
 
 
 class OwnedRun:
@@ -38,6 +40,7 @@ class OwnedRun:
     Attributes:
         keys: the same.
         writer: the same.
+        token: the same.
         last_sequence: the highest sequence that the run ever had, as this owner knows.
         on_lost: told when the run is found to be another's; None where nobody wants to know.
     """
@@ -59,7 +62,7 @@ class OwnedRun:
         self._workflow_id = image.workflow_id
         self._bucket = bucket
         self._image = image
-        self._token = token
+        self.token = token
         self._fetch = fetch
         self._is_adopted = False
         self._is_closed = False
@@ -68,8 +71,10 @@ class OwnedRun:
         self._last: CheckpointData | None = None  # None where a list must read the run to know its newest
         self._started_at = image.started_at or claimed_at
         self._values = {digest for blobs in image.history.blobs.values() for digest in blobs}
+        self._adds_values = False
         self._one_at_a_time = threading.Lock()
         self._alive = threading.Lock()
+        self._acknowledged: Callable[[], None] | None = None  # what is to be done once the last record is there
         self.on_lost: Callable[[FencedError], None] | None = None
 
     def save(self, data: CheckpointData) -> None:
@@ -97,10 +102,49 @@ class OwnedRun:
                 )
             self._save_values(view, len(saved), list(head_blobs.values()))
             results = b",".join(view.history.encoded_between(len(saved), len(view)))
-            self.writer.append(*begin, b'{"step_results":[%b],%b' % (results, head))
-            self._is_adopted = True
-            self._saved, self.last_sequence, self._last = view, data.sequence, data
-            self._first = self._first or data
+
+            def acknowledged() -> None:
+                self._is_adopted = True
+                self._saved, self.last_sequence, self._last = view, data.sequence, data
+                self._first = self._first or data
+
+            try:
+                self._append(acknowledged, *begin, b'{"step_results":[%b],%b' % (results, head))
+            except FencedError as error:
+                if error.newest_attempt is None and self._adds_values:  # added when the run was cleared already
+                    with contextlib.suppress(CheckpointStorageError):
+                        sweep_values(self._bucket, self.keys, self._workflow_id)
+                raise
+            if data.status is not Status.RUNNING:  # it ends or rests, and that is not to be said of a run that is gone
+                self._check_is_there()
+
+    def _check_is_there(self) -> None:
+        try:
+            self.writer.check_is_there()
+        except VanishedError:
+            raise
+        except CheckpointStorageError:  # the save itself was answered
+            pass
+
+    def _append(self, acknowledged: Callable[[], None], *bodies: bytes) -> None:
+        self._acknowledged = acknowledged
+        self.writer.append(*bodies)
+        acknowledged()
+
+    def settle(self) -> None:
+        """Do again a save whose outcome is unknown, so that more can be saved; it comes to the same where it was done.
+
+        Raises:
+            FencedError: another owner has the run, or it was cleared.
+            CheckpointStorageError: the store still fails, or the run is gone.
+        """
+        with self._one_at_a_time:
+            if self._is_closed or self.writer.is_fenced:
+                return
+            was_unknown = self.writer.is_poisoned
+            self.writer.settle()
+            if was_unknown and self._acknowledged is not None:
+                self._acknowledged()
 
     def _head(self, data: CheckpointData, count: int) -> tuple[bytes, Blobs]:
         """Return the fields of a checkpoint behind its results, and the large values that they name."""
@@ -129,14 +173,19 @@ class OwnedRun:
             if not self._is_adopted:  # what the owner was told is the newest is what it will go on from
                 live = self._image.checkpoints()
                 begin, saved = self._beginning(self._image.history.view(self._image.counts[live[-1]] if live else 0))
-            self.writer.append(*begin, dumps({"deletes": sequences})[:-1].encode())
-            self._is_adopted, self._saved, self._last = True, saved, None
+
+            def acknowledged() -> None:
+                self._is_adopted, self._saved, self._last = True, saved, None
+
+            self._append(acknowledged, *begin, dumps({"deletes": sequences})[:-1].encode())
 
     def share_from(self, source: RunKeys, sizes: Mapping[str, int]) -> None:
         """Copy large values of another run within the bucket, as far as they are there."""
         with self._one_at_a_time:
             self._check_usable()
             missing = [digest for digest in sizes if digest not in self._values]
+
+            self._adds_values = self._adds_values or bool(missing)
 
             def copy(digest: str) -> bool:
                 return self._bucket.copy(source.value(digest), self.keys.value(digest), self._workflow_id)
@@ -153,10 +202,16 @@ class OwnedRun:
             bodies = [
                 (self.keys.value(digest), lambda blob=blob: packed(blob.content())) for digest, blob in missing.items()
             ]
+            self._adds_values = True
             self._bucket.create_all(bodies, self._workflow_id, "save")
             self._values.update(missing)
         for blob in blobs:
             blob.settle(self._fetch)
+
+    @property
+    def leaves_values(self) -> bool:
+        """Whether it added large values and no record, to a run that has none: no name would lead to them."""
+        return self._adds_values and not self.writer.has_written and not self._image.records
 
     # --- ends and signs of life ------------------------------------------------------------------------------------
 
@@ -189,7 +244,7 @@ class OwnedRun:
             if not self._close():
                 return False
             if self.writer.has_written:
-                return self.writer.finish(End(RELEASED, now, self._token, self._summary()))
+                return self.writer.finish(End(RELEASED, now, self.token, self._summary()))
             keys = self.writer.keys
             self._bucket.delete([keys.record(0), keys.alive], self._workflow_id, "release")
             return False
@@ -202,7 +257,7 @@ class OwnedRun:
         """
         with self._one_at_a_time:
             self._check_usable()
-            if not self.writer.end(End(CLEARED, now, self._token)):
+            if not self.writer.end(End(CLEARED, now, self.token)):
                 raise FencedError(self._workflow_id, attempt=self.writer.keys.attempt, newest_attempt=None)
             self._close()
 

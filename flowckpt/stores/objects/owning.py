@@ -19,8 +19,9 @@ from flowckpt.stores.heartbeat import Heartbeat
 from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import Claimed, Claimer, give_up, look
-from flowckpt.stores.objects.clearing import finish_clearing, sweep_former
-from flowckpt.stores.objects.keys import RunKeys
+from flowckpt.stores.objects.clearing import finish_clearing, sweep_former, sweep_late
+from flowckpt.stores.objects.keys import RunKeys, run_keys
+from flowckpt.stores.objects.listing import listed_runs
 from flowckpt.stores.objects.owned import OwnedRun
 from flowckpt.stores.objects.probe import check_conditions
 from flowckpt.stores.objects.reading import ReadableRuns, RunRead
@@ -98,7 +99,9 @@ class ObjectRuns(ReadableRuns):
             raise
         self.owned[workflow_id] = self.owned_run(claimed, found)
         self._heartbeat.start()
-        return Lease(workflow_id, claimed.attempt, latest, found.image.last_sequence)
+        with contextlib.suppress(CheckpointStorageError):  # the next one does it
+            sweep_late(self.bucket, claimed.keys, workflow_id)
+        return Lease(workflow_id, claimed.attempt, latest, found.image.last_sequence, token=claimed.token)
 
     def claim(self, workflow_id: str, **options: Any) -> Claimed:
         """Claim the next attempt of a run, without reading the run.
@@ -181,6 +184,12 @@ class ObjectRuns(ReadableRuns):
         found = look(self.bucket, workflow_id)
         return found.attempts[-1] if found.life == keys.life and found.attempts else None
 
+    def renew(self, workflow_id: str) -> None:
+        """Find out what became of a save whose outcome is unknown, so that more can be saved."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None and owned.writer.is_mine:
+            owned.settle()
+
     def renew_leases(self) -> bool:
         """Give signs of life for all owned runs, and tell of those that are lost; tell whether there are any."""
         owned = [each for each in [*self.owned.values(), *self.arriving.values()] if each.writer.is_mine]
@@ -206,10 +215,15 @@ class ObjectRuns(ReadableRuns):
         if owned is not None:
             owned.share_from(look(self.bucket, source_id), sizes)
 
-    def release(self, workflow_id: str) -> None:
-        """Give a run up."""
-        owned = self.owned.pop(workflow_id, None)
-        if owned is not None:
+    def release(self, workflow_id: str, *, token: str = "") -> None:
+        """Give a run up, if whoever has the token owns it still."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None and token in ("", owned.token):
+            del self.owned[workflow_id]
+            if owned.leaves_values and owned.writer.is_mine:
+                with contextlib.suppress(FencedError):  # then it is another's to clear
+                    owned.entomb(self.now())
+                    self.finish_clearing(workflow_id, owned)
             owned.release(self.now())
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
@@ -270,6 +284,15 @@ class ObjectRuns(ReadableRuns):
         found = look(self.bucket, workflow_id)
         if found.life == owned.keys.life:
             finish_clearing(self.bucket, found, owned.writer.keys.attempt, workflow_id)
+
+    def tidy(self) -> None:
+        """Remove what the former lives of all runs have left."""
+        works = [lambda run=run: self._tidy_run(run) for run in listed_runs(self.bucket)]
+        for _ in self.bucket.each(works):
+            pass
+
+    def _tidy_run(self, run: str) -> None:
+        sweep_former(self.bucket, run_keys(run, self.bucket.names(run, run)), run)
 
     def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
         """Delete the checkpoints of an id."""

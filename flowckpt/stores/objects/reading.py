@@ -25,7 +25,7 @@ from flowckpt.stores.objects.claim import look
 from flowckpt.stores.objects.compression import InflationError, unpacked
 from flowckpt.stores.objects.holding import holder_of
 from flowckpt.stores.objects.keys import RunKeys, run_key
-from flowckpt.stores.objects.listing import has_records, listed_runs, run_id_in, run_info
+from flowckpt.stores.objects.listing import has_records, left_behind, listed_runs, run_id_in, run_info
 from flowckpt.stores.objects.signals import read_signals
 from flowckpt.stores.surveying import RunSurvey
 
@@ -230,13 +230,17 @@ class ReadableRuns:
             if not findings:
                 raise CheckpointNotFoundError(workflow_id)
             return findings
-        findings = []
-        for run in listed_runs(self.bucket):
+        findings, runs = [], listed_runs(self.bucket)
+        for run in runs:
             workflow_id = run_id_in(self.bucket, run)
             if workflow_id is not None:
                 findings += self._check_run(workflow_id)
             elif has_records(self.bucket, run):
                 findings.append(Finding(run, "corrupt", "no claim says whose run it is"))
+        left = sum(self.bucket.each([lambda run=run: left_behind(self.bucket, run) for run in runs]))  # type: ignore[misc]
+        if left:
+            said = f"{counted(left, 'object')} of runs that were cleared came when these had ended: 'flowckpt prune' removes them"
+            findings.append(Finding("", "notice", said))
         return findings
 
     def _check_run(self, workflow_id: str) -> list[Finding]:

@@ -29,6 +29,7 @@ from flowckpt.errors import (
 )
 from flowckpt.stores.objects.arrival import mark_of
 from flowckpt.stores.objects.claim import Claimed, give_up, look
+from flowckpt.stores.objects.clearing import sweep_values
 from flowckpt.stores.objects.ending import CLEARED, End
 from flowckpt.stores.objects.owned import OwnedRun
 from flowckpt.stores.objects.owning import ObjectRuns
@@ -135,6 +136,8 @@ class _Arrival:
         with contextlib.suppress(CheckpointStorageError):
             if self._writer.end(End(CLEARED, self._runs.now(), self._token)):
                 self._runs.finish_clearing(self._workflow_id, self._holding)
+            else:  # what was added behind the other one's clearing
+                sweep_values(self._runs.bucket, self._claimed.keys, self._workflow_id)
 
     def _begun(self, attempt: int) -> OwnedRun:
         """Begin an attempt behind those that are written."""

@@ -15,7 +15,6 @@ from flowckpt.checkpoint.data import SCHEMA_VERSION
 from flowckpt.checkpoint.signal import Signal
 from flowckpt.codec.checkpoints import check_schema
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError
-from flowckpt.stores.base import refused_as_encoding_error
 from flowckpt.stores.file import line as lines
 from flowckpt.stores.file.names import is_signal, signal_name
 from flowckpt.stores.objects.attempt import tail_of
@@ -23,6 +22,7 @@ from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import look
 from flowckpt.stores.objects.compression import InflationError, packed, unpacked
 from flowckpt.stores.objects.keys import RunKeys
+from flowckpt.stores.refusal import refused_as_encoding_error
 
 
 def send_signal(bucket: Bucket, workflow_id: str, signal: Signal) -> bool:

@@ -22,11 +22,12 @@ from flowckpt.stores.objects.owning import ObjectRuns
 from flowckpt.stores.objects.receiving import receive_run
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData, Reason
+    from flowckpt.checkpoint import CheckpointData, HistoryView, Reason
     from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef
     from flowckpt.clock import Clock
     from flowckpt.errors import FencedError
+    from flowckpt.stores.base import Lease
 
 
 class ObjectCheckpointStore(SignallingDoor[ObjectRuns]):
@@ -63,6 +64,12 @@ class ObjectCheckpointStore(SignallingDoor[ObjectRuns]):
         """Have somebody told once the run is lost; see `TellsOfLostRuns`."""
         self.runs.tell_when_lost(workflow_id, tell)
 
+    async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
+        """Find out what became of a save that failed, and go on in the same attempt; see `RenewsAttempts`."""
+        del history  # the next save holds it
+        await run_blocking(lambda: self.runs.renew(workflow_id))
+        return None
+
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Return the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""
         if attempt is not None:
@@ -85,6 +92,10 @@ class ObjectCheckpointStore(SignallingDoor[ObjectRuns]):
     async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
         """Return what the store holds in figures, reading run by run; see `TellsFigures`."""
         return await added_up(self, workflow_id, limit=limit)
+
+    async def tidy(self) -> None:
+        """Remove what came to runs when they had been cleared; see `SweepsLeftovers`."""
+        await run_blocking(self.runs.tidy)
 
     async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Write the run under a claim that nobody looks behind, and end that; see `ReceivesRuns`."""

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from time import monotonic
 
-from flowckpt.errors import CheckpointStorageError, FencedError
+from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
 from flowckpt.stores.file.line import seal
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.compression import packed, unpacked
@@ -65,6 +65,7 @@ class AttemptWriter:
         self._number = 1
         self._lines = [claim]  # of no bundle yet
         self._newest_attempt = newest_attempt
+        self._pending: tuple[bytes, bytes] | None = None  # the last record, where it is not acknowledged
         self._fence: FencedError | None = None
         self._pid = os.getpid()
 
@@ -83,9 +84,45 @@ class AttemptWriter:
             FencedError: another attempt has begun, or the run was cleared; nothing is acknowledged.
             CheckpointStorageError: the request failed; where the outcome is unknown, nothing more may be written.
         """
-        text, digest = self._sealed(bodies)
-        self._put(text)
-        self._digest = digest
+        self._pending = self._sealed(bodies)
+        self._put_pending()
+
+    def settle(self) -> None:
+        """Create the last record again, whose outcome is unknown: its number takes nothing else, so it comes to the same.
+
+        One request is made, and it is not tried again. Where no outcome is unknown, it asks whether the run is there.
+
+        Raises:
+            FencedError: another attempt has begun, or the run was cleared.
+            CheckpointStorageError: the request failed, or the run is gone.
+        """
+        if self._pending is not None and self.is_poisoned:
+            self._put_pending(patience=0.0)
+        self.check_is_there(patience=0.0)
+
+    def check_is_there(self, *, patience: float | None = None) -> None:
+        """Refuse to go on where the run's objects were removed by somebody who knows nothing of us.
+
+        Args:
+            patience: how long a request that fails in passing is tried again; as the bucket's where not given.
+
+        Raises:
+            FencedError: the run was cleared.
+            VanishedError: its objects are gone.
+            CheckpointStorageError: the request failed.
+        """
+        if self._bucket.get(self.keys.record(0), self._workflow_id, "save", patience=patience) is None:
+            if (fence := self.look_for_end()) is not None:  # it was cleared in good order
+                self._fence = fence
+                raise fence
+            self.is_poisoned, self._pending = True, None
+            raise VanishedError(str(self._bucket), workflow_id=self._workflow_id)
+
+    def _put_pending(self, *, patience: float | None = None) -> None:
+        assert self._pending is not None, "it was set before"
+        text, digest = self._pending
+        self._put(text, patience=patience)
+        self._pending, self._digest = None, digest
         self._lines.append(text)
         if len(self._lines) >= BUNDLE:
             self._bundle()
@@ -98,15 +135,17 @@ class AttemptWriter:
             text += line
         return text, digest
 
-    def _put(self, text: bytes) -> None:
+    def _put(self, text: bytes, *, patience: float | None = None) -> None:
         """Create the object at the next number."""
-        had_written = self.has_written
+        was_poisoned, had_written = self.is_poisoned, self.has_written
         self.is_poisoned = self.has_written = True  # until it is acknowledged: any exception, of whatever kind
         try:
-            other = self._bucket.create(self.keys.record(self._number), packed(text), self._workflow_id, "save")
+            other = self._bucket.create(
+                self.keys.record(self._number), packed(text), self._workflow_id, "save", patience=patience
+            )
         except CheckpointStorageError as error:
             if not error.is_outcome_unknown:
-                self.is_poisoned, self.has_written = False, had_written
+                self.is_poisoned, self.has_written = was_poisoned, had_written
             raise
         self.is_poisoned = False
         if other is not None:
@@ -116,6 +155,11 @@ class AttemptWriter:
             raise self._fence
         self.wrote_at = monotonic()
         self._number += 1
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether it found that it may not write any more."""
+        return self._fence is not None
 
     def look_for_end(self) -> FencedError | None:
         """Return what the next save would raise, where another owner has put an end behind our last record.
@@ -208,6 +252,9 @@ class GatheringWriter(AttemptWriter):
         self.has_written = True
         if len(self._gathered) >= _ENOUGH:
             self._put_gathered()
+
+    def check_is_there(self, *, patience: float | None = None) -> None:
+        """Do nothing: what it writes counts with its end, and that finds out."""
 
     def mark(self, content: bytes) -> None:
         """Create a record that is no part of the chain of lines.

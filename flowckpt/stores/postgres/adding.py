@@ -86,8 +86,7 @@ def is_there(connection: Connection, addition: Addition) -> bool:
     with connection.transaction():
         connection.execute(b"SELECT 1 FROM runs WHERE run = %s FOR UPDATE", (addition.run,))
         found = connection.execute(
-            b"SELECT 1 FROM checkpoints c JOIN attempts a USING (run, attempt) "
-            b"WHERE c.run = %s AND c.sequence = %s AND c.digest = %s AND a.writer = %s",
-            (addition.run, addition.sequence, addition.digest, addition.writer),
+            placed(rows.IS_THERE),
+            addition.identity,
         ).fetchone()
     return found is not None

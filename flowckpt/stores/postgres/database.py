@@ -15,10 +15,11 @@ from typing import Any, TypeVar, cast
 import psycopg
 from psycopg import IsolationLevel
 
-from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, FlowckptError, ForeignRecordError
+from flowckpt.errors import CheckpointStorageError, ForeignRecordError, ReadOnlyStoreError
 from flowckpt.stores.postgres.adding import add, is_there, placed
 from flowckpt.stores.postgres.address import PostgresAddress
-from flowckpt.stores.postgres.durability import check_server
+from flowckpt.stores.postgres.durability import check_server, refusal
+from flowckpt.stores.postgres.failures import WRITABLE, cause_of, error_of, grants, is_read_only
 from flowckpt.stores.postgres.pool import Connection, ConnectionPool
 from flowckpt.stores.sql.database import Addition, Row
 from flowckpt.stores.sql.migrations import MIGRATIONS, check_version, migrate, version_of
@@ -71,8 +72,6 @@ _MIGRATION_LOCK = 0x666C6F77636B7074
 
 _AGAIN = ("40001", "40P01", "57P01", "57P02", "57P03", "53300", "25P03", "08")
 """Beginnings of SQLSTATE codes after which another try may succeed."""
-
-_DAMAGED = ("XX001", "XX002")
 
 
 class PostgresSession:
@@ -133,7 +132,7 @@ class PostgresDatabase:
                 connection.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                 return work(PostgresSession(connection))
 
-        return self._steadily(workflow_id, operation, read_once)
+        return self._steadily(workflow_id, operation, read_once, is_write=False)
 
     def write(self, workflow_id: str, operation: str, work: Callable[[PostgresSession], T]) -> T:
         """Do work that writes, in one transaction, and commit it durably."""
@@ -146,21 +145,37 @@ class PostgresDatabase:
 
     def add(self, addition: Addition) -> bool:
         """Write the rows of a save durably, or tell that the fence does not hold."""
-        is_uncertain = False
+        return self._add(addition, is_uncertain=False)
 
+    def settle(self, addition: Addition) -> bool:
+        """Write the rows of a save whose outcome is unknown, unless they are there; tell whether the fence holds."""
+        return self._add(addition, is_uncertain=True, patience=0.0)
+
+    def probe(self) -> None:
+        """Ask the server for nothing."""
+        self._steadily("", "save", lambda connection: connection.execute(b"SELECT 1"), patience=0.0)
+
+    def mark(self) -> object:
+        """Return None: a schema that is removed is an error of the server."""
+        return None
+
+    def _add(self, addition: Addition, *, is_uncertain: bool, patience: float | None = None) -> bool:
         def add_once(connection: Connection) -> bool:
             nonlocal is_uncertain
-            if is_uncertain and is_there(connection, addition):
+            was_uncertain = is_uncertain
+            if was_uncertain and is_there(connection, addition):
                 return True
             is_uncertain = True
             try:
-                return add(connection, addition)
+                holds = add(connection, addition)
             except psycopg.Error as error:
-                is_uncertain = _is_lost(error, connection)
+                is_uncertain = was_uncertain or _is_lost(error, connection)
                 raise
+            # What was under way when the line broke may have arrived between the two.
+            return holds or (was_uncertain and is_there(connection, addition))
 
         try:
-            return self._steadily(addition.workflow_id, "save", add_once)
+            return self._steadily(addition.workflow_id, "save", add_once, patience=patience)
         except CheckpointStorageError as error:
             error.is_outcome_unknown = is_uncertain
             raise
@@ -188,25 +203,42 @@ class PostgresDatabase:
         try:
             for name, value in {**_SETTINGS, "search_path": self.address.schema}.items():
                 connection.execute(b"SELECT set_config(%s, %s, false)", (name, value))
-            check_server(connection, self.address)
+            why_read_only = check_server(connection, self.address)
             # Also where the server has another default: behind a lock, a transaction must see what was committed before.
             connection.isolation_level = IsolationLevel.READ_COMMITTED
             if not self._is_up_to_date:
-                self._bring_up_to_date(connection)
+                self._bring_up_to_date(connection, why_read_only)
                 self._is_up_to_date = True
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _bring_up_to_date(self, connection: Connection) -> None:
+    def _bring_up_to_date(self, connection: Connection, why_read_only: str) -> None:
         session = PostgresSession(connection)
         tables = self._tables(session)
+        lacks = f"the schema {self.address.schema!r} holds no store yet"
         if VERSION_TABLE in tables:
             version = version_of(session)
             check_version(version)
             if version == len(MIGRATIONS):
                 return
+            lacks = f"its tables are of version {version}, and have to be brought to version {len(MIGRATIONS)} first"
+        try:
+            if why_read_only:
+                raise ReadOnlyStoreError(
+                    str(self), reason=f"{lacks}, and {why_read_only}", operation="read", remedy=WRITABLE
+                )
+            self._migrate(connection, session)
+        except psycopg.Error as error:
+            if not is_read_only(error):
+                raise
+            said = f"{lacks}, and that is not allowed to this role"
+            raise ReadOnlyStoreError(str(self), reason=said, operation="read", remedy=WRITABLE) from cause_of(
+                error, self.address
+            )
+
+    def _migrate(self, connection: Connection, session: PostgresSession) -> None:
         with connection.transaction():
             session.execute("SELECT pg_advisory_xact_lock(?)", (_MIGRATION_LOCK,))
             tables = self._tables(session)
@@ -223,15 +255,25 @@ class PostgresDatabase:
 
     def _tables(self, session: PostgresSession) -> list[str]:
         found = session.execute(
-            "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-            "WHERE n.nspname = ? AND c.relkind IN ('r', 'p', 'v', 'm', 'f') ORDER BY 1",
+            "SELECT c.relname::text, has_schema_privilege(n.oid, 'USAGE') "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = ? AND c.relkind IN ('r', 'p', 'v', 'm', 'f') ORDER BY 1",
             (self.address.schema,),
         )
-        return [name for (name,) in found]
+        if not all(may_use for _, may_use in found):  # to such a role the tables would only seem not to be there
+            raise refusal(self.address, "permission denied for its schema", grants(self.address))
+        return [name for name, _ in found]
 
-    def _steadily(self, workflow_id: str, operation: str, act: Callable[[Connection], T]) -> T:
+    def _steadily(
+        self,
+        workflow_id: str,
+        operation: str,
+        act: Callable[[Connection], T],
+        *,
+        is_write: bool = True,
+        patience: float | None = None,
+    ) -> T:
         """Do something on a connection, and again on another one where that broke, as long as there is patience."""
-        end = time.monotonic() + self._patience
+        end = time.monotonic() + (self._patience if patience is None else patience)
         pause = 0.02
         while True:
             connection: Connection | None = None
@@ -245,7 +287,9 @@ class PostgresDatabase:
                 elif connection is not None:
                     self._pool.give_back(connection)
                 if time.monotonic() > end or not _may_succeed(error, is_lost=is_lost):
-                    raise self._error(error, workflow_id, operation) from self._cause(error)
+                    raise error_of(error, self.address, workflow_id, operation, is_write=is_write) from cause_of(
+                        error, self.address
+                    )
             except BaseException:
                 if connection is not None:
                     self._pool.give_back(connection)
@@ -255,27 +299,6 @@ class PostgresDatabase:
                 return result
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that many do not come back at once
             pause = min(pause * 2, 1.0)
-
-    def _error(self, error: psycopg.Error, workflow_id: str, operation: str) -> FlowckptError:
-        text = self.address.scrubbed(str(error).strip().partition("\n")[0])
-        if error.sqlstate in _DAMAGED:
-            return CheckpointCorruptedError(
-                workflow_id,
-                location=self.address.shown,
-                detail=text,
-                remedy="Nothing was changed. Restore the database from a backup.",
-            )
-        run = f" run {workflow_id!r}" if workflow_id else ""
-        return CheckpointStorageError(
-            f"the PostgreSQL store {self.address.shown} could not {operation}{run}: {text}",
-            workflow_id=workflow_id,
-            operation=operation,
-            remedy="See whether the server runs and lets you in; nothing that was acknowledged is lost.",
-        )
-
-    def _cause(self, error: psycopg.Error) -> psycopg.Error | None:
-        """Return the driver's error where it says nothing secret."""
-        return error if self.address.scrubbed(str(error)) == str(error) else None
 
 
 def _is_gone(error: psycopg.Error, connection: Connection) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a server keeps what it commits."""
+"""Whether a server keeps what it commits, and whether it commits anything."""
 
 from __future__ import annotations
 
@@ -24,12 +24,17 @@ _UNSAFE = {
 OLDEST = 120000
 
 
-def check_server(connection: psycopg.Connection[Any], address: PostgresAddress) -> None:
+def check_server(connection: psycopg.Connection[Any], address: PostgresAddress) -> str:
     """Refuse a server whose commits may be lost, or that cannot hold the records.
+
+    One that can only be read loses nothing of ours, and is read.
 
     Args:
         connection: an open connection.
         address: where it leads.
+
+    Returns:
+        Why nothing can be written there; an empty text where it can.
 
     Raises:
         CheckpointStorageError: it is refused; the error names the setting.
@@ -45,8 +50,10 @@ def check_server(connection: psycopg.Connection[Any], address: PostgresAddress) 
         raise refusal(
             address, f"the database has the encoding {found['server_encoding']}", "Make one with ENCODING 'UTF8'."
         )
-    if row[-1] or found["transaction_read_only"] == "on":
-        raise refusal(address, "the server can only be read", "Name the primary, not a standby.")
+    if row[-1]:
+        return "the server is a standby"
+    if found["transaction_read_only"] == "on":
+        return "default_transaction_read_only is on"
     for name, danger in _UNSAFE.items():
         if found[name] == "off" and not address.allow_unsafe:
             raise refusal(
@@ -54,6 +61,7 @@ def check_server(connection: psycopg.Connection[Any], address: PostgresAddress) 
                 f"{name} is off, so {danger}",
                 f"Set {name} = on. For tests: PostgresCheckpointStore(…, allow_unsafe=True), or ?allow_unsafe=true.",
             )
+    return ""
 
 
 def refusal(address: PostgresAddress, what: str, remedy: str) -> CheckpointStorageError:

@@ -62,6 +62,11 @@ class Addition:
     results: Sequence[Row]
     others: Sequence[tuple[str, Sequence[Row]]] = ()
 
+    @property
+    def identity(self) -> Row:
+        """The values of `rows.IS_THERE`."""
+        return self.run, self.sequence, self.digest, self.writer
+
 
 class Database(Protocol):
     """Where the tables are."""
@@ -108,6 +113,32 @@ class Database(Protocol):
         Raises:
             CheckpointStorageError: the database failed; it says whether the rows may be there.
         """
+        ...
+
+    def settle(self, addition: Addition) -> bool:
+        """Write the rows of a save whose outcome is unknown, unless they are there, and without much patience.
+
+        Args:
+            addition: the rows, as they were given to `add`.
+
+        Returns:
+            Whether the fence holds.
+
+        Raises:
+            CheckpointStorageError: the outcome is as unknown as before.
+        """
+        ...
+
+    def probe(self) -> None:
+        """Return at once where the database answers.
+
+        Raises:
+            CheckpointStorageError: it does not.
+        """
+        ...
+
+    def mark(self) -> object:
+        """Return what tells this database from another one in its place, as far as that can be had for nothing."""
         ...
 
     def damages(self) -> list[str]:

@@ -13,8 +13,8 @@ from flowckpt.codec import dumps, encode
 from flowckpt.codec.blob import Fetch
 from flowckpt.codec.checkpoints import CARRIED, encode_head
 from flowckpt.codec.results import Blobs, as_view, encode_time
-from flowckpt.errors import CheckpointStorageError, FencedError, ForeignRecordError, SaveConflictError
-from flowckpt.stores.base import refusal_of_field
+from flowckpt.errors import CheckpointStorageError, FencedError, ForeignRecordError, SaveConflictError, VanishedError
+from flowckpt.stores.refusal import refusal_of_field
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Database, Row, Session
 from flowckpt.stores.sql.description import describe_again
@@ -63,6 +63,8 @@ class OwnedRun:
         self._is_begun = False
         self._is_closed = False
         self._is_poisoned = False
+        self._pending: tuple[Addition, Callable[[], None]] | None = None
+        self._mark = database.mark()
         self._newest: int | None = None
         self._is_fenced = False
         self.on_lost: Callable[[FencedError], None] | None = None
@@ -114,10 +116,6 @@ class OwnedRun:
             except OverflowError as error:  # a number that no column holds; nothing was written
                 self._is_poisoned = False
                 raise refusal_of_field(error) from error
-            self._is_begun, self._image = True, None
-            self._saved, self.last_sequence, self._described = view, data.sequence, data
-            self._first = self._first or data
-            self._evicted.clear()
 
     def _documents(self, data: CheckpointData) -> tuple[str, str | None, Blobs]:
         """Return what the columns do not say, the head where it is the attempt's first, and the large values."""
@@ -204,39 +202,61 @@ class OwnedRun:
         checkpoint = rows.checkpoint_row(data, run, count, max(size, 1), answer, view.chain.hex(), document, self._head)
         _, sequence, _, _, _, status, steps, saved_at, *_ = checkpoint
         advance = (sequence, sequence, steps, status, saved_at, run, self.writer, sequence)
-        self._write(
-            Addition(
-                run,
-                self._workflow_id,
-                attempt,
-                self.writer,
-                sequence,
-                checkpoint[_DIGEST],
-                advance,
-                checkpoint,
-                added,
-                others,
-            )
+        addition = Addition(
+            run,
+            self._workflow_id,
+            attempt,
+            self.writer,
+            sequence,
+            checkpoint[_DIGEST],
+            advance,
+            checkpoint,
+            added,
+            others,
         )
-        self._is_verified = answer
-        self._blobs.update(missing)
-        for blob in blobs:
-            blob.settle(self._fetch)
+
+        def acknowledged() -> None:
+            self._is_verified = answer
+            self._blobs.update(missing)
+            self._is_begun, self._image = True, None
+            self._saved, self.last_sequence, self._described = view, data.sequence, data
+            self._first = self._first or data
+            self._evicted.clear()
+            for blob in blobs:
+                blob.settle(self._fetch)
+
+        self._pending = addition, acknowledged
+        self._write(self._database.add, addition, acknowledged)
 
     def _is_to_be_described(self, data: CheckpointData) -> bool:
         before = self._described
         return before is None or data.metadata is not before.metadata or data.workflow_name != before.workflow_name
 
-    def _write(self, addition: Addition) -> None:
+    def _write(self, write: Callable[[Addition], bool], addition: Addition, acknowledged: Callable[[], None]) -> None:
+        was_poisoned = self._is_poisoned
         self._is_poisoned = True  # until it is acknowledged: any exception from here on, of whatever kind
         try:
-            holds = self._database.add(addition)
+            holds = write(addition)
         except CheckpointStorageError as error:
-            self._is_poisoned = error.is_outcome_unknown
+            self._is_poisoned = was_poisoned or error.is_outcome_unknown
             raise
-        self._is_poisoned = False
+        self._is_poisoned, self._pending = False, None
         if not holds:
             raise self._fenced()
+        acknowledged()
+
+    def settle(self) -> None:
+        """Do again a save whose outcome is unknown, so that more can be saved; it comes to the same where it was done.
+
+        Raises:
+            FencedError: another owner has the run, or it was removed.
+            CheckpointStorageError: the database still fails.
+        """
+        with self._one_at_a_time:
+            if self._is_poisoned and not self._is_fenced and not self._is_closed and self._pending is not None:
+                self._write(self._database.settle, *self._pending)
+            else:
+                self._database.probe()
 
     def delete(self, sequences: Sequence[int]) -> None:
         """Delete checkpoints; their results stay.
@@ -302,7 +322,7 @@ class OwnedRun:
         assert image is not None, "a run that is not begun has its image"
         return image.history.view(self._database.read(self._workflow_id, "delete", image.newest_steps))
 
-    def _fenced(self) -> FencedError:
+    def _fenced(self) -> FencedError | VanishedError:
         def newest_attempt(session: Session) -> int | None:
             found = session.execute(
                 "SELECT newest_attempt FROM runs WHERE workflow_id = ?", (id_text(self._workflow_id),)
@@ -310,13 +330,15 @@ class OwnedRun:
             return int(found[0][0]) if found else None
 
         self._newest = self._database.read(self._workflow_id, "save", newest_attempt)
+        if self._newest is None and self._database.mark() != self._mark:
+            return VanishedError(str(self._database), workflow_id=self._workflow_id)
         self._is_fenced = True
         return FencedError(self._workflow_id, attempt=self.attempt, newest_attempt=self._newest)
 
     def tell_lost(self) -> None:
         """Save nothing more, and tell whoever wants to know; the run was found to be another's."""
         error = self._fenced()
-        if self.on_lost is not None and not self._is_closed:
+        if isinstance(error, FencedError) and self.on_lost is not None and not self._is_closed:
             self.on_lost(error)
 
     def _check_usable(self) -> None:

@@ -109,7 +109,13 @@ class SqlRuns(ReadableRuns):
         owned = OwnedRun(self.database, image, attempt=attempt, writer=claim.writer, fetch=fetch)
         self.owned[workflow_id] = owned
         self._heartbeat.start()
-        return Lease(workflow_id, attempt, latest, image.last_sequence)
+        return Lease(workflow_id, attempt, latest, image.last_sequence, token=claim.writer)
+
+    def renew(self, workflow_id: str) -> None:
+        """Find out what became of a save whose outcome is unknown, so that more can be saved."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None and owned.is_mine:
+            owned.settle()
 
     def renew_leases(self) -> bool:
         """Renew the leases of all owned runs, and tell of those that are lost; tell whether there are any."""
@@ -128,11 +134,12 @@ class SqlRuns(ReadableRuns):
         if owned is not None:
             owned.on_lost = tell
 
-    def release(self, workflow_id: str) -> None:
-        """Give a run up."""
-        owned = self.owned.pop(workflow_id, None)
-        if owned is None:
+    def release(self, workflow_id: str, *, token: str = "") -> None:
+        """Give a run up, if whoever has the token owns it still."""
+        owned = self.owned.get(workflow_id)
+        if owned is None or token not in ("", owned.writer):
             return
+        del self.owned[workflow_id]
         owned.close()
         if owned.is_mine:
             lock = self.database.dialect.lock

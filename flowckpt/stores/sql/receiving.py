@@ -56,6 +56,17 @@ class OneTransaction:
                 change(statement, row)
         return True
 
+    def settle(self, addition: Addition) -> bool:
+        """Write the rows of a save: within one transaction no outcome is unknown."""
+        return self.add(addition)
+
+    def probe(self) -> None:
+        """Do nothing: it is not asked."""
+
+    def mark(self) -> object:
+        """Return None: it is not asked."""
+        return None
+
     def damages(self) -> list[str]:
         """Return nothing: it is not asked."""
         return []

@@ -40,6 +40,12 @@ ADVANCE = (
 )
 """The fence: it changes a row only where the writer still owns the run, and keeps the row until the commit."""
 
+IS_THERE = (
+    "SELECT 1 FROM checkpoints c JOIN attempts a ON a.run = c.run AND a.attempt = c.attempt "
+    "WHERE c.run = ? AND c.sequence = ? AND c.digest = ? AND a.writer = ?"
+)
+"""Whether the rows of a save are there: by its digest, and by whose they are."""
+
 ADD_RESULT = insertion("step_results", RESULT_COLUMNS)
 ADD_CHECKPOINT = insertion("checkpoints", CHECKPOINT_COLUMNS)
 ADD_EVIDENCE = insertion("evidence", _EVIDENCE_COLUMNS)

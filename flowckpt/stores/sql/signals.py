@@ -9,7 +9,7 @@ from hashlib import sha256
 from flowckpt.checkpoint.signal import Signal
 from flowckpt.codec import dumps
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError
-from flowckpt.stores.base import refused_as_encoding_error
+from flowckpt.stores.refusal import refused_as_encoding_error
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Session
 from flowckpt.stores.sql.schema import Dialect

@@ -10,11 +10,12 @@ from flowckpt.checkpoint.selection import Selection
 from flowckpt.stores.async_door import RetainingDoor
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData, Reason
+    from flowckpt.checkpoint import CheckpointData, HistoryView, Reason
     from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef, RunInfo
     from flowckpt.checkpoint.run_filter import RunFilter
     from flowckpt.errors import FencedError
+    from flowckpt.stores.base import Lease
     from flowckpt.stores.sql.retaining import RetainedRuns
 
 
@@ -34,6 +35,12 @@ class SqlCheckpointStore(RetainingDoor["RetainedRuns"]):
     def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
         """Have somebody told once the run is lost; see `TellsOfLostRuns`."""
         self.runs.tell_when_lost(workflow_id, tell)
+
+    async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
+        """Find out what became of a save that failed, and go on in the same attempt; see `RenewsAttempts`."""
+        del history  # the next save holds it
+        await run_blocking(lambda: self.runs.renew(workflow_id))
+        return None
 
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Return the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""

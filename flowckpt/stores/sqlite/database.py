@@ -14,28 +14,29 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flowckpt.clock import Clock
-from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError
+from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, ReadOnlyStoreError, VanishedError
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Row
 from flowckpt.stores.sql.migrations import MIGRATIONS, check_version, migrate, version_of
 from flowckpt.stores.sql.schema import VERSION_TABLE, Dialect
+from flowckpt.stores.sqlite.failures import BUSY_SECONDS, error_of, is_busy, is_sync, os_error_of
 from flowckpt.stores.sqlite.opening import APPLICATION_ID, add_functions, connect, identity_of, sqlite_dialect
+from flowckpt.stores.sqlite.read_only import (
+    ReadConnection,
+    cannot_be_written,
+    connect_to_read,
+    stamp_of,
+)
 
 T = TypeVar("T")
-
-BUSY_SECONDS = 60.0
-"""How long to wait for other processes that are writing."""
 
 _abandoned: list[sqlite3.Connection] = []
 """Connections that a forked child has inherited: closing one there would touch the files of its parent."""
 
-_REMEDY = "Mend the file or the disk; nothing that was acknowledged is lost."
 _MAKES_THE_FILE = ("acquire", "receive")
 """What is done to a file that is not there is done to an empty database, but for this."""
 
 _PAGES_AT_ONCE = 1000
-_NO_DATABASE = "SQLITE_NOTADB"
-_DAMAGED = "SQLITE_CORRUPT"
 
 
 class SqliteSession:
@@ -76,7 +77,9 @@ class SqliteDatabase:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
+        self._read_only: ReadConnection | None = None
         self._is_committing = False
+        self._is_distrusted = False
 
     def __str__(self) -> str:
         return repr(str(self.path))
@@ -98,7 +101,11 @@ class SqliteDatabase:
         with self._alone():
             if self._connection is not None:
                 self._connection.close()
-                self._connection = None
+            self._connection = self._read_only = None
+
+    def mark(self) -> object:
+        """Return what tells this file from another one of the same name; None where there is none."""
+        return identity_of(self.path)
 
     # --- the port --------------------------------------------------------------------------------------------------
 
@@ -106,15 +113,18 @@ class SqliteDatabase:
         """Do work that reads, in one transaction of one moment; a file that is not there is an empty database."""
 
         def read_once() -> T:
-            if not self.path.exists():
-                return self._on_nothing(work)
-            connection = self._opened()
-            if connection.in_transaction:
-                return work(SqliteSession(connection, self._clock))
-            with _transaction(connection, "BEGIN"):
-                return work(SqliteSession(connection, self._clock))
+            while True:
+                if not self.path.exists() or not self.path.stat().st_size:
+                    return self._on_nothing(work)
+                connection = self._opened_to_read()
+                if connection.in_transaction:
+                    return work(SqliteSession(connection, self._clock))
+                with _transaction(connection, "BEGIN"):
+                    done = work(SqliteSession(connection, self._clock))
+                if self._is_as_it_was():
+                    return done
 
-        with self._alone(), self._translated(workflow_id, operation):
+        with self._alone(), self._translated(workflow_id, operation, is_write=False):
             return _patiently(read_once)
 
     def write(self, workflow_id: str, operation: str, work: Callable[[SqliteSession], T]) -> T:
@@ -132,23 +142,51 @@ class SqliteDatabase:
 
     def add(self, addition: Addition) -> bool:
         """Write the rows of a save durably, or tell that the fence does not hold."""
+        return self._add(addition, lambda: self._add_once(addition))
+
+    def settle(self, addition: Addition) -> bool:
+        """Write the rows of a save whose outcome is unknown, unless they are there; tell whether the fence holds.
+
+        Not after a failed sync: what a read shows then, and what a later sync says, is worth nothing.
+        """
+        if self._is_distrusted:
+            raise CheckpointStorageError(
+                f"a sync of the SQLite store {self.path} has failed, so nothing that it shows is sure to be on the disk",
+                workflow_id=addition.workflow_id,
+                operation="save",
+                is_outcome_unknown=True,
+                remedy="Look at the disk. The run goes on unsaved to its end; a resume goes on from what is there then.",
+            )
+        return self._add(addition, lambda: self._is_there(addition) or self._add_once(addition))
+
+    def probe(self) -> None:
+        """Do nothing: a file either takes a save or refuses it at once."""
+
+    def _add(self, addition: Addition, act: Callable[[], bool]) -> bool:
         with self._alone():
-            if self._connection is not None and identity_of(self.path) != self._identity:
-                raise self._vanished(addition.workflow_id)
+            there = identity_of(self.path)
+            if there is None or (self._connection is not None and there != self._identity):
+                raise VanishedError(str(self), workflow_id=addition.workflow_id)
             self._is_committing = False
             try:
-                is_fence_held = _patiently(lambda: self._add_once(addition))
+                is_fence_held = _patiently(act)
             except sqlite3.Error as error:
                 # One that is merely busy has committed nothing: the transaction was rolled back.
-                is_unknown = self._is_committing and not _is_busy(error)
+                is_unknown = self._is_committing and not is_busy(error)
                 if is_unknown:
+                    self._is_distrusted = self._is_distrusted or is_sync(error)
                     self.close()
-                raise self._error(error, addition.workflow_id, "save", is_outcome_unknown=is_unknown) from error
+                raise error_of(error, self.path, addition.workflow_id, "save", is_outcome_unknown=is_unknown) from error
             except OSError as error:
-                raise self._os_error(error, addition.workflow_id, "save") from error
+                raise os_error_of(error, self.path, addition.workflow_id, "save") from error
             if identity_of(self.path) != self._identity:
-                raise self._vanished(addition.workflow_id)
+                raise VanishedError(str(self), workflow_id=addition.workflow_id)
         return is_fence_held
+
+    def _is_there(self, addition: Addition) -> bool:
+        connection = self._opened()
+        with _transaction(connection, "BEGIN"):
+            return bool(connection.execute(rows.IS_THERE, addition.identity).fetchall())
 
     def _add_once(self, addition: Addition) -> bool:
         connection = self._opened()
@@ -214,13 +252,14 @@ class SqliteDatabase:
         ):  # a forked child: its parent's lock may be held for ever, its connection is not ours
             if self._connection is not None:
                 _abandoned.append(self._connection)
-            self._pid, self._lock, self._connection = os.getpid(), threading.RLock(), None
+            self._pid, self._lock = os.getpid(), threading.RLock()
+            self._connection = self._read_only = None
         with self._lock:
             yield
 
     def _opened(self) -> sqlite3.Connection:
-        if self._connection is not None and identity_of(self.path) != self._identity:
-            self.close()  # the file was replaced: what there is now counts
+        if self._read_only is not None or (self._connection is not None and identity_of(self.path) != self._identity):
+            self.close()  # it may be writable by now; or the file was replaced: what there is now counts
         if self._connection is None:
             connection = connect(self.path, allowed=self._allowed)
             try:
@@ -231,6 +270,44 @@ class SqliteDatabase:
                 raise
             self._connection = connection
         return self._connection
+
+    def _opened_to_read(self) -> sqlite3.Connection:
+        if self._read_only is None:
+            try:
+                return self._opened()
+            except (sqlite3.Error, OSError) as error:
+                if not cannot_be_written(error):
+                    raise
+        elif identity_of(self.path) == self._identity and self._is_as_it_was():
+            return self._read_only.connection
+        self.close()
+        found = connect_to_read(self.path, allowed=self._allowed)
+        try:
+            self._check_up_to_date(found.connection)
+        except BaseException:
+            found.connection.close()
+            raise
+        self._connection, self._read_only, self._identity = found.connection, found, identity_of(self.path)
+        return found.connection
+
+    def _is_as_it_was(self) -> bool:
+        """Tell whether the file has not changed, where it is read as one that does not."""
+        found = self._read_only
+        return found is None or found.stamp is None or found.stamp == stamp_of(self.path)
+
+    def _check_up_to_date(self, connection: sqlite3.Connection) -> None:
+        """Refuse a database that would have to be brought to the newest version before it can be read."""
+        version = 0
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (VERSION_TABLE,)).fetchall():
+            version = version_of(SqliteSession(connection, self._clock))
+            check_version(version)
+        if version < len(MIGRATIONS):
+            raise ReadOnlyStoreError(
+                str(self.path),
+                reason=f"its tables are of version {version}, and have to be brought to version {len(MIGRATIONS)} first",
+                operation="read",
+                remedy="Read it once where it may be written, or read a copy that may.",
+            )
 
     def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
         session = SqliteSession(connection, self._clock)
@@ -252,63 +329,14 @@ class SqliteDatabase:
             return work(session)
 
     @contextlib.contextmanager
-    def _translated(self, workflow_id: str, operation: str) -> Iterator[None]:
+    def _translated(self, workflow_id: str, operation: str, *, is_write: bool = True) -> Iterator[None]:
         """Let no error of the driver or of the system out: each becomes an error of the store."""
         try:
             yield
         except sqlite3.Error as error:
-            raise self._error(error, workflow_id, operation) from error
+            raise error_of(error, self.path, workflow_id, operation) from error
         except OSError as error:
-            raise self._os_error(error, workflow_id, operation) from error
-
-    def _error(
-        self, error: sqlite3.Error, workflow_id: str, operation: str, *, is_outcome_unknown: bool = False
-    ) -> CheckpointCorruptedError | CheckpointStorageError:
-        name = _name_of(error)
-        if name.startswith(_NO_DATABASE):
-            return CheckpointCorruptedError(
-                "",
-                location=str(self.path),
-                detail="it is not a database of SQLite, or its beginning is damaged",
-                remedy="Nothing was changed. Name another file; where it was a store, restore it from a backup.",
-            )
-        if name.startswith(_DAMAGED):
-            return CheckpointCorruptedError(
-                workflow_id,
-                location=str(self.path),
-                detail=str(error),
-                remedy="Nothing was changed. 'flowckpt check' says more; restore the file from a backup.",
-            )
-        if _is_busy(error):
-            what = f"another process has kept it locked for more than {BUSY_SECONDS:g} s"
-            remedy = "See which program has the file open, and end it."
-        else:
-            what, remedy = f"{error} ({name})" if name else str(error), _REMEDY
-        return CheckpointStorageError(
-            f"the SQLite store {self.path} could not {operation}{_of(workflow_id)}: {what}"
-            + ("; whether it was saved is unknown" if is_outcome_unknown else ""),
-            workflow_id=workflow_id,
-            operation=operation,
-            is_outcome_unknown=is_outcome_unknown,
-            remedy=remedy,
-        )
-
-    def _os_error(self, error: OSError, workflow_id: str, operation: str) -> CheckpointStorageError:
-        return CheckpointStorageError(
-            f"the SQLite store {self.path} could not {operation}{_of(workflow_id)}: {error.strerror or error}",
-            workflow_id=workflow_id,
-            operation=operation,
-            remedy=_REMEDY,
-        )
-
-    def _vanished(self, workflow_id: str) -> CheckpointStorageError:
-        return CheckpointStorageError(
-            f"the SQLite store {self.path} was removed or replaced while it was open, so the save{_of(workflow_id)} is lost",
-            workflow_id=workflow_id,
-            operation="save",
-            is_outcome_unknown=True,
-            remedy="Put the file back, and let no other program move it while runs are going on.",
-        )
+            raise os_error_of(error, self.path, workflow_id, operation, is_write=is_write) from error
 
 
 @contextlib.contextmanager
@@ -333,23 +361,10 @@ def _patiently(act: Callable[[], T]) -> T:
         try:
             return act()
         except sqlite3.Error as error:
-            if not _is_busy(error) or time.monotonic() > end:
+            if not is_busy(error) or time.monotonic() > end:
                 raise
         time.sleep(random.uniform(0.0002, 0.004))  # noqa: S311 - so that two do not meet again and again
 
 
 def _number(connection: sqlite3.Connection, pragma: str) -> int:
     return int(connection.execute(pragma).fetchone()[0])
-
-
-def _name_of(error: sqlite3.Error) -> str:
-    name: str = getattr(error, "sqlite_errorname", "")
-    return name
-
-
-def _is_busy(error: sqlite3.Error) -> bool:
-    return _name_of(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-
-
-def _of(workflow_id: str) -> str:
-    return f" run {workflow_id!r}" if workflow_id else ""

@@ -88,15 +88,13 @@ def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem |
     """
     calls = filesystem or PosixFileSystem()
     calls.make_root(str(path.parent))
-    kind = calls.type_of(str(path.parent))
-    if kind not in allowed and kind.startswith(UNSOUND_FILESYSTEMS):
-        raise refused_filesystem(path, kind)
+    check_filesystem(path, allowed, calls)
     # SQLite would make it readable for everybody, and its journal after it.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     add_functions(connection)
     try:
-        _check_ours(connection, path)
+        check_ours(connection, path)
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of an empty database; any other keeps what it has
         mode, level = journal_mode()
         connection.execute("PRAGMA foreign_keys = ON")
@@ -142,17 +140,34 @@ def add_functions(connection: sqlite3.Connection) -> None:
     connection.create_aggregate("flowckpt_median", 1, _Median)  # type: ignore[arg-type]  # typeshed knows only integers
 
 
-def refused_filesystem(path: Path, kind: str) -> UnsupportedFilesystemError:
-    """Return the error for a database on a file system of a type whose locks are unsound."""
-    error = UnsupportedFilesystemError(str(path.parent), filesystem=kind)
-    error.remedy = (
-        f"Use a local directory, or say that you accept it: SqliteCheckpointStore(…, allow_filesystems=({kind!r},))."
-    )
-    return error
+def check_filesystem(path: Path, allowed: Sequence[str], calls: FileSystem) -> None:
+    """Refuse a database on a file system whose locks are unsound.
+
+    Args:
+        path: the file.
+        allowed: types that are accepted all the same.
+        calls: the operating-system calls.
+
+    Raises:
+        UnsupportedFilesystemError: it lies on one.
+    """
+    kind = calls.type_of(str(path.parent))
+    if kind not in allowed and kind.startswith(UNSOUND_FILESYSTEMS):
+        error = UnsupportedFilesystemError(str(path.parent), filesystem=kind)
+        error.remedy = f"Use a local directory, or say that you accept it: SqliteCheckpointStore(…, allow_filesystems=({kind!r},))."
+        raise error
 
 
-def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse the database of another program before anything is written to it."""
+def check_ours(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse the database of another program before anything is written to it.
+
+    Args:
+        connection: an open connection.
+        path: the file.
+
+    Raises:
+        ForeignRecordError: it is one.
+    """
     connection.execute("BEGIN")  # of one moment: another process may be making the tables just now
     try:
         number = connection.execute("PRAGMA application_id").fetchone()[0]

@@ -76,10 +76,10 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         await super().save(workflow_id, data)
         self._begun.saved(workflow_id)
 
-    async def release(self, workflow_id: str) -> None:
+    async def release(self, workflow_id: str, *, token: str = "") -> None:
         """Give the run up; see `OwnsRuns.release`."""
-        self._give_up_word(workflow_id)
-        await super().release(workflow_id)
+        self._give_up_word(workflow_id, token)
+        await super().release(workflow_id, token=token)
 
     async def clear(self, workflow_id: str) -> None:
         """Remove the run in one transaction; see `CheckpointStore.clear`."""
@@ -93,7 +93,7 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         super().close()
         self._begun.close()
 
-    def _give_up_word(self, workflow_id: str) -> None:
+    def _give_up_word(self, workflow_id: str, token: str = "") -> None:
         owned = self.runs.owned.get(workflow_id)
-        if owned is not None and owned.is_mine:
+        if owned is not None and owned.is_mine and token in ("", owned.writer):
             self._begun.released(workflow_id)

@@ -1,0 +1,158 @@
+"""A store that is removed while a run goes on in it: a failed save of a store that is gone, and no other owner's run."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from flowckpt import FileCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt.blocking import blocking_allowed
+from flowckpt.cli.exit_codes import ExitCode, code_of_error
+from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
+from flowckpt.stores import open_store
+from flowckpt.stores.postgres import PostgresCheckpointStore
+from flowckpt.stores.sqlite import SqliteCheckpointStore
+from flowckpt.testing.contract import checkpoint
+from tests.s3 import s3  # noqa: F401 - a fixture
+
+KINDS = ("file", "file, its runs", "sqlite", "sqlite, replaced", "s3, the bucket", "s3, its objects", "postgres")
+RUN = "run"
+
+
+def removed_directory(directory):
+    def remove():
+        shutil.rmtree(directory)
+
+    return remove
+
+
+def replaced_database(path):
+    def remove():
+        shutil.rmtree(path.parent)
+        path.parent.mkdir()
+        other = SqliteCheckpointStore(path)
+        with blocking_allowed(True):
+            other.runs.save("another", checkpoint())
+        other.close()
+
+    return remove
+
+
+def emptied(server, bucket, *, is_removed):
+    def remove():
+        for key in server.keys(bucket):
+            server.client.delete_object(Bucket=bucket, Key=key)
+        if is_removed:
+            server.client.delete_bucket(Bucket=bucket)
+
+    return remove
+
+
+def dropped_schema(server, name):
+    def remove():
+        server.execute("DROP SCHEMA flowckpt CASCADE", name)
+
+    return remove
+
+
+@pytest.fixture(params=KINDS)
+def removable(request, tmp_path):
+    """A store, and what removes it."""
+    kind, place = request.param, tmp_path / "place"
+    if kind.startswith("file"):
+        made = FileCheckpointStore(place), removed_directory(place if kind == "file" else place / "runs")
+    elif kind.startswith("sqlite"):
+        place.mkdir()
+        path = place / "runs.db"
+        made = SqliteCheckpointStore(path), removed_directory(place) if kind == "sqlite" else replaced_database(path)
+    elif kind.startswith("s3"):
+        server = request.getfixturevalue("s3")
+        bucket = server.make_bucket()
+        made = open_store(server.spec(bucket)), emptied(server, bucket, is_removed=kind == "s3, the bucket")
+    else:
+        server, name = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_database")
+        url = f"{server.url(name)}?allow_unsafe=true"
+        made = PostgresCheckpointStore(url, patience_seconds=2), dropped_schema(server, name)
+    yield made
+    with blocking_allowed(True):
+        made[0].runs.owned.clear()
+        made[0].close()
+
+
+@pytest.mark.parametrize("is_looked_after", [False, True], ids=["at once", "after a sign of life"])
+def test_the_next_save_says_that_the_store_is_gone(is_looked_after, removable):
+    store, remove = removable
+    lost = []
+    with blocking_allowed(True):
+        store.runs.save(RUN, checkpoint())
+        store.tell_when_lost(RUN, lost.append)
+        remove()
+        if is_looked_after:
+            look = getattr(store.runs, "renew_leases", None) or store.runs.look_after_owned
+            try:
+                look()
+            except CheckpointStorageError:
+                pass
+            assert lost == []
+        for sequence in (2, 3):
+            with pytest.raises(CheckpointStorageError) as failed:
+                store.runs.save(RUN, checkpoint(sequence, status="completed"))
+            assert code_of_error(failed.value) == ExitCode.STORE_FAILED
+            if sequence == 2:
+                assert "gone" in failed.value.message or "NoSuchBucket" in failed.value.message, failed.value
+
+
+def test_a_run_ends_failed_with_a_storage_error(removable):
+    store, remove = removable
+
+    @workflow
+    def flow():
+        yield step("first").python(len, "x").checkpoint()
+        yield step("removes").python(remove).checkpoint()
+        yield step("last").python(len, "xxx").checkpoint()
+        return 5
+
+    with pytest.raises(CheckpointStorageError) as failed:
+        WorkflowEngine(store).run_sync(flow, workflow_id="first").unwrap()
+    assert not isinstance(failed.value, FencedError)
+
+
+def test_a_run_that_may_goes_on_to_its_end_unsaved(removable):
+    store, remove = removable
+
+    @workflow
+    def flow():
+        yield step("first").python(len, "x").checkpoint()
+        yield step("removes").python(remove).checkpoint()
+        yield step("last").python(len, "xxx").checkpoint()
+        return 5
+
+    result = WorkflowEngine(store, on_save_error="continue").run_sync(flow, workflow_id=RUN)
+    assert (result.status, result.output, result.is_saved) == ("completed", 5, False)
+
+
+def test_a_run_that_is_cleared_by_name_is_no_store_that_is_gone(tmp_path):
+    store = FileCheckpointStore(tmp_path / "place")
+    with blocking_allowed(True):
+        store.runs.save(RUN, checkpoint())
+        shutil.rmtree(tmp_path / "place" / "runs" / RUN)
+        with pytest.raises(FencedError, match="cleared"):
+            store.runs.save(RUN, checkpoint(2))
+    store.close()
+
+
+def test_a_bucket_that_was_emptied_takes_the_run_anew_once_that_is_cleared(s3):  # noqa: F811
+    bucket = s3.make_bucket()
+    store = open_store(s3.spec(bucket))
+    with blocking_allowed(True):
+        store.runs.save(RUN, checkpoint())
+        emptied(s3, bucket, is_removed=False)()
+        store.runs.save(RUN, checkpoint(2))  # a create finds nothing amiss
+        with pytest.raises(VanishedError):
+            store.runs.save(RUN, checkpoint(3, status="completed"))
+        store.runs.owned.clear()
+        store.runs.clear(RUN)
+        store.runs.save(RUN, checkpoint())
+        assert [ref.sequence for ref in store.runs.references(RUN)] == [1]
+    store.close()
