@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -31,6 +32,12 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if "soak" in item.keywords:
                 item.add_marker(skip)
+
+
+def pytest_collection_finish():
+    """Let no collection of garbage look at the thousands of tests again and again: they stay until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
