@@ -24,6 +24,18 @@ def pytest_xdist_auto_num_workers(config):
     return min(os.cpu_count() or 1, 8) if is_whole else 0
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Let no collection of garbage look at the thousands of tests again and again: they stay until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_collection_modifyitems(config, items):
     if changing := [item.nodeid for item in items if ADDRESS.search(item.nodeid)]:
         raise pytest.UsageError(f"an id with an address is another one in each worker: {changing[0]}; use stable_ids")
@@ -32,12 +44,6 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if "soak" in item.keywords:
                 item.add_marker(skip)
-
-
-def pytest_collection_finish():
-    """Let no collection of garbage look at the thousands of tests again and again: they stay until the end."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")
