@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from flowckpt import FileCheckpointStore, WorkflowEngine, prune, step, workflow
+from flowckpt.blocking import blocking_allowed
 from flowckpt.errors import FlowckptError
 from flowckpt.filesystem import PosixFileSystem
 from flowckpt.retention import prune_checkpoints
@@ -80,7 +81,10 @@ def work(count: int = 3):
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
+    """Another working directory; and nothing else runs here, as in the command line, so no thread is waited for."""
     monkeypatch.chdir(tmp_path)
+    with blocking_allowed(True):
+        yield
 
 
 def filled(store):
