@@ -6,11 +6,17 @@ Each is a process of its own, with its own descriptors, working directory and en
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import runpy
+import signal
+import subprocess
 import sys
 import tempfile
+import termios
+import types
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -71,6 +77,100 @@ def run_module(
         return process.exitcode, out, "".join(err)
 
 
+class Started:
+    """A process as `subprocess.Popen([sys.executable, *arguments], …)` starts one, left running; with its ways.
+
+    Args:
+        arguments: what stands behind `python`: a script and its arguments, or `-m` and a module, or `-c` and a program.
+        cwd: its working directory; this one's where not given.
+        env: its environment; this one's where not given.
+        stdin: a descriptor; nothing to read where not given.
+        stdout: a file or its descriptor, or `subprocess.PIPE`; standard output where not given.
+        stderr: the same for standard error.
+        text: whether what comes through the pipes is text.
+        begins: called in the process before all else; has to be importable.
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        *,
+        cwd: Path | str | None = None,
+        env: dict[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | IO | None = None,
+        stderr: int | IO | None = None,
+        text: bool = False,
+        begins: Callable[[], None] | None = None,
+    ) -> None:
+        self.args = [str(argument) for argument in arguments]
+        self.stdout, written = _end_of(stdout, 1, text)
+        self.stderr, told = _end_of(stderr, 2, text)
+        source = Connection(os.open(os.devnull, os.O_RDONLY) if stdin == subprocess.DEVNULL else os.dup(stdin))
+        given = (str(cwd or os.getcwd()), dict(os.environ if env is None else env), source, written, told)
+        self._process = processes.Process(target=_be_program, args=(self.args, *given, begins))
+        self._process.start()
+        for connection in (source, written, told):
+            connection.close()
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return self._process.exitcode
+
+    def communicate(self, timeout: float | None = None) -> tuple:
+        """Read what it writes to its pipes to their end, and wait for its own."""
+        with ThreadPoolExecutor(2) as readers:
+            pipes = [None if pipe is None or pipe.closed else pipe for pipe in (self.stdout, self.stderr)]
+            said = [pipe and readers.submit(pipe.read) for pipe in pipes]
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+            read = tuple(each and each.result() for each in said)
+        for pipe in pipes:
+            if pipe is not None:
+                pipe.close()
+        return read
+
+    def send_signal(self, number: int) -> None:
+        if self._process.exitcode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
+def take_terminal() -> None:
+    """Begin a session on the terminal at standard input, so that Ctrl-C is a signal."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _end_of(wanted: int | IO | None, own: int, is_text: bool) -> tuple[IO | None, Connection]:
+    """What is read here where it is a pipe, and what the process writes to."""
+    if wanted == subprocess.DEVNULL:
+        return None, Connection(os.open(os.devnull, os.O_RDWR))
+    if wanted != subprocess.PIPE:
+        given = own if wanted is None else wanted
+        return None, Connection(os.dup(given if isinstance(given, int) else given.fileno()))
+    read, written = os.pipe()
+    return open(read, "r" if is_text else "rb", encoding="utf-8" if is_text else None), Connection(written)
+
+
 def _everything(connection: Connection) -> str:
     with connection, open(connection.fileno(), encoding="utf-8", closefd=False) as text:
         return text.read()
@@ -86,6 +186,40 @@ def _be_module(
     err: Connection,
     is_script: bool,
 ) -> None:
+    _become(cwd, env, source, out, err)
+    if is_script:
+        sys.path[0] = str(Path(sys.executable).parent)
+    sys.argv[:] = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _be_program(
+    arguments: list[str],
+    cwd: str,
+    env: dict[str, str],
+    source: Connection,
+    out: Connection,
+    err: Connection,
+    begins: Callable[[], None] | None,
+) -> None:
+    _become(cwd, env, source, out, err)
+    if begins is not None:
+        begins()
+    if arguments[0] == "-m":
+        sys.argv[:] = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[0] == "-c":
+        sys.argv[:] = ["-c", *arguments[2:]]
+        sys.modules["__main__"] = main = types.ModuleType("__main__")
+        exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
+    else:
+        sys.path[0] = str(Path(arguments[0]).resolve().parent)
+        sys.argv[:] = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _become(cwd: str, env: dict[str, str], source: Connection, out: Connection, err: Connection) -> None:
+    """Take the working directory, the environment and the descriptors of the process that is wanted."""
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
@@ -98,9 +232,7 @@ def _be_module(
     sys.stderr = _stream(2, "w", True)
     sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
     places = [place for place in env.get("PYTHONPATH", "").split(os.pathsep) if place]
-    sys.path[:] = [str(Path(sys.executable).parent) if is_script else cwd, *places, *_INSTALLED]
-    sys.argv[:] = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.path[:] = [cwd, *places, *_INSTALLED]
 
 
 def _stream(descriptor: int, mode: str, is_by_line: bool) -> IO[str]:

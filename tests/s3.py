@@ -23,6 +23,14 @@ from botocore.config import Config
 VARIABLE = "FLOWCKPT_TEST_S3"
 PAGE = 50
 _SLOWEST = 60.0  # seconds
+PROGRAM = """
+import functools
+import moto.backends
+moto.backends.list_of_moto_modules = functools.cache(lambda found=moto.backends.list_of_moto_modules: list(found()))
+from moto.server import main
+main()
+"""
+"""Reads once what services there are, and not at each request, of which it was a quarter."""
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "tests",
     "AWS_SECRET_ACCESS_KEY": "none-of-your-business",
@@ -70,7 +78,7 @@ def moto():
     """A server in a process of its own, for the block."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, "-H", "127.0.0.1", "-p", str(port)],
         env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(PAGE)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -8,6 +8,7 @@ They are part of `flowckpt.testing.contract.CheckpointStoreContract`. Where a st
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -149,6 +150,12 @@ class AbilityContract(FiguresContract, FindingContract, SignalsContract):
         await owning.release(RUN)
         return store
 
+    def _selections(self) -> Iterator[dict[str, Any]]:
+        """All that may be asked for together."""
+        chosen = (None, 1, 2, 3), (None, Reason.STEP, "started", Reason.FAILED), (None, True, False), (None, 0, 1, 5, 9)
+        for given in itertools.product(*chosen):
+            yield dict(zip(("attempt", "reason", "verified", "limit"), given, strict=True))
+
     async def test_what_is_picked_are_those_of_the_runs_checkpoints_that_are_wanted(
         self, store: CheckpointStore
     ) -> None:
@@ -156,9 +163,7 @@ class AbilityContract(FiguresContract, FindingContract, SignalsContract):
         door: Any = self.reopen(store)
         every = await door.list_checkpoints(RUN)
         assert [each.sequence for each in every] == [8, 7, 6, 5, 2, 1]
-        chosen = (None, 1, 2, 3), (None, Reason.STEP, "started", Reason.FAILED), (None, True, False), (None, 0, 1, 5, 9)
-        for attempt, reason, verified, limit in itertools.product(*chosen):
-            given: dict[str, Any] = {"attempt": attempt, "reason": reason, "verified": verified, "limit": limit}
+        for given in self._selections():
             assert list(await door.list_checkpoints(RUN, **given)) == Selection(**given).of(every), given
         assert [each.sequence for each in await door.list_checkpoints(RUN, attempt=1, reason="step")] == [2]
         assert [each.sequence for each in await door.list_checkpoints(RUN, verified=True, limit=2)] == [8, 7]

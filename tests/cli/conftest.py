@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ import attrs
 import pytest
 
 from flowckpt.cli.group import COMMANDS
-from tests.forked import run_module
+from tests.forked import Started, run_module
 
 PIPELINE = """
 import os, sys, time
@@ -119,13 +118,12 @@ class Command:
         env = {**self.environment, **environ}
         return Ran(*run_module("flowckpt", [*arguments], cwd=self.directory, env=env, stdin=stdin))
 
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **options: Any) -> Started:
         """Start the command and leave it running."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "flowckpt", *arguments],
+        return Started(
+            ["-m", "flowckpt", *arguments],
             cwd=self.directory,
             env=self.environment,
-            stdin=subprocess.DEVNULL,
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options},
         )
 

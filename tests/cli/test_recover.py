@@ -15,6 +15,8 @@ from collections import Counter
 import psycopg
 import pytest
 
+from tests.forked import Started
+
 PROGRAM = """
 import os, time
 from flowckpt import Secret, step, workflow
@@ -274,12 +276,7 @@ def test_recoverers_share_the_work_none_is_done_twice_and_hardly_a_process_is_st
         postgres = request.getfixturevalue("postgres")
         spec = f"{postgres.url(request.getfixturevalue('postgres_database'))}?allow_unsafe=true"
     (crashing.directory / "crash_many.py").write_text(CRASH_MANY)
-    subprocess.run(
-        [sys.executable, "crash_many.py", spec, str(count)],
-        cwd=crashing.directory,
-        env=crashing.environment,
-        check=True,
-    )
+    assert Started(["crash_many.py", spec, count], cwd=crashing.directory, env=crashing.environment).wait() == 0
     assert len(crashing.log()) == count
     allow(crashing)
     wait_until_listed(crashing, spec, count)
@@ -437,15 +434,18 @@ def test_what_is_damaged_of_one_run_keeps_no_other_from_being_resumed(crashing, 
             database.execute("UPDATE runs SET metadata = '{\"target\": 5}' WHERE workflow_id = 'a3'")
         database.close()
     if watches:
-        watcher = crashing.start("recover", "--watch", "--every", "0.2", "--store", spec)
+        told = crashing.directory / "told"
+        with told.open("w") as file:
+            watcher = crashing.start("recover", "--watch", "--every", "0.2", "--store", spec, stderr=file)
         for _ in range(300):
-            if "answer a2" in crashing.log():
+            if "answer a2" in crashing.log() and "a1 (asking)" in told.read_text():
                 break
             time.sleep(0.1)
         time.sleep(0.5)
         assert watcher.poll() is None, "it goes on looking"
         watcher.send_signal(signal.SIGTERM)
-        _, said = watcher.communicate(timeout=60)
+        watcher.communicate(timeout=60)
+        said = told.read_text()
     else:
         said = crashing("recover", "--store", spec).expect(1).err
     assert "answer a2" in crashing.log()

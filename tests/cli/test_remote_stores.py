@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from subprocess import DEVNULL
@@ -109,7 +108,7 @@ def test_a_signal_survives_a_kill_of_the_process_that_waits_for_it(remote):
     try:
         until_suspended(remote)
         remote("signal", "r", "go", "--data", "5").expect(0)
-        os.kill(staying.pid, signal.SIGKILL)
+        staying.kill()
         staying.wait(30)
     finally:
         staying.kill()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -138,11 +140,11 @@ def test_standard_output_that_is_full_or_closed(flowckpt):
         assert "standard output cannot be written" in process.communicate(timeout=30)[1]
         assert process.returncode == 74
     # A closed descriptor must not be given to the record of the run.
-    process = flowckpt.start(
-        "run", "pipeline.py:etl", "-i", "source=a", "--id", "closed", preexec_fn=lambda: os.close(1)
+    words = [sys.executable, "-m", "flowckpt", "run", "pipeline.py:etl", "-i", "source=a", "--id", "closed"]
+    closed = subprocess.run(
+        words, cwd=flowckpt.directory, env=flowckpt.environment, stderr=subprocess.PIPE, preexec_fn=lambda: os.close(1)
     )
-    process.communicate(timeout=30)
-    assert process.returncode == 1
+    assert closed.returncode == 1
     flowckpt("check", "closed").expect(0)
 
 

@@ -6,11 +6,11 @@ import os
 import pty
 import re
 import select
-import subprocess
-import sys
 import time
 
 import pytest
+
+from tests.forked import Started, take_terminal
 
 
 class Terminal:
@@ -18,15 +18,14 @@ class Terminal:
 
     def __init__(self, command, *arguments: str, **environ: str) -> None:
         self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "flowckpt", *arguments],
+        self.process = Started(
+            ["-m", "flowckpt", *arguments],
             cwd=command.directory,
             env={**command.environment, **environ},
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            start_new_session=True,
-            preexec_fn=_take_terminal,
+            begins=take_terminal,
         )
         os.close(slave)
         self.text = ""
@@ -55,13 +54,6 @@ class Terminal:
         self.read_until(None, again)
         os.close(self._master)
         return self.process.wait(30)
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C is a signal
 
 
 def test_the_progress_is_drawn_and_ctrl_c_saves(flowckpt):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from subprocess import DEVNULL
@@ -225,7 +224,7 @@ def test_a_signal_survives_a_kill_between_its_arrival_and_its_use_and_is_taken_o
                 break
         waits("signal", "r", "go", "--data", "5").expect(0)
         time.sleep(delay)
-        os.kill(staying.pid, signal.SIGKILL)
+        staying.kill()
         staying.wait(30)
     finally:
         staying.kill()

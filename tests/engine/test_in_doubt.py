@@ -27,6 +27,7 @@ from flowckpt.errors import (
 )
 from flowckpt.evidence import EvidencePack, artifact_exists, file_sha256, predicate
 from flowckpt.triggers import StepCountTrigger
+from tests.forked import Started
 
 log: list[str] = []
 paid: list[int] = []
@@ -203,7 +204,10 @@ def test_a_process_that_died_in_the_step_leaves_a_doubt_that_its_evidence_settle
     script.write_text(PROGRAM)
 
     def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=60)
+        pipe = subprocess.PIPE
+        process = Started([script, *arguments], stdout=pipe, stderr=pipe, text=True)
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     died = python("run", death, kind)
     assert (died.returncode, died.stdout) == (9, ""), died.stderr

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ import attrs
 import pytest
 
 from flowckpt import FileCheckpointStore
+from tests.forked import Started
 
 KILLABLE = Path(__file__).with_name("killable.py")
 WORKERS = 2
@@ -101,13 +101,12 @@ class Proof:
         assert {path for _, path in effects} == set(order)
         assert safe == len(order)
 
-    def start(self, run: str, generation: int) -> subprocess.Popen:
-        command = [sys.executable, str(KILLABLE), str(self.folder), run, str(generation), self.mode]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    def start(self, run: str, generation: int) -> Started:
+        child = Started([KILLABLE, self.folder, run, generation, self.mode], stdout=subprocess.PIPE, text=True)
         assert child.stdout.readline() == "begun\n"
         return child
 
-    def end(self, child: subprocess.Popen) -> int:
+    def end(self, child: Started) -> int:
         child.stdout.close()
         return child.wait(30)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import flowckpt
+from tests.forked import Started
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[1] / "examples" / "stdlib_index.py"
@@ -41,11 +42,11 @@ def calm(tmp_path_factory):
     return folder / "index", time.monotonic() - began
 
 
-def start(folder: Path, cwd: Path) -> subprocess.Popen:
+def start(folder: Path, cwd: Path) -> Started:
     """Start or resume the run of a folder; the output is given as a relative path."""
     command = [HERE / "drive.py", folder / "store", "run", EXAMPLE, "stdlib_index", "index"]
     inputs = [f"limit={LIMIT}", f"batch_size={BATCH}"]
-    child = subprocess.Popen([sys.executable, *command, *inputs], cwd=cwd, stdout=subprocess.PIPE, text=True)
+    child = Started([*command, *inputs], cwd=cwd, stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "begun\n"
     return child
 

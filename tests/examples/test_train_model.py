@@ -3,7 +3,6 @@
 import json
 import random
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,14 +10,13 @@ import pytest
 
 from flowckpt import CheckpointManager, FileCheckpointStore, in_sync
 from flowckpt.errors import StaleStepError
+from tests.forked import Started
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_model.py"
 
 
-def start(folder: Path) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, EXAMPLE, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def start(folder: Path) -> Started:
+    return Started([EXAMPLE, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +30,7 @@ def calm(tmp_path_factory):
     return (folder / "model.json").read_bytes(), said, time.monotonic() - began
 
 
-def wait_for(folder: Path, child: subprocess.Popen, name: str) -> None:
+def wait_for(folder: Path, child: Started, name: str) -> None:
     while not (folder / name).exists():
         assert child.poll() is None, child.communicate()
         time.sleep(0.001)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from workshop import Killed, latest, paths, ran, shop, superseded
 from flowckpt import FileCheckpointStore, RunOptions, WorkflowEngine
 from flowckpt.errors import StepInDoubtError
 from flowckpt.filesystem import PosixFileSystem
+from tests.forked import Started
 
 Reopen = Callable[[], Any]
 
@@ -209,15 +209,10 @@ def test_the_real_command_killed_at_every_append(
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parents[1]), str(here)])}
 
     def command(*words: str, append: int = 10**9) -> int:
-        return subprocess.run(
-            [sys.executable, "program.py", str(append), when, *words],
-            cwd=tmp_path,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        ).returncode
+        program, pipe = [tmp_path / "program.py", append, when, *words], subprocess.PIPE
+        process = Started(program, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe)
+        process.communicate(timeout=60)
+        return process.returncode
 
     assert command("run", "workshop:shop", "--id", "run") == 0
     store = FileCheckpointStore(tmp_path / ".flowckpt")

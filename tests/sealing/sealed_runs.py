@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.stores.sealing.keys import Key, KeyRing
 from flowckpt.testing.contract import checkpoint, results
@@ -49,6 +51,15 @@ def shown(store, run=RUN):
     references = [(ref.sequence, ref.checkpoint_id, ref.attempt, ref.steps) for ref in store.runs.references(run)]
     values = [] if latest is None else [result.output for result in latest.step_results]
     return references, None if latest is None else (latest.inputs, latest.snapshot, latest.metadata), values
+
+
+def put(file, place, byte):
+    """Change one byte where it stands: to write a file anew takes the disk a hundred times as long."""
+    descriptor = os.open(file, os.O_WRONLY)
+    try:
+        os.pwrite(descriptor, bytes([byte]), place)
+    finally:
+        os.close(descriptor)
 
 
 def segment(path, number, run=RUN):

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from pathlib import Path
 
 import attrs
 import pytest
+
+from tests.forked import Started, run_module
 
 TOKEN = 'hünter2 "quoted" it\'s\\back+slash/$HOME-0123456789'
 PIN = 73519246
@@ -188,29 +189,17 @@ class Leaky:
         }
 
     def __call__(self, *arguments: str, code: int | None = 0, stdin: bytes | None = None, **environ: str) -> bytes:
-        done = subprocess.run(
-            [sys.executable, "-m", "flowckpt", *arguments],
-            cwd=self.directory,
-            env={**self.environment, **environ},
-            input=b"" if stdin is None else stdin,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        self.printed.extend([done.stdout, done.stderr])
-        assert code is None or done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr.decode())
-        return done.stdout
+        given = None if stdin is None else stdin.decode()
+        env = {**self.environment, **environ}
+        ended, out, err = run_module("flowckpt", [*arguments], cwd=self.directory, env=env, stdin=given)
+        self.printed.extend([out.encode(), err.encode()])
+        assert code is None or ended == code, (arguments, ended, out, err)
+        return self.printed[-2]
 
     def kill_in(self, line: str, *arguments: str) -> None:
         """Run the command and kill it when a step has noted a line."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "flowckpt", *arguments],
-            cwd=self.directory,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        words, pipe = ["-m", "flowckpt", *arguments], subprocess.PIPE
+        process = Started(words, cwd=self.directory, env=self.environment, stdout=pipe, stderr=pipe)
         log = self.directory / "log"
         deadline = time.monotonic() + 30
         while not (log.exists() and line in log.read_text().splitlines()):

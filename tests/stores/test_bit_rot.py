@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -17,6 +18,7 @@ from flowckpt.errors import (
 )
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.testing.contract import checkpoint, results
+from tests.sealing.sealed_runs import put
 
 RUN = "run-1"
 NAMED = (CheckpointCorruptedError, ForeignRecordError, UnsupportedSchemaError)
@@ -91,12 +93,14 @@ def test_every_changed_byte_of_a_segment_is_detected_or_harmless(original, tmp_p
     for place, byte in enumerate(whole):
         for other in sorted(replacements(place, byte, is_soak=is_soak)):
             tried += 1
-            segment.write_bytes(whole[:place] + bytes([other]) + whole[place + 1 :])
+            put(segment, place, other)
             seen = outcome(copy)
             if isinstance(seen, type):
                 detected += 1
             else:
                 assert seen == history[-1], f"byte {place} of segment {number} from {byte} to {other} shows {seen}"
+        put(segment, place, byte)
+    assert segment.read_bytes() == whole
     assert tried >= len(whole)
     assert detected > tried / 2
 
@@ -108,8 +112,8 @@ def test_every_truncation_of_a_segment_is_detected_or_shows_an_earlier_point(ori
     shutil.copytree(path, copy)
     segment = copy / f"runs/{RUN}/{number:08d}.jsonl"
     whole = segment.read_bytes()
-    for size in range(len(whole)):
-        segment.write_bytes(whole[:size])
+    for size in reversed(range(len(whole))):
+        os.truncate(segment, size)
         seen = outcome(copy)
         if isinstance(seen, type):
             assert seen is CheckpointCorruptedError

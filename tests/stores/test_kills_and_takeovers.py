@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from flowckpt.blocking import blocking_allowed
 from flowckpt.stores import open_store
+from tests.forked import Started
 from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures
 from tests.s3 import s3  # noqa: F401 - a fixture
 
@@ -38,8 +38,7 @@ def spec(request, tmp_path):
 
 
 def start(spec, run, log, seed, mode):
-    command = [sys.executable, str(WRITING), spec, run, str(log), str(seed), mode]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    child = Started([WRITING, spec, run, log, seed, mode], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "begun\n"
     return child
 

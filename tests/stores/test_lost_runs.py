@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
-import sys
 import time
 
 import pytest
 
 from flowckpt.blocking import blocking_allowed
 from flowckpt.stores import open_store
+from tests.forked import Started, run_module
 from tests.s3 import s3  # noqa: F401 - a fixture
 
 PROGRAM = """
@@ -141,8 +140,8 @@ def owner_at_work(tmp_path):
 
     def start(store, how):
         target = ["taken.py:undoing"] if how == "undoing" else ["taken.py:taken", "-i", f"how={how}"]
-        process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, "run", *target, "--id", "r", "--store", store],
+        process = Started(
+            ["-c", COMMAND, "run", *target, "--id", "r", "--store", store],
             cwd=tmp_path,
             stderr=subprocess.PIPE,
             text=True,
@@ -153,9 +152,9 @@ def owner_at_work(tmp_path):
 
     yield start
     for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        process.communicate()
+        process.kill()
+        process.wait()
+        process.stderr.close()
 
 
 def log(directory):
@@ -171,13 +170,10 @@ def wait_until(is_so, seconds=30.0):
 
 
 def steal(store, directory):
-    return subprocess.run(
-        [sys.executable, "-m", "flowckpt", "resume", "r", "--steal", "--store", store],
-        cwd=directory,
-        env={**os.environ, "SECOND": "yes"},
-        capture_output=True,
-        text=True,
-    )
+    """Take the run over; return the exit code, and what was said."""
+    words = ["resume", "r", "--steal", "--store", store]
+    code, _, said = run_module("flowckpt", words, cwd=directory, env={**os.environ, "SECOND": "yes"})
+    return code, said
 
 
 def stopped(process, directory):
@@ -193,8 +189,8 @@ def stopped(process, directory):
 def check_taken_over(store, directory, process, *, code=0, status="completed"):
     """Take the run over: the former owner ends with 75, acknowledges nothing more, and undoes nothing."""
     acknowledged = standing(store, directory)[1]
-    took = steal(store, directory)
-    assert took.returncode == code, took.stderr
+    took, told = steal(store, directory)
+    assert took == code, told
     code, said = stopped(process, directory)
     assert code == 75, said
     assert f"undone {process.pid}" not in log(directory)
@@ -245,8 +241,8 @@ def test_an_owner_is_not_stopped_by_a_takeover_that_is_refused(store, owner_at_w
     process = owner_at_work(store, "in_place")
     source = tmp_path / "taken.py"
     source.write_text(source.read_text().replace('step("first")', 'step("renamed")'))
-    refused = steal(store, tmp_path)
-    assert refused.returncode not in (0, 75), refused.stderr
+    refused, said = steal(store, tmp_path)
+    assert refused not in (0, 75), said
     before = log(tmp_path)
     time.sleep(1.0)  # three looks
     assert process.poll() is None
