@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import attrs
 
 from flowckpt.blocking import finish_despite_cancel, may_block
-from flowckpt.checkpoint import CheckpointData, History, HistoryView, PartialState, Reason, Status, StepError
+from flowckpt.checkpoint import CheckpointData, History, HistoryView, Reason, Status, StepError
 from flowckpt.checkpoint.data import STATUS_OF_REASON, checkpoint_of
 from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError
@@ -20,6 +20,7 @@ from flowckpt.stores.renewing import RenewsAttempts
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from flowckpt import triggers
+    from flowckpt.checkpoint import PartialState
 else:
     triggers = LazyModule("flowckpt.triggers")
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from flowckpt.checkpoint.data import CheckpointData, Reason, Status
 from flowckpt.checkpoint.history import History, HistoryView
-from flowckpt.checkpoint.partial import PartialState
 from flowckpt.checkpoint.result import LazyValue, StepError, StepResult
 from flowckpt.lazy import front_door
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint.approval import Approval
     from flowckpt.checkpoint.command_output import CommandOutput
+    from flowckpt.checkpoint.partial import PartialState
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.checkpoint.selection import Selection
     from flowckpt.checkpoint.signal import Signal
@@ -24,6 +24,7 @@ _ROOMS = {
     "CheckpointRef": "flowckpt.checkpoint.reference",
     "CommandOutput": "flowckpt.checkpoint.command_output",
     "Owner": "flowckpt.checkpoint.reference",
+    "PartialState": "flowckpt.checkpoint.partial",
     "RunInfo": "flowckpt.checkpoint.reference",
     "Selection": "flowckpt.checkpoint.selection",
     "Signal": "flowckpt.checkpoint.signal",

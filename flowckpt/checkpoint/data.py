@@ -9,8 +9,11 @@ from typing import Any
 
 import attrs
 
-from flowckpt.checkpoint.partial import PartialState
 from flowckpt.checkpoint.result import StepError, StepResult, look
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.checkpoint.partial import PartialState
 
 SCHEMA_VERSION = 1
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from flowckpt.checkpoint import CheckpointData, PartialState, StepResult
+from flowckpt.checkpoint import CheckpointData, StepResult
 from flowckpt.checkpoint.data import SCHEMA_VERSION, STATUS_OF_REASON, Reason
 from flowckpt.codec.blob import Blob, Fetch, Recorded, pack, unpack
 from flowckpt.codec.results import (
@@ -26,6 +26,13 @@ from flowckpt.codec.results import (
 )
 from flowckpt.codec.tags import Json, decode, encode
 from flowckpt.errors import DecodingError, UnsupportedSchemaError
+from flowckpt.lazy import LazyModule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.checkpoint import partial as partials
+else:  # few steps save anything of themselves
+    partials = LazyModule("flowckpt.checkpoint.partial")
 
 CARRIED = ("workflow_name", "inputs_hash", "fingerprint", "inputs", "metadata")
 _HELD = {"inputs": "held_inputs", "snapshot": "held_snapshot", "output": "held_output"}
@@ -111,11 +118,11 @@ def _packed(held: Any, place: str, blobs: dict[str, Blob]) -> Json:
     return blob.reference()
 
 
-def _partial_head(path: str, partial: PartialState, blobs: dict[str, Blob]) -> Json:
+def _partial_head(path: str, partial: partials.PartialState, blobs: dict[str, Blob]) -> Json:
     return _partial_document(partial, _packed(partial.held_state, f"{path}: saved state", blobs))
 
 
-def _partial_document(partial: PartialState, state: Json) -> Json:
+def _partial_document(partial: partials.PartialState, state: Json) -> Json:
     document: dict[str, Json] = {"state": state}
     for name in ("function", "fingerprint", "version"):
         if value := getattr(partial, name):
@@ -125,15 +132,15 @@ def _partial_document(partial: PartialState, state: Json) -> Json:
     return document
 
 
-def _partial_documents(partial: Mapping[str, PartialState]) -> dict[str, Json]:
+def _partial_documents(partial: Mapping[str, partials.PartialState]) -> dict[str, Json]:
     return {
         path: _partial_document(each, plain_tree(each.held_state, f"{path}: saved state"))
         for path, each in partial.items()
     }
 
 
-def _partial_in(document: Mapping[str, Json], fetch: Fetch | None) -> PartialState:
-    return PartialState(
+def _partial_in(document: Mapping[str, Json], fetch: Fetch | None) -> partials.PartialState:
+    return partials.PartialState(
         unpack(document["state"], fetch),
         document.get("function", ""),
         document.get("fingerprint", ""),

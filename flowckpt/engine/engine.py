@@ -19,7 +19,7 @@ from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.execution.remote.loading import refuse_while_loading
 from flowckpt.ids import IdFactory, new_run_id
 from flowckpt.lazy import LazyModule
-from flowckpt.plan.parking import MAX_DEATHS
+from flowckpt.plan.limits import MAX_DEATHS
 from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.file import FileCheckpointStore
 

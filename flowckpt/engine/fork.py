@@ -38,7 +38,7 @@ from flowckpt.errors import (
     StepNotFoundError,
 )
 from flowckpt.plan.forking import taken_over
-from flowckpt.plan.parking import LIMITS
+from flowckpt.plan.limits import LIMITS
 from flowckpt.stores.base import CheckpointStore, SharesValues
 
 KEY = "forked_from"

@@ -10,15 +10,16 @@ import attrs
 
 from flowckpt.errors import InputError, SettingError
 from flowckpt.lazy import LazyModule
-from flowckpt.plan.parking import LIMITS, MAX_DEATHS
-from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
+from flowckpt.plan.limits import LIMITS, MAX_DEATHS
 
 if TYPE_CHECKING:
     from flowckpt import triggers
+    from flowckpt.plan import policy as policies
     from flowckpt.retention import evicting
     from flowckpt.retention.rule import Retention
     from flowckpt.stores.base import CheckpointStore
 else:  # few engines are told what to keep
+    policies = LazyModule("flowckpt.plan.policy")
     triggers = LazyModule("flowckpt.triggers")
     evicting = LazyModule("flowckpt.retention.evicting")
 
@@ -47,12 +48,12 @@ def _choice(kind: type[E], name: str, value: Any) -> E | None:
     )
 
 
-def _on_stale(value: object) -> OnStale | None:
-    return _choice(OnStale, "on_stale", value)
+def _on_stale(value: object) -> policies.OnStale | None:
+    return _choice(policies.OnStale, "on_stale", value)
 
 
-def _on_code_change(value: object) -> OnStale | None:
-    return _choice(OnStale, "on_code_change", value)
+def _on_code_change(value: object) -> policies.OnStale | None:
+    return _choice(policies.OnStale, "on_code_change", value)
 
 
 class _HowFilesAreChecked(StrEnum):
@@ -64,8 +65,8 @@ def _verify(value: object) -> str | None:
     return _choice(_HowFilesAreChecked, "verify", value)
 
 
-def _reuse(value: object) -> ReuseMode | None:
-    return _choice(ReuseMode, "reuse", value)
+def _reuse(value: object) -> policies.ReuseMode | None:
+    return _choice(policies.ReuseMode, "reuse", value)
 
 
 def _stay(value: object) -> float | None:
@@ -129,9 +130,9 @@ class RunOptions:
     every: int | None = None
     interval: float | None = None
     steal: bool = False
-    on_stale: OnStale | None = attrs.field(default=None, converter=_on_stale)
-    on_code_change: OnStale | None = attrs.field(default=None, converter=_on_code_change)
-    reuse: ReuseMode | None = attrs.field(default=None, converter=_reuse)
+    on_stale: policies.OnStale | None = attrs.field(default=None, converter=_on_stale)
+    on_code_change: policies.OnStale | None = attrs.field(default=None, converter=_on_code_change)
+    reuse: policies.ReuseMode | None = attrs.field(default=None, converter=_reuse)
     verify: str | None = attrs.field(default=None, converter=_verify)
     from_step: str | None = None
     force: bool = False
@@ -145,12 +146,12 @@ class RunOptions:
     on_stop: OnStop = attrs.field(default=OnStop.CANCEL, converter=_on_stop)
 
     @property
-    def policy(self) -> ResumePolicy:
+    def policy(self) -> policies.ResumePolicy:
         """What to do with stale results."""
-        return ResumePolicy(
+        return policies.ResumePolicy(
             on_stale=self.on_stale,
-            on_code_change=self.on_code_change or OnStale.FAIL,
-            reuse=self.reuse or ReuseMode.PREFIX,
+            on_code_change=self.on_code_change or policies.OnStale.FAIL,
+            reuse=self.reuse or policies.ReuseMode.PREFIX,
             from_path=self.from_step or "",
             is_forced=self.force,
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from flowckpt.checkpoint import CheckpointData, Status
 from flowckpt.errors import RunParkedError
-from flowckpt.plan.parking import KEY, MAX_DEATHS, Deaths, deaths_of, limit_of
+from flowckpt.plan.limits import MAX_DEATHS
+from flowckpt.plan.parking import KEY, Deaths, deaths_of, limit_of
 from flowckpt.stores.base import CheckpointStore, Lease, ListsAttempts, NotesBeginnings, OwnsRuns
 
 TYPE_CHECKING = False

@@ -8,8 +8,14 @@ from typing import Any
 import attrs
 
 from flowckpt.checkpoint import Status, StepError
-from flowckpt.checkpoint.wait import Wait, due_at
 from flowckpt.errors import FlowckptError, RunSuspendedError, StepFailedError
+from flowckpt.lazy import LazyModule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.checkpoint import wait
+else:
+    wait = LazyModule("flowckpt.checkpoint.wait")
 
 
 @attrs.frozen
@@ -62,7 +68,7 @@ class WorkflowResult:
     rollback_failures: tuple[StepFailedError, ...] = ()
     failure: StepError | None = None
     undone: tuple[str, ...] = ()
-    waits: tuple[Wait, ...] = ()
+    waits: tuple[wait.Wait, ...] = ()
     last_saved: str | None = None
     save_error: FlowckptError | None = None
     is_removed: bool = False
@@ -70,7 +76,7 @@ class WorkflowResult:
     @property
     def due_at(self) -> datetime | None:
         """When a suspended run goes on by itself, if it is resumed; None where only a signal can end its waits."""
-        return due_at(self.waits)
+        return wait.due_at(self.waits)
 
     def unwrap(self) -> Any:
         """Return the output, or raise the error that ended the run.

@@ -21,8 +21,9 @@ from flowckpt.engine.undoing import read_undoing
 from flowckpt.engine.verifying import Verifying, verifying_of
 from flowckpt.evidence.verdict import VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
+from flowckpt.plan.limits import MAX_DEATHS
 from flowckpt.plan.model import ResumePlan
-from flowckpt.plan.parking import MAX_DEATHS, limit_of
+from flowckpt.plan.parking import limit_of
 from flowckpt.stores.base import CheckpointStore
 
 

@@ -17,18 +17,22 @@ from flowckpt.engine.parking import parked_at
 from flowckpt.engine.superseded import Superseded
 from flowckpt.engine.verifying import Verifying
 from flowckpt.errors import StepNotFoundError, WorkflowChangedError
+from flowckpt.lazy import LazyModule
 from flowckpt.plan.behind import failures_behind, is_within, results_behind
 from flowckpt.plan.judge import Judge
-from flowckpt.plan.parking import MAX_DEATHS, Deaths, limit_of
+from flowckpt.plan.limits import MAX_DEATHS
+from flowckpt.plan.parking import Deaths, limit_of
 from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
 from flowckpt.plan.undoing import ROLLBACK, undone_paths
-from flowckpt.plan.waiting import untaken
 from flowckpt.stores.base import CheckpointStore, DeliversSignals, KeepsAttempts, NotesBeginnings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from flowckpt.checkpoint.signal import Signal
+    from flowckpt.plan import waiting as waitings
+else:
+    waitings = LazyModule("flowckpt.plan.waiting")
 
 REUSABLE = "reusable_from"
 """In the metadata: the attempts whose results may be reused although the history no longer holds them."""
@@ -171,7 +175,7 @@ async def _messages(store: CheckpointStore, workflow_id: str, latest: Checkpoint
     if not isinstance(store, DeliversSignals) or not waits_in(latest.metadata):
         return ()
     taken = (*latest.metadata.get(TAKEN, ()), *(result.signal for result in latest.step_results))
-    return untaken(await store.signals(workflow_id), taken)
+    return waitings.untaken(await store.signals(workflow_id), taken)
 
 
 async def _begun(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> frozenset[str]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 import attrs
 
 from flowckpt.engine.options import RETRIES_USED
-from flowckpt.plan.parking import LIMITS
+from flowckpt.plan.limits import LIMITS
 
 
 class HasMetadata(Protocol):

@@ -31,13 +31,12 @@ from flowckpt.engine.parking import deaths_at_resume, parked_error
 from flowckpt.engine.redaction import redact_error, redacting
 from flowckpt.engine.result import WorkflowResult
 from flowckpt.engine.resumption import Resumption, kept_history, read_resumption
-from flowckpt.engine.taking import acquired
+from flowckpt.engine.taking import acquired, given_back
 from flowckpt.engine.target import describe_target
 from flowckpt.engine.verifying import Verifying, verifying_of
 from flowckpt.engine.waits import Waits
 from flowckpt.errors import (
     CheckpointNotFoundError,
-    CheckpointStorageError,
     FlowckptError,
     NoAsyncioError,
     RunExistsError,
@@ -48,13 +47,13 @@ from flowckpt.execution.interrupts import Interrupts
 from flowckpt.fingerprint import fingerprint, step_fingerprint
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.judge import Judge
-from flowckpt.plan.parking import LIMITS, Deaths, limit_of
+from flowckpt.plan.limits import LIMITS
+from flowckpt.plan.parking import Deaths, limit_of
 from flowckpt.plan.partial import kept_partial
 from flowckpt.plan.policy import ResumePolicy, ReuseMode
 from flowckpt.plan.undoing import UNFINISHED
 from flowckpt.replay import Replay
 from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
-from flowckpt.stores.giving_back import released
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -191,7 +190,7 @@ class Session:
             raise
         finally:
             if isinstance(store, OwnsRuns):
-                await finish_despite_cancel(_released(store, lease))
+                await finish_despite_cancel(given_back(store, lease))
 
     async def _settled(self, result: WorkflowResult | None) -> bool:
         """Do with a run that has completed what the engine was told, and tell whether it is gone; it is given back."""
@@ -410,11 +409,3 @@ def _check_loop(door: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         raise NoAsyncioError(door) from None
-
-
-async def _released(store: OwnsRuns, lease: Lease) -> None:
-    """Give the run back. Where that fails the run has ended all the same, and how must not be hidden."""
-    try:
-        await released(store, lease)
-    except CheckpointStorageError as error:
-        _log.warning("run %s: it could not be given back to the store: %s", lease.workflow_id, error)

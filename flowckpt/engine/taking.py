@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from flowckpt.blocking import finish_despite_cancel
+from flowckpt.errors import CheckpointStorageError
 from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
 from flowckpt.stores.giving_back import released
+
+_log = logging.getLogger("flowckpt")
 
 
 @asynccontextmanager
@@ -50,3 +54,16 @@ async def acquired(store: CheckpointStore, workflow_id: str, *, steal: bool = Fa
     if latest is None:
         return Lease(workflow_id, 1, None)
     return Lease(workflow_id, latest.attempt + 1, latest, latest.sequence)
+
+
+async def given_back(store: OwnsRuns, lease: Lease) -> None:
+    """Give a run back. Where that fails the run has ended all the same, and how must not be hidden.
+
+    Args:
+        store: where it lies.
+        lease: what says that it is owned.
+    """
+    try:
+        await released(store, lease)
+    except CheckpointStorageError as error:
+        _log.warning("run %s: it could not be given back to the store: %s", lease.workflow_id, error)

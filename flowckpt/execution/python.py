@@ -21,8 +21,14 @@ from flowckpt.dsl import PythonAction
 from flowckpt.dsl.actions import Action
 from flowckpt.errors import StepTimeoutError
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.left_running import leave_running
-from flowckpt.execution.thread import Call, StepThreads
+from flowckpt.lazy import LazyModule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.execution import left_running
+    from flowckpt.execution.thread import Call, StepThreads
+else:
+    left_running = LazyModule("flowckpt.execution.left_running")
 
 
 async def run_python(
@@ -49,7 +55,7 @@ async def run_python(
     """
 
     def on_left(call: Call) -> None:
-        leave_running(workflow_id, path, lambda: call.is_at_work)
+        left_running.leave_running(workflow_id, path, lambda: call.is_at_work)
 
     if timeout_seconds is None:
         return await _called(action, interrupts, threads, on_left)

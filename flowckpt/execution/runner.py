@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,6 @@ from flowckpt.execution import redaction
 from flowckpt.execution.current import Told, tell_current
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import is_left_behind, run_python, waited
-from flowckpt.execution.thread import StepThreads
 from flowckpt.execution.world import World
 from flowckpt.known_function import KnownFunction, known_function
 from flowckpt.known_secrets import KnownSecrets
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from flowckpt.checkpoint import command_output
     from flowckpt.dsl import composites, recorded
     from flowckpt.evidence.verifier import EvidenceVerifier
-    from flowckpt.execution import command, evidence
+    from flowckpt.execution import command, evidence, thread
     from flowckpt.execution.remote import places
     from flowckpt.execution.remote.place import Place
     from flowckpt.executors.base import Given
@@ -42,6 +42,7 @@ else:  # only steps with claims, commands, and steps that run elsewhere need the
     command = LazyModule("flowckpt.execution.command")
     command_output = LazyModule("flowckpt.checkpoint.command_output")
     evidence = LazyModule("flowckpt.execution.evidence")
+    thread = LazyModule("flowckpt.execution.thread")
     places = LazyModule("flowckpt.execution.remote.places")
 
 STOPS = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
@@ -92,7 +93,6 @@ class StepRunner:
         self._places = places.Places(executors) if executors else None
         self.has_places = bool(executors)
         """Whether steps can run elsewhere than in the engine's own process."""
-        self._threads = StepThreads()
 
     async def attempt(
         self,
@@ -245,9 +245,14 @@ class StepRunner:
             self.has_places = True
         return self._places
 
+    @cached_property
+    def _threads(self) -> thread.StepThreads:
+        return thread.StepThreads()
+
     def close(self) -> None:
         """Let go of the run's threads."""
-        self._threads.close()
+        if "_threads" in self.__dict__:
+            self._threads.close()
 
     async def close_places(self) -> None:
         """End the executors that the run has made."""

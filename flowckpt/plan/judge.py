@@ -9,13 +9,16 @@ import attrs
 from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step
 from flowckpt.known_secrets import KnownSecrets
+from flowckpt.lazy import LazyModule
 from flowckpt.plan.identity import arguments_of, identity_reasons, incomparable_reasons
-from flowckpt.plan.in_doubt import is_same_call
 from flowckpt.plan.policy import OnStale, ResumePolicy
 from flowckpt.plan.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from flowckpt.evidence.verdict import VerificationReport
+    from flowckpt.plan import in_doubt as in_doubts
+else:
+    in_doubts = LazyModule("flowckpt.plan.in_doubt")
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -80,7 +83,7 @@ class Judge:
         if not modifiers.is_at_most_once or report is None or not report.verified:
             return False
         arguments = arguments_of(step.action, self.secrets)
-        return not self.is_forced(result.path) and is_same_call(result, arguments, modifiers.version)
+        return not self.is_forced(result.path) and in_doubts.is_same_call(result, arguments, modifiers.version)
 
     def is_forced(self, path: str) -> bool:
         """Tell whether somebody asked for a step to be run again, or for one that it is nested in.

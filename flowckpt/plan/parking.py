@@ -16,17 +16,18 @@ from typing import Any
 
 import attrs
 
-from flowckpt.checkpoint import CheckpointData, PartialState, Status
+from flowckpt.checkpoint import CheckpointData, Status
 from flowckpt.codec import dumps
 from flowckpt.codec.blob import Blob
 from flowckpt.codec.results import encode_time, plain_tree
+from flowckpt.plan.limits import LIMITS, MAX_DEATHS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.checkpoint import PartialState
 
 KEY = "deaths"
 """In the metadata: what `Deaths.written_to` writes."""
-LIMITS = "limits"
-"""In the metadata: limits that the run was given, by the names of the options."""
-MAX_DEATHS = 5
-"""How often a run may die at one step, where nothing else is said."""
 _MOST_PATHS = 20
 
 

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowckpt.arguments import NONE
-from flowckpt.checkpoint import PartialState
 from flowckpt.dsl import Step
 from flowckpt.known_secrets import KnownSecrets
 from flowckpt.plan.behind import is_within
 from flowckpt.plan.identity import identity_reasons
 from flowckpt.plan.policy import ResumePolicy, ReuseMode
 from flowckpt.plan.reason import Reason, ReasonKind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.checkpoint import PartialState
 
 GOES_ON = Reason(ReasonKind.STARTED, "it goes on from what it saved of itself")
 """What a plan says of a step whose state is still its own."""

@@ -25,7 +25,6 @@ from flowckpt.errors import (
     SaveConflictError,
 )
 from flowckpt.lazy import LazyModule
-from flowckpt.process import current_process
 from flowckpt.stores.base import Finding, Lease
 from flowckpt.stores.memory_retention import MemoryRetention
 from flowckpt.stores.memory_signals import HoldsSignals
@@ -33,6 +32,7 @@ from flowckpt.stores.refusal import refusal_of_field
 
 if TYPE_CHECKING:
     from flowckpt import codec
+    from flowckpt import process as processes
     from flowckpt.checkpoint import reference, selection, verified
     from flowckpt.checkpoint.figures import StoreFigures
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from flowckpt.codec.blob import Blob
     from flowckpt.stores import figures
 else:  # needed once a run is saved or read; see flowckpt.lazy
+    processes = LazyModule("flowckpt.process")
     codec = LazyModule("flowckpt.codec")
     checkpoints = LazyModule("flowckpt.codec.checkpoints")
     figures = LazyModule("flowckpt.stores.figures")
@@ -377,7 +378,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         run = self._runs.get(workflow_id)
         if run is None or not run.is_owned or run.acquired_at is None:
             return None
-        me = current_process()
+        me = processes.current_process()
         return reference.Owner(me.host, me.boot_id, me.pid, me.start_time, run.acquired_at)
 
     async def list_runs(self) -> Sequence[RunInfo]:

@@ -7,10 +7,16 @@ from datetime import datetime
 
 from flowckpt.chance import new_token
 from flowckpt.filesystem import FileSystem
+from flowckpt.lazy import LazyModule
 from flowckpt.stores.file.claim import claim_segment, mark_segments, segment_header
 from flowckpt.stores.file.names import BLOBS, LOCK, SIGNALS, segment_name, segment_numbers
-from flowckpt.stores.file.signals import clear_signals
 from flowckpt.stores.sealing.protection import PLAIN, Seals
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from flowckpt.stores.file import signals
+else:
+    signals = LazyModule("flowckpt.stores.file.signals")
 
 
 def write_tombstone(
@@ -41,7 +47,7 @@ def sweep_cleared(filesystem: FileSystem, directory: int, tombstone: int) -> Non
         finally:
             filesystem.close(blobs)
         filesystem.remove_directory(directory, BLOBS)
-    clear_signals(filesystem, directory)
+    signals.clear_signals(filesystem, directory)
     for name in names:
         if name not in (BLOBS, SIGNALS, LOCK, segment_name(tombstone)):
             with contextlib.suppress(FileNotFoundError):  # a mark, which the writer of the segment takes away itself

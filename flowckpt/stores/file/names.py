@@ -14,9 +14,9 @@ SIGNALS = "signals"
 HEAD = "head"
 IDENTITY = "store.json"
 
-# Compiled by `re` when one is first asked for, which keeps them: all of them take 1 ms, and a resume needs two.
-_PLAIN_ID = r"[a-z0-9_-]{1,64}"
-_SEGMENT = r"([0-9]{8}|[1-9][0-9]{8,})\.jsonl"
+# Compiled by `re` when one is first asked for, which keeps them: each takes 0.2 ms. So a name is asked for its beginning first.
+_PLAIN_ID = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
+_SEGMENT = r"[1-9][0-9]{8,}\.jsonl"
 _ULID = r"[0-9A-HJKMNP-TV-Z]{26}"
 _SIGNAL = r"([0-9a-hjkmnp-tv-z]{26}|h\.[0-9a-f]{64})\.json"
 _MARK = r"\.fenced-([0-9]{8}|[1-9][0-9]{8,})-([0-9]+)"
@@ -34,7 +34,7 @@ def keys_name(number: int) -> str:
 
 def keys_numbers(names: list[str]) -> list[int]:
     """Return the numbers of the notes of keys among names, ascending."""
-    return sorted(int(match[1]) for name in names if (match := re.fullmatch(_KEYS, name)))
+    return sorted(int(match[1]) for name in names if name[:5] == "keys-" and (match := re.fullmatch(_KEYS, name)))
 
 
 def run_directory(workflow_id: str) -> str:
@@ -47,7 +47,7 @@ def run_directory(workflow_id: str) -> str:
     Args:
         workflow_id: any text.
     """
-    if re.fullmatch(_PLAIN_ID, workflow_id):
+    if 0 < len(workflow_id) <= 64 and _PLAIN_ID.issuperset(workflow_id):
         return workflow_id
     return "h." + sha256(workflow_id.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -59,7 +59,13 @@ def segment_name(number: int) -> str:
 
 def segment_numbers(names: list[str]) -> list[int]:
     """Return the numbers of the segments among names, ascending."""
-    return sorted(int(match[1]) for name in names if (match := re.fullmatch(_SEGMENT, name)))
+    return sorted(int(name[:-6]) for name in names if name[-6:] == ".jsonl" and _is_segment(name))
+
+
+def _is_segment(name: str) -> bool:
+    if len(name) == 14:
+        return name[:8].isascii() and name[:8].isdigit()
+    return re.fullmatch(_SEGMENT, name) is not None
 
 
 def signal_name(signal_id: str) -> str:
@@ -93,7 +99,7 @@ def marked_segment(name: str) -> int | None:
     Args:
         name: a name in the directory.
     """
-    match = re.fullmatch(_MARK, name)
+    match = re.fullmatch(_MARK, name) if name[:8] == ".fenced-" else None
     return None if match is None else int(match[1])
 
 
@@ -104,7 +110,7 @@ def pin_name(sequence: int) -> str:
 
 def pinned_sequences(names: list[str]) -> frozenset[int]:
     """Return the sequences of the checkpoints that are pinned, from the names in a run's directory."""
-    return frozenset(int(match[1]) for name in names if (match := re.fullmatch(_PIN, name)))
+    return frozenset(int(match[1]) for name in names if name[:4] == "pin-" and (match := re.fullmatch(_PIN, name)))
 
 
 def is_value(name: str) -> bool:
@@ -128,7 +134,7 @@ def orphaned(name: str) -> tuple[int, str] | None:
     Args:
         name: a name in the directory of large values.
     """
-    match = re.fullmatch(_ORPHAN, name)
+    match = re.fullmatch(_ORPHAN, name) if name[:8] == ".orphan-" else None
     return None if match is None else (int(match[1]), match[2])
 
 
@@ -148,7 +154,7 @@ def is_temporary(name: str) -> bool:
     Args:
         name: a name in the directory.
     """
-    return re.fullmatch(_TEMPORARY, name) is not None
+    return name[:5] == ".new-" and re.fullmatch(_TEMPORARY, name) is not None
 
 
 def maker_of_temporary(name: str, here: ProcessIdentity) -> ProcessIdentity | None:
@@ -158,7 +164,7 @@ def maker_of_temporary(name: str, here: ProcessIdentity) -> ProcessIdentity | No
         name: a name in the directory.
         here: this process; the maker is taken to be of its machine, as the store is a local directory.
     """
-    match = re.fullmatch(_TEMPORARY, name)
+    match = re.fullmatch(_TEMPORARY, name) if name[:5] == ".new-" else None
     if match is None:
         return None
     boot_id = here.boot_id if match[1] == _boot(here) else match[1]
