@@ -320,7 +320,10 @@ class Attempt:
             None where what was to be saved went into a checkpoint that somebody else asked for at the same time.
         """
         if may_block() and not self._group.is_saving:  # nothing else runs in the loop: nobody could join (0.5 µs)
-            return self._saved(reason, name)
+            checkpointer = self.checkpointer
+            if self.waits.is_changed or self.in_doubt or self.in_flight or checkpointer.goes_on_unsaved:
+                return self._saved(reason, name)
+            return checkpointer.save(reason, name)
         return self._group.saved(lambda: self._saved(reason, name))
 
     def _saved(

@@ -141,7 +141,8 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         head: dict[str, Any] | None = None
         blobs: Mapping[str, Blob] = {}
         try:
-            view = self._as_view(data.step_results)
+            given = data.step_results
+            view = given if type(given) is HistoryView else self._as_view(given)
             if previous is not None and data.says_only_its_place(previous):
                 if not data.checkpoint_id.isascii():
                     data.checkpoint_id.encode()
