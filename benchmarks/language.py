@@ -117,7 +117,7 @@ def large_map(directory: Path, count: int) -> list[Figure]:
     ):
         code = (
             "import time\n"
-            "from benchmarks.pipelines import async_fan_out_unsaved\n"
+            "from benchmarks.language_pipelines import async_fan_out_unsaved\n"
             "from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine\n"
             "peak = lambda: [line for line in open('/proc/self/status') if line.startswith('VmHWM')][0].split()[1]\n"
             f"WorkflowEngine(MemoryCheckpointStore()).run_sync(async_fan_out_unsaved, count=10).unwrap()\n"
