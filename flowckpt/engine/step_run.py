@@ -122,8 +122,6 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
         await trying.run()
         outcome, tries = trying.outcome, trying.tries
         attempt.tries.pop(path, None)
-    if attempt.desk.is_used:
-        await attempt.desk.settle(path)
     error = outcome.error
     duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000  # round() takes 0.2 µs
     failure = None if error is None else recorded_error(error, path=path, tries=tries, secrets=secrets)
@@ -140,7 +138,14 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
         record(attempt, command, outcome, failure, started_at, duration_ms, arguments, function, code, tries, marks)
     else:
         attempt.in_doubt.discard(path)
-    attempt.in_flight.discard(path)
+    # From here on the step is done, whatever comes: who listens to it may be slow, go away, or fail.
+    try:
+        if attempt.desk.is_used:
+            await attempt.desk.settle(path)
+    finally:
+        attempt.in_flight.discard(path)
+    if failure is None and checkpointer.partial:
+        checkpointer.partial.pop(path, None)  # what a thread that it left behind has saved since
     saved = None
     if failure is None and (modifiers.has_checkpoint or modifiers.is_at_most_once):
         saved = await attempt.save(Reason.STEP, modifiers.checkpoint_id or path)
