@@ -86,7 +86,7 @@ class FileSystem(Protocol):
         ...
 
     def write(self, file: int, data: bytes) -> int:
-        """Write behind what was written last; return how many bytes were taken, which may be fewer than given."""
+        """Append; return how many bytes were taken, which may be fewer than given."""
         ...
 
     def read(self, file: int, size: int, offset: int) -> bytes:
@@ -150,11 +150,7 @@ class FileSystem(Protocol):
         ...
 
     def write_at(self, file: int, data: bytes, offset: int) -> None:
-        """Write to a part of an open file: a hint that nothing depends on, or zeros for what is to come."""
-        ...
-
-    def truncate(self, file: int, size: int) -> None:
-        """Take away what lies behind a size."""
+        """Overwrite a part of an open file, for a hint that nothing depends on; never synced."""
         ...
 
     def type_of(self, path: str) -> str:
@@ -213,8 +209,8 @@ class PosixFileSystem:
         os.rmdir(name, dir_fd=parent)
 
     def create(self, parent: int, name: str) -> int:
-        """Create a file with mode 0600."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        """Create a file with mode 0600 for appending."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(name, flags, FILE_MODE, dir_fd=parent)
         os.fchmod(file, FILE_MODE)  # whatever the umask took away
         return file
@@ -236,7 +232,7 @@ class PosixFileSystem:
         return file
 
     def write(self, file: int, data: bytes) -> int:
-        """Write behind what this descriptor wrote last, with one call."""
+        """Append with one call."""
         return os.write(file, data)
 
     def read(self, file: int, size: int, offset: int) -> bytes:
@@ -313,12 +309,8 @@ class PosixFileSystem:
         return os.path.samestat(found, os.fstat(file))
 
     def write_at(self, file: int, data: bytes, offset: int) -> None:
-        """Write to a part of an open file."""
+        """Overwrite a part of an open file."""
         os.pwrite(file, data, offset)
-
-    def truncate(self, file: int, size: int) -> None:
-        """Take away what lies behind a size."""
-        os.ftruncate(file, size)
 
     def lock(self, file: int) -> bool:
         """Call flock; fcntl's locks are dropped when any descriptor of the file is closed, so they will not do."""

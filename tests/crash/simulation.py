@@ -33,7 +33,6 @@ CHANGES = (
     "create",
     "write",
     "write_at",
-    "truncate",
     "sync_data",
     "sync",
     "link",
@@ -65,11 +64,15 @@ class File(Inode):
         self.is_writable = True
         self.lock: object = None
 
+    def write(self, data: bytes) -> None:
+        start = len(self.data)
+        self.data += data
+        if data:
+            self.dirty.update(range(start // SECTOR, (len(self.data) - 1) // SECTOR + 1))
+            self.is_size_dirty = True
+
     def overwrite(self, data: bytes, offset: int) -> None:
-        if not data:
-            return
         self.is_size_dirty |= offset + len(data) > len(self.data)
-        self.data += bytes(max(0, offset - len(self.data)))
         self.data[offset : offset + len(data)] = data
         self.dirty.update(range(offset // SECTOR, (offset + len(data) - 1) // SECTOR + 1))
 
@@ -80,11 +83,6 @@ class File(Inode):
             begin, end = sector * SECTOR, min((sector + 1) * SECTOR, len(self.data))
             content[begin:end] = self.data[begin:end]
         return bytes(content[:size])
-
-    def truncate(self, size: int) -> None:
-        del self.data[size:]
-        self.dirty = {sector for sector in self.dirty if sector * SECTOR < size}
-        self.is_size_dirty |= size != len(self.disk)
 
     def sync(self) -> None:
         size = len(self.data) if self.is_size_dirty or self.dirty else len(self.disk)
@@ -103,8 +101,7 @@ class File(Inode):
             return self.disk
         if choice == "everything":
             return self.with_sectors(self.dirty, len(self.data))
-        least, most = sorted((len(self.disk), len(self.data)))
-        size = random.choice([len(self.disk), len(self.data), random.randint(least, most)])
+        size = random.choice([len(self.disk), len(self.data), random.randint(len(self.disk), len(self.data))])
         return self.with_sectors([s for s in sorted(self.dirty) if random.random() < 0.6], size)
 
 
@@ -252,7 +249,6 @@ class SimulatedFileSystem:
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.open_files: dict[int, Inode] = {}
-        self.offsets: dict[int, int] = {}
 
     def kill(self) -> None:
         """End the process: its descriptors are closed, its locks given back."""
@@ -371,30 +367,20 @@ class SimulatedFileSystem:
     def write_at(self, file: int, data: bytes, offset: int) -> None:
         """Nothing in the lock file depends on a hint there; of the word in the head, a cut may leave the one before."""
         inode = self.file(file)
-        if inode.role != "lock":
+        if inode.role == "head":
             self.called("write_at", inode.role)
             inode.overwrite(data, offset)
-
-    def truncate(self, file: int, size: int) -> None:
-        inode = self.file(file)
-        self.called("truncate", inode.role)
-        inode.truncate(size)
 
     def write(self, file: int, data: bytes) -> int:
         inode = self.file(file)
         try:
             self.called("write", inode.role)
         except OSError:
-            self.written(file, inode, data[: self.disk.random.randrange(len(data) + 1)])
+            inode.write(data[: self.disk.random.randrange(len(data) + 1)])
             raise
         taken = len(data) if self.disk.random.random() < 0.9 else self.disk.random.randint(1, len(data))
-        self.written(file, inode, data[:taken])
+        inode.write(data[:taken])
         return taken
-
-    def written(self, file: int, inode: File, data: bytes) -> None:
-        offset = self.offsets.get(file, len(inode.data))
-        inode.overwrite(data, offset)
-        self.offsets[file] = offset + len(data)
 
     def read(self, file: int, size: int, offset: int) -> bytes:
         self.called("read", "")

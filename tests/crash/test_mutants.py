@@ -105,17 +105,6 @@ def saving_after_failures(life):
         life.kill(life.writers[-1])
 
 
-def saving_for_long(life):
-    """An owner saves until it has written zeros ahead, more than once, and gives the run up; so does the next one."""
-    for _ in range(2):
-        life.acquire(steal=False)
-        for _ in range(10):
-            life.save(life.writers[-1])
-            life.examine()
-        life.release(life.writers[-1])
-        life.examine()
-
-
 def claiming_a_number_given_up(life):
     """One that was stopped before its link takes a number that was given up, below one that is in use by now."""
     life.acquire(steal=False)
@@ -288,7 +277,6 @@ def stopping_claims_that_were_marked(life):
 
 
 SCENES = [
-    saving_for_long,
     in_turn,
     claiming_at_once,
     saving_into_a_claim,
@@ -630,29 +618,6 @@ def forget_the_tombstone_early(monkeypatch):
     return Hasty
 
 
-def reserve_over_the_last_line(monkeypatch):
-    """Write the zeros from a place before the end on."""
-    original = SegmentWriter._reserve
-
-    def reserve(writer):
-        writer._end -= 40
-        original(writer)
-        writer._end += 40
-
-    monkeypatch.setattr(SegmentWriter, "_reserve", reserve)
-
-
-def cut_off_too_much(monkeypatch):
-    """Take a part of the last line for zeros when the attempt ends."""
-    original = SegmentWriter._cut_off_zeros
-
-    def cut_off(writer):
-        writer._end -= 40
-        original(writer)
-
-    monkeypatch.setattr(SegmentWriter, "_cut_off_zeros", cut_off)
-
-
 def accept_any_line(monkeypatch):
     """Take a torn line for damage, or damage for a torn line: here, take everything at the end for torn."""
     monkeypatch.setattr(flowckpt.stores.file.segment, "is_torn", lambda tail, offset: False)
@@ -680,8 +645,6 @@ MUTANTS = {
     clear_without_a_tombstone: claiming_after_half_a_clear,
     tombstone_only_in_the_newest: claiming_after_half_a_clear,
     forget_the_tombstone_early: claiming_after_half_a_clear,
-    reserve_over_the_last_line: saving_for_long,
-    cut_off_too_much: saving_for_long,
     accept_any_line: in_turn,
 }
 """Each broken store, and the scene to begin with."""

@@ -68,11 +68,7 @@ def patched(monkeypatch) -> Processes:
     monkeypatch.setattr(flowckpt.codec.blob, "BLOB_SIZE", 700)
     for module in (flowckpt.stores.file.claim, flowckpt.stores.file.blobs, flowckpt.stores.file.compacting):
         monkeypatch.setattr(module, "current_process", processes.identity)
-    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.blobs):
-        monkeypatch.setattr(module, "new_token", lambda n: f"{next(tokens):016x}")
-    monkeypatch.setattr(flowckpt.stores.file.compacting.secrets, "token_hex", lambda n: f"{next(tokens):016x}")
-    for name, size in (("RESERVE_FROM", 500), ("MOST_RESERVED", 1_500), ("_SPARE", 200)):  # in a short segment, too
-        monkeypatch.setattr(flowckpt.stores.file.writer, name, size)
+        monkeypatch.setattr(module.secrets, "token_hex", lambda n: f"{next(tokens):016x}")
     for module in (
         flowckpt.stores.file.identity,
         flowckpt.stores.file.known_keys,

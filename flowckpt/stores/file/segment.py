@@ -200,8 +200,6 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: Line
         SegmentDamagedError: it is damaged anywhere but in a torn end.
     """
     header, position, digest = read_header(data)
-    if cut is None and data[-1:] == b"\0":
-        data = data.rstrip(b"\0")  # room for records that never came: no line ends in a zero byte
     adoption: Cut | None = None
     records: list[Record] = []
     limit = len(data) if cut is None else cut.size

@@ -42,14 +42,6 @@ after a second. It costs 20 µs a second. The clock can only add looks; the prom
 A claimer that dies between its `link` and the mark has read nothing, so what we acknowledge until we look is not lost:
 the next claimer marks us, and reads it. A look fences us, as it does after the mark.
 
-Why there are zeros behind the last line
-----------------------------------------
-A sync of a file that has grown must also write its size, which goes through the journal of the file system; one that
-writes over blocks that are there already need not. With zeros written ahead, of which the next sync makes the size
-durable, a sync takes half the time (ext4, XFS: 176 µs for 350). No line ends in a zero byte, so a reader leaves them out; what
-a power cut leaves among them are whole sectors of a record, or zeros, as behind the end of a file that grows. They are
-as many as the bytes before them, 128 KiB at most, and are cut off when the attempt ends.
-
 Why the look is for any later segment
 -------------------------------------
 Not for N + 1 alone: its owner may have given it up again, unwritten, after a third one went on from N under N + 2.
@@ -58,7 +50,6 @@ Not for N + 1 alone: its owner may have given it up again, unwritten, after a th
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -75,10 +66,6 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 1.0
 _HEADER_BYTES = 64 * 1024
 """No header is as long."""
-RESERVE_FROM, MOST_RESERVED = 8 * 1024, 128 * 1024
-"""A segment of that many bytes gets zeros written ahead, and so many at most: a short run takes no more than it needs."""
-_SPARE = 1024
-"""More zeros are written where fewer than that are left."""
 
 
 class SegmentWriter:
@@ -116,8 +103,6 @@ class SegmentWriter:
         self._fence: FencedError | None = None
         self._next_look = float("-inf")
         self._pid = os.getpid()
-        self._end = -1
-        self._reserved_to: float = -1
 
     def append(self, body: bytes) -> None:
         """Make a line durable, or raise. Ask `check_usable` before.
@@ -134,8 +119,6 @@ class SegmentWriter:
             body = self.seal.sealed(body, self._lines, self.digest)
         line, digest = seal_line(body, self.digest)
         filesystem = self._filesystem
-        if self._end < 0:
-            self._end = filesystem.status(self._file).size
         self.is_poisoned = True  # until the line is acknowledged: any exception from here on, of whatever kind
         try:
             written = filesystem.write(self._file, line)
@@ -150,26 +133,8 @@ class SegmentWriter:
             raise self._fence
         self.digest = digest
         self._lines += 1
-        self._end += len(line)
         self.has_written = True
-        if self._end >= RESERVE_FROM and self._end + _SPARE > self._reserved_to:
-            self._reserve()
         self.is_poisoned = False
-
-    def _reserve(self) -> None:
-        """Write zeros ahead; where that fails, the file grows with each line, as it does without."""
-        size = min(self._end, MOST_RESERVED)
-        start = int(max(self._end, self._reserved_to))
-        try:
-            self._filesystem.write_at(self._file, bytes(size), start)
-            self._reserved_to = start + size
-        except OSError:
-            self._reserved_to = math.inf
-
-    def _cut_off_zeros(self) -> None:
-        if self._reserved_to > self._end and not self.is_poisoned and not self.is_fenced:
-            with contextlib.suppress(OSError):  # they do no harm
-                self._filesystem.truncate(self._file, self._end)
 
     def check_is_newest(self) -> None:
         """Refuse where another attempt has begun, or the run was removed, whatever became of the writes here.
@@ -230,7 +195,6 @@ class SegmentWriter:
     def close(self) -> None:
         """Close the segment's file."""
         if self.is_mine:
-            self._cut_off_zeros()
             self._filesystem.close(self._file)
 
     @property
