@@ -68,7 +68,9 @@ def patched(monkeypatch) -> Processes:
     monkeypatch.setattr(flowckpt.codec.blob, "BLOB_SIZE", 700)
     for module in (flowckpt.stores.file.claim, flowckpt.stores.file.blobs, flowckpt.stores.file.compacting):
         monkeypatch.setattr(module, "current_process", processes.identity)
-        monkeypatch.setattr(module.secrets, "token_hex", lambda n: f"{next(tokens):016x}")
+    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.blobs):
+        monkeypatch.setattr(module, "new_token", lambda n: f"{next(tokens):016x}")
+    monkeypatch.setattr(flowckpt.stores.file.compacting.secrets, "token_hex", lambda n: f"{next(tokens):016x}")
     for module in (
         flowckpt.stores.file.identity,
         flowckpt.stores.file.known_keys,
