@@ -618,8 +618,8 @@ def forget_the_tombstone_early(monkeypatch):
     return Hasty
 
 
-def accept_any_line(monkeypatch):
-    """Take a torn line for damage, or damage for a torn line: here, take everything at the end for torn."""
+def take_a_torn_line_for_damage(monkeypatch):
+    """Refuse the run for a write that a power cut has cut short."""
     monkeypatch.setattr(flowckpt.stores.file.segment, "is_torn", lambda tail, offset: False)
 
 
@@ -645,7 +645,7 @@ MUTANTS = {
     clear_without_a_tombstone: claiming_after_half_a_clear,
     tombstone_only_in_the_newest: claiming_after_half_a_clear,
     forget_the_tombstone_early: claiming_after_half_a_clear,
-    accept_any_line: in_turn,
+    take_a_torn_line_for_damage: in_turn,
 }
 """Each broken store, and the scene to begin with."""
 

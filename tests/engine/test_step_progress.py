@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Generator
+from contextlib import aclosing
 from fractions import Fraction
 from typing import Any
 
@@ -201,3 +202,50 @@ def test_a_step_knows_how_many_tries_it_has() -> None:
     for modified, expected in made:
         flow = flow_of(modified(step("a").python(tries)))
         assert WorkflowEngine(MemoryCheckpointStore()).run_sync(flow).output == expected
+
+
+done: list[str] = []
+
+
+async def works_and_tells() -> str:
+    await asyncio.to_thread(current_step().progress, 1, 3)
+    await asyncio.sleep(0.05)
+    done.append("done")
+    return "done"
+
+
+@pytest.mark.parametrize("how", ["leaves", "is cancelled", "fails"])
+@pytest.mark.parametrize("is_at_most_once", [False, True])
+async def test_a_step_that_has_ended_stays_done_though_its_listener_never_hears_of_it(
+    how: str, is_at_most_once: bool
+) -> None:
+    done.clear()
+    made = step("work").python(works_and_tells)
+    flow = flow_of(made.at_most_once() if is_at_most_once else made)
+    store = MemoryCheckpointStore()
+
+    async def listen() -> None:
+        async with aclosing(WorkflowEngine(store).execute(flow, workflow_id="run")) as events:
+            async for event in events:
+                if isinstance(event, StepProgress):
+                    if how == "is cancelled":
+                        world["listening"] = True
+                        await asyncio.sleep(60)
+                    while not done:
+                        await asyncio.sleep(0.01)
+                    if how == "fails":
+                        raise LookupError(event.path)
+                    break
+
+    listening = asyncio.ensure_future(listen())
+    if how == "is cancelled":
+        while not done or "listening" not in world:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        listening.cancel()
+    (failure,) = await asyncio.gather(listening, return_exceptions=True)
+    assert isinstance(
+        failure, {"leaves": type(None), "is cancelled": asyncio.CancelledError, "fails": LookupError}[how]
+    )
+    result = await WorkflowEngine(store).resume_run(flow, workflow_id="run")
+    assert (result.output, done) == ("done", ["done"])

@@ -367,7 +367,7 @@ def test_nothing_of_an_encrypted_run_can_be_read_in_any_file(tmp_path):
         store.runs.save(RUN, checkpoint(number, results(SECRET, output)[:number], attempt=lease.attempt))
     store.note_begun(RUN, "step of the name " + SECRET)
     assert store.runs.begun_steps(RUN) == (1, ("step of the name " + SECRET,))
-    assert FileCheckpointStore(path).runs.begun_steps(RUN) == (1, ()) or True
+    assert FileCheckpointStore(path).runs.begun_steps(RUN) == (0, ())  # and not the cipher text as a step's path
     files = [file for file in path.rglob("*") if file.is_file()]
     assert len(files) >= 5
     for file in files:

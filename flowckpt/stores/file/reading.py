@@ -93,12 +93,18 @@ class ReadableRuns(Location):
         return self._steadily(workflow_id, "read", read_once)
 
     def _seal_of(self, directory: int, workflow_id: str, attempt: int) -> LineSeal | None:
-        """Return the seal of an attempt's segment; None where it cannot be had, as for a hint."""
+        """Return the seal of an attempt's segment; None where it has none, or is not there.
+
+        Raises:
+            SealBrokenError: it is sealed, and its key is not at hand: what was noted is none to be shown.
+        """
         try:
             header, _, _ = read_header(read_file(self._filesystem, directory, segment_name(attempt)))
             return self.seals.for_found(workflow_id, attempt, header, segment_name(attempt))
-        except (OSError, SegmentDamagedError, SealBrokenError, FlowckptError):
+        except (OSError, SegmentDamagedError):
             return None
+        except FlowckptError as error:
+            raise SealBrokenError(error.message) from error
 
     def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
         """Return the newest checkpoint of an id."""
