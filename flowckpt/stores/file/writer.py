@@ -65,7 +65,7 @@ from typing import TYPE_CHECKING
 
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.filesystem import FileSystem
-from flowckpt.stores.file.directory import give_up_segment
+from flowckpt.stores.file.directory import give_up_segment, note_release
 from flowckpt.stores.file.line import seal as seal_line
 from flowckpt.stores.file.names import mark_name, segment_name, segment_numbers
 
@@ -226,6 +226,10 @@ class SegmentWriter:
         """Remove the segment, where nothing was written to it."""
         if self.is_mine and not self.has_written and not self.is_poisoned:
             give_up_segment(self._filesystem, self._directory, self._file, self.number)
+
+    def note_release(self) -> None:
+        """Say in the directory that this writer has given the run up."""
+        note_release(self._filesystem, self._directory, self._file, self.number)
 
     def close(self) -> None:
         """Close the segment's file."""
