@@ -160,6 +160,9 @@ class Agreement(RuleBasedStateMachine):
             for number, references in found.items()
         ]
 
+    async def kept_of_each(self, store, run):
+        return [each for each in await self.left_behind(store, run) if each[1]]
+
     async def severities(self, store):
         return {finding.severity for finding in await store.check()} - {"ok", "notice"}
 
@@ -335,6 +338,8 @@ class Agreement(RuleBasedStateMachine):
 
         self.ask(question, CompactsRuns)
         self.look_at(run)
+        self.ask(lambda store: self.kept_of_each(store, run), ListsAttempts, ReadsAttempts, KeepsAttempts)
+        self.clear(run)  # a compaction of files takes numbers, so those of later attempts would differ
 
     # --- many runs ---------------------------------------------------------------------------------------------------
 

@@ -157,11 +157,11 @@ class RunImage:
         """
         started_at = "" if self.started_at is None else encode_time(self.started_at)
         if records == 0:
-            return Cut(0, last_sequence=self.last_sequence, seen=self._seen, started_at=started_at)
+            known, seen = sorted(self._deleted), self._seen
+            return Cut(0, last_sequence=self.last_sequence, deleted=known, seen=seen, started_at=started_at)
         kept = self.records[:records]
         last = kept[-1]
         said = {sequence for record in kept for sequence in record.deletes or record.head.get("evicts", ())}
-        deleted = {record.head["sequence"] for record in kept if record.deletes is None} & self._deleted
         return Cut(
             last.file,
             last.end,
@@ -170,7 +170,7 @@ class RunImage:
             self.counts[records - 1],
             last.line.decode(),
             self.last_sequence,
-            sorted(deleted - said),
+            sorted(self._deleted - said),
             self._seen,
             started_at,
         )

@@ -74,7 +74,7 @@ def _run_in(filesystem: FileSystem, directory: int) -> tuple[str | None, bool]:
 
 
 def begun_segments(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> list[int]:
-    """Return the attempts of a live run that have a record, ascending: the segments, and what a pack holds.
+    """Return the attempts of a live run that wrote something, ascending: the segments, and what a pack holds or stands for.
 
     Args:
         filesystem: the calls.
@@ -92,7 +92,7 @@ def begun_segments(filesystem: FileSystem, directory: int, seals: Seals = PLAIN)
         if kind == "cleared":
             return True, None
         if kind == PACK:
-            found.update(_sections(filesystem, directory, number, seals), header.get("emptied", ()))
+            found.update(_sections(filesystem, directory, number, seals), header.get("taken", ()))
             return True, None
         if not _is_begun(filesystem, directory, number):
             return False, None

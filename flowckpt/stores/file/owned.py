@@ -280,8 +280,8 @@ class OwnedRun:
         if self.on_lost is None or not self.writer.is_mine:
             return
         with self._one_at_a_time:  # so that the files stay open
-            if not self._is_closed and not self._is_locked:
-                self._is_locked = self._filesystem.lock(self._lock)
+            if not self._is_closed:
+                self._try_lock()
             lost = None if self._is_closed else self.writer.look_for_successor()
         if lost is not None and not (lost.newest_attempt is None and is_gone()):
             self.on_lost(lost)
@@ -316,7 +316,11 @@ class OwnedRun:
         if self._is_closed:  # given up or stolen by another task, while this one was on its way here
             raise FencedError(self.workflow_id, attempt=self.writer.number, newest_attempt=self.writer.number)
         self.writer.check_usable()
-        if not self._is_locked:  # stolen from one that sleeps: once it is gone the lock can be had
+        self._try_lock()
+
+    def _try_lock(self) -> None:
+        """Take the lock of a run that was stolen: once whoever it was stolen from has gone it can be had."""
+        if not self._is_locked and self.writer.is_newest():  # else it is the next one's to have
             self._is_locked = self._filesystem.lock(self._lock)
 
     def _adopt(self, view: HistoryView) -> None:

@@ -352,7 +352,16 @@ class FileRuns(ReadableRuns):
             self.acquire(workflow_id, steal=False)
         try:
             with self._translated(workflow_id, "delete"):
-                return act(self.owned[workflow_id], lambda: self.image(workflow_id))
+                owned = self.owned[workflow_id]
+                try:
+                    found = act(owned, lambda: self.image(workflow_id))
+                    if not found and not owned.writer.is_newest():
+                        owned.writer.check_is_newest()
+                except FencedError:
+                    if any(map(wanted, self.references(workflow_id))):
+                        raise
+                    return 0  # nothing is refused where nothing would be done
+                return found
         finally:
             if not is_mine:
                 self.release(workflow_id)

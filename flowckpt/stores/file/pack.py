@@ -48,7 +48,7 @@ class Attempts:
         gone: attempt and place of the records of checkpoints that were removed.
         last_sequence: the highest sequence that there ever was.
         started_at: when the first checkpoint was saved.
-        emptied: attempts that only removed something, and of which nothing else is left.
+        taken: numbers under which nothing is left: of attempts that only removed something, and of compactions.
         stale: numbers of segments that no reader follows any more, because a pack stands in for them.
         seals: how the segments that hold records are sealed; None for those that are not.
         unproved: numbers of segments that are not authenticated and hold records that no later one vouches for.
@@ -60,7 +60,7 @@ class Attempts:
     gone: set[tuple[int, int]] = attrs.field(factory=set)
     last_sequence: int = 0
     started_at: str = ""
-    emptied: set[int] = attrs.field(factory=set)
+    taken: set[int] = attrs.field(factory=set)
     stale: list[int] = attrs.field(factory=list)
     seals: list[LineSeal | None] = attrs.field(factory=list)
     unproved: list[int] = attrs.field(factory=list)
@@ -103,7 +103,7 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
             _note_seal(found, number, seal, segment.sections.values(), adopted.get(number, ()))
             found.last_sequence = header["last_sequence"]
             found.started_at = found.started_at or header["started_at"]
-            found.emptied.update(header.get("emptied", ()))
+            found.taken.update(header.get("taken", ()))
             found.stale = [each for each in numbers if each < number]
             break
         segment = _whole(data, number, adopted.get(number, ()), seal)
@@ -179,22 +179,24 @@ def _leave_empty_ends_out(found: Attempts) -> None:
         if has_more or not before or count < len(found.by_number[before].records):
             return
         del found.by_number[newest], found.continues[newest]
-        found.emptied.add(newest)
+        found.taken.add(newest)
 
 
 def _find_gone(found: Attempts) -> None:
-    """Find the checkpoints that were removed, by any attempt that they are part of."""
+    """Find the checkpoints that were removed, by whichever attempt: no two have the same sequence."""
     ends = {
         attempt: max((n for b, n in found.continues.values() if b == attempt), default=0) for attempt in found.by_number
     }
+    removed: set[int] = set()
+    places: dict[tuple[int, int], int] = {}
     for attempt, segment in found.by_number.items():
         if len(segment.records) > ends[attempt]:  # else a later attempt knows all that this one knows
-            _find_gone_of(found, attempt)
+            _find_removed(found, attempt, removed, places)
+    found.gone |= {place for place, sequence in places.items() if sequence in removed}
 
 
-def _find_gone_of(found: Attempts, attempt: int) -> None:
-    removed: set[int] = set()
-    places: dict[int, tuple[int, int]] = {}
+def _find_removed(found: Attempts, attempt: int, removed: set[int], places: dict[tuple[int, int], int]) -> None:
+    """Add what an attempt knows to have been removed, also of another one; and where the checkpoints stand."""
     last = 0
     for number, count in found.lineage(attempt):
         segment = found.by_number[number]
@@ -204,11 +206,10 @@ def _find_gone_of(found: Attempts, attempt: int) -> None:
             removed.update(sequence for sequence in deletes if sequence <= last)
             if record.deletes is None:
                 last = max(last, head["sequence"])
-                places[head["sequence"]] = number, place
+                places[number, place] = head["sequence"]
         if segment.adoption is not None:
             removed.update(segment.adoption.deleted)
     found.last_sequence = max(found.last_sequence, last)
-    found.gone |= {places[sequence] for sequence in removed if sequence in places}
 
 
 def pack_lines(
@@ -242,7 +243,7 @@ def pack_lines(
         "started_at": attempts.started_at,
         "last_sequence": attempts.last_sequence,
         "lines": len(lines),
-        **({"emptied": sorted(attempts.emptied)} if attempts.emptied else {}),
+        "taken": sorted(attempts.taken),
     }
     return [json.dumps(said, separators=(",", ":"))[:-1].encode(), *lines]
 

@@ -62,7 +62,8 @@ class Cut:
         results: how many results the run has there.
         last_line: that line itself, without its line feed.
         last_sequence: the highest sequence that the run ever had by then.
-        deleted: sequences whose deletion was said behind the cut: a deletion stands, also where the run went back.
+        deleted: sequences whose deletion was said behind the cut: a deletion stands, also where the run went back, and
+            also of what lies behind the cut itself.
         seen: which segment the successor found newest, and how many bytes of it it had read, whatever it went on from:
             what was written behind that, or to a segment between the two, was refused. None where nobody said so.
         started_at: when the run's first checkpoint was saved; empty where there was none, or nobody said so.

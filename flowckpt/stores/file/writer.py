@@ -171,6 +171,18 @@ class SegmentWriter:
             with contextlib.suppress(OSError):  # they do no harm
                 self._filesystem.truncate(self._file, self._end)
 
+    def is_newest(self) -> bool:
+        """Tell whether no later segment is there, and this one is.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        try:
+            names = self._filesystem.names(self._directory)
+        except FileNotFoundError:  # the directory itself was removed
+            return False
+        return max(segment_numbers(names), default=0) == self.number
+
     def check_is_newest(self) -> None:
         """Refuse where another attempt has begun, or the run was removed, whatever became of the writes here.
 
