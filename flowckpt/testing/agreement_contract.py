@@ -143,7 +143,6 @@ class AgreementContract(StoreUnderTest):
 
         def source() -> Iterator[CheckpointData]:
             raise AssertionError("it was asked")
-            yield
 
         await owning.acquire(RUN)
         with pytest.raises(RunLockedError):
