@@ -84,8 +84,8 @@ def begun_in(content: bytes, seal_of: Callable[[int], LineSeal | None] | None = 
     if not end or not head.isascii() or not head.isdigit() or not paths or paths.pop():
         return 0, ()
     attempt = int(head)
-    seal = None if seal_of is None else seal_of(attempt)
     try:
+        seal = None if seal_of is None else seal_of(attempt)
         shown = [path if seal is None else seal.shown(path) for path in paths]
     except SealBrokenError:
         return 0, ()
