@@ -108,6 +108,7 @@ class Started:
         self.stderr, told = _end_of(stderr, 2, text)
         source = Connection(os.open(os.devnull, os.O_RDONLY) if stdin == subprocess.DEVNULL else os.dup(stdin))
         given = (str(cwd or os.getcwd()), dict(os.environ if env is None else env), source, written, told)
+        self._is_killed = False
         self._process = processes.Process(target=_be_program, args=(self.args, *given, begins))
         self._process.start()
         for connection in (source, written, told):
@@ -116,16 +117,19 @@ class Started:
 
     @property
     def returncode(self) -> int | None:
-        return self._process.exitcode
+        code = self._process.exitcode
+        # The server says 255 where it has lost the word of an end; of one that was killed it is known.
+        return -signal.SIGKILL if code == 255 and self._is_killed else code
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         self._process.join(timeout)
-        if self._process.exitcode is None:
+        code = self.returncode
+        if code is None:
             raise subprocess.TimeoutExpired(self.args, timeout)
-        return self._process.exitcode
+        return code
 
     def communicate(self, timeout: float | None = None) -> tuple:
         """Read what it writes to its pipes to their end, and wait for its own."""
@@ -145,6 +149,7 @@ class Started:
 
     def send_signal(self, number: int) -> None:
         if self._process.exitcode is None:
+            self._is_killed |= number == signal.SIGKILL
             os.kill(self.pid, number)
 
     def kill(self) -> None:
