@@ -206,7 +206,9 @@ def check(plan: ResumePlan, events: list[Any], world: World, *, is_whole: bool) 
     paths = [each.path for each in plan.steps]
     end = next((i for i, path in enumerate(paths) if f"the output of {path!r} " in plan.ends_at), len(paths))
     unseen = {*paths[end + 1 :], *(of[Decision.IN_DOUBT] if plan.ends_at else ())}
-    assert adopted <= of[Decision.IN_DOUBT] | {each for each in adopted if each not in {s.path for s in plan.steps}}
+    unplanned = adopted - {each.path for each in plan.steps}
+    assert not unplanned or plan.ends_at, (plan, unplanned)
+    assert adopted - unplanned <= of[Decision.IN_DOUBT], (plan, adopted)
     assert not runs & restored - unseen, (plan, runs & restored - unseen)
     assert not started & sure - unseen, (plan, started & sure)
     assert not of[Decision.ORPHANED] & (restored | started) - unseen, plan
