@@ -309,3 +309,12 @@ def test_large_values_are_written_once_per_content(tmp_path):
         store.runs.save(RUN, checkpoint(sequence, results(*[large] * sequence), snapshot=large, inputs={"x": 1}))
     assert len(list((run_path(store) / "blobs").iterdir())) == 1
     assert sum(path.stat().st_size for path in run_path(store).glob("*.jsonl")) < 10_000
+
+
+def test_a_file_in_the_place_of_a_store_is_named_with_what_to_do(tmp_path):
+    (tmp_path / "notes.txt").write_text("no store")
+    with blocking_allowed(True), pytest.raises(CheckpointStorageError) as refused:
+        FileCheckpointStore(tmp_path / "notes.txt").runs.list_runs()
+    assert str(tmp_path / "notes.txt") in refused.value.message
+    assert "run ''" not in refused.value.message
+    assert "Name the directory" in refused.value.remedy

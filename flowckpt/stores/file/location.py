@@ -247,10 +247,14 @@ def storage_error(error: OSError, workflow_id: str, operation: str, path: Path) 
     name = f" ({error.filename})" if error.filename else ""
     if error.errno in _NOT_ALLOWED and operation not in (*_READS, "save"):
         return ReadOnlyStoreError(str(path), reason=what + name, workflow_id=workflow_id, operation=operation)
+    of_what = f"run {workflow_id!r}" if workflow_id else f"the runs in {path}"
+    remedy = "Mend the directory or the disk; nothing that was acknowledged is lost."
+    if error.errno == errno.ENOTDIR and str(error.filename) == str(path):
+        remedy = "Name the directory of a store: --store file:DIRECTORY."
     return CheckpointStorageError(
-        f"the file store could not {operation} run {workflow_id!r}: {what}{name}",
+        f"the file store could not {operation} {of_what}: {what}{name}",
         workflow_id=workflow_id,
         operation=operation,
         is_outcome_unknown=operation == "save",
-        remedy="Mend the directory or the disk; nothing that was acknowledged is lost.",
+        remedy=remedy,
     )
