@@ -6,6 +6,7 @@ Four questions to four caches take 1 µs a step, which is a twentieth of all tha
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import attrs
@@ -13,7 +14,7 @@ import attrs
 from flowckpt.annotation import return_annotation
 from flowckpt.arguments import positional_parameters
 from flowckpt.codec.kinds import is_structured
-from flowckpt.dsl.actions import function_name
+from flowckpt.dsl.actions import Action, PythonAction, function_name
 from flowckpt.fingerprint import step_fingerprint
 from flowckpt.per_function import per_function
 
@@ -48,3 +49,14 @@ def known_function(function: Callable[..., Any]) -> KnownFunction:
         positional_parameters(function),
         not is_structured(return_annotation(function)),
     )
+
+
+def known_of(action: Action) -> KnownFunction | None:
+    """Return what is known of the function of an action; None where it has no plain one.
+
+    Args:
+        action: the action.
+    """
+    if type(action) is PythonAction and type(action.function) is FunctionType:
+        return known_function(action.function)
+    return None

@@ -8,13 +8,11 @@ A step is never told as done before it is durable where it was meant to be.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt.checkpoint import Reason
-from flowckpt.dsl.actions import PythonAction
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.failures import recorded_error, step_failure
 from flowckpt.engine.recording import record
@@ -23,7 +21,7 @@ from flowckpt.engine.telling import evidence_event
 from flowckpt.errors import StepFailedError
 from flowckpt.execution.redaction import refuse_secret_names
 from flowckpt.execution.runner import restored_value
-from flowckpt.known_function import known_function
+from flowckpt.known_function import known_of
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.identity import identity_of, known_arguments
 from flowckpt.replay import Execute
@@ -69,9 +67,7 @@ async def run_step(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
     is_recorded = not modifiers.is_ephemeral
     settled: settling.Settled | None = None
     code, arguments, tries_when_lost = "", _NOTHING, 1
-    known = None
-    if type(action) is PythonAction and type(action.function) is FunctionType:
-        known = known_function(action.function)
+    known = known_of(action)
     if modifiers.placement is not None or attempt.runner.has_places:
         tries_when_lost = await attempt.runner.check_place(step, path)
     if is_recorded:

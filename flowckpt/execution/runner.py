@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -23,7 +22,7 @@ from flowckpt.execution.current import Told, tell_current
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import is_left_behind, run_python, waited
 from flowckpt.execution.world import World
-from flowckpt.known_function import KnownFunction, known_function
+from flowckpt.known_function import KnownFunction, known_of
 from flowckpt.known_secrets import KnownSecrets
 from flowckpt.lazy import LazyModule
 from flowckpt.secret import Secret
@@ -343,9 +342,7 @@ def restored_value(step: Step[Any], result: StepResult) -> Any:
         DecodingError: the record does not fit the annotation.
     """
     held, action = result.held_output, step.action
-    known = None
-    if type(action) is PythonAction and type(action.function) is FunctionType:
-        known = known_function(action.function)
+    known = known_of(action)
     if known is not None and known.is_plain and codec.is_itself(held):
         return held
     tree = held.tree if type(held) is Recorded else plain_tree(held, "output")

@@ -5,7 +5,6 @@ Its place, its action and the name of its function are replay's business: where 
 
 from __future__ import annotations
 
-from types import FunctionType
 from typing import Any
 
 from flowckpt.arguments import (
@@ -20,7 +19,7 @@ from flowckpt.checkpoint import PartialState, StepResult
 from flowckpt.dsl import Step
 from flowckpt.dsl.actions import Action, CommandAction, PythonAction
 from flowckpt.fingerprint import step_fingerprint
-from flowckpt.known_function import KnownFunction, known_function
+from flowckpt.known_function import KnownFunction, known_of
 from flowckpt.known_secrets import KnownSecrets
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.reason import Reason, ReasonKind
@@ -66,10 +65,11 @@ def identity_of(action: Action, secrets: KnownSecrets = NONE) -> tuple[str, dict
         action: the action.
         secrets: what the record must not hold; it learns the secrets that are passed.
     """
-    if type(action) is PythonAction and type(action.function) is FunctionType:
-        known = known_function(action.function)
-        return known.fingerprint, known_arguments(action, known, secrets)
-    return fingerprint_of(action), arguments_of(action, secrets)
+    known = known_of(action)
+    if known is None:
+        return fingerprint_of(action), arguments_of(action, secrets)
+    assert isinstance(action, PythonAction)
+    return known.fingerprint, known_arguments(action, known, secrets)
 
 
 def known_arguments(action: PythonAction, known: KnownFunction, secrets: KnownSecrets) -> dict[str, Any]:
