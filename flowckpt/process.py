@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ProcessIdentity:
     """A process, told from every other one.
 

@@ -55,7 +55,7 @@ class Action:
         return ""
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class PythonAction(Action):
     """Call a Python function.
 
@@ -78,7 +78,7 @@ class PythonAction(Action):
         return _name_of_function(function) if type(function) is FunctionType else function_name(function)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class CommandAction(Action):
     """Run a program; made by `dsl.command`, which checks what it is given.
 

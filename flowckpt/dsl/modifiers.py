@@ -20,7 +20,7 @@ else:  # few steps are tried again, or say where they run
     retries = LazyModule("flowckpt.dsl.retry")
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class ClaimedEvidence:
     """What `.evidence()` was given.
 
@@ -35,7 +35,7 @@ class ClaimedEvidence:
     min_verified: int | None = None
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Modifiers:
     """The modifiers of one step.
 

@@ -16,7 +16,7 @@ import asyncio
 import attrs
 
 from flowckpt.engine.attempt import Attempt
-from flowckpt.engine.looking_back import Answer, is_still_true, restored
+from flowckpt.engine.looking_back import UNSURE, Answer, is_still_true, plainly_restored, restored
 from flowckpt.engine.step_run import run_step
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.policy import ReuseMode
@@ -72,7 +72,8 @@ class Scope:
         command = replay.start() if self._command is None else self._command
         while True:
             if type(command) is Restore:
-                command = await self._restored(command)
+                value = plainly_restored(attempt, command)
+                command = replay.send(value) if value is not UNSURE else await self._restored(command)
             elif type(command) is Execute:
                 is_ephemeral = command.step.modifiers.is_ephemeral
                 if not has_effects and not is_ephemeral:

@@ -108,6 +108,29 @@ def identity_reasons(
     return tuple(_reasons(step, result, arguments, code, secrets))
 
 
+def is_plainly_same(action: Action, known: KnownFunction, result: StepResult, secrets: KnownSecrets = NONE) -> bool:
+    """Tell whether a recorded result is that of the same call, where a glance shows it: 0.7 µs, not 2.
+
+    Args:
+        action: the action as it is yielded now; its version tag is the caller's business.
+        known: what is known of its function.
+        result: the recorded result of its path.
+        secrets: what the record does not hold.
+
+    Returns:
+        Of a call with other arguments than whole numbers, nothing is said: False.
+    """
+    assert isinstance(action, PythonAction)
+    args, recorded = action.args, result.arguments
+    if known.fingerprint != result.fingerprint or action.kwargs or len(args) != len(recorded) or secrets.is_any:
+        return False
+    for name, value in zip(known.parameters, args, strict=False):
+        then = recorded.get(name)
+        if type(value) is not int or type(then) is not int or value != then:
+            return False
+    return len(args) <= len(known.parameters)
+
+
 def incomparable_reasons(step: Step[Any], result: StepResult, secrets: KnownSecrets = NONE) -> tuple[Reason, ...]:
     """Return which arguments nobody can compare with the recorded ones: a model, a connection, a plain object.
 

@@ -82,7 +82,7 @@ class _Record:
         return self._head
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class _Run:
     """What is held of one run."""
 

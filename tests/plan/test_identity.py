@@ -13,11 +13,20 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from flowckpt import step
 from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step
-from flowckpt.plan.identity import arguments_of, fingerprint_of, identity_reasons, incomparable_reasons
+from flowckpt.known_function import known_of
+from flowckpt.plan.identity import (
+    arguments_of,
+    fingerprint_of,
+    identity_reasons,
+    incomparable_reasons,
+    is_plainly_same,
+)
 
 NUMBERS = count()
 
@@ -73,6 +82,39 @@ def test_values_that_a_program_tells_apart_are_told_apart(values: tuple[Any, ...
         for other, new in enumerate(values):
             found = identity_reasons(step("x").python(named, new), recorded(step("x").python(named, old)))
             assert [reason.kind for reason in found] == ([] if number == other else ["arguments"]), (old, new)
+
+
+def plainly_same(now: Step[Any], result: StepResult) -> bool:
+    known = known_of(now.action)
+    assert known is not None
+    return is_plainly_same(now.action, known, result)
+
+
+ONE_ARGUMENT = st.one_of(st.integers(-2, 2), st.booleans(), st.floats(-2, 2), st.none(), st.text(max_size=2))
+ARGUMENTS = st.tuples(
+    st.lists(ONE_ARGUMENT, max_size=3), st.dictionaries(st.sampled_from(["amount", "to"]), ONE_ARGUMENT)
+)
+
+
+@given(old=ARGUMENTS, new=ARGUMENTS, changes=st.sampled_from([{}, {}, {"fingerprint": "1:another"}, {"arguments": {}}]))
+@example(old=([1], {}), new=([True], {}), changes={})
+@example(old=([0], {}), new=([0.0], {}), changes={})
+@example(old=([1], {"to": 2}), new=([1, 2], {}), changes={})
+@example(old=([1, 2, 3], {}), new=([1, 2, 4], {}), changes={})
+def test_what_is_the_same_at_a_glance_is_the_same_when_looked_at(old: Any, new: Any, changes: Any) -> None:
+    def made(given: tuple[list[Any], dict[str, Any]]) -> Step[Any]:
+        return step("x").python(named, args=given[0], kwargs=given[1])
+
+    result = recorded(made(old), **changes)
+    if plainly_same(made(new), result):
+        assert not identity_reasons(made(new), result)
+
+
+def test_a_call_with_whole_numbers_is_seen_to_be_the_same_at_a_glance() -> None:
+    assert plainly_same(step("x").python(named, 1, -2), recorded(step("x").python(named, 1, -2)))
+    assert plainly_same(step("x").python(named), recorded(step("x").python(named)))
+    assert not plainly_same(step("x").python(named, 1, -2), recorded(step("x").python(named, 1, -3)))
+    assert not plainly_same(step("x").python(named, 1), recorded(step("x").python(named, 1, 2)))
 
 
 MOVED = [
