@@ -173,7 +173,7 @@ def _place(part: FunctionType | type) -> tuple[_Module | None, tuple[str, ...]]:
 # --- modules ---------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class _Module:
     """The definitions at the top of one module, by name, each with the tests of the `if`s around it."""
 

@@ -58,6 +58,7 @@ def imported(tmp_path_factory):
             "flowckpt.engine.inbox",
         ),
         *("flowckpt.evidence", "flowckpt.plan.model", "flowckpt.retention", "flowckpt.execution.command"),
+        *("flowckpt.checkpoint.wait", "flowckpt.dsl.command", "flowckpt.dsl.claimed_evidence"),
     ],
 )
 def test_a_plain_resume_does_not_load(imported, module):

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.checkpoint import wait
+from flowckpt.checkpoint import recorded_waits
 from flowckpt.checkpoint.data import CheckpointData, Reason, Status
 from flowckpt.checkpoint.verified import verified_after
 from flowckpt.checkpoint.wait import Wait
@@ -125,9 +125,9 @@ class RunInfo:
     @property
     def waits(self) -> tuple[Wait, ...]:
         """What the run waits for; nothing where it is not suspended. Of hundreds, some may have ended meanwhile."""
-        return wait.waits_in(self.metadata) if self.status is Status.SUSPENDED else ()
+        return recorded_waits.waits_in(self.metadata) if self.status is Status.SUSPENDED else ()
 
     @property
     def due_at(self) -> datetime | None:
         """When a suspended run goes on by itself, if it is resumed; None where only a signal can end its waits."""
-        return wait.due_at(self.waits)
+        return recorded_waits.due_at(self.waits)

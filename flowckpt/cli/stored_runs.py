@@ -12,10 +12,11 @@ import click
 
 from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import CheckpointData, Status
+from flowckpt.checkpoint.recorded_waits import TAKEN, open_waits
 from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
 from flowckpt.checkpoint.run_filter import RunFilter
 from flowckpt.checkpoint.signal import Signal
-from flowckpt.checkpoint.wait import TAKEN, Wait, open_waits
+from flowckpt.checkpoint.wait import Wait
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.settings import StoreChoice, choose_store, max_deaths_setting
 from flowckpt.engine.earlier import left_behind

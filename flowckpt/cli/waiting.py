@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from flowckpt.checkpoint.wait import Wait, WaitKind, due_at, shown_moment
+from flowckpt.checkpoint.recorded_waits import due_at
+from flowckpt.checkpoint.wait import Wait, WaitKind, shown_moment
 from flowckpt.cli.output import say
 from flowckpt.cli.resume_hint import command_line, resume_command
 from flowckpt.cli.settings import StoreChoice

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import attrs
 
 from flowckpt.per_function import per_function
-from flowckpt.secret import Secret
 
 
 class Action:
@@ -21,6 +20,8 @@ class Action:
 
     __slots__ = ()
     step_type: ClassVar[str] = ""
+    is_command: ClassVar[bool] = False
+    """Whether it runs a program."""
     is_composite: ClassVar[bool] = False
     """Whether it is made of steps, which have results of their own."""
     refuses_modifiers: ClassVar[bool] = False
@@ -76,51 +77,6 @@ class PythonAction(Action):
         """`module:qualname` of the function."""
         function = self.function
         return _name_of_function(function) if type(function) is FunctionType else function_name(function)
-
-
-@attrs.frozen(eq=False, repr=False)
-class CommandAction(Action):
-    """Run a program; made by `dsl.command`, which checks what it is given.
-
-    Attributes:
-        argv: the program and its arguments.
-        cwd: the directory to run it in, relative to the process's own; None for that one.
-        env: what is added to the environment of the process, secrets too; None takes a name out of it.
-        stdin: what it reads, as bytes or as text in UTF-8, or a secret of these; None for nothing.
-        max_output: how many bytes are kept of its standard output, and of its standard error.
-    """
-
-    step_type: ClassVar[str] = "command"
-
-    argv: tuple[str, ...]
-    cwd: str | None = None
-    env: Mapping[str, str | Secret[str] | None] = attrs.field(factory=dict, repr=False)  # it may hold secrets
-    stdin: str | bytes | Secret[str] | Secret[bytes] | None = attrs.field(default=None, repr=False)
-    max_output: int = 1_000_000
-
-    def given(self) -> tuple[dict[str, str | None], bytes | None]:
-        """Return the environment and the input as the program gets them, secrets revealed.
-
-        Raises:
-            TypeError: a secret holds neither text nor, for the input, bytes.
-        """
-        env = {name: value.reveal() if isinstance(value, Secret) else value for name, value in self.env.items()}
-        stdin = self.stdin.reveal() if isinstance(self.stdin, Secret) else self.stdin
-        for name, value in env.items():
-            if value is not None and not isinstance(value, str):
-                raise TypeError(f"the secret {name!r} in env= holds a {type(value).__name__}, not a text")
-        if stdin is not None and not isinstance(stdin, str | bytes):
-            raise TypeError(f"the secret in stdin= holds a {type(stdin).__name__}, neither text nor bytes")
-        return env, stdin.encode() if isinstance(stdin, str) else stdin
-
-    def refused_modifier(self, modifiers: Any) -> str:
-        """Return `on` where it is given: a program is a process of its own already."""
-        return "" if modifiers.placement is None else "on"
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """What makes it this command; how much of the output is kept is no part of it."""
-        return {"argv": self.argv, "cwd": self.cwd, "env": self.env, "stdin": self.stdin}
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -15,7 +15,6 @@ from flowckpt.dsl.modifiers import (
     Modifiers,
     checked_timeout,
     checked_together,
-    claimed_evidence,
     refuse_needless_ephemeral,
 )
 from flowckpt.dsl.path import MAX_NAME_LENGTH
@@ -24,9 +23,11 @@ from flowckpt.lazy import LazyModule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from flowckpt.dsl import claimed_evidence as evidences
     from flowckpt.dsl import placement as placements
     from flowckpt.dsl import retry as retries
 else:
+    evidences = LazyModule("flowckpt.dsl.claimed_evidence")
     retries = LazyModule("flowckpt.dsl.retry")
     placements = LazyModule("flowckpt.dsl.placement")
 
@@ -142,7 +143,7 @@ class Modifiable:
             StepDefinitionError: an argument is none of these, or `.evidence()` was given already.
         """
         self._refuse_twice("evidence", self.modifiers.evidence is not None)
-        claimed = claimed_evidence(self.name, claims, require_all, min_verified)
+        claimed = evidences.claimed_evidence(self.name, claims, require_all, min_verified)
         return self._with(attrs.evolve(self.modifiers, evidence=claimed))
 
     def at_most_once(self) -> Self:

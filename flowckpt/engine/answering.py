@@ -10,9 +10,10 @@ import attrs
 
 from flowckpt import codec
 from flowckpt.checkpoint import CheckpointData, Status
+from flowckpt.checkpoint.recorded_waits import open_waits
 from flowckpt.checkpoint.reference import RunInfo
 from flowckpt.checkpoint.signal import Signal
-from flowckpt.checkpoint.wait import Wait, WaitKind, open_waits
+from flowckpt.checkpoint.wait import Wait, WaitKind
 from flowckpt.clock import Clock
 from flowckpt.codec import fitting
 from flowckpt.codec.described import annotation_of

@@ -9,7 +9,7 @@ import attrs
 
 from flowckpt import codec
 from flowckpt.checkpoint import Reason, Status, StepError
-from flowckpt.checkpoint.wait import Wait, due_at
+from flowckpt.checkpoint.recorded_waits import due_at
 from flowckpt.checkpointer import Checkpointer
 from flowckpt.clock import Clock
 from flowckpt.codec.blob import Recorded
@@ -34,6 +34,7 @@ from flowckpt.lazy import LazyModule
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from flowckpt import events
+    from flowckpt.checkpoint.wait import Wait
     from flowckpt.engine.rolling_back import UnfinishedRollback
 else:
     events = LazyModule("flowckpt.events")

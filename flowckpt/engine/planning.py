@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.checkpoint import Status, StepError, StepResult
+from flowckpt.checkpoint.recorded_waits import wait_in
 from flowckpt.checkpoint.signal import Signal
-from flowckpt.checkpoint.wait import wait_in
 from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.failures import step_failure
 from flowckpt.engine.looking_back import Answer

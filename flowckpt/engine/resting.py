@@ -13,7 +13,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 import attrs
 
-from flowckpt.checkpoint.wait import Wait, WaitKind, due_at
+from flowckpt.checkpoint.recorded_waits import due_at
+from flowckpt.checkpoint.wait import Wait, WaitKind
 from flowckpt.clock import Clock
 from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.scope import Scope

@@ -13,8 +13,9 @@ from flowckpt.lazy import LazyModule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import wait
+    from flowckpt.checkpoint import recorded_waits, wait
 else:
+    recorded_waits = LazyModule("flowckpt.checkpoint.recorded_waits")
     wait = LazyModule("flowckpt.checkpoint.wait")
 
 
@@ -76,7 +77,7 @@ class WorkflowResult:
     @property
     def due_at(self) -> datetime | None:
         """When a suspended run goes on by itself, if it is resumed; None where only a signal can end its waits."""
-        return wait.due_at(self.waits)
+        return recorded_waits.due_at(self.waits)
 
     def unwrap(self) -> Any:
         """Return the output, or raise the error that ended the run.

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from flowckpt.checkpoint import CheckpointData, History, HistoryView, Status, StepResult
-from flowckpt.checkpoint.wait import TAKEN, open_waits, waits_in
+from flowckpt.checkpoint.recorded_waits import TAKEN, open_waits, waits_in
 from flowckpt.codec.results import append_result, as_view, plain_tree
 from flowckpt.dsl import Step, Workflow
 from flowckpt.engine.binding import BoundInputs, rebind_inputs

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.checkpoint import StepResult
-from flowckpt.checkpoint.wait import KEY, TAKEN, Wait, due_at, waits_in
+from flowckpt.checkpoint.recorded_waits import KEY, TAKEN, due_at, waits_in
 from flowckpt.plan.behind import is_behind, is_within
 
 if TYPE_CHECKING:
+    from flowckpt.checkpoint.wait import Wait
     from flowckpt.dsl.waits import ApprovalAction
     from flowckpt.evidence.model import EvidencePack
 

@@ -15,7 +15,7 @@ import signal
 from pathlib import Path
 
 from flowckpt.checkpoint.command_output import CommandOutput
-from flowckpt.dsl.actions import CommandAction
+from flowckpt.dsl.command import CommandAction
 from flowckpt.errors import CommandFailedError, StepTimeoutError
 from flowckpt.evidence.redaction import scrubbed, secrets_in
 from flowckpt.execution.command_process import CommandProcess

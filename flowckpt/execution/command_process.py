@@ -24,7 +24,7 @@ from typing import IO
 
 import attrs
 
-from flowckpt.dsl.actions import CommandAction
+from flowckpt.dsl.command import CommandAction
 from flowckpt.execution.line_feed import LineFeed, OnLine
 from flowckpt.execution.line_splitter import LineSplitter
 from flowckpt.execution.output_capture import OutputCapture

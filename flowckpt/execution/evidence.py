@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from flowckpt.checkpoint import StepResult
-from flowckpt.dsl.modifiers import ClaimedEvidence
+from flowckpt.dsl.claimed_evidence import ClaimedEvidence
 from flowckpt.errors import DecodingError, EvidenceError, EvidenceNotVerifiedError
 from flowckpt.evidence.evidence_type import EvidenceType
 from flowckpt.evidence.model import Evidence, EvidencePack

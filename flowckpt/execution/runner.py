@@ -15,7 +15,7 @@ from flowckpt.blocking import finish_despite_cancel, may_block
 from flowckpt.checkpoint import StepResult
 from flowckpt.codec.blob import Recorded
 from flowckpt.codec.results import plain_tree
-from flowckpt.dsl.actions import Action, CommandAction, PythonAction
+from flowckpt.dsl.actions import Action, PythonAction
 from flowckpt.dsl.step import Step
 from flowckpt.execution import redaction
 from flowckpt.execution.current import Told, tell_current
@@ -29,6 +29,7 @@ from flowckpt.secret import Secret
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint import command_output
+    from flowckpt.dsl import command as commands
     from flowckpt.dsl import composites, recorded
     from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.execution import command, evidence, thread
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from flowckpt.execution.remote.place import Place
     from flowckpt.executors.base import Given
 else:  # only steps with claims, commands, and steps that run elsewhere need them
+    commands = LazyModule("flowckpt.dsl.command")
     composites = LazyModule("flowckpt.dsl.composites")
     recorded = LazyModule("flowckpt.dsl.recorded")
     command = LazyModule("flowckpt.execution.command")
@@ -134,21 +136,21 @@ class StepRunner:
                 heard = None if modifiers.is_secret else on_line
                 value = await self._done(action, told, modifiers.timeout_seconds, heard)
             if modifiers.is_secret:
-                self._secrets.learn((value.stdout, value.stderr) if type(action) is CommandAction else value)
+                self._secrets.learn((value.stdout, value.stderr) if action.is_command else value)
                 value, tree = Secret(value), None
             elif modifiers.is_ephemeral:
                 tree = None
             elif known is not None and known.is_plain and codec.is_itself(value) and not self._secrets.is_any:
                 tree = value
             else:
-                if type(action) is CommandAction:
+                if action.is_command:
                     value = redaction.hidden_output(value, self._secrets)
                 annotation = output_annotation(action)
                 tree = codec.encode(value, annotation, place=f"{path}: output")
                 if self._secrets.is_any:
                     redaction.refuse_secrets(tree, self._secrets, f"{path}: output")
                 value = codec.decode(tree, annotation)
-            if modifiers.evidence is None and type(action) is not CommandAction:
+            if modifiers.evidence is None and not action.is_command:
                 return Outcome(value, tree)
             return await self._committed(step, path, value, tree)
         except STOPS as stop:
@@ -275,7 +277,7 @@ class StepRunner:
                 interrupts=self._interrupts,
                 threads=self._threads,
             )
-        if not isinstance(action, CommandAction):
+        if not isinstance(action, commands.CommandAction):
             assert isinstance(action, recorded.WorldAction)
             return self._world.answer(action)
         return await command.run_command(
@@ -312,7 +314,7 @@ class StepRunner:
                 own = codec.decode(tree, output_annotation(action))
             pack = evidence.claimed_pack(claimed, own, place=path)
         exit_code = None
-        if isinstance(action, CommandAction) and not is_adopted:
+        if action.is_command and isinstance(action, commands.CommandAction) and not is_adopted:
             output = value.reveal() if isinstance(value, Secret) else value
             exit_code = output.exit_code
             if pack is None or not evidence.has_exit_claim(pack):
@@ -359,7 +361,7 @@ def output_annotation(action: Action) -> Any:
     """
     if isinstance(action, PythonAction):
         return return_annotation(action.function)
-    if isinstance(action, CommandAction):
+    if action.is_command:
         return command_output.CommandOutput
     if action.is_composite and isinstance(action, composites.WorkflowAction):
         return action.workflow.output_type

@@ -17,7 +17,7 @@ from flowckpt.arguments import (
 )
 from flowckpt.checkpoint import PartialState, StepResult
 from flowckpt.dsl import Step
-from flowckpt.dsl.actions import Action, CommandAction, PythonAction
+from flowckpt.dsl.actions import Action, PythonAction
 from flowckpt.fingerprint import step_fingerprint
 from flowckpt.known_function import KnownFunction, known_of
 from flowckpt.known_secrets import KnownSecrets
@@ -49,7 +49,7 @@ def arguments_of(action: Action, secrets: KnownSecrets = NONE) -> dict[str, Any]
     """
     if type(action) is PythonAction:
         return recorded_arguments(action.function, action.args, action.kwargs, secrets)
-    if isinstance(action, CommandAction):
+    if action.is_command:
         return recorded_arguments(_command, (), action.identity, secrets)
     if action.is_composite and isinstance(action, composites.WorkflowAction):
         return recorded_arguments(action.workflow.function, (), action.inputs, secrets)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
+from flowckpt.checkpoint.recorded_waits import TAKEN
 from flowckpt.checkpoint.reference import RunInfo
-from flowckpt.checkpoint.wait import TAKEN, Wait, WaitKind
+from flowckpt.checkpoint.wait import Wait, WaitKind
 from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointStorageError, FlowckptError
 from flowckpt.recovery.due import RECOVERED_STATUSES, DueRun, Why, why_due
