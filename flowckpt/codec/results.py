@@ -101,13 +101,14 @@ def checked_extra(extra: Mapping[str, Any]) -> dict[str, Json]:
 
 def _arguments(arguments: Mapping[str, Any]) -> str:
     """Return the text of what a record keeps of arguments: mostly a few numbers and digests (0.2 µs, and dumps() 0.5)."""
-    text = ""
+    text, before = "", "{"
     for name, value in arguments.items():
         kind = type(value)
         if type(name) is not str or not (kind is int or kind is str):
             return dumps(arguments)
-        text += f",{quote(name)}:{value if kind is int else quote(value)}"
-    return f"{{{text[1:]}}}"
+        text += f"{before}{quote(name)}:{value if kind is int else quote(value)}"
+        before = ","
+    return text + "}"
 
 
 def _name_in(path: str) -> str:

@@ -56,7 +56,7 @@ class Action:
         return ""
 
 
-@attrs.frozen(repr=False)
+@attrs.define(repr=False, unsafe_hash=True)  # nobody changes it; to be frozen takes 0.25 µs a step
 class PythonAction(Action):
     """Call a Python function.
 

@@ -43,7 +43,7 @@ R = TypeVar("R")
 Item = TypeVar("Item")
 
 
-@attrs.frozen(repr=False)
+@attrs.frozen(repr=False, init=False)
 class Step(Modifiable, Generic[T_co]):
     """A step with its action: what a workflow yields.
 
@@ -51,6 +51,12 @@ class Step(Modifiable, Generic[T_co]):
     """
 
     action: Action
+
+    def __init__(self, name: str, modifiers: Modifiers, action: Action) -> None:
+        # As attrs would fill in what is frozen, but with each slot's own setter: 0.25 µs, not 0.35, twice a step.
+        _set_name(self, name)
+        _set_modifiers(self, modifiers)
+        _set_action(self, action)
 
     def __repr__(self) -> str:
         return f"<step {self.name!r}: .{self.action.step_type}()>"
@@ -92,6 +98,10 @@ class Step(Modifiable, Generic[T_co]):
             where=caller(),
             remedy="Yield two steps.",
         )
+
+
+_set_name, _set_modifiers = vars(Modifiable)["name"].__set__, vars(Modifiable)["modifiers"].__set__
+_set_action = vars(Step)["action"].__set__
 
 
 @attrs.frozen(repr=False)

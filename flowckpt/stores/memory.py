@@ -153,17 +153,17 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
             raise refusal_of_field(error) from error
         if not run.is_adopted:
             self._go_back_to(run, view)
-        count, history = len(view), view.history
-        if not view.continues(run.saved):
+        count, history, held = len(view), view.history, len(run.encoded)
+        if not (history is run.saved.history and count >= held) and not view.continues(run.saved):
             raise ForeignRecordError(
                 f"the history to be saved for run {workflow_id!r} does not continue the one that the store holds",
                 workflow_id=workflow_id,
-                found=f"{len(run.encoded)} results held, {count} given",
+                found=f"{held} results held, {count} given",
             )
         if blobs or history.blobs:
             self._keep_blobs(run, view, list(blobs.values()))
-        if count > len(run.encoded):
-            run.encoded += history.encoded_between(len(run.encoded), count)
+        if count > held:
+            run.encoded += history.encoded_between(held, count)
         run.records.append(_Record(head, count, data))
         if run.started_at is None:
             run.started_at = data.saved_at
