@@ -19,7 +19,7 @@ import attrs
 from flowckpt.dsl.actions import Action, PythonAction
 from flowckpt.dsl.caller import caller
 from flowckpt.dsl.modifiable import Modifiable, check_name
-from flowckpt.dsl.modifiers import CHECKPOINTED, PLAIN
+from flowckpt.dsl.modifiers import CHECKPOINTED, PLAIN, Modifiers
 from flowckpt.dsl.named_function import check_function
 from flowckpt.errors import StepDefinitionError
 from flowckpt.lazy import LazyModule
