@@ -7,7 +7,6 @@ once, so the order in which a step is written never changes what it means.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
@@ -18,6 +17,7 @@ import attrs
 
 from flowckpt.dsl.actions import Action, PythonAction
 from flowckpt.dsl.caller import caller
+from flowckpt.dsl.explicit_arguments import explicit_arguments
 from flowckpt.dsl.modifiable import Modifiable, check_name
 from flowckpt.dsl.modifiers import CHECKPOINTED, PLAIN, Modifiers
 from flowckpt.dsl.named_function import check_function
@@ -145,7 +145,7 @@ class StepWithoutAction(Modifiable):
         if type(function) is not FunctionType or function.__name__ == "<lambda>":
             check_function(self.name, function, "python")
         if kwargs and not args and kwargs.keys() <= {"args", "kwargs"}:
-            args, kwargs = _explicit_arguments(self.name, function, kwargs)
+            args, kwargs = explicit_arguments(self.name, function, kwargs)
         return Step(self.name, self.modifiers, PythonAction(function, args, kwargs))
 
     @overload
@@ -397,26 +397,3 @@ def _begun(name: str) -> StepWithoutAction:
     """Begin a step of a plain name: checked and made once, because a step is immutable and loops repeat names."""
     check_name(name, "step name")
     return StepWithoutAction(name, PLAIN)
-
-
-def _explicit_arguments(
-    step_name: str, function: Callable[..., Any], given: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Tell `.python(fn, args=(…), kwargs={…})` from a function that itself has parameters of these names.
-
-    `*args` and `**kwargs` are no parameters that could be given by these names.
-    """
-    try:
-        found = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        found = {}.values()  # a builtin without a signature
-    if any(each.name in given and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) for each in found):
-        return (), dict(given)
-    args, kwargs = given.get("args", ()), given.get("kwargs") or {}
-    if isinstance(args, str | bytes) or not isinstance(args, Sequence) or not isinstance(kwargs, Mapping):
-        raise StepDefinitionError(
-            f"step {step_name!r}: args= takes a sequence and kwargs= a mapping, got {args!r} and {kwargs!r}",
-            step=step_name,
-            where=caller(),
-        )
-    return tuple(args), dict(kwargs)
