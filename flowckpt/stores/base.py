@@ -236,6 +236,8 @@ class ListsAttempts(Protocol):
     async def attempts(self, workflow_id: str) -> Sequence[int]:
         """Return the numbers of the attempts that wrote something, ascending; numbers may be left out.
 
+        One that only removed checkpoints has written something. One of which all was refused has not.
+
         Args:
             workflow_id: the run.
 
@@ -291,8 +293,8 @@ class ReceivesRuns(Protocol):
                 raises on the way is raised here, and nothing was taken in.
 
         Raises:
-            RunExistsError: there is such a run.
-            RunLockedError: another process is about to begin it.
+            RunExistsError: there is such a run, owned or not; nothing was asked of the source.
+            RunLockedError: another process is about to begin it; nor then.
             EncodingError: a value cannot be recorded.
             CheckpointStorageError: the medium failed.
         """
@@ -305,6 +307,8 @@ class DeliversSignals(Protocol):
 
     async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Make a message durable; tell whether it is new, or was sent before under the same id.
+
+        A run whose checkpoints were all removed is a run: its owner may be about to save the next one.
 
         Args:
             workflow_id: the run.

@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING
 
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.filesystem import FileSystem
-from flowckpt.stores.file.directory import give_up_segment
+from flowckpt.stores.file.directory import give_up_segment, note_release
 from flowckpt.stores.file.line import seal as seal_line
 from flowckpt.stores.file.names import mark_name, segment_name, segment_numbers
 
@@ -136,6 +136,18 @@ class SegmentWriter:
         self.has_written = True
         self.is_poisoned = False
 
+    def is_newest(self) -> bool:
+        """Tell whether no later segment is there, and this one is.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        try:
+            names = self._filesystem.names(self._directory)
+        except FileNotFoundError:  # the directory itself was removed
+            return False
+        return max(segment_numbers(names), default=0) == self.number
+
     def check_is_newest(self) -> None:
         """Refuse where another attempt has begun, or the run was removed, whatever became of the writes here.
 
@@ -191,6 +203,10 @@ class SegmentWriter:
         """Remove the segment, where nothing was written to it."""
         if self.is_mine and not self.has_written and not self.is_poisoned:
             give_up_segment(self._filesystem, self._directory, self._file, self.number)
+
+    def note_release(self) -> None:
+        """Say in the directory that this writer has given the run up."""
+        note_release(self._filesystem, self._directory, self._file, self.number)
 
     def close(self) -> None:
         """Close the segment's file."""
