@@ -201,6 +201,8 @@ class OwnedRun:
     ) -> int:
         with self._one_at_a_time:
             self._check_usable()
+            if (fence := self.writer.look_for_claim()) is not None:  # nothing is written, so nothing is in doubt
+                raise fence
             live = self._live
             if live is None:
                 # Before its first save the owner goes on from what it read; others may see what a fenced writer adopted.
@@ -222,6 +224,12 @@ class OwnedRun:
                 if not live[name]:
                     del live[name]
         return len(doomed)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a line that was not acknowledged may yet count: it is there, and nobody has gone on from the run since."""
+        with self._one_at_a_time:
+            return self.writer.is_poisoned and (self._is_closed or self.writer.look_for_successor() is None)
 
     def vouch(self) -> None:
         """Append a record that says nothing, so that a sealed segment holds the digest of what it goes on from."""
@@ -320,7 +328,7 @@ class OwnedRun:
 
     def _try_lock(self) -> None:
         """Take the lock of a run that was stolen: once whoever it was stolen from has gone it can be had."""
-        if not self._is_locked and self.writer.is_newest():  # else it is the next one's to have
+        if not self._is_locked and self.writer.look_for_claim() is None:  # else it is the next one's to have
             self._is_locked = self._filesystem.lock(self._lock)
 
     def _adopt(self, view: HistoryView) -> None:

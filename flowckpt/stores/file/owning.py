@@ -353,15 +353,14 @@ class FileRuns(ReadableRuns):
         try:
             with self._translated(workflow_id, "delete"):
                 owned = self.owned[workflow_id]
+                was_poisoned = owned.writer.is_poisoned
                 try:
-                    found = act(owned, lambda: self.image(workflow_id))
-                    if not found and not owned.writer.is_newest():
-                        owned.writer.check_is_newest()
+                    return act(owned, lambda: self.image(workflow_id))
                 except FencedError:
-                    if any(map(wanted, self.references(workflow_id))):
+                    is_written = owned.writer.is_poisoned and not was_poisoned  # so what is read may count it already
+                    if is_written or owned.is_doubtful or any(map(wanted, self.references(workflow_id))):
                         raise
                     return 0  # nothing is refused where nothing would be done
-                return found
         finally:
             if not is_mine:
                 self.release(workflow_id)

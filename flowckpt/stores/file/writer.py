@@ -136,17 +136,22 @@ class SegmentWriter:
         self.has_written = True
         self.is_poisoned = False
 
-    def is_newest(self) -> bool:
-        """Tell whether no later segment is there, and this one is.
+    def look_for_claim(self) -> FencedError | None:
+        """Return what a save would be refused with, where a later segment is there, begun or not, or this one is gone.
+
+        It only looks: whoever claimed may yet give the run up unwritten, and then this writer goes on.
 
         Raises:
             OSError: the directory cannot be read.
         """
         try:
-            names = self._filesystem.names(self._directory)
+            numbers = segment_numbers(self._filesystem.names(self._directory))
         except FileNotFoundError:  # the directory itself was removed
-            return False
-        return max(segment_numbers(names), default=0) == self.number
+            numbers = []
+        if numbers and numbers[-1] == self.number:
+            return None
+        newest = numbers[-1] if self.number in numbers else None
+        return FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
 
     def check_is_newest(self) -> None:
         """Refuse where another attempt has begun, or the run was removed, whatever became of the writes here.
