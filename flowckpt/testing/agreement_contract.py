@@ -136,6 +136,43 @@ class AgreementContract(StoreUnderTest):
         await store.save(RUN, checkpoint(4, results("anew"), attempt=3))
         assert [each.sequence for each in await listing.list_attempt(RUN, 1)] == [1, 3]
 
+    async def test_what_was_removed_stays_removed_and_nothing_else_goes_where_the_run_is_taken_over(
+        self, store: CheckpointStore
+    ) -> None:
+        deleting, thief = self.able(store, DeletesCheckpoints), self.able(self.reopen(store), OwnsRuns)
+        steps = results("a", "b", "c")
+        for sequence in (1, 2, 3):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
+        for name in ("c1", "c3"):  # the newest, too
+            assert await deleting.delete_checkpoint(RUN, name)
+        lease = await thief.acquire(RUN, steal=True)
+        assert lease.latest.checkpoint_id == "c2"
+        assert lease.last_sequence == 3
+        assert await self.shown(thief) == [(2, "c2")]
+        await thief.save(RUN, checkpoint(4, [*lease.latest.step_results], attempt=2))
+        assert await self.shown(self.reopen(store)) == [(4, "c4"), (2, "c2")]
+        assert [result.output for result in (await store.load(RUN, "c2")).step_results] == ["a", "b"]
+        with pytest.raises(FencedError):
+            await store.save(RUN, checkpoint(5, steps))
+        assert not await deleting.delete_checkpoint(RUN, "c1")
+
+    async def test_a_removal_that_is_refused_is_never_taken_for_one_of_nothing(self, store: CheckpointStore) -> None:
+        robbed, thief = self.two_owners(store)
+        deleting = self.able(store, DeletesCheckpoints)
+        steps = results("a", "b")
+        for sequence in (1, 2):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
+        lease = await thief.acquire(RUN, steal=True)
+        for _ in range(2):  # asked again, it is refused again
+            with pytest.raises(FencedError):
+                await deleting.delete_checkpoint(RUN, "c1")
+        await thief.save(RUN, checkpoint(3, [*lease.latest.step_results], attempt=2))
+        with pytest.raises(FencedError):
+            await deleting.delete_checkpoint(RUN, "c1")
+        assert await self.shown(robbed) == [(3, "c3"), (2, "c2"), (1, "c1")]
+        assert await thief.delete_checkpoint(RUN, "c1")
+        assert not await deleting.delete_checkpoint(RUN, "c1")  # now there is none, whoever asks
+
     async def test_a_run_that_cannot_be_taken_in_is_refused_before_its_source_is_asked(
         self, store: CheckpointStore
     ) -> None:
