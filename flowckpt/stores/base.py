@@ -178,12 +178,16 @@ class DeletesCheckpoints(Protocol):
     async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
         """Remove all checkpoints of that id; tell whether there was one. The results stay: later ones need them.
 
+        What was removed never comes back: after no crash, in no takeover, and not where the run goes back behind it.
+
         Args:
             workflow_id: the run.
             checkpoint_id: the checkpoint's id.
 
         Raises:
             RunLockedError: another process owns the run.
+            FencedError: this process owned the run, and another one has taken it over. Whether the checkpoint was removed
+                is not known; that there was none is only told where there is none.
         """
         ...
 

@@ -200,3 +200,18 @@ class AgreementContract(StoreUnderTest):
         assert await self.shown(store) == [(4, "c4"), (2, "c2")]
         assert await evicting.delete_sequences(RUN, [2, 7]) == 1
         assert await self.shown(store) == [(4, "c4")]
+
+    async def test_a_checkpoint_that_was_named_to_go_with_itself_stays_removed_once_it_is(
+        self, store: CheckpointStore
+    ) -> None:
+        evicting, owning = self.able(store, EvictsCheckpoints), self.able(store, OwnsRuns)
+        steps = results("a", "b", "c")
+        await store.save(RUN, checkpoint(1, steps[:1]))
+        evicting.evict_with_next_save(RUN, [2])
+        await store.save(RUN, checkpoint(2, steps[:2]))  # it is never among them
+        await store.save(RUN, checkpoint(3, steps))
+        assert await evicting.delete_sequences(RUN, [2]) == 1
+        await owning.release(RUN)
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(4, steps[:2], attempt=2))  # back behind where the removal was said
+        assert await self.shown(self.reopen(store)) == [(4, "c4"), (1, "c1")]

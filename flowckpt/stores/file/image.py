@@ -32,6 +32,7 @@ from flowckpt.stores.file.segment import (
     read_adoption,
     read_header,
     read_segment,
+    removed_by,
     signed_header,
 )
 from flowckpt.stores.file.succession import counted_segments
@@ -161,7 +162,6 @@ class RunImage:
             return Cut(0, last_sequence=self.last_sequence, deleted=known, seen=seen, started_at=started_at)
         kept = self.records[:records]
         last = kept[-1]
-        said = {sequence for record in kept for sequence in record.deletes or record.head.get("evicts", ())}
         return Cut(
             last.file,
             last.end,
@@ -170,7 +170,7 @@ class RunImage:
             self.counts[records - 1],
             last.line.decode(),
             self.last_sequence,
-            sorted(self._deleted - said),
+            sorted(self._deleted - removed_by(kept)),
             self._seen,
             started_at,
         )

@@ -171,6 +171,21 @@ class Segment:
         return found
 
 
+def removed_by(records: Sequence[Record]) -> set[int]:
+    """Return the sequences that records remove: of what stands before them, for a save may name itself, and is not meant.
+
+    Args:
+        records: from the first of the run on.
+    """
+    found: set[int] = set()
+    last = 0
+    for record in records:
+        found.update(sequence for sequence in record.deletes or record.head.get("evicts", ()) if sequence <= last)
+        if record.deletes is None:
+            last = record.head["sequence"]
+    return found
+
+
 def read_header(data: bytes) -> tuple[dict[str, Any], int, bytes]:
     """Return the header's fields, where it ends, and its digest.
 
