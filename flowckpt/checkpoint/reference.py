@@ -94,7 +94,7 @@ class RunInfo:
         workflow_name: its workflow.
         status: where it stands; `crashed` where its owner is gone.
         attempt: its newest attempt.
-        started_at: when its first checkpoint was saved.
+        started_at: when its first checkpoint was saved, also where that was removed since.
         updated_at: when its newest checkpoint was saved.
         steps: how many results the newest checkpoint holds.
         metadata: its target, tags and the like.

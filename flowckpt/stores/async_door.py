@@ -52,11 +52,16 @@ class SignalledRuns(Runs, Protocol):
     def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None: ...  # noqa: D102
 
 
-class RetainedRuns(SignalledRuns, Protocol):
-    """Runs that take messages, and that can be kept small."""
+class EvictableRuns(SignalledRuns, Protocol):
+    """Runs that take messages, and whose checkpoints can be removed by their sequences."""
 
     def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None: ...  # noqa: D102
     def delete_sequences(self, workflow_id: str, sequences: Collection[int]) -> int: ...  # noqa: D102
+
+
+class RetainedRuns(EvictableRuns, Protocol):
+    """Runs that take messages, and that can be kept small."""
+
     def pin(self, workflow_id: str, sequence: int) -> None: ...  # noqa: D102
     def unpin(self, workflow_id: str, sequence: int) -> None: ...  # noqa: D102
     def pinned(self, workflow_id: str) -> frozenset[int]: ...  # noqa: D102
@@ -70,6 +75,7 @@ class RetainedRuns(SignalledRuns, Protocol):
 
 R = TypeVar("R", bound=Runs)
 S = TypeVar("S", bound=SignalledRuns)
+E = TypeVar("E", bound=EvictableRuns)
 K = TypeVar("K", bound=RetainedRuns)
 
 
@@ -174,8 +180,8 @@ class SignallingDoor(AsyncDoor[S]):
         await run_blocking(lambda: self.runs.remove_signals(workflow_id, signal_ids))
 
 
-class RetainingDoor(SignallingDoor[K]):
-    """What the stores hand on whose runs take messages, and can be kept small."""
+class EvictingDoor(SignallingDoor[E]):
+    """What the stores hand on whose runs take messages, and whose checkpoints can be removed by their sequences."""
 
     def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
         """Name checkpoints that go with the next save, in the same breath; see `EvictsCheckpoints`."""
@@ -184,6 +190,10 @@ class RetainingDoor(SignallingDoor[K]):
     async def delete_sequences(self, workflow_id: str, sequences: Sequence[int]) -> int:
         """Delete checkpoints; see `EvictsCheckpoints`."""
         return await run_blocking(lambda: self.runs.delete_sequences(workflow_id, sequences))
+
+
+class RetainingDoor(EvictingDoor[K]):
+    """What the stores hand on whose runs take messages, and can be kept small."""
 
     async def pin(self, workflow_id: str, sequence: int) -> None:
         """Keep a checkpoint, whatever is pruned; see `PinsCheckpoints`."""

@@ -178,12 +178,16 @@ class DeletesCheckpoints(Protocol):
     async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
         """Remove all checkpoints of that id; tell whether there was one. The results stay: later ones need them.
 
+        What was removed never comes back: after no crash, in no takeover, and not where the run goes back behind it.
+
         Args:
             workflow_id: the run.
             checkpoint_id: the checkpoint's id.
 
         Raises:
             RunLockedError: another process owns the run.
+            FencedError: this process owned the run, and another one has taken it over. Whether the checkpoint was removed
+                is not known; that there was none is only told where there is none.
         """
         ...
 
@@ -235,6 +239,8 @@ class ListsAttempts(Protocol):
 
     async def attempts(self, workflow_id: str) -> Sequence[int]:
         """Return the numbers of the attempts that wrote something, ascending; numbers may be left out.
+
+        One that only removed checkpoints has written something. One of which all was refused has not.
 
         Args:
             workflow_id: the run.
@@ -291,8 +297,8 @@ class ReceivesRuns(Protocol):
                 raises on the way is raised here, and nothing was taken in.
 
         Raises:
-            RunExistsError: there is such a run.
-            RunLockedError: another process is about to begin it.
+            RunExistsError: there is such a run, owned or not; nothing was asked of the source.
+            RunLockedError: another process is about to begin it; nor then.
             EncodingError: a value cannot be recorded.
             CheckpointStorageError: the medium failed.
         """
@@ -305,6 +311,8 @@ class DeliversSignals(Protocol):
 
     async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Make a message durable; tell whether it is new, or was sent before under the same id.
+
+        A run whose checkpoints were all removed is a run: its owner may be about to save the next one.
 
         Args:
             workflow_id: the run.

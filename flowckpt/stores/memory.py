@@ -104,6 +104,8 @@ class _Run:
     begun: dict[str, None] = attrs.field(factory=dict)
     evicted: set[int] = attrs.field(factory=set)
     pins: set[int] = attrs.field(factory=set)
+    written_by: set[int] = attrs.field(factory=set)
+    """The attempts that saved or removed something."""
     former: list[_Run] = attrs.field(factory=list)
     """The run as it was, each time that an attempt went back behind what an earlier one had saved."""
 
@@ -169,6 +171,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
             run.started_at = data.saved_at
         run.last_sequence, run.previous, run.saved = data.sequence, data, view
         run.has_saved = run.is_adopted = True
+        run.written_by.add(run.attempt)
         if run.begun:
             run.begun = {}
         if run.evicted:
@@ -252,8 +255,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
     async def attempts(self, workflow_id: str) -> Sequence[int]:
         """Return the numbers of the attempts that wrote something; see `ListsAttempts`."""
         run = self._runs.get(workflow_id)
-        states = [] if run is None else [*run.former, run]
-        return sorted({record.head["attempt"] for state in states for record in state.records})
+        return [] if run is None else sorted(run.written_by)
 
     async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
         """Return what the store holds in figures; see `TellsFigures`."""
@@ -279,6 +281,11 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
 
     async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Take in a whole run; see `ReceivesRuns`."""
+        run = self._runs.get(workflow_id)
+        if run is not None and run.written_by:
+            raise RunExistsError(workflow_id)
+        if run is not None and run.is_owned:
+            raise RunLockedError(workflow_id, holder=f"this process, attempt {run.attempt}")
         staged = MemoryCheckpointStore()
         attempt = 0
         for data in checkpoints():
@@ -287,11 +294,6 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
                 attempt = data.attempt
             await staged.save(workflow_id, data)
         await staged.release(workflow_id)
-        run = self._runs.get(workflow_id)
-        if run is not None and run.is_owned:
-            raise RunLockedError(workflow_id, holder=f"this process, attempt {run.attempt}")
-        if run is not None and run.records:
-            raise RunExistsError(workflow_id)
         self._runs.update(staged._runs)
 
     async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:

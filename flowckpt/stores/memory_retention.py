@@ -59,6 +59,7 @@ class MemoryRetention:
         if not run.is_adopted:
             self._go_back_to(run, self._history(run, run.live[-1].results).view())  # type: ignore[attr-defined]
         run.is_adopted = True
+        run.written_by.add(run.attempt)
         for record in doomed:
             record.is_deleted = True
         if not is_mine:

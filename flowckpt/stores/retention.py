@@ -39,6 +39,7 @@ class EvictsCheckpoints(Protocol):
 
         Raises:
             RunLockedError: another process owns the run.
+            FencedError: another process has taken it over; see `DeletesCheckpoints`.
         """
         ...
 

@@ -30,13 +30,14 @@ from flowckpt.stores.base import (
 )
 from flowckpt.stores.by_status import runs_of_status
 from flowckpt.stores.picking import FiltersCheckpoints, filters_checkpoints
+from flowckpt.testing.agreement_contract import AgreementContract
 from flowckpt.testing.figures_contract import FiguresContract
 from flowckpt.testing.finding_contract import FindingContract
 from flowckpt.testing.signals_contract import SignalsContract
 from flowckpt.testing.store_under_test import CLAIM, NOON, RUN, checkpoint, claimed, results
 
 
-class AbilityContract(FiguresContract, FindingContract, SignalsContract):
+class AbilityContract(AgreementContract, FiguresContract, FindingContract, SignalsContract):
     """What stores promise of their references, of the forms they read, and of each ability that they have."""
 
     # --- what a reference says -------------------------------------------------------------------------------------

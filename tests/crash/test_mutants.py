@@ -17,6 +17,7 @@ from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.file.line import seal
 from flowckpt.stores.file.names import LOCK, marked_segment, segment_name, segment_numbers
 from flowckpt.stores.file.owned import OwnedRun
+from flowckpt.stores.file.owning import FileRuns
 from flowckpt.stores.file.writer import SegmentWriter
 from tests.crash.simulation import File, SimulatedFileSystem
 from tests.crash.workload import RUN, BrokenPromise, Entry, Tally, Workload, done, patched
@@ -276,6 +277,66 @@ def stopping_claims_that_were_marked(life):
         life.examine()
 
 
+def removing_into_a_claim(life):
+    """An owner removes checkpoints at each point of another one's claim, which then saves, and may go back behind them."""
+    for count in range(9):
+        life.acquire(steal=True)
+        owner = life.writers[-1]
+        for _ in range(2):
+            life.save(owner)
+        points = iter(range(count, -1, -1))
+
+        def at_point(name, role, owner=owner, points=points):
+            if next(points, None) == 0:
+                life.delete(owner)
+
+        life.disk.before_change = at_point
+        life.acquire(steal=True)
+        life.attach()
+        life.examine()
+        life.save(life.writers[-1])
+        life.examine()
+        life.clear(life.writers[-1])
+
+
+def claiming_into_a_removal(life):
+    """Another one claims at each point of a removal, and saves at once, or later: the owner is not told that there was none."""
+    for count in range(8):
+        life.acquire(steal=True)
+        owner = life.writers[-1]
+        for _ in range(2):
+            life.save(owner)
+        points = iter(range(count // 2, -1, -1))
+
+        def at_point(name, role, points=points, is_later=count % 2):
+            if next(points, None) == 0 and life.acquire(steal=True) and not is_later:
+                life.save(life.writers[-1])
+
+        life.disk.before_change = at_point
+        life.delete(owner)
+        life.attach()
+        life.examine()
+        life.delete(life.writers[-1])
+        life.save(life.writers[-1])
+        life.examine()
+        life.clear(life.writers[-1])
+
+
+def going_back_behind_a_removal(life):
+    """An owner removes a checkpoint and dies; the next one goes back to where the removal was not said yet."""
+    for _ in range(4):
+        life.acquire(steal=True)
+        for _ in range(4):
+            life.save(life.writers[-1])
+        life.delete(life.writers[-1])
+        life.kill(life.writers[-1])
+        life.acquire(steal=False)
+        life.writers[-1].outputs = life.writers[-1].outputs[:-1]
+        life.save(life.writers[-1])
+        life.examine()
+        life.clear(life.writers[-1])
+
+
 SCENES = [
     in_turn,
     claiming_at_once,
@@ -289,6 +350,9 @@ SCENES = [
     saving_while_a_clear_is_finished,
     waking_up_in_a_new_run,
     stopping_claims_that_were_marked,
+    removing_into_a_claim,
+    claiming_into_a_removal,
+    going_back_behind_a_removal,
 ]
 
 
@@ -297,7 +361,7 @@ def caught(monkeypatch, mount_kind=None, lives=60, first=in_turn, seeds=2, prote
     processes = patched(monkeypatch)
     tally = Tally()
     for scene in [first, *(scene for scene in SCENES if scene is not first)]:
-        for seed in range(seeds):
+        for seed in range(3 * seeds if scene is first else seeds):  # what a call stores of a failed one is chance
             life = Workload(seed, processes, tally, mount_kind=mount_kind, states=2, protections=protections)
             try:
                 scene(life)
@@ -623,6 +687,29 @@ def take_a_torn_line_for_damage(monkeypatch):
     monkeypatch.setattr(flowckpt.stores.file.segment, "is_torn", lambda tail, offset: False)
 
 
+def take_a_refused_removal_for_none(monkeypatch):
+    """Ask behind a refusal whether there is anything to remove, where what was refused is read already."""
+    original = FileRuns._delete
+
+    def delete(self, workflow_id, wanted, act):
+        try:
+            return original(self, workflow_id, wanted, act)
+        except FencedError:
+            if any(map(wanted, self.references(workflow_id))):
+                raise
+            return 0
+
+    monkeypatch.setattr(FileRuns, "_delete", delete)
+
+
+def forget_removals_behind_a_cut(monkeypatch):
+    """Go back behind a removal, and let what it removed come back."""
+    import attrs
+
+    original = RunImage.cut_at
+    monkeypatch.setattr(RunImage, "cut_at", lambda self, records: attrs.evolve(original(self, records), deleted=[]))
+
+
 MUTANTS = {
     without_a_fence: in_turn,
     fence_before_the_sync: claiming_while_the_owner_looks,
@@ -646,6 +733,8 @@ MUTANTS = {
     tombstone_only_in_the_newest: claiming_after_half_a_clear,
     forget_the_tombstone_early: claiming_after_half_a_clear,
     take_a_torn_line_for_damage: in_turn,
+    take_a_refused_removal_for_none: claiming_into_a_removal,
+    forget_removals_behind_a_cut: going_back_behind_a_removal,
 }
 """Each broken store, and the scene to begin with."""
 

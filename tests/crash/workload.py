@@ -132,6 +132,7 @@ class Writer:
     mount: object
     pid: int
     attempt: int = 0
+    found: tuple | None = None
     version: tuple = ()
     outputs: tuple[str, ...] = ()
     last_sequence: int = 0
@@ -143,6 +144,9 @@ class Writer:
 @attrs.define
 class Tally:
     """What was examined, over all workloads."""
+
+    def __str__(self) -> str:
+        return f"{len(self.states)} distinct states, {self.acknowledged} acknowledged, {self.compactions} compactions"
 
     states: set = attrs.field(factory=set)
     examined: set = attrs.field(factory=set)
@@ -422,8 +426,14 @@ class Workload:
         if writer.is_refused:
             raise BrokenPromise("a save was acknowledged on a handle that had failed or been fenced")
         self.tally.acknowledged += 1
-        self.possible = {version}
-        self.begun = max(self.begun, writer.attempt)
+        for later in self.writers:
+            if later.found is None or later.attempt <= writer.attempt or later.epoch != writer.epoch:
+                continue
+            if shape(later.found) != shape(version):
+                raise BrokenPromise(f"acknowledged {version}, and attempt {later.attempt} went on from {later.found}")
+        if writer.attempt >= self.begun:  # else a later attempt has gone on from it, before the word of it came back
+            self.possible = {version}
+            self.begun = writer.attempt
         writer.version, writer.is_fresh = version, False
 
     def failed(self, writer, candidates, error):
@@ -456,7 +466,8 @@ class Workload:
         found = [version for version in self.allowed() if shape(version) == seen]
         if not found or (lease.latest.sequence if lease.latest else 0) != (seen[0][-1][0] if seen[0] else 0):
             raise BrokenPromise(f"acquired {lease.latest}, shown {seen}, allowed {self.allowed()}")
-        writer.attempt, writer.version, writer.last_sequence = lease.attempt, found[0], lease.last_sequence
+        writer.attempt, writer.last_sequence = lease.attempt, lease.last_sequence
+        writer.found = writer.version = found[0]
         writer.epoch, writer.outputs = self.epoch, seen[1]
         self.writers.append(writer)
         return True
@@ -484,7 +495,8 @@ class Workload:
         except FlowckptError as error:
             raise BrokenPromise(f"refused without a reason: {error!r}") from error
         self.acknowledge(writer, (*kept, entry))
-        writer.last_sequence = self.acknowledged_sequence = entry.sequence
+        writer.last_sequence = entry.sequence
+        self.acknowledged_sequence = max(self.acknowledged_sequence, entry.sequence)
         writer.outputs = outputs
 
     def delete(self, writer):
@@ -498,7 +510,9 @@ class Workload:
         try:
             with self.in_flight(writer, candidates):
                 if not done(writer.store.delete_checkpoint(RUN, name)):
-                    return  # there was none to be seen, and so nothing was promised
+                    if all(any(entry.name == name for entry in each) for each in self.possible):
+                        raise BrokenPromise(f"there is no {name}, it says, and there is: {self.possible}")
+                    return  # a later attempt had removed it, and so nothing was promised
         except (FencedError, CheckpointStorageError) as error:
             self.failed(writer, candidates, error)
             return

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from flowckpt.checkpoint import Reason, Signal
 from flowckpt.checkpoint.run_filter import RunFilter
-from flowckpt.errors import FlowckptError, RunExistsError, RunLockedError
+from flowckpt.errors import FlowckptError
 from flowckpt.stores.base import (
     ChecksIntegrity,
     DeletesCheckpoints,
@@ -29,7 +29,7 @@ from flowckpt.stores.base import (
 )
 from flowckpt.stores.finding import find_runs
 from flowckpt.stores.picking import filters_checkpoints
-from flowckpt.stores.retention import CompactsRuns, EvictsCheckpoints, PinsCheckpoints, PrunesRuns
+from flowckpt.stores.retention import CompactsRuns, PinsCheckpoints, PrunesRuns
 from flowckpt.stores.surveying import surveyed
 from flowckpt.testing.contract import EXACT, NOON, checkpoint, results
 from tests.crash.workload import done
@@ -62,6 +62,7 @@ FILTERS = st.builds(
     statuses=st.none() | st.lists(st.sampled_from(["running", "crashed", "completed", "failed", "suspended"])),
     workflow=st.sampled_from([None, None, "etl", "other"]),
     tags=st.lists(st.tuples(st.just("t"), st.sampled_from([None, "a", "b"])), max_size=1),
+    limit=st.sampled_from([None, None, 1, 2]),
 )
 
 
@@ -110,6 +111,7 @@ class Agreement(RuleBasedStateMachine):
                 self.look_at(run)
                 self.look_behind(run)
             self.look_at(FOUGHT_FOR)
+            self.look_behind(FOUGHT_FOR)
             self.find(RunFilter())
             self.ask(self.severities, ChecksIntegrity)
         finally:
@@ -146,7 +148,7 @@ class Agreement(RuleBasedStateMachine):
         return owner is not None, info and described(info)
 
     async def left_behind(self, store, run):
-        """All that each attempt saved; one that only removed something is an attempt in some stores, and none in others."""
+        """All that each attempt saved."""
         found = {number: await store.list_attempt(run, number) for number in await store.attempts(run)}
         return [
             (
@@ -156,8 +158,10 @@ class Agreement(RuleBasedStateMachine):
                 await store.load_attempt(run, number),
             )
             for number, references in found.items()
-            if references
         ]
+
+    async def kept_of_each(self, store, run):
+        return [each for each in await self.left_behind(store, run) if each[1]]
 
     async def severities(self, store):
         return {finding.severity for finding in await store.check()} - {"ok", "notice"}
@@ -169,10 +173,11 @@ class Agreement(RuleBasedStateMachine):
         self.ask(lambda store: store.signals(run), DeliversSignals, of=of)
         self.ask(lambda store: store.pinned(run), PinsCheckpoints, of=of)
 
-    @rule(run=RUNS)
+    @rule(run=st.sampled_from([*OWN, FOUGHT_FOR]))
     def look_behind(self, run):
-        """What attempts left behind; where one was fenced, a file has what was refused, as well, and others have not."""
-        self.ask(lambda store: self.left_behind(store, run), ListsAttempts, ReadsAttempts, KeepsAttempts)
+        """What attempts left behind; what was refused of a fenced one is no part of it."""
+        of = self.places_of(run)
+        self.ask(lambda store: self.left_behind(store, run), ListsAttempts, ReadsAttempts, KeepsAttempts, of=of)
 
     def places_of(self, run):
         return [place for place in self.places if run != FOUGHT_FOR or place.other is not None]
@@ -218,8 +223,7 @@ class Agreement(RuleBasedStateMachine):
         async def question(store):
             references = await store.list_checkpoints(run)
             sequence = max((ref.sequence for ref in references), default=0) + step
-            if all(isinstance(place.store, EvictsCheckpoints) for place in self.places):
-                store.evict_with_next_save(run, evicted)
+            store.evict_with_next_save(run, evicted)
             await store.save(run, checkpoint(sequence, list(history), checkpoint_id=name, attempt=number, **fields))
             return True
 
@@ -246,17 +250,16 @@ class Agreement(RuleBasedStateMachine):
 
     # --- two owners --------------------------------------------------------------------------------------------------
 
-    @rule(is_other=st.booleans(), steal=st.booleans(), goes_on=st.booleans())
-    def take(self, is_other, steal, goes_on):
+    @rule(is_other=st.booleans(), steal=st.booleans(), back=st.sampled_from([0, 0, 1, 9]), goes_on=st.booleans())
+    def take(self, is_other, steal, back, goes_on):
         """One of two owners takes the run, or is refused; the one that took it saves, as the engine does at once."""
         lease = self.fight(is_other, lambda store: taken(store, FOUGHT_FOR, steal))
         if lease:
-            self.fighters[is_other] = (*lease, list(lease[1].step_results) if lease[1] else [])
+            history = list(lease[1].step_results) if lease[1] else []
+            self.fighters[is_other] = (*lease, history[: max(0, len(history) - back)])
             self.fight_on(is_other)
-            if not goes_on:  # in files a former owner is one until it knows, so it is told first
-                self.fight_on(not is_other)
-                for each in (not is_other, is_other):
-                    self.fight(each, lambda store: store.release(FOUGHT_FOR))
+            if not goes_on:  # whoever it took the run from need not know it
+                self.fight(is_other, lambda store: store.release(FOUGHT_FOR))
                 self.look_at(FOUGHT_FOR)
 
     @rule(is_other=st.booleans())
@@ -277,6 +280,13 @@ class Agreement(RuleBasedStateMachine):
             self.fighters[is_other] = (attempt, data, last + 1, data.step_results)
         self.look_at(FOUGHT_FOR)
 
+    @rule(is_other=st.booleans(), sequences=SEQUENCES)
+    def fight_to_delete(self, is_other, sequences):
+        """An owner, or one that was, removes checkpoints; nothing of a former owner is ever taken for removed."""
+        if is_other in self.fighters:
+            self.fight(is_other, lambda store: store.delete_sequences(FOUGHT_FOR, sequences))
+            self.look_at(FOUGHT_FOR)
+
     def fight(self, is_other, question):
         of = [
             Place(place.name, place.other if is_other else place.store)
@@ -294,8 +304,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(run=RUNS, sequences=SEQUENCES)
     def delete_sequences(self, run, sequences):
-        if all(isinstance(place.store, EvictsCheckpoints) for place in self.places):
-            self.ask(lambda store: store.delete_sequences(run, sequences))
+        self.ask(lambda store: store.delete_sequences(run, sequences))
         self.look_at(run)
 
     @rule(run=RUNS, name=NAMES)
@@ -329,18 +338,24 @@ class Agreement(RuleBasedStateMachine):
 
         self.ask(question, CompactsRuns)
         self.look_at(run)
+        self.ask(lambda store: self.kept_of_each(store, run), ListsAttempts, ReadsAttempts, KeepsAttempts)
+        self.clear(run)  # a compaction of files takes numbers, so those of later attempts would differ
 
     # --- many runs ---------------------------------------------------------------------------------------------------
 
     @rule(wanted=FILTERS)
     def find(self, wanted):
+        """Find runs; at most so many only in stores that have them all."""
+        describe = all_described if wanted.limit is None else lambda infos: list(map(described, infos))
+
         async def question(store):
             survey = await surveyed(store, wanted)
-            found = all_described(await find_runs(store, wanted))
-            assert found == all_described(survey.runs)
+            found = describe(await find_runs(store, wanted))
+            assert found == describe(survey.runs)
             return found, list(survey.unreadable)
 
-        self.ask(question, ListsRuns)
+        of = [place for place in self.places if wanted.limit is None or place.other is not None]
+        self.ask(question, ListsRuns, of=of)
 
     @rule(limit=st.integers(1, 3), run=RUNS)
     def prune(self, limit, run):
@@ -365,14 +380,9 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(run=RUNS, name=st.sampled_from(["m1", "m2", "../m"]), data=OUTPUTS)
     def send(self, run, name, data):
-        """Send one; a run whose checkpoints were all removed takes messages in some stores, and is none in others."""
+        """Send one, also to a run whose checkpoints were all removed."""
         message = Signal(name, "go", NOON, VALUES[data], "ann")
-
-        async def question(store):
-            has_none = bool(await store.attempts(run)) and not await store.list_checkpoints(run)
-            return None if has_none else await store.send_signal(run, message)
-
-        self.ask(question, DeliversSignals, ListsAttempts)
+        self.ask(lambda store: store.send_signal(run, message), DeliversSignals)
 
     @rule(run=RUNS, names=st.lists(st.sampled_from(["m1", "m2", "../m"]), max_size=2))
     def receive_messages(self, run, names):
@@ -382,6 +392,8 @@ class Agreement(RuleBasedStateMachine):
     @rule(run=RUNS, arriving=st.sampled_from(RECEIVED), breaks_at=st.sampled_from([None, None, 0, 1]))
     def receive(self, run, arriving, breaks_at):
         """A run arrives with all its attempts, or, where the source fails on the way, not at all."""
+        self.saved += 1
+        later = timedelta(microseconds=self.saved)  # so that no two runs were started at once
 
         async def question(store):
             whole = [data for number in await store.attempts(run) for data in await store.read_attempt(run, number)]
@@ -393,14 +405,10 @@ class Agreement(RuleBasedStateMachine):
                 for number, data in enumerate(whole):
                     if number == breaks_at:
                         raise BrokenSource("the source broke")
-                    yield data
+                    yield attrs.evolve(data, saved_at=data.saved_at + later)
 
-            is_there = True
-            try:
-                await store.receive_run(arriving, checkpoints)
-            except (BrokenSource, RunExistsError, RunLockedError):  # where there are two reasons, each is a good one
-                is_there = False
-            return is_there, await self.seen(store, arriving)
+            await store.receive_run(arriving, checkpoints)
+            return True
 
         self.ask(question, ReceivesRuns, ReadsAttempts, ListsAttempts)
         self.look_at(arriving)
@@ -416,10 +424,10 @@ async def taken(store, run, steal):
 
 
 def described(info):
-    """What a list says of a run, but when it was started: in files that is when it was first claimed."""
-    return attrs.evolve(info, owner=None, started_at=NOON), info.owner is not None
+    """What a list says of a run, but who the owner is."""
+    return attrs.evolve(info, owner=None), info.owner is not None
 
 
 def all_described(infos):
-    """The same of many, but for the run that some stores are not asked for."""
-    return sorted((described(info) for info in infos if info.workflow_id != FOUGHT_FOR), key=repr)
+    """The same of many, in their order, but for the run that some stores are not asked for."""
+    return [described(info) for info in infos if info.workflow_id != FOUGHT_FOR]

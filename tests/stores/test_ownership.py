@@ -246,6 +246,57 @@ def test_a_claim_that_another_one_marked_leaves_nothing_when_it_is_given_up(stor
     assert {path.name for path in first_segment(store).parent.iterdir()} == {"00000001.jsonl", "lock"}
 
 
+@pytest.mark.parametrize("is_begun", [False, True], ids=["the thief has saved nothing", "the thief has saved"])
+def test_a_removal_that_a_thief_comes_into_is_refused_though_it_can_be_read(tmp_path, is_begun):
+    """Its line is there, so a reader counts it until the thief saves; whoever asked is not told that there was none."""
+    thief = FileCheckpointStore(tmp_path / "store")
+
+    class Interrupted(PosixFileSystem):
+        is_armed = False
+
+        def write(self, file, data):
+            if self.is_armed and data.startswith(b'{"deletes"'):
+                self.is_armed = False
+                lease = thief.runs.acquire(RUN, steal=True)
+                if is_begun:
+                    thief.runs.save(RUN, checkpoint(3, list(lease.latest.step_results), attempt=2))
+            return super().write(file, data)
+
+    calls = Interrupted()
+    robbed = FileCheckpointStore(tmp_path / "store", filesystem=calls)
+    for sequence in (1, 2):
+        robbed.runs.save(RUN, checkpoint(sequence, results("x", "y")[:sequence]))
+    calls.is_armed = True
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            robbed.runs.delete(RUN, "c1")
+    assert not calls.is_armed
+    if not is_begun:
+        assert [name for _, name in shown(robbed)] == ["c2"]
+        with pytest.raises(FencedError):
+            robbed.runs.delete(RUN, "what never was")  # nobody knows yet what is
+        thief.runs.save(RUN, checkpoint(3, results("x", "y"), attempt=2))
+    assert [name for _, name in shown(robbed)] == ["c3", "c2", "c1"]
+    assert not robbed.runs.delete(RUN, "what never was")
+    for store in (robbed, thief):
+        store.close()
+
+
+def test_an_owner_whose_removal_was_refused_goes_on_when_the_thief_gave_up_unwritten(store):
+    """Nothing was written of what was known to be refused, so nothing is in doubt."""
+    for sequence in (1, 2):
+        store.runs.save(RUN, checkpoint(sequence, results("x", "y")[:sequence]))
+    thief = FileCheckpointStore(store.path)
+    thief.runs.acquire(RUN, steal=True)
+    with pytest.raises(FencedError):
+        store.runs.delete(RUN, "c1")
+    assert [name for _, name in shown(store)] == ["c2", "c1"]
+    thief.runs.release(RUN)
+    assert store.runs.delete(RUN, "c1")
+    store.runs.save(RUN, checkpoint(3, results("x", "y")))
+    assert [name for _, name in shown(FileCheckpointStore(store.path))] == ["c3", "c2"]
+
+
 def test_the_mark_of_a_segment_that_has_gone_is_swept_by_the_next_owner(store):
     store.runs.save(RUN, checkpoint(1, results("x")))
     store.close()

@@ -30,7 +30,7 @@ from flowckpt.filesystem import FileSystem
 from flowckpt.lazy import LazyModule
 from flowckpt.process import ProcessIdentity, current_process, is_alive
 from flowckpt.stores.file.blobs import NOT_OURS
-from flowckpt.stores.file.directory import give_up_segment, newest_owner, read_image, take_lock
+from flowckpt.stores.file.directory import give_up_segment, is_released, newest_owner, read_image, take_lock
 from flowckpt.stores.file.line import START
 from flowckpt.stores.file.line import seal as seal_line
 from flowckpt.stores.file.names import (
@@ -39,6 +39,7 @@ from flowckpt.stores.file.names import (
     maker_of_temporary,
     mark_name,
     marked_segment,
+    released_segment,
     segment_name,
     segment_numbers,
     temporary_name,
@@ -90,8 +91,10 @@ def claim(
     lock = filesystem.open_lock(directory, LOCK)
     try:
         is_locked = take_lock(filesystem, lock)
-        if not is_locked and _is_dead(newest_owner(filesystem, directory)):
-            steal = True  # a child that a dead owner forked still holds its lock; the claim below fences whoever wrote
+        if not is_locked and (
+            _is_dead(newest_owner(filesystem, directory)) or is_released(filesystem, directory)
+        ):  # a child that a dead owner forked holds its lock, or one that was robbed; the claim fences whoever wrote
+            steal = True
         if not filesystem.status(lock).links:
             raise FileNotFoundError(errno.ENOENT, "a clear has removed the lock meanwhile", LOCK)
         if not is_locked and not steal:
@@ -330,6 +333,12 @@ def _sweep(filesystem: FileSystem, directory: int) -> None:
     here = current_process()
     places = [directory]
     names = filesystem.names(directory)
+    newest = max(segment_numbers(names), default=0)
+    for name in names:
+        number = released_segment(name)
+        if number is not None and number < newest:
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.unlink(directory, name)
     if BLOBS in names:
         places.append(filesystem.open_directory(directory, BLOBS))
     try:

@@ -172,6 +172,7 @@ def compact_owned(
     values = seals.for_values()
     said, seal = seals.for_new(workflow_id, number, secrets.token_bytes(16).hex())
     header = {**segment_header(workflow_id, number, now), **said}
+    attempts.taken |= {claimed, number}
     lines = pack_lines(attempts, header, begun if said else (0, ()))
     is_to_be_packed = _is_to_be_packed(attempts) or not _is_sealed_as_today(attempts, seals)
     if is_to_be_packed:

@@ -13,7 +13,14 @@ from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.file.image import RunImage, read_run
-from flowckpt.stores.file.names import HEAD, mark_name, segment_name, segment_numbers
+from flowckpt.stores.file.names import (
+    HEAD,
+    mark_name,
+    released_name,
+    released_segment,
+    segment_name,
+    segment_numbers,
+)
 from flowckpt.stores.file.segment import SegmentDamagedError, read_header
 from flowckpt.stores.sealing.protection import PLAIN, Seals
 
@@ -141,6 +148,42 @@ def give_up_segment(filesystem: FileSystem, directory: int, file: int, number: i
             filesystem.unlink(directory, segment_name(number))
         if (status := filesystem.status(file)).links:
             filesystem.unlink(directory, mark_name(number, status.inode))
+
+
+def note_release(filesystem: FileSystem, directory: int, file: int, number: int) -> None:
+    """Note that a segment's writer, which never had the lock, has given the run up. Nothing is synced: see `is_released`.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory.
+        file: the segment's file, open.
+        number: the segment.
+    """
+    if filesystem.is_named(file, directory, segment_name(number)):
+        filesystem.close(filesystem.create(directory, released_name(number, filesystem.status(file).inode)))
+
+
+def is_released(filesystem: FileSystem, directory: int) -> bool:
+    """Tell whether the writer of the newest segment has given the run up, though somebody else holds the lock.
+
+    A power cut that loses the word of it has ended whoever holds the lock, too.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory.
+    """
+    names = filesystem.names(directory)
+    newest = max(segment_numbers(names), default=0)
+    if newest not in map(released_segment, names):
+        return False
+    try:
+        file = filesystem.open_read(directory, segment_name(newest))
+    except FileNotFoundError:
+        return False
+    try:
+        return released_name(newest, filesystem.status(file).inode) in names
+    finally:
+        filesystem.close(file)
 
 
 def newest_owner(filesystem: FileSystem, directory: int) -> Owner | None:

@@ -17,7 +17,7 @@ import attrs
 from flowckpt.checkpoint import CheckpointData, History, Reason
 from flowckpt.codec.blob import Fetch
 from flowckpt.codec.checkpoints import CARRIED, check_schema, decode_head
-from flowckpt.codec.results import result_from
+from flowckpt.codec.results import encode_time, result_from
 from flowckpt.errors import CheckpointCorruptedError, DecodingError, ForeignRecordError
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.file.line import START
@@ -29,10 +29,13 @@ from flowckpt.stores.file.segment import (
     Segment,
     SegmentDamagedError,
     canonical_results,
+    read_adoption,
     read_header,
     read_segment,
+    removed_by,
     signed_header,
 )
+from flowckpt.stores.file.succession import counted_segments
 from flowckpt.stores.sealing.broken import SealBrokenError
 from flowckpt.stores.sealing.protection import PLAIN, Seals
 
@@ -57,7 +60,7 @@ class RunImage:
         counts: how many results the run has after each of them.
         history: all its results.
         last_sequence: the highest sequence that it ever had.
-        started_at: when its first segment was made.
+        started_at: when its first checkpoint was saved; None where it has none.
         notices: what was dropped or restored while reading.
         is_cleared: whether it was cleared, and nothing was begun since.
         begun: the number of the newest segment that has a record; 0 where there is none.
@@ -153,12 +156,12 @@ class RunImage:
         Args:
             records: how many lines the successor goes on from.
         """
+        started_at = "" if self.started_at is None else encode_time(self.started_at)
         if records == 0:
-            return Cut(0, last_sequence=self.last_sequence)
+            known, seen = sorted(self._deleted), self._seen
+            return Cut(0, last_sequence=self.last_sequence, deleted=known, seen=seen, started_at=started_at)
         kept = self.records[:records]
         last = kept[-1]
-        said = {sequence for record in kept for sequence in record.deletes or record.head.get("evicts", ())}
-        deleted = {record.head["sequence"] for record in kept if record.deletes is None} & self._deleted
         return Cut(
             last.file,
             last.end,
@@ -167,8 +170,15 @@ class RunImage:
             self.counts[records - 1],
             last.line.decode(),
             self.last_sequence,
-            sorted(deleted - said),
+            sorted(self._deleted - removed_by(kept)),
+            self._seen,
+            started_at,
         )
+
+    @property
+    def _seen(self) -> tuple[int, int]:
+        """Which segment was found newest, and how many bytes of it were read."""
+        return (self.begun, self.records[-1].end) if self.records else (0, 0)
 
 
 def read_run(
@@ -217,7 +227,7 @@ def read_run(
         if is_collecting:
             gc.enable()
     if chosen:
-        image.started_at = datetime.fromisoformat(chosen[0].header["created_at"])
+        image.started_at = _started_at(chosen)
         for segment in chosen:
             if segment.sections:
                 image.last_sequence = max(image.last_sequence, segment.header["last_sequence"])
@@ -262,6 +272,17 @@ def _follow_back(image: RunImage, numbers: list[int], read: ReadSegment, seals: 
     return chosen[::-1]
 
 
+def _started_at(chosen: list[Segment]) -> datetime | None:
+    """Return when the first checkpoint of a run was saved: the newest segment that says it knows; else the first of all."""
+    for segment in reversed(chosen):
+        said = segment.header["started_at"] if segment.sections else segment.adoption and segment.adoption.started_at
+        if said:
+            return datetime.fromisoformat(said)
+    heads = (record.head for segment in chosen for record in segment.records if record.deletes is None)
+    first = next(heads, None)
+    return None if first is None else datetime.fromisoformat(first["saved_at"])
+
+
 def _lineage(image: RunImage, pack: Segment, attempt: int) -> list[Segment]:
     try:
         return pack.lineage(attempt)
@@ -284,7 +305,32 @@ def _left_by(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seal
                     seals.check_plain(image.workflow_id, segment_name(number))
                 held = max((each for each in pack.sections if each <= attempt), default=0)
                 return [*_lineage(image, pack, held)[::-1]] if held else []
-    return _follow_back(image, [number for number in numbers if number <= attempt], read, seals)
+    chosen = _follow_back(image, [number for number in numbers if number <= attempt], read, seals)
+    if chosen and image.begun == attempt:
+        seen = _seen_of(image, numbers, read, seals, attempt)
+        if seen is not None:
+            chosen[-1].records = [record for record in chosen[-1].records if record.end <= seen]
+    return chosen
+
+
+def _seen_of(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seals, attempt: int) -> int | None:
+    """Return how many bytes of an attempt's segment its successor had read; None for all, as it has none."""
+
+    def look(number: int) -> tuple[bool, Cut | None]:
+        if number == attempt:
+            return True, None
+        data = read(number)
+        header, seal = _header(image, number, data, seals)
+        if header.get("kind") is not None:
+            return True, Cut(0)
+        try:
+            cut = read_adoption(data, number=number, seal=seal)
+        except SegmentDamagedError as damage:
+            raise _corrupt(image, number, str(damage)) from damage
+        return cut is not None, cut
+
+    counted = dict(counted_segments([number for number in numbers if number >= attempt], look))
+    return counted.get(attempt, 0)
 
 
 def _header(image: RunImage, number: int, data: bytes, seals: Seals) -> tuple[dict[str, Any], LineSeal | None]:

@@ -12,13 +12,23 @@ from flowckpt.checkpoint.data import STATUS_OF_REASON
 from flowckpt.checkpoint.reference import RunInfo
 from flowckpt.codec import decode
 from flowckpt.codec.blob import Fetch
-from flowckpt.errors import CheckpointCorruptedError
+from flowckpt.errors import CheckpointCorruptedError, KeyMissingError, WrongKeyError
 from flowckpt.filesystem import FileSystem
 from flowckpt.stores.file.directory import read_file, read_image
 from flowckpt.stores.file.image import opened_header
 from flowckpt.stores.file.line import TRAILER
 from flowckpt.stores.file.names import HEAD, segment_name, segment_numbers
-from flowckpt.stores.file.segment import PACK, Segment, SegmentDamagedError, fill_in, read_header, read_segment
+from flowckpt.stores.file.segment import (
+    PACK,
+    Cut,
+    Segment,
+    SegmentDamagedError,
+    fill_in,
+    read_adoption,
+    read_header,
+    read_segment,
+)
+from flowckpt.stores.file.succession import counted_segments
 from flowckpt.stores.sealing.broken import SealBrokenError
 from flowckpt.stores.sealing.lines import PACKED, inflated
 from flowckpt.stores.sealing.protection import PLAIN, Seals
@@ -64,7 +74,7 @@ def _run_in(filesystem: FileSystem, directory: int) -> tuple[str | None, bool]:
 
 
 def begun_segments(filesystem: FileSystem, directory: int, seals: Seals = PLAIN) -> list[int]:
-    """Return the attempts of a live run that have a record, ascending: the segments, and what a pack holds.
+    """Return the attempts of a live run that wrote something, ascending: the segments, and what a pack holds or stands for.
 
     Args:
         filesystem: the calls.
@@ -75,15 +85,41 @@ def begun_segments(filesystem: FileSystem, directory: int, seals: Seals = PLAIN)
         CheckpointCorruptedError: a header is damaged, or a pack.
     """
     found: set[int] = set()
-    for number in reversed(segment_numbers(filesystem.names(directory))):
-        kind = _header(filesystem, directory, number).get("kind")
+
+    def look(number: int) -> tuple[bool, Cut | None]:
+        header = _header(filesystem, directory, number)
+        kind = header.get("kind")
         if kind == "cleared":
-            break
+            return True, None
         if kind == PACK:
-            found.update(_sections(filesystem, directory, number, seals))
-        elif _is_begun(filesystem, directory, number):
-            found.add(number)
+            found.update(_sections(filesystem, directory, number, seals), header.get("taken", ()))
+            return True, None
+        if not _is_begun(filesystem, directory, number):
+            return False, None
+        found.add(number)
+        return True, _adoption(filesystem, directory, number, seals)
+
+    for _ in counted_segments(segment_numbers(filesystem.names(directory)), look):
+        pass
     return sorted(found)
+
+
+def is_begun_run(filesystem: FileSystem, directory: int) -> bool:
+    """Tell whether anything was ever saved to the run in a directory, also where all of it was removed since.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+
+    Raises:
+        CheckpointCorruptedError: a header is damaged.
+    """
+    for number in reversed(segment_numbers(filesystem.names(directory))):
+        if _header(filesystem, directory, number).get("kind") == "cleared":
+            return False
+        if _is_begun(filesystem, directory, number):
+            return True
+    return False
 
 
 def begun_in_pack(filesystem: FileSystem, directory: int, attempt: int, seals: Seals) -> tuple[str, ...] | None:
@@ -104,6 +140,25 @@ def begun_in_pack(filesystem: FileSystem, directory: int, attempt: int, seals: S
             said, paths = sections[max(sections)].header.get("begun", (0, ()))
             return tuple(paths) if said == attempt else None
     return None
+
+
+def _adoption(filesystem: FileSystem, directory: int, number: int, seals: Seals) -> Cut | None:
+    """Return what a begun segment continues; None where it can continue nothing, or that is sealed and there is no key."""
+    if number == 1:
+        return None
+    header = _header(filesystem, directory, number)
+    seal = None
+    try:
+        if "seal" in header:
+            data = read_file(filesystem, directory, segment_name(number))
+            _, seal = opened_header(str(header["workflow_id"]), number, data, seals)
+        else:
+            data = _lines_from_start(filesystem, directory, number, 3)
+        return read_adoption(data, number=number, seal=seal)
+    except (KeyMissingError, WrongKeyError):
+        return Cut(0)
+    except SegmentDamagedError as damage:
+        raise CheckpointCorruptedError("", location=segment_name(number), detail=str(damage)) from damage
 
 
 def _sections(filesystem: FileSystem, directory: int, number: int, seals: Seals) -> dict[int, Segment]:
@@ -149,7 +204,7 @@ def describe_run(
     if workflow_id is None:
         return None
     numbers = segment_numbers(filesystem.names(directory))
-    started_at = _started_at(filesystem, directory, numbers)
+    _header(filesystem, directory, numbers[0])  # a run whose beginning is damaged is named as damaged, and not listed
     for number in reversed(numbers):
         if not _is_begun(filesystem, directory, number):
             continue
@@ -163,6 +218,7 @@ def describe_run(
         if first is not last and _header(filesystem, directory, number).get("kind") == PACK:
             break  # its newest attempt has no checkpoint any more
         reason = Reason(last["reason"])
+        started_at = _started_at(filesystem, directory, number, first)
         return RunInfo(
             workflow_id,
             last.get("workflow_name") or first["workflow_name"],
@@ -184,20 +240,37 @@ def describe_run(
         data.workflow_name,
         data.status,
         data.attempt,
-        started_at,
+        image.started_at or data.saved_at,
         data.saved_at,
         len(data.step_results),
         data.metadata,
     )
 
 
-def _started_at(filesystem: FileSystem, directory: int, numbers: list[int]) -> datetime:
-    """Return when the first attempt began: a pack says it, where there is one; the lowest segment goes first then."""
-    lowest = _header(filesystem, directory, numbers[0])
-    if numbers[0] > 1 and lowest.get("kind") != PACK:
-        headers = (_header(filesystem, directory, number) for number in reversed(numbers[1:]))
-        lowest = next((header for header in headers if header.get("kind") == PACK), lowest)
-    return datetime.fromisoformat(lowest.get("started_at", lowest["created_at"]))
+def _started_at(filesystem: FileSystem, directory: int, number: int, first: dict[str, Any]) -> datetime:
+    """Return when the first checkpoint of a run was saved, as its newest segment says.
+
+    One of an earlier version does not say it where it continues another; then the lowest segment shows it.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+        number: the newest segment that is begun.
+        first: its first record.
+    """
+    header = _header(filesystem, directory, number)
+    if header.get("kind") == PACK:
+        return datetime.fromisoformat(header["started_at"])
+    cut = _adoption(filesystem, directory, number, PLAIN)
+    if cut is None or cut.seen is not None:
+        return datetime.fromisoformat((cut and cut.started_at) or first["saved_at"])
+    for each in segment_numbers(filesystem.names(directory)):
+        header = _header(filesystem, directory, each)
+        record = header if header.get("kind") == PACK else _first_record(filesystem, directory, each) or {}
+        said = record.get("started_at") or record.get("saved_at")
+        if said:
+            return datetime.fromisoformat(said)
+    return datetime.fromisoformat(first["saved_at"])
 
 
 def _header(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ _SEGMENT = r"[1-9][0-9]{8,}\.jsonl"
 _ULID = r"[0-9A-HJKMNP-TV-Z]{26}"
 _SIGNAL = r"([0-9a-hjkmnp-tv-z]{26}|h\.[0-9a-f]{64})\.json"
 _MARK = r"\.fenced-([0-9]{8}|[1-9][0-9]{8,})-([0-9]+)"
+_RELEASED = r"\.released-([0-9]{8}|[1-9][0-9]{8,})-([0-9]+)"
 _PIN = r"pin-([0-9]+)"
 _VALUE = r"[0-9a-f]{64}(?:\.[a-z]+)?"
 _KEYS = r"keys-([0-9]{8}|[1-9][0-9]{8,})\.json"
@@ -100,6 +101,29 @@ def marked_segment(name: str) -> int | None:
         name: a name in the directory.
     """
     match = re.fullmatch(_MARK, name) if name[:8] == ".fenced-" else None
+    return None if match is None else int(match[1])
+
+
+def released_name(number: int, inode: int) -> str:
+    """Return the name of the empty file that says that a segment's writer has given the run up.
+
+    Only one that stole the run needs it: whoever it stole from may hold the lock for a long time yet. As a mark, it is of
+    one file for good.
+
+    Args:
+        number: the segment.
+        inode: the number of its file.
+    """
+    return f".released-{number:08d}-{inode}"
+
+
+def released_segment(name: str) -> int | None:
+    """Return which segment's writer has given the run up, or None where the name does not say so.
+
+    Args:
+        name: a name in the directory.
+    """
+    match = re.fullmatch(_RELEASED, name)
     return None if match is None else int(match[1])
 
 

@@ -201,6 +201,8 @@ class OwnedRun:
     ) -> int:
         with self._one_at_a_time:
             self._check_usable()
+            if (fence := self.writer.look_for_claim()) is not None:  # nothing is written, so nothing is in doubt
+                raise fence
             live = self._live
             if live is None:
                 # Before its first save the owner goes on from what it read; others may see what a fenced writer adopted.
@@ -222,6 +224,12 @@ class OwnedRun:
                 if not live[name]:
                     del live[name]
         return len(doomed)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a line that was not acknowledged may yet count: it is there, and nobody has gone on from the run since."""
+        with self._one_at_a_time:
+            return self.writer.is_poisoned and (self._is_closed or self.writer.look_for_successor() is None)
 
     def vouch(self) -> None:
         """Append a record that says nothing, so that a sealed segment holds the digest of what it goes on from."""
@@ -251,7 +259,14 @@ class OwnedRun:
         with self._one_at_a_time:
             if not self._is_closed:
                 self.writer.give_up()
+                self._note_release()
             self._close(is_end=True)
+
+    def _note_release(self) -> None:
+        """Say that the run is given up, where giving the lock back does not: who stole it has none."""
+        if self.writer.is_mine and not self._is_locked:
+            with contextlib.suppress(OSError):  # then it is held for as long as the one that has the lock lives
+                self.writer.note_release()
 
     def bytes_missing_of(self, history: HistoryView) -> int:
         """Return about how many bytes the next segment needs for what is not saved yet of a history."""
@@ -273,6 +288,8 @@ class OwnedRun:
         if self.on_lost is None or not self.writer.is_mine:
             return
         with self._one_at_a_time:  # so that the files stay open
+            if not self._is_closed:
+                self._try_lock()
             lost = None if self._is_closed else self.writer.look_for_successor()
         if lost is not None and not (lost.newest_attempt is None and is_gone()):
             self.on_lost(lost)
@@ -307,7 +324,11 @@ class OwnedRun:
         if self._is_closed:  # given up or stolen by another task, while this one was on its way here
             raise FencedError(self.workflow_id, attempt=self.writer.number, newest_attempt=self.writer.number)
         self.writer.check_usable()
-        if not self._is_locked:  # stolen from one that sleeps: once it is gone the lock can be had
+        self._try_lock()
+
+    def _try_lock(self) -> None:
+        """Take the lock of a run that was stolen: once whoever it was stolen from has gone it can be had."""
+        if not self._is_locked and self.writer.look_for_claim() is None:  # else it is the next one's to have
             self._is_locked = self._filesystem.lock(self._lock)
 
     def _adopt(self, view: HistoryView) -> None:

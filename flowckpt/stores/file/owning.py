@@ -22,7 +22,7 @@ from flowckpt.lazy import LazyModule
 from flowckpt.stores.base import Lease
 from flowckpt.stores.file.claim import claim, claim_next
 from flowckpt.stores.file.clearing import sweep_cleared, write_tombstone
-from flowckpt.stores.file.directory import newest_owner, read_image, take_lock
+from flowckpt.stores.file.directory import is_released, newest_owner, read_image, take_lock
 from flowckpt.stores.file.location import PATIENCE, storage_error
 from flowckpt.stores.file.names import LOCK, RUNS
 from flowckpt.stores.file.owned import OwnedRun
@@ -229,7 +229,7 @@ class FileRuns(ReadableRuns):
                 is_locked = take_lock(filesystem, lock)
                 if not filesystem.status(lock).links:
                     raise FileNotFoundError(errno.ENOENT, "another clear has removed the lock meanwhile", LOCK)
-                if not is_locked:
+                if not is_locked and not is_released(filesystem, directory):
                     holder = newest_owner(filesystem, directory)
                     raise RunLockedError(workflow_id, holder=str(holder or "another process"))
                 if only_if is not None and not only_if(directory):
@@ -304,7 +304,13 @@ class FileRuns(ReadableRuns):
         return self._steadily(workflow_id, "signal", send_once)
 
     def _is_a_run(self, directory: int) -> bool:
-        return listing.describe_run(self._filesystem, directory, self._fetch, self.seals) is not None
+        if not self.seals.has_key:
+            return listing.is_begun_run(self._filesystem, directory)
+        workflow_id = listing.run_id_in(self._filesystem, directory, self.seals)
+        if workflow_id is None:  # with a key, a tombstone must prove itself, so the run is read
+            return False
+        fetch = self._fetch(workflow_id)
+        return bool(read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals).records)
 
     def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
         """Remove messages for a run."""
@@ -346,7 +352,15 @@ class FileRuns(ReadableRuns):
             self.acquire(workflow_id, steal=False)
         try:
             with self._translated(workflow_id, "delete"):
-                return act(self.owned[workflow_id], lambda: self.image(workflow_id))
+                owned = self.owned[workflow_id]
+                was_poisoned = owned.writer.is_poisoned
+                try:
+                    return act(owned, lambda: self.image(workflow_id))
+                except FencedError:
+                    is_written = owned.writer.is_poisoned and not was_poisoned  # so what is read may count it already
+                    if is_written or owned.is_doubtful or any(map(wanted, self.references(workflow_id))):
+                        raise
+                    return 0  # nothing is refused where nothing would be done
         finally:
             if not is_mine:
                 self.release(workflow_id)

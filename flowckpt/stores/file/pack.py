@@ -9,7 +9,7 @@ keep their bytes, and so their chain of digests; the digests of lines are made a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -47,7 +47,8 @@ class Attempts:
         continues: for each attempt that goes on from another: which, and how many of its records.
         gone: attempt and place of the records of checkpoints that were removed.
         last_sequence: the highest sequence that there ever was.
-        started_at: when the first attempt began, as its header says.
+        started_at: when the first checkpoint was saved.
+        taken: numbers under which nothing is left: of attempts that only removed something, and of compactions.
         stale: numbers of segments that no reader follows any more, because a pack stands in for them.
         seals: how the segments that hold records are sealed; None for those that are not.
         unproved: numbers of segments that are not authenticated and hold records that no later one vouches for.
@@ -59,6 +60,7 @@ class Attempts:
     gone: set[tuple[int, int]] = attrs.field(factory=set)
     last_sequence: int = 0
     started_at: str = ""
+    taken: set[int] = attrs.field(factory=set)
     stale: list[int] = attrs.field(factory=list)
     seals: list[LineSeal | None] = attrs.field(factory=list)
     unproved: list[int] = attrs.field(factory=list)
@@ -85,9 +87,12 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
     found = Attempts()
     adopted: dict[int, list[Cut]] = {}
     pack = 0
+    seen: Sequence[int] | None = None
     for number in reversed(numbers):
-        data = read(number)
         found.files += 1
+        if seen is not None and number > seen[0]:
+            continue  # begun by a writer that was fenced already: all of it was refused
+        data = read(number)
         header, seal = open_header(number, data)
         if header.get("kind") == PACK:
             if number not in adopted and any(0 < each < number for each in adopted):
@@ -97,11 +102,16 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
             found.by_number.update(segment.sections)
             _note_seal(found, number, seal, segment.sections.values(), adopted.get(number, ()))
             found.last_sequence = header["last_sequence"]
-            found.started_at = header["started_at"]
+            found.started_at = found.started_at or header["started_at"]
+            found.taken.update(header.get("taken", ()))
             found.stale = [each for each in numbers if each < number]
             break
         segment = _whole(data, number, adopted.get(number, ()), seal)
+        if seen is not None and seen[0] == number:
+            segment.records = [record for record in segment.records if record.end <= seen[1]]
         if segment.is_begun:
+            seen = None if segment.adoption is None else segment.adoption.seen
+            found.started_at = found.started_at or (segment.adoption.started_at if segment.adoption else "")
             _note_seal(found, number, seal, [segment], adopted.get(number, ()))
             found.by_number[number] = segment
             if segment.adoption is not None:
@@ -109,7 +119,9 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
     for attempt in sorted(found.by_number):
         _connect(found, attempt, pack)
     if not found.started_at and found.by_number:
-        found.started_at = found.by_number[min(found.by_number)].header["created_at"]
+        lowest = found.by_number[min(found.by_number)]
+        saved = (record.head["saved_at"] for record in lowest.records if record.deletes is None)
+        found.started_at = next(saved, lowest.header["created_at"])
     _find_gone(found)
     _leave_empty_ends_out(found)
     return found
@@ -167,21 +179,24 @@ def _leave_empty_ends_out(found: Attempts) -> None:
         if has_more or not before or count < len(found.by_number[before].records):
             return
         del found.by_number[newest], found.continues[newest]
+        found.taken.add(newest)
 
 
 def _find_gone(found: Attempts) -> None:
-    """Find the checkpoints that were removed, by any attempt that they are part of."""
+    """Find the checkpoints that were removed, by whichever attempt: no two have the same sequence."""
     ends = {
         attempt: max((n for b, n in found.continues.values() if b == attempt), default=0) for attempt in found.by_number
     }
+    removed: set[int] = set()
+    places: dict[tuple[int, int], int] = {}
     for attempt, segment in found.by_number.items():
         if len(segment.records) > ends[attempt]:  # else a later attempt knows all that this one knows
-            _find_gone_of(found, attempt)
+            _find_removed(found, attempt, removed, places)
+    found.gone |= {place for place, sequence in places.items() if sequence in removed}
 
 
-def _find_gone_of(found: Attempts, attempt: int) -> None:
-    removed: set[int] = set()
-    places: dict[int, tuple[int, int]] = {}
+def _find_removed(found: Attempts, attempt: int, removed: set[int], places: dict[tuple[int, int], int]) -> None:
+    """Add what an attempt knows to have been removed, also of another one; and where the checkpoints stand."""
     last = 0
     for number, count in found.lineage(attempt):
         segment = found.by_number[number]
@@ -191,11 +206,10 @@ def _find_gone_of(found: Attempts, attempt: int) -> None:
             removed.update(sequence for sequence in deletes if sequence <= last)
             if record.deletes is None:
                 last = max(last, head["sequence"])
-                places[head["sequence"]] = number, place
+                places[number, place] = head["sequence"]
         if segment.adoption is not None:
             removed.update(segment.adoption.deleted)
     found.last_sequence = max(found.last_sequence, last)
-    found.gone |= {places[sequence] for sequence in removed if sequence in places}
 
 
 def pack_lines(
@@ -229,6 +243,7 @@ def pack_lines(
         "started_at": attempts.started_at,
         "last_sequence": attempts.last_sequence,
         "lines": len(lines),
+        "taken": sorted(attempts.taken),
     }
     return [json.dumps(said, separators=(",", ":"))[:-1].encode(), *lines]
 

@@ -21,7 +21,7 @@ from flowckpt.lazy import LazyModule
 from flowckpt.process import ProcessIdentity, is_alive
 from flowckpt.stores.base import Finding
 from flowckpt.stores.file.begun import begun_in
-from flowckpt.stores.file.directory import newest_owner, read_file, read_image
+from flowckpt.stores.file.directory import is_released, newest_owner, read_file, read_image
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.file.location import Location
 from flowckpt.stores.file.names import LOCK, run_directory, segment_name
@@ -180,9 +180,11 @@ class ReadableRuns(Location):
                 return None
             raise
         try:
-            return None if filesystem.lock(lock) else owner
+            if filesystem.lock(lock):
+                return None
         finally:
             filesystem.close(lock)
+        return None if is_released(filesystem, directory) else owner
 
     def list_runs(self) -> list[RunInfo]:
         """Return the runs; a damaged one is told to the log.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from flowckpt.checkpoint import CheckpointData
-from flowckpt.errors import CheckpointStorageError
+from flowckpt.errors import CheckpointStorageError, RunExistsError, RunLockedError
 from flowckpt.filesystem import FileSystem
 from flowckpt.process import current_process, is_alive
 from flowckpt.stores.file.location import PATIENCE, storage_error
@@ -101,6 +101,7 @@ def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iter
         runs.path, name, allowed=runs._allowed, filesystem=calls, clock=clock, protection=runs.seals.protection
     )
     staged._guard = runs._guard  # it is the same store: what is known of it is looked for once
+    _check_absent(runs, workflow_id)
     is_begun = False
     try:
         attempt = 0
@@ -124,6 +125,14 @@ def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iter
             with contextlib.suppress(Exception), _opened_runs(runs, workflow_id) as directory:
                 _remove(runs._filesystem, directory, name)
         raise
+
+
+def _check_absent(runs: FileRuns, workflow_id: str) -> None:
+    """Refuse a run that cannot be taken in before anything is asked of whoever brings it."""
+    if runs.image(workflow_id).records:
+        raise RunExistsError(workflow_id)
+    if (owner := runs.owner(workflow_id)) is not None:
+        raise RunLockedError(workflow_id, holder=str(owner))
 
 
 def _close(staged: StagedRuns, workflow_id: str) -> None:

@@ -62,7 +62,11 @@ class Cut:
         results: how many results the run has there.
         last_line: that line itself, without its line feed.
         last_sequence: the highest sequence that the run ever had by then.
-        deleted: sequences whose deletion was said behind the cut: a deletion stands, also where the run went back.
+        deleted: sequences whose deletion was said behind the cut: a deletion stands, also where the run went back, and
+            also of what lies behind the cut itself.
+        seen: which segment the successor found newest, and how many bytes of it it had read, whatever it went on from:
+            what was written behind that, or to a segment between the two, was refused. None where nobody said so.
+        started_at: when the run's first checkpoint was saved; empty where there was none, or nobody said so.
     """
 
     segment: int
@@ -73,10 +77,14 @@ class Cut:
     last_line: str = ""
     last_sequence: int = 0
     deleted: Sequence[int] = ()
+    seen: Sequence[int] | None = None
+    started_at: str = ""
 
     def document(self) -> dict[str, Any]:
-        """Return the cut as the adoption line holds it."""
-        return {"adopts": attrs.asdict(self)}
+        """Return the cut as the adoption line holds it. What an earlier version refuses to find in it stands beside it."""
+        adopts = attrs.asdict(self)
+        beside = {"seen": adopts.pop("seen"), "started_at": adopts.pop("started_at")}
+        return {"adopts": adopts, **{name: value for name, value in beside.items() if value}}
 
 
 @attrs.define(eq=False, repr=False)
@@ -161,6 +169,21 @@ class Segment:
                 raise SegmentDamagedError(0, f"the pack lacks what is continued of attempt {cut.segment}")
             found.append(attrs.evolve(section, records=section.records[: cut.records]))
         return found
+
+
+def removed_by(records: Sequence[Record]) -> set[int]:
+    """Return the sequences that records remove: of what stands before them, for a save may name itself, and is not meant.
+
+    Args:
+        records: from the first of the run on.
+    """
+    found: set[int] = set()
+    last = 0
+    for record in records:
+        found.update(sequence for sequence in record.deletes or record.head.get("evicts", ()) if sequence <= last)
+        if record.deletes is None:
+            last = record.head["sequence"]
+    return found
 
 
 def read_header(data: bytes) -> tuple[dict[str, Any], int, bytes]:
@@ -250,6 +273,25 @@ def _plain(line: bytes, position: int, place: int, previous: bytes, seal: LineSe
     return found + line[-TRAILER:]
 
 
+def read_adoption(data: bytes, *, number: int, seal: LineSeal | None = None) -> Cut | None:
+    """Return what a segment continues, without its records; None where it has no record yet, or continues nothing.
+
+    Args:
+        data: the file's bytes.
+        number: the number in the file's name.
+        seal: how its lines are sealed, according to its header.
+
+    Raises:
+        SegmentDamagedError: what it reads of it is damaged.
+    """
+    _, position, digest = read_header(data)
+    end = data.find(b"\n", position)
+    if end < 0 or data.find(b"\n", end + 1) < 0 or opened(data[position:end], digest) is None:
+        segment = read_segment(data, number=number, seal=seal)
+        return segment.adoption if segment.is_begun else None
+    return _adoption(_plain(data[position:end], position, 1, digest, seal), position, number)
+
+
 def _at_damage(data: bytes, position: int, digest: bytes, cut: Cut | None) -> tuple[bytes, bytes | None, int, str]:
     """Decide about a line that does not match: the copy of the last adopted line, a torn end, or damage."""
     if cut is not None:
@@ -283,7 +325,8 @@ def _check_cut(cut: Cut, records: list[Record], position: int, digest: bytes) ->
 def _adoption(line: bytes, position: int, number: int) -> Cut:
     document = json.loads(line)
     try:
-        cut = Cut(**document["adopts"])
+        beside = {name: document[name] for name in ("seen", "started_at") if name in document}
+        cut = Cut(**document["adopts"], **beside)
     except (KeyError, TypeError) as error:
         raise SegmentDamagedError(position, "the second line does not say what the segment continues") from error
     if cut.segment >= number:

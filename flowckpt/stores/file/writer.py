@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING
 
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.filesystem import FileSystem
-from flowckpt.stores.file.directory import give_up_segment
+from flowckpt.stores.file.directory import give_up_segment, note_release
 from flowckpt.stores.file.line import seal as seal_line
 from flowckpt.stores.file.names import mark_name, segment_name, segment_numbers
 
@@ -136,6 +136,23 @@ class SegmentWriter:
         self.has_written = True
         self.is_poisoned = False
 
+    def look_for_claim(self) -> FencedError | None:
+        """Return what a save would be refused with, where a later segment is there, begun or not, or this one is gone.
+
+        It only looks: whoever claimed may yet give the run up unwritten, and then this writer goes on.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        try:
+            numbers = segment_numbers(self._filesystem.names(self._directory))
+        except FileNotFoundError:  # the directory itself was removed
+            numbers = []
+        if numbers and numbers[-1] == self.number:
+            return None
+        newest = numbers[-1] if self.number in numbers else None
+        return FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
+
     def check_is_newest(self) -> None:
         """Refuse where another attempt has begun, or the run was removed, whatever became of the writes here.
 
@@ -191,6 +208,10 @@ class SegmentWriter:
         """Remove the segment, where nothing was written to it."""
         if self.is_mine and not self.has_written and not self.is_poisoned:
             give_up_segment(self._filesystem, self._directory, self._file, self.number)
+
+    def note_release(self) -> None:
+        """Say in the directory that this writer has given the run up."""
+        note_release(self._filesystem, self._directory, self._file, self.number)
 
     def close(self) -> None:
         """Close the segment's file."""

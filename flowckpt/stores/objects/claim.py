@@ -52,7 +52,6 @@ class Claimed:
         digest: the digest of the claim, which the first record carries on.
         line: the claim itself.
         token: the random name of the claimer.
-        at: when the attempt began, by the claimer's clock.
     """
 
     keys: RunKeys
@@ -60,7 +59,6 @@ class Claimed:
     digest: bytes
     line: bytes
     token: str
-    at: datetime
 
 
 @attrs.frozen
@@ -164,7 +162,7 @@ class Claimer:
         if other is not None:
             holder = holder_in(other, self.now)
             raise RunLockedError(self.workflow_id, holder=str(holder.owner) if holder else "another process")
-        return Claimed(keys, attempt, digest, line, token, began_at)
+        return Claimed(keys, attempt, digest, line, token)
 
     def _below(self, bucket: Bucket, claimed: Claimed) -> list[int] | None:
         """Return the attempts below a claim; None where another claim has overtaken it, or the run was cleared."""

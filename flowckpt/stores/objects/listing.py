@@ -22,7 +22,8 @@ from flowckpt.stores.objects.compression import InflationError, unpacked
 from flowckpt.stores.objects.holding import holder_of
 from flowckpt.stores.objects.keys import RUNS, AttemptKeys, RunKeys, run_keys
 
-Latest = Callable[[str], CheckpointData | None]
+Latest = Callable[[str], tuple[CheckpointData, datetime] | None]
+"""Returns the newest checkpoint of a run, and when its first one was saved; None where it has none."""
 
 
 def listed_runs(bucket: Bucket) -> list[str]:
@@ -117,18 +118,20 @@ def _from_end(tail: Tail) -> RunInfo | None:
 
 def _from_records(bucket: Bucket, keys: RunKeys, at: AttemptKeys, tail: Tail, latest_of: Latest) -> RunInfo | None:
     last_number = tail.number - (tail.end is not None)
-    wanted = [at.record(0), at.record(1), at.record(last_number), keys.at(keys.attempts[0]).record(0)]
-    claim, first, last, begun = bucket.get_all(wanted, keys.run)
+    wanted = [at.record(0), at.record(1), at.record(last_number)]
+    claim, first, last = bucket.get_all(wanted, keys.run)
     said = claim_in(claim)
     if said is None or first is None or last is None:
         raise ChangedMeanwhileError(at.root)
     workflow_id = str(said["workflow_id"])
-    started_at = datetime.fromisoformat((claim_in(begun) or said)["created_at"])
     head, tip = _last_line(first), _last_line(last)
-    if "sequence" not in head or "sequence" not in tip:  # a deletion: only the whole run says which is its newest
-        data = latest_of(workflow_id)
-        if data is None:
+    started_at = _started_at(first, head)
+    # After a deletion only the whole run says which is its newest; and of an earlier version, when it was started.
+    if "sequence" not in head or "sequence" not in tip or started_at is None:
+        found = latest_of(workflow_id)
+        if found is None:
             return None
+        data, started_at = found
         return RunInfo(
             workflow_id,
             data.workflow_name,
@@ -149,6 +152,15 @@ def _from_records(bucket: Bucket, keys: RunKeys, at: AttemptKeys, tail: Tail, la
         tip["results"],
         decode(tip.get("metadata", head["metadata"])),
     )
+
+
+def _started_at(first: bytes, head: Mapping[str, Any]) -> datetime | None:
+    """Return when the run's first checkpoint was saved, as its newest attempt says; None where it does not say so."""
+    adoption = json.loads(unpacked(first).partition(b"\n")[0])
+    said = adoption.get("started_at")
+    if said is None and ("adopts" not in adoption or "seen" in adoption):
+        said = head.get("saved_at")
+    return None if said is None else datetime.fromisoformat(said)
 
 
 def _last_line(body: bytes) -> Mapping[str, Any]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -34,7 +33,6 @@ class OwnedRun:
         writer: the writer of the claimed attempt.
         image: the run as it was read after the claim.
         token: the random name of this owner.
-        claimed_at: when it claimed the run.
         fetch: reads large values.
 
     Attributes:
@@ -53,7 +51,6 @@ class OwnedRun:
         writer: AttemptWriter,
         image: RunImage,
         token: str,
-        claimed_at: datetime,
         fetch: Fetch,
     ) -> None:
         self.keys = keys
@@ -69,13 +66,18 @@ class OwnedRun:
         self._saved: HistoryView = History().view()
         self._first: CheckpointData | None = None  # of this attempt: later ones hold what differs from it
         self._last: CheckpointData | None = None  # None where a list must read the run to know its newest
-        self._started_at = image.started_at or claimed_at
+        self._started_at = image.started_at
+        self._evicted: set[int] = set()
         self._values = {digest for blobs in image.history.blobs.values() for digest in blobs}
         self._adds_values = False
         self._one_at_a_time = threading.Lock()
         self._alive = threading.Lock()
         self._acknowledged: Callable[[], None] | None = None  # what is to be done once the last record is there
         self.on_lost: Callable[[FencedError], None] | None = None
+
+    def evict_with_next_save(self, sequences: Sequence[int]) -> None:
+        """Let the next save remove checkpoints, too."""
+        self._evicted.update(sequences)
 
     def save(self, data: CheckpointData) -> None:
         """Add a checkpoint with the results that are new in it."""
@@ -102,9 +104,14 @@ class OwnedRun:
                 )
             self._save_values(view, len(saved), list(head_blobs.values()))
             results = b",".join(view.history.encoded_between(len(saved), len(view)))
+            evicted = frozenset(self._evicted)
+            if evicted:
+                head += b',"evicts":%b' % dumps(sorted(evicted)).encode()
 
             def acknowledged() -> None:
                 self._is_adopted = True
+                self._evicted -= evicted  # not what was named for the next one since
+                self._started_at = self._started_at or data.saved_at
                 self._saved, self.last_sequence, self._last = view, data.sequence, data
                 self._first = self._first or data
 
@@ -275,7 +282,7 @@ class OwnedRun:
     def _summary(self) -> dict[str, Any] | None:
         """Return how the run stands, for lists; None where the last record does not say so."""
         data = self._last
-        if data is None or self.writer.is_poisoned:
+        if data is None or self._started_at is None or self.writer.is_poisoned:
             return None
         return {
             "workflow_id": self._workflow_id,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flowckpt.checkpoint import CheckpointData
+from flowckpt.checkpoint.reference import CheckpointRef
 from flowckpt.checkpoint.signal import Signal
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.codec.results import encode_time
@@ -175,7 +176,6 @@ class ObjectRuns(ReadableRuns):
             writer=writer or self.written(claimed, found.image.workflow_id, AttemptWriter),
             image=found.image,
             token=claimed.token,
-            claimed_at=claimed.at,
             fetch=found.fetch,
         )
 
@@ -296,19 +296,29 @@ class ObjectRuns(ReadableRuns):
 
     def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
         """Delete the checkpoints of an id."""
+        return bool(self._delete_where(workflow_id, lambda reference: reference.checkpoint_id == checkpoint_id))
+
+    def delete_sequences(self, workflow_id: str, sequences: Collection[int]) -> int:
+        """Delete checkpoints; return how many."""
+        return self._delete_where(workflow_id, lambda reference: reference.sequence in sequences)
+
+    def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
+        """Name checkpoints in the record of the next save that go with it."""
+        owned = self.owned.get(workflow_id)
+        if owned is not None:
+            owned.evict_with_next_save(sequences)
+
+    def _delete_where(self, workflow_id: str, wanted: Callable[[CheckpointRef], bool]) -> int:
         is_mine = workflow_id in self.owned
-        if not self._sequences(workflow_id, checkpoint_id):
-            return False
+        if not any(map(wanted, self.references(workflow_id))):
+            return 0  # so that nothing is claimed, or refused, for nothing
         if not is_mine:
             self.acquire(workflow_id, steal=False)
         try:
-            doomed = self._sequences(workflow_id, checkpoint_id)
+            doomed = [reference.sequence for reference in self.references(workflow_id) if wanted(reference)]
             if doomed:
                 self.owned[workflow_id].delete(doomed)
         finally:
             if not is_mine:
                 self.release(workflow_id)
-        return bool(doomed)
-
-    def _sequences(self, workflow_id: str, checkpoint_id: str) -> list[int]:
-        return [ref.sequence for ref in self.references(workflow_id) if ref.checkpoint_id == checkpoint_id]
+        return len(doomed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import datetime
 from hashlib import sha256
 from typing import TypeVar
 
@@ -217,7 +218,13 @@ class ReadableRuns:
         return self._info(run_key(workflow_id))
 
     def _info(self, run: str) -> RunInfo | None:
-        return self._steadily(run, "list", lambda: run_info(self.bucket, run, self._clock.now(), self.latest))
+        return self._steadily(run, "list", lambda: run_info(self.bucket, run, self._clock.now(), self._newest))
+
+    def _newest(self, workflow_id: str) -> tuple[CheckpointData, datetime] | None:
+        """Return the newest checkpoint of a run, and when its first one was saved."""
+        found = self.read(workflow_id)
+        data = found.latest()
+        return None if data is None else (data, found.image.started_at or data.saved_at)
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages for a run, in the order in which they were sent."""

@@ -46,6 +46,7 @@ def receive_run(runs: ObjectRuns, workflow_id: str, checkpoints: Callable[[], It
         workflow_id: the run.
         checkpoints: returns its checkpoints. They are asked for twice: first for their attempts.
     """
+    _check_absent(runs, workflow_id)
     began_at: dict[int, datetime] = {}
     for data in checkpoints():
         began_at.setdefault(data.attempt, data.saved_at)
@@ -63,6 +64,14 @@ def receive_run(runs: ObjectRuns, workflow_id: str, checkpoints: Callable[[], It
         raise
     finally:
         runs.arriving.pop(workflow_id, None)
+
+
+def _check_absent(runs: ObjectRuns, workflow_id: str) -> None:
+    """Refuse a run that cannot be taken in before anything is asked of whoever brings it."""
+    if runs.read(workflow_id).image.records:
+        raise RunExistsError(workflow_id)
+    if (owner := runs.owner(workflow_id)) is not None:
+        raise RunLockedError(workflow_id, holder=str(owner))
 
 
 def _claimed_alone(runs: ObjectRuns, workflow_id: str, attempt: int, began_at: datetime) -> Claimed:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowckpt.blocking import run_blocking
 from flowckpt.checkpoint.selection import Selection
-from flowckpt.stores.async_door import SignallingDoor
+from flowckpt.stores.async_door import EvictingDoor
 from flowckpt.stores.figures import added_up
 from flowckpt.stores.objects.address import driver_at
 from flowckpt.stores.objects.bucket import Bucket
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flowckpt.stores.base import Lease
 
 
-class ObjectCheckpointStore(SignallingDoor[ObjectRuns]):
+class ObjectCheckpointStore(EvictingDoor[ObjectRuns]):
     """Checkpoints in object storage: immutable objects, each created only where there is none.
 
     Args:

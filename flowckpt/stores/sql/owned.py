@@ -197,7 +197,8 @@ class OwnedRun:
                 others.append((ADD_TAG, tagged))
         if self._evicted:
             moment = sql_time(data.saved_at)
-            others.append((rows.DELETE_CHECKPOINT, [(moment, run, each) for each in sorted(self._evicted)]))
+            evicted = sorted(each for each in self._evicted if each < data.sequence)  # never the one that is saved
+            others.append((rows.DELETE_CHECKPOINT, [(moment, run, each) for each in evicted]))
         answer = verified_after(self._is_verified, history.results[held:count])
         checkpoint = rows.checkpoint_row(data, run, count, max(size, 1), answer, view.chain.hex(), document, self._head)
         _, sequence, _, _, _, status, steps, saved_at, *_ = checkpoint
