@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import sqlite3
@@ -31,6 +32,8 @@ from flowckpt.stores.sqlite.read_only import (
 )
 
 T = TypeVar("T")
+
+_log = logging.getLogger("flowckpt")
 
 _abandoned: list[sqlite3.Connection] = []
 """Connections that a forked child has inherited: closing one there would touch the files of its parent."""
@@ -82,6 +85,7 @@ class SqliteDatabase:
         self._read_only: ReadConnection | None = None
         self._is_committing = False
         self._is_distrusted = False
+        self._has_told_empty = False
 
     def __str__(self) -> str:
         return repr(str(self.path))
@@ -116,7 +120,10 @@ class SqliteDatabase:
 
         def read_once() -> T:
             while True:
-                if not self.path.exists() or not self.path.stat().st_size:
+                if not self.path.exists():
+                    return self._on_nothing(work)
+                if not self.path.stat().st_size:
+                    self._tell_empty()
                     return self._on_nothing(work)
                 connection = self._opened_to_read()
                 if connection.in_transaction:
@@ -324,6 +331,16 @@ class SqliteDatabase:
                 until_committed.enter_context(told_to_others(self.path))
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             migrate(session, self._dialect)
+
+    def _tell_empty(self) -> None:
+        """Say once that the file has 0 bytes: a new one has, and one that was a store and was truncated."""
+        if not self._has_told_empty:
+            _log.warning(
+                "the SQLite store %s is an empty file (0 bytes), read as a store without runs; if it held runs, it was "
+                "truncated: restore it from a backup",
+                self.path,
+            )
+            self._has_told_empty = True
 
     def _on_nothing(self, work: Callable[[SqliteSession], T]) -> T:
         """Do work on an empty database in memory."""
