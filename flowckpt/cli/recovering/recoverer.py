@@ -103,7 +103,7 @@ class Recoverer:
         self._shuffle(runs)
         found: list[Recovered] = []
         while runs or self._tasks:
-            if self._stop.is_set() or self._refusal is not None:
+            if self._stop.is_set() or self._is_refused:
                 runs.clear()
             while runs and len(self._tasks) < self._jobs:
                 self._begin(runs.pop())
@@ -135,7 +135,7 @@ class Recoverer:
                         waits |= set(self._tasks.values())
                     await _first_of(waits, heard, every_seconds)
                     self._ended()
-                    if self._refusal is not None and has_more:  # else each is tried as soon as one was refused
+                    if self._is_refused and has_more:  # else each is tried as soon as one was refused
                         await _first_of({stopping}, None, every_seconds)
             if self._tasks:
                 await asyncio.wait(self._tasks.values())
@@ -175,7 +175,7 @@ class Recoverer:
             found = _of(run, Outcome.LEFT, f"its process could not be started: {error}")
         except Exception as error:  # whatever is wrong with this run, the others are gone on with
             found = _of(run, Outcome.LEFT, error.message if isinstance(error, FlowckptError) else f"{error!r:.200}")
-        if self._refusal is None or found.outcome is not Outcome.SKIPPED:
+        if not self._is_refused or found.outcome is not Outcome.SKIPPED:
             self._tries.note(run, found.outcome, self._clock.elapsed_ns() / 1e9)
         self._on_end(found)
         return found
@@ -210,9 +210,14 @@ class Recoverer:
             detail = f"its process was killed by signal {-end.exit_code}" + (f"; {detail}" if detail else "")
         return _of(run, outcome, detail, attempt=attempt, exit_code=end.exit_code)
 
+    @property
+    def _is_refused(self) -> bool:
+        """Whether the store took no write since this was last looked at."""
+        return self._refusal is not None
+
     def _note_refusal(self, error: ReadOnlyStoreError) -> None:
         """Note that the store takes no write. A watcher tells of it and goes on: a standby may become the primary."""
-        if self._is_watching and self._refusal is None:
+        if self._is_watching and not self._is_refused:
             self._on_trouble(error)
         self._refusal = error
 
