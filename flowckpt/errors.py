@@ -1348,18 +1348,22 @@ class FencedError(FlowckptError):
 
 
 class UnsupportedSchemaError(FlowckptError):
-    """A record was written by a newer version of flowckpt than this one can read, or names no version at all.
+    """A record, or a database, is of a newer version of flowckpt than this program, or names no version at all.
 
     Attributes:
         found: the version in the record.
         supported: the newest version that this program reads.
     """
 
-    def __init__(self, *, found: object, supported: int, what: str = "record") -> None:
+    def __init__(
+        self, *, found: object, supported: int, what: str = "record", detail: str = "", remedy: str = ""
+    ) -> None:
         is_version = isinstance(found, str) or (type(found) is int and found > supported)
+        usual = "Upgrade flowckpt." if is_version else "That is no version: it is damaged, or of another program."
         super().__init__(
-            f"the {what} has schema version {found!r:.80}; this flowckpt reads up to {supported}",
-            remedy="Upgrade flowckpt." if is_version else "That is no version: it is damaged, or of another program.",
+            f"the {what} has schema version {found!r:.80}; this flowckpt reads up to {supported}"
+            + (f": {detail}" if detail else ""),
+            remedy=remedy or usual,
         )
         self.found = found
         self.supported = supported

@@ -143,3 +143,13 @@ def test_a_reader_that_goes_away_is_no_error(filled):
     os.close(reader)
     assert process.communicate(timeout=30)[1] == ""
     assert process.returncode == 141
+
+
+def test_an_empty_database_file_is_told_to_whoever_misses_runs_in_it(flowckpt):
+    (flowckpt.directory / "runs.db").touch()
+    for command, code in (("list", 0), ("list --json", 0), ("show lost", 12), ("resume lost", 12), ("recover", 0)):
+        said = flowckpt(*command.split(), "--store", "sqlite:runs.db").expect(code).err
+        assert said.count("flowckpt: warning: the SQLite store") == 1, (command, said)
+        assert "empty file (0 bytes)" in said
+    flowckpt("run", "pipeline.py:naps", "--store", "sqlite:runs.db").expect(0)
+    assert "0 bytes" not in flowckpt("list", "--store", "sqlite:runs.db").expect(0).err

@@ -453,3 +453,105 @@ def test_what_is_damaged_of_one_run_keeps_no_other_from_being_resumed(crashing, 
     assert re.search(r"a1 \(asking\): left as it is: .*corrupt", said), said
     assert "Traceback" not in said
     assert "a1" in crashing("check", "--store", spec).expect(11).out
+
+
+TALKATIVE = """
+import os, subprocess, sys, time
+from pathlib import Path
+from flowckpt import step, workflow
+
+def wait_for(name):
+    Path(f"before {name}").touch()
+    while not os.path.exists(name):
+        time.sleep(0.01)
+
+def die():
+    if not os.path.exists("go"):
+        os.kill(os.getpid(), 9)
+
+def talk():
+    print("one\\r\\ntwo")
+    wait_for("heard")
+    for number in range(20_000):
+        print(number)
+        print("oops", number, file=sys.stderr)
+    subprocess.run(["sh", "-c", "echo of a program; echo of its errors >&2"], check=True)
+    return "said"
+
+def leave_one_behind():
+    process = subprocess.Popen(["sleep", "60"])
+    Path("left").write_text(str(process.pid))
+    print("the end")
+
+@workflow
+def talking():
+    yield step("die").python(die).checkpoint()
+    return (yield step("talk").python(talk).checkpoint())
+
+@workflow
+def leaving():
+    yield step("die").python(die).checkpoint()
+    yield step("leave").python(leave_one_behind).checkpoint()
+"""
+
+
+@pytest.fixture
+def talkative(flowckpt):
+    """Runs that crashed, and go on to print."""
+    (flowckpt.directory / "talkative.py").write_text(TALKATIVE)
+    for name in ("talking", "leaving"):
+        flowckpt("run", f"talkative.py:{name}", "--id", name).expect(-signal.SIGKILL)
+    allow(flowckpt)
+    return flowckpt
+
+
+def wait_until(holds):
+    for _ in range(2000):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it has not come to that")
+
+
+@pytest.mark.parametrize("shows", [True, False], ids=["shown", "unshown"])
+def test_a_run_whose_recoverer_is_killed_prints_on_and_ends_as_if_nothing_had_been(talkative, shows):
+    options = ["--show-output"] if shows else []
+    recoverer = talkative.start("recover", "--workflow", "talking", *options)
+    wait_until((talkative.directory / "before heard").exists)
+    recoverer.send_signal(signal.SIGKILL)
+    recoverer.communicate(timeout=30)
+    (talkative.directory / "heard").touch()
+
+    def status():
+        return talkative("show", "talking", "--json").document["status"]
+
+    wait_until(lambda: status() not in ("running", "crashed"))
+    shown = talkative("show", "talking", "--json").document
+    assert (shown["status"], shown["output"]) == ("completed", "said")
+
+
+def test_what_a_run_prints_is_shown_line_by_line_while_it_runs(talkative):
+    recoverer = talkative.start("recover", "--workflow", "talking", "--show-output", "--jobs", "2")
+    heard = []
+    while "two" not in "".join(heard[-1:]):
+        heard.append(recoverer.stderr.readline())
+        assert heard[-1], heard
+    assert heard[-2:] == ["talking | one\n", "talking | two\n"], "while its step waits"
+    (talkative.directory / "heard").touch()
+    _, rest = recoverer.communicate(timeout=60)
+    assert recoverer.returncode == 0
+    lines = [line.removeprefix("talking | ") for line in rest.splitlines() if line.startswith("talking | ")]
+    assert [line for line in lines if line.isdigit()] == [str(number) for number in range(20_000)]
+    assert [line for line in lines if line.startswith("oops")] == [f"oops {number}" for number in range(20_000)]
+    assert lines.index("of a program") < lines.index("of its errors")
+
+
+def test_a_program_that_a_run_leaves_behind_keeps_no_recoverer_waiting(talkative):
+    began = time.monotonic()
+    try:
+        ran = talkative("recover", "--workflow", "leaving", "--show-output", "--json").expect(0)
+        assert time.monotonic() - began < 30
+    finally:
+        os.kill(int((talkative.directory / "left").read_text()), signal.SIGKILL)
+    assert outcomes(ran) == {"leaving": "completed"}
+    assert "leaving | the end" in ran.err

@@ -9,19 +9,24 @@ import os
 import signal
 import sqlite3
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 
-from flowckpt import WorkflowEngine
+from flowckpt import WorkflowEngine, step, workflow
 from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint.run_filter import RunFilter
-from flowckpt.errors import UnsupportedSchemaError
+from flowckpt.errors import CheckpointStorageError, UnsupportedSchemaError
 from flowckpt.evidence import EvidenceVerifier
 from flowckpt.stores import open_store
+from flowckpt.stores.postgres import database as postgres_database
 from flowckpt.stores.postgres.database import PostgresSession
+from flowckpt.stores.sql import migration_wait, migrations
 from flowckpt.stores.sql.migrations import MIGRATIONS
 from flowckpt.stores.sqlite import database as sqlite_database
 from flowckpt.stores.sqlite.database import SqliteSession
@@ -363,3 +368,200 @@ def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(database):
         assert (refused.value.found, refused.value.supported) == (NEWEST + 1, NEWEST)
         assert "database" in refused.value.message
     assert database.query("SELECT count(*) FROM checkpoints") == [(1,)]
+
+
+# --- brought forward by another program, while this one has it open ---------------------------------------------------
+
+
+def bring_forward(database):
+    database.query(f"INSERT INTO flowckpt_schema VALUES ({NEWEST + 1}, '2027-01-01', '9.0')")
+
+
+def everything(database):
+    return [database.query(f"SELECT * FROM {table} ORDER BY 1, 2") for table in ("runs", "attempts", "checkpoints")]
+
+
+def test_a_program_that_has_the_database_open_while_a_newer_one_brings_it_forward_can_claim_no_run(database):
+    with opened(database.spec) as store:
+        store.runs.save("old", checkpoint())
+        store.runs.release("old")
+        store.runs.save("going on", checkpoint())
+        bring_forward(database)
+        before = everything(database)
+        for claim in (
+            lambda: store.runs.acquire("old", steal=False),
+            lambda: store.runs.acquire("old", steal=True),
+            lambda: store.runs.acquire("new", steal=False),
+            lambda: store.runs.save("new", checkpoint()),
+            lambda: store.runs.receive("arrives", lambda: [checkpoint()]),
+            lambda: store.runs.delete("old", "c1"),
+        ):
+            with pytest.raises(UnsupportedSchemaError, match="while this program had it open") as refused:
+                claim()
+            assert (refused.value.found, refused.value.supported) == (NEWEST + 1, NEWEST)
+            assert "start the program again" in refused.value.remedy
+        assert everything(database) == before
+        store.runs.save("going on", checkpoint(2))
+        assert store.runs.latest("going on").sequence == 2, "a run that it owned before goes on"
+
+
+def test_an_engine_says_so_before_any_step_runs_and_the_run_can_be_resumed_by_the_newer_program(database):
+    done = []
+
+    @workflow("flow")
+    def flow():
+        yield step("one").python(done.append, 1).checkpoint()
+
+    with opened(database.spec) as store:
+        engine = WorkflowEngine(store)
+        engine.run_sync(flow, workflow_id="before")
+        bring_forward(database)
+        with pytest.raises(UnsupportedSchemaError):
+            engine.run_sync(flow, workflow_id="after")
+    assert done == [1]
+    database.query(f"DELETE FROM flowckpt_schema WHERE version = {NEWEST + 1}")
+    with opened(database.spec) as store:
+        assert [info.workflow_id for info in store.runs.list_runs()] == ["before"]
+
+
+def test_to_look_at_the_version_costs_a_claim_no_statement(database, monkeypatch):
+    said = []
+    kind = SqliteSession if database.kind == Sqlite.kind else PostgresSession
+    execute = kind.execute
+
+    def heard(self, statement, parameters=()):
+        said.append(statement)
+        return execute(self, statement, parameters)
+
+    with opened(database.spec) as store:
+        store.runs.save("run", checkpoint())
+        store.runs.release("run")
+        monkeypatch.setattr(kind, "execute", heard)
+        attempt = store.runs.acquire("run", steal=False).attempt
+        store.runs.save("run", checkpoint(2, attempt=attempt))
+    (asked,) = [statement for statement in said if "flowckpt_schema" in statement]
+    assert "FROM runs WHERE workflow_id" in asked
+
+
+def bring_forward_slowly(session):
+    """What a large migration does: it changes so much that SQLite keeps even readers out."""
+    session.execute("CREATE TABLE extra (x TEXT)")
+    for _ in range(8):
+        session.execute("INSERT INTO extra VALUES (?)", ("x" * 1_000_000,))
+    told = getattr(bring_forward_slowly, "told", None)
+    if told is not None:
+        told.entered.set()
+        assert told.go_on.wait(60)
+
+
+NEWER = (*MIGRATIONS, (bring_forward_slowly,))
+
+
+def be_newer(setattr):
+    for module in (migrations, sqlite_database, postgres_database):
+        setattr(module, "MIGRATIONS", NEWER)
+    setattr(migrations.migrate, "__defaults__", (NEWER,))
+
+
+class Slowly:
+    """A process of a newer version that brings a database forward and does not end before it is told to."""
+
+    def __init__(self, spec):
+        self.entered, self.go_on = processes.Event(), processes.Event()
+        self._process = processes.Process(target=self._work, args=(spec, self.entered, self.go_on))
+
+    def __enter__(self):
+        self._process.start()
+        assert self.entered.wait(60)
+        return self
+
+    def __exit__(self, *_):
+        self.go_on.set()
+        self._process.join(60)
+        assert self._process.exitcode == 0
+
+    @staticmethod
+    def _work(spec, entered, go_on):
+        bring_forward_slowly.told = SimpleNamespace(entered=entered, go_on=go_on)
+        be_newer(setattr)
+        with opened(spec) as store:
+            store.runs.list_runs()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Nobody waits for a lock any longer than a moment, but for a migration."""
+    monkeypatch.setattr(sqlite_database, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_database, "NOTICE_SECONDS", 0.05)
+    monkeypatch.setattr(migration_wait, "NOTICE_SECONDS", 0.05)
+    monkeypatch.setitem(postgres_database._SETTINGS, "lock_timeout", "100ms")
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(4) as made:
+        yield made
+
+
+@pytest.mark.parametrize("run", ["old", "new"])
+def test_a_claim_that_comes_while_the_database_is_brought_forward_waits_and_is_refused(database, pool, run):
+    with opened(database.spec) as store:
+        store.runs.save("old", checkpoint())
+        store.runs.release("old")
+        with Slowly(database.spec):
+            claim = pool.submit(store.runs.acquire, run, steal=False)
+            with pytest.raises(TimeoutError):
+                claim.result(timeout=0.5)
+        with pytest.raises(UnsupportedSchemaError, match="while this program had it open"):
+            claim.result(timeout=60)
+    assert database.query("SELECT max(attempt), count(*) FROM attempts") == [(1, 1)]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_those_who_wait_for_a_migration_say_so_once_and_go_on_when_it_is_done(database, pool, monkeypatch, caplog):
+    with opened(database.spec) as store:
+        store.runs.save("run", checkpoint())
+    be_newer(monkeypatch.setattr)
+    with opened(database.spec) as one, opened(database.spec) as another:
+        with Slowly(database.spec):
+            waiting = [pool.submit(one.runs.list_runs), pool.submit(another.runs.latest, "run")]
+            time.sleep(1.0)
+            assert not any(each.done() for each in waiting)
+        assert [info.workflow_id for info in waiting[0].result(timeout=60)] == ["run"]
+        assert waiting[1].result(timeout=60).sequence == 1
+    said = [record.getMessage() for record in caplog.records if record.name == "flowckpt"]
+    assert len(said) == 2, said
+    assert all("is bringing the tables of" in each and "600 s at most" in each for each in said)
+    assert database.query("SELECT version FROM flowckpt_schema ORDER BY version") == [
+        (n,) for n in range(1, NEWEST + 2)
+    ]
+    if database.kind == Sqlite.kind:
+        assert [each.name for each in database.file.parent.glob("*migrating*")] == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_migration_that_takes_for_ever_is_waited_for_in_vain_and_that_is_said(database, monkeypatch):
+    with opened(database.spec) as store:
+        store.runs.save("run", checkpoint())
+    be_newer(monkeypatch.setattr)
+    monkeypatch.setattr(migration_wait, "PATIENCE_SECONDS", 0.3)
+    with Slowly(database.spec), opened(database.spec) as store:
+        with pytest.raises(CheckpointStorageError, match="bringing the tables of .* forward for more than") as gave_up:
+            store.runs.list_runs()
+        assert "try again when it has ended" in gave_up.value.remedy
+    with opened(database.spec) as store:
+        assert [info.workflow_id for info in store.runs.list_runs()] == ["run"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_file_that_another_program_keeps_locked_is_waited_for_no_longer_than_before(tmp_path):
+    database = Sqlite(tmp_path)
+    with opened(database.spec) as store:
+        store.runs.save("run", checkpoint())
+    (tmp_path / "runs.db-migrating").touch()  # as one leaves it that was killed
+    with contextlib.closing(sqlite3.connect(database.file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        with opened(database.spec) as store, pytest.raises(CheckpointStorageError, match="kept it locked"):
+            store.runs.list_runs()
+        assert time.monotonic() - began < 30

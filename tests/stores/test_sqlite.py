@@ -624,3 +624,35 @@ def test_a_fenced_writer_says_so_for_good(store, path):
         with pytest.raises(FencedError):
             store.runs.save(RUN, checkpoint(sequence))
     thief.close()
+
+
+# --- an empty file ----------------------------------------------------------------------------------------------------
+
+
+def warnings_in(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "flowckpt"]
+
+
+def test_a_store_that_was_truncated_to_nothing_is_read_as_empty_and_that_is_said_once(store, path, caplog):
+    store.runs.save(RUN, checkpoint())
+    store.close()
+    path.write_bytes(b"")
+    assert store.runs.list_runs() == []
+    assert store.runs.latest(RUN) is None
+    (said,) = warnings_in(caplog)
+    assert str(path) in said
+    assert "0 bytes" in said
+    assert "restore it from a backup" in said
+    assert path.stat().st_size == 0, "and nothing was made of it"
+
+
+def test_a_run_may_begin_in_an_empty_file_as_mktemp_makes_one_without_a_word(store, path, caplog):
+    path.touch()
+    store.runs.save(RUN, checkpoint())
+    assert [info.workflow_id for info in store.runs.list_runs()] == [RUN]
+    assert warnings_in(caplog) == []
+
+
+def test_a_file_that_is_not_there_is_no_store_yet_and_nothing_is_said(store, caplog):
+    assert store.runs.list_runs() == []
+    assert warnings_in(caplog) == []

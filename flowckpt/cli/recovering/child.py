@@ -13,13 +13,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import attrs
 
 from flowckpt.cli.recovering.handing_over import Handover
+from flowckpt.cli.recovering.output_file import OutputFile
 from flowckpt.cli.recovering.place import working_directory
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.recovery.due import DueRun
 
 _LINES = 12
 _LONGEST = 500
-_CHUNK = 64 * 1024
+_LONGEST_SHOWN = 64 * 1024
+_LOOK_SECONDS = 0.05
+"""How often to look for what was printed; where nobody is shown it, it is looked for to give its space back."""
+
+_LOOK_SECONDS_UNSHOWN = 1.0
 
 
 @attrs.frozen
@@ -87,21 +92,24 @@ class Child:
             await handover.end()
 
     async def _ended(self, handover: Handover) -> ChildEnd:
-        self._process = process = await asyncio.create_subprocess_exec(
-            *self._command(handover.descriptor),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            cwd=working_directory(self._run.info),
-            env=self._environment(),
-            start_new_session=True,  # a Ctrl-C at our terminal is ours to pass on
-            pass_fds=(handover.descriptor,),
-        )
-        handover.begin()
-        self._stop_if_asked()
-        assert process.stdout is not None
-        lines = await self._read(process.stdout)
-        return ChildEnd(await process.wait(), lines)
+        output = OutputFile()
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._command(handover.descriptor),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output.descriptor,
+                stderr=asyncio.subprocess.STDOUT,
+                cwd=working_directory(self._run.info),
+                env=self._environment(),
+                start_new_session=True,  # a Ctrl-C at our terminal is ours to pass on
+                pass_fds=(handover.descriptor,),
+            )
+            handover.begin()
+            self._stop_if_asked()
+            lines = await self._read_until_end(process, output)
+            return ChildEnd(await process.wait(), lines)
+        finally:
+            output.close()
 
     def stop(self) -> None:
         """Ask the process to save its run and end; it is left suspended and due."""
@@ -127,16 +135,27 @@ class Child:
             told["FLOWCKPT_KEY_FILE"] = store.key_file
         return {**self._environ, **told}
 
-    async def _read(self, pipe: asyncio.StreamReader) -> tuple[str, ...]:
+    async def _read_until_end(self, process: asyncio.subprocess.Process, output: OutputFile) -> tuple[str, ...]:
+        """Read what is printed until the process has ended, whoever of those that it started prints on."""
         last: deque[str] = deque(maxlen=_LINES)
         rest = b""
-        while chunk := await pipe.read(_CHUNK):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                self._add(line, last)
-            if len(rest) > _CHUNK:
-                self._add(rest, last)
-                rest = b""
+        ended = asyncio.ensure_future(process.wait())
+        look_seconds = _LOOK_SECONDS_UNSHOWN if self._on_line is None else _LOOK_SECONDS
+        has_ended = False
+        try:
+            while not has_ended:
+                await asyncio.wait({ended}, timeout=look_seconds)
+                has_ended = ended.done()
+                for chunk in output.new_chunks():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        self._add(line, last)
+                    if len(rest) > _LONGEST_SHOWN:
+                        self._add(rest, last)
+                        rest = b""
+                    await asyncio.sleep(0)  # the other runs are read, too
+        finally:
+            ended.cancel()
         if rest:
             self._add(rest, last)
         return tuple(last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, MutableSequence
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from typing import Any, TypeAlias
 
 from flowckpt.checkpoint import Status
@@ -14,7 +14,7 @@ from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.recovering.child import Child, ChildEnd
 from flowckpt.cli.recovering.place import why_not_here
 from flowckpt.clock import Clock
-from flowckpt.errors import CheckpointStorageError, FlowckptError
+from flowckpt.errors import CheckpointStorageError, FlowckptError, ReadOnlyStoreError
 from flowckpt.recovery.claiming import kept
 from flowckpt.recovery.due import DueRun
 from flowckpt.recovery.looking import due_runs, look_again
@@ -51,7 +51,7 @@ class Recoverer:
         shuffle: mixes the runs, so that several recoverers seldom begin with the same one.
         on_start: told of each run before it is resumed.
         on_end: told what became of each.
-        on_trouble: told that the store could not be read; a watcher goes on looking.
+        on_trouble: told that the store could not be read, or takes no write; a watcher goes on looking.
         tries: knows what is not to be tried again yet.
     """
 
@@ -82,6 +82,8 @@ class Recoverer:
         self._children: dict[str, Child] = {}
         self._tasks: dict[str, asyncio.Task[Recovered]] = {}
         self._stop = asyncio.Event()
+        self._refusal: ReadOnlyStoreError | None = None
+        self._is_watching = False
 
     def stop(self) -> None:
         """Begin no more, and have the processes save their runs and end."""
@@ -93,19 +95,23 @@ class Recoverer:
         """Resume what is due now, and return what became of each run.
 
         Raises:
+            ReadOnlyStoreError: the store takes no write, so that no run can be resumed; those that are being resumed are
+                waited for.
             CheckpointStorageError: the store could not be read.
         """
         runs = await due_runs(self._store, self._clock, workflows=self._workflows)
         self._shuffle(runs)
         found: list[Recovered] = []
         while runs or self._tasks:
-            while runs and len(self._tasks) < self._jobs and not self._stop.is_set():
-                self._begin(runs.pop())
-            if self._stop.is_set():
+            if self._stop.is_set() or self._is_refused:
                 runs.clear()
+            while runs and len(self._tasks) < self._jobs:
+                self._begin(runs.pop())
             if self._tasks:
                 await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
                 found += self._ended()
+        if self._refusal is not None:
+            raise self._refusal
         return found
 
     async def watch(self, every_seconds: float) -> None:
@@ -114,6 +120,7 @@ class Recoverer:
         Args:
             every_seconds: how long to wait between two looks at the store.
         """
+        self._is_watching = True
         stopping = asyncio.ensure_future(self._stop.wait())
         store = self._store
         try:
@@ -121,12 +128,15 @@ class Recoverer:
                 while not self._stop.is_set():
                     if heard is not None:
                         heard.clear()
+                    self._refusal = None
                     has_more = await self._begin_due()
                     waits: set[asyncio.Future[Any]] = {stopping}
                     if has_more:  # the next one begins as soon as one has ended
                         waits |= set(self._tasks.values())
                     await _first_of(waits, heard, every_seconds)
                     self._ended()
+                    if self._is_refused and has_more:  # else each is tried as soon as one was refused
+                        await _first_of({stopping}, None, every_seconds)
             if self._tasks:
                 await asyncio.wait(self._tasks.values())
                 self._ended()
@@ -165,7 +175,8 @@ class Recoverer:
             found = _of(run, Outcome.LEFT, f"its process could not be started: {error}")
         except Exception as error:  # whatever is wrong with this run, the others are gone on with
             found = _of(run, Outcome.LEFT, error.message if isinstance(error, FlowckptError) else f"{error!r:.200}")
-        self._tries.note(run, found.outcome, self._clock.elapsed_ns() / 1e9)
+        if not self._is_refused or found.outcome is not Outcome.SKIPPED:
+            self._tries.note(run, found.outcome, self._clock.elapsed_ns() / 1e9)
         self._on_end(found)
         return found
 
@@ -177,7 +188,12 @@ class Recoverer:
         now = await look_again(self._store, self._clock, run)
         if now is None or self._stop.is_set():
             return _of(run, Outcome.SKIPPED, _MOVED if now is None else "")
-        async with kept(self._store, now) as keeping:
+        async with AsyncExitStack() as keeps:
+            try:
+                keeping = await keeps.enter_async_context(kept(self._store, now))
+            except ReadOnlyStoreError as error:  # the store's trouble and not the run's: no process was started for it
+                self._note_refusal(error)
+                return _of(run, Outcome.SKIPPED)
             if keeping is None or self._stop.is_set():
                 return _of(run, Outcome.SKIPPED, _MOVED if keeping is None else "")
             self._on_start(now)
@@ -193,6 +209,17 @@ class Recoverer:
         if end.exit_code < 0 and outcome is Outcome.DIED:
             detail = f"its process was killed by signal {-end.exit_code}" + (f"; {detail}" if detail else "")
         return _of(run, outcome, detail, attempt=attempt, exit_code=end.exit_code)
+
+    @property
+    def _is_refused(self) -> bool:
+        """Whether the store took no write since this was last looked at."""
+        return self._refusal is not None
+
+    def _note_refusal(self, error: ReadOnlyStoreError) -> None:
+        """Note that the store takes no write. A watcher tells of it and goes on: a standby may become the primary."""
+        if self._is_watching and not self._is_refused:
+            self._on_trouble(error)
+        self._refusal = error
 
 
 async def _first_of(waits: set[asyncio.Future[Any]], heard: asyncio.Event | None, seconds: float) -> None:

@@ -22,6 +22,7 @@ from flowckpt.stores.postgres.durability import check_server, refusal
 from flowckpt.stores.postgres.failures import WRITABLE, cause_of, error_of, grants, is_read_only
 from flowckpt.stores.postgres.pool import Connection, ConnectionPool
 from flowckpt.stores.sql.database import Addition, Row
+from flowckpt.stores.sql.migration_wait import MigrationWait
 from flowckpt.stores.sql.migrations import MIGRATIONS, check_version, migrate, version_of
 from flowckpt.stores.sql.schema import VERSION_TABLE, Dialect
 
@@ -240,7 +241,9 @@ class PostgresDatabase:
 
     def _migrate(self, connection: Connection, session: PostgresSession) -> None:
         with connection.transaction():
-            session.execute("SELECT pg_advisory_xact_lock(?)", (_MIGRATION_LOCK,))
+            waiting = MigrationWait(f"the PostgreSQL store {self.address.shown}")
+            while not session.execute("SELECT pg_try_advisory_xact_lock(?)", (_MIGRATION_LOCK,))[0][0]:
+                waiting.pause()
             tables = self._tables(session)
             if tables and VERSION_TABLE not in tables:
                 raise ForeignRecordError(
@@ -251,6 +254,9 @@ class PostgresDatabase:
                     remedy="Give a schema of its own to flowckpt: postgresql://…?schema=NAME.",
                 )
             session.execute(f"CREATE SCHEMA IF NOT EXISTS {self.address.schema}")
+            if VERSION_TABLE in tables and version_of(session) < len(MIGRATIONS):
+                # No claim can see the old version and be committed behind the new one.
+                session.execute("LOCK TABLE runs IN EXCLUSIVE MODE")
             migrate(session, DIALECT)
 
     def _tables(self, session: PostgresSession) -> list[str]:

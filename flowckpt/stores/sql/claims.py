@@ -3,6 +3,9 @@
 The attempt is the fencing number, and `runs.writer` is the fence: a random name of the newest owner. Every save changes
 the row of the run where the name is still the saver's, in the transaction that adds its rows; so whoever has written a
 new name there has fenced all who came before, in whatever state they are.
+
+A claim also looks at the version of the schema. A program that had the database open while a newer one brought it forward
+would go on without a word, and its runs would have no rows in what is new.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from flowckpt.errors import RunLockedError
 from flowckpt.process import ProcessIdentity
 from flowckpt.stores.sql.database import Session
 from flowckpt.stores.sql.leases import live_owner
+from flowckpt.stores.sql.migrations import NEWEST_APPLIED, check_version_since_opened
 from flowckpt.stores.sql.rows import insertion
 from flowckpt.stores.sql.texts import sql_time
 
@@ -64,14 +68,16 @@ class Claim:
 
         Raises:
             RunLockedError: the run has a living owner.
+            UnsupportedSchemaError: a newer program has brought the database forward since it was opened.
         """
-        select = f"SELECT run, newest_attempt, writer FROM runs WHERE workflow_id = ?{lock}"  # noqa: S608
+        select = f"SELECT run, newest_attempt, writer, ({NEWEST_APPLIED}) FROM runs WHERE workflow_id = ?{lock}"  # noqa: S608
         insert = "INSERT INTO runs (workflow_id) VALUES (?) ON CONFLICT (workflow_id) DO NOTHING"
         while not (rows := session.execute(select, (self.key,))):  # others may give it up unwritten, again and again
             session.change(insert, (self.key,))
-        run, newest, writer = rows[0]
+        run, newest, writer, version = rows[0]
         if writer == self.writer:  # done before, and the answer was lost
             return run, newest
+        check_version_since_opened(version)
         if not self.steal and writer and (owner := live_owner(session, run)) is not None:
             raise RunLockedError(self.workflow_id, holder=str(owner))
         now = session.now()

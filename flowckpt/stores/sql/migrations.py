@@ -1,7 +1,8 @@
 """The versions of the schema, and how one becomes the next. All of them stand here, and none is ever changed.
 
 A database is brought to the newest version when it is opened to be used, in one transaction that nobody else is in.
-One of a newer version than this program knows is refused.
+One of a newer version than this program knows is refused: when it is opened, and when a run in it is claimed, as another
+program may have brought it forward since.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ Step = str | Callable[[Session], None]
 
 MIGRATIONS: Sequence[Sequence[Step]] = (VERSION_1, VERSION_2, (*VERSION_3, add_missing_tags), VERSION_4)
 """The steps that lead from version n to n + 1, at index n."""
+
+NEWEST_APPLIED = f"SELECT max(version) FROM {VERSION_TABLE}"  # noqa: S608 - a constant
+"""The version of a database, as a statement or within one."""
 
 _TABLE = f"""
 CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (
@@ -58,8 +62,7 @@ def migrate(session: Session, dialect: Dialect, migrations: Sequence[Sequence[St
 
 def version_of(session: Session) -> int:
     """Return the version of a database that has the table of versions; 0 where nothing was applied yet."""
-    found = session.execute(f"SELECT max(version) FROM {VERSION_TABLE}")  # noqa: S608 - a constant
-    return int(found[0][0] or 0)
+    return int(session.execute(NEWEST_APPLIED)[0][0] or 0)
 
 
 def check_version(found: int, newest: int | None = None) -> None:
@@ -75,3 +78,22 @@ def check_version(found: int, newest: int | None = None) -> None:
     known = len(MIGRATIONS) if newest is None else newest
     if found > known:
         raise UnsupportedSchemaError(found=found, supported=known, what="database")
+
+
+def check_version_since_opened(found: int | None) -> None:
+    """Refuse a database that a newer program has brought forward since this one has opened it.
+
+    Args:
+        found: the version of the database now.
+
+    Raises:
+        UnsupportedSchemaError: it is newer than what this program knows.
+    """
+    if found is not None and found > len(MIGRATIONS):
+        raise UnsupportedSchemaError(
+            found=found,
+            supported=len(MIGRATIONS),
+            what="database",
+            detail="a newer flowckpt has brought it forward while this program had it open",
+            remedy="Upgrade flowckpt where this program runs, and start the program again. Nothing was changed.",
+        )

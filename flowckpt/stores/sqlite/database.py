@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import sqlite3
@@ -17,9 +18,11 @@ from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, ReadOnlyStoreError, VanishedError
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Row
+from flowckpt.stores.sql.migration_wait import NOTICE_SECONDS, MigrationWait
 from flowckpt.stores.sql.migrations import MIGRATIONS, check_version, migrate, version_of
 from flowckpt.stores.sql.schema import VERSION_TABLE, Dialect
 from flowckpt.stores.sqlite.failures import BUSY_SECONDS, error_of, is_busy, is_sync, os_error_of
+from flowckpt.stores.sqlite.migrating import is_going_on, told_to_others
 from flowckpt.stores.sqlite.opening import APPLICATION_ID, add_functions, connect, identity_of, sqlite_dialect
 from flowckpt.stores.sqlite.read_only import (
     ReadConnection,
@@ -29,6 +32,8 @@ from flowckpt.stores.sqlite.read_only import (
 )
 
 T = TypeVar("T")
+
+_log = logging.getLogger("flowckpt")
 
 _abandoned: list[sqlite3.Connection] = []
 """Connections that a forked child has inherited: closing one there would touch the files of its parent."""
@@ -80,6 +85,7 @@ class SqliteDatabase:
         self._read_only: ReadConnection | None = None
         self._is_committing = False
         self._is_distrusted = False
+        self._has_told_empty = False
 
     def __str__(self) -> str:
         return repr(str(self.path))
@@ -114,7 +120,10 @@ class SqliteDatabase:
 
         def read_once() -> T:
             while True:
-                if not self.path.exists() or not self.path.stat().st_size:
+                if not self.path.exists():
+                    return self._on_nothing(work)
+                if not self.path.stat().st_size:
+                    self._tell_empty()
                     return self._on_nothing(work)
                 connection = self._opened_to_read()
                 if connection.in_transaction:
@@ -125,7 +134,7 @@ class SqliteDatabase:
                     return done
 
         with self._alone(), self._translated(workflow_id, operation, is_write=False):
-            return _patiently(read_once)
+            return self._patiently(read_once)
 
     def write(self, workflow_id: str, operation: str, work: Callable[[SqliteSession], T]) -> T:
         """Do work that writes, in one transaction, and commit it durably."""
@@ -138,7 +147,7 @@ class SqliteDatabase:
                 return work(SqliteSession(connection, self._clock))
 
         with self._alone(), self._translated(workflow_id, operation):
-            return _patiently(write_once)
+            return self._patiently(write_once)
 
     def add(self, addition: Addition) -> bool:
         """Write the rows of a save durably, or tell that the fence does not hold."""
@@ -169,7 +178,7 @@ class SqliteDatabase:
                 raise VanishedError(str(self), workflow_id=addition.workflow_id)
             self._is_committing = False
             try:
-                is_fence_held = _patiently(act)
+                is_fence_held = self._patiently(act)
             except sqlite3.Error as error:
                 # One that is merely busy has committed nothing: the transaction was rolled back.
                 is_unknown = self._is_committing and not is_busy(error)
@@ -239,7 +248,7 @@ class SqliteDatabase:
             return _number(connection, "PRAGMA freelist_count") < free
 
         with self._alone(), self._translated("", "vacuum"):
-            while _patiently(give_back_some):
+            while self._patiently(give_back_some):
                 pass
 
     # --- how -------------------------------------------------------------------------------------------------------
@@ -311,14 +320,27 @@ class SqliteDatabase:
 
     def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
         session = SqliteSession(connection, self._clock)
+        version = 0
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (VERSION_TABLE,)).fetchall():
             version = version_of(session)
             check_version(version)
             if version == len(MIGRATIONS):
                 return
-        with _transaction(connection, "BEGIN IMMEDIATE"):
+        with contextlib.ExitStack() as until_committed, _transaction(connection, "BEGIN IMMEDIATE"):
+            if version:
+                until_committed.enter_context(told_to_others(self.path))
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             migrate(session, self._dialect)
+
+    def _tell_empty(self) -> None:
+        """Say once that the file has 0 bytes: a new one has, and one that was a store and was truncated."""
+        if not self._has_told_empty:
+            _log.warning(
+                "the SQLite store %s is an empty file (0 bytes), read as a store without runs; if it held runs, it was "
+                "truncated: restore it from a backup",
+                self.path,
+            )
+            self._has_told_empty = True
 
     def _on_nothing(self, work: Callable[[SqliteSession], T]) -> T:
         """Do work on an empty database in memory."""
@@ -327,6 +349,33 @@ class SqliteDatabase:
             session = SqliteSession(connection, self._clock)
             migrate(session, self._dialect)
             return work(session)
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """Do something again while another process keeps the file locked; for longer while it brings the tables forward.
+
+        SQLite's own waiting sleeps up to 100 ms at a time, so among many writers it waits far too long.
+        """
+        began = time.monotonic()
+        look_at, end = began + NOTICE_SECONDS, began + BUSY_SECONDS
+        migration: MigrationWait | None = None
+        while True:
+            try:
+                return act()
+            except sqlite3.Error as error:
+                if not is_busy(error):
+                    raise
+                now = time.monotonic()
+                is_migrated = now > min(look_at, end) and is_going_on(self.path)
+                if now > end and not is_migrated:
+                    raise
+            if is_migrated:
+                migration = migration or MigrationWait(f"the SQLite store {self.path}", began=began)
+                migration.pause()
+                end = time.monotonic() + BUSY_SECONDS
+                continue
+            if now > look_at:
+                look_at = now + NOTICE_SECONDS
+            time.sleep(random.uniform(0.0002, 0.004))  # noqa: S311 - so that two do not meet again and again
 
     @contextlib.contextmanager
     def _translated(self, workflow_id: str, operation: str, *, is_write: bool = True) -> Iterator[None]:
@@ -349,21 +398,6 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-def _patiently(act: Callable[[], T]) -> T:
-    """Do something again while another process keeps the file locked.
-
-    SQLite's own waiting sleeps up to 100 ms at a time, so among many writers it waits far too long.
-    """
-    end = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            return act()
-        except sqlite3.Error as error:
-            if not is_busy(error) or time.monotonic() > end:
-                raise
-        time.sleep(random.uniform(0.0002, 0.004))  # noqa: S311 - so that two do not meet again and again
 
 
 def _number(connection: sqlite3.Connection, pragma: str) -> int:
