@@ -58,7 +58,12 @@ def imported(tmp_path_factory):
             "flowckpt.engine.inbox",
         ),
         *("flowckpt.evidence", "flowckpt.plan.model", "flowckpt.retention", "flowckpt.execution.command"),
-        *("flowckpt.checkpoint.wait", "flowckpt.dsl.command", "flowckpt.dsl.claimed_evidence"),
+        *(
+            "flowckpt.checkpoint.wait",
+            "flowckpt.dsl.command",
+            "flowckpt.dsl.claimed_evidence",
+            "flowckpt.stores.integrity",
+        ),
     ],
 )
 def test_a_plain_resume_does_not_load(imported, module):

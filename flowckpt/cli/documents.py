@@ -19,7 +19,7 @@ from flowckpt.codec.results import encode_error, encode_time, plain_tree
 from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
 from flowckpt.manager.task import is_task
 from flowckpt.plan.parking import Deaths
-from flowckpt.stores.base import Finding
+from flowckpt.stores.integrity import Finding
 
 _STEP_KEYS = ("path", "step_type", "success", "output", "error", "duration_ms", "started_at", "attempt")
 

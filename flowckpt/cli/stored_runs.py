@@ -24,8 +24,9 @@ from flowckpt.engine.parking import parked, parked_at
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
 from flowckpt.plan.parking import Deaths, limit_of
-from flowckpt.stores.base import CheckpointStore, ChecksIntegrity, DeliversSignals, Finding, ListsRuns, OwnsRuns
+from flowckpt.stores.base import CheckpointStore, DeliversSignals, ListsRuns, OwnsRuns
 from flowckpt.stores.finding import find_runs
+from flowckpt.stores.integrity import ChecksIntegrity, Finding
 from flowckpt.stores.opening import open_store
 from flowckpt.stores.retention import PinsCheckpoints
 from flowckpt.stores.surveying import RunSurvey, surveyed

@@ -8,7 +8,7 @@ from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.output import say
 from flowckpt.cli.store_hints import with_store
 from flowckpt.cli.terminal_text import escaped
-from flowckpt.stores.base import Finding
+from flowckpt.stores.integrity import Finding
 
 _MOST = 8
 

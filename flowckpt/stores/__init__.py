@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from flowckpt.lazy import front_door
 from flowckpt.stores.base import (
     CheckpointStore,
-    ChecksIntegrity,
     DeletesCheckpoints,
-    Finding,
     KeepsAttempts,
     Lease,
     ListsAttempts,
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from flowckpt.stores.figures import store_figures
     from flowckpt.stores.file import FileCheckpointStore
     from flowckpt.stores.finding import FindsRuns, find_runs
+    from flowckpt.stores.integrity import ChecksIntegrity, Finding
     from flowckpt.stores.memory import MemoryCheckpointStore
     from flowckpt.stores.objects import ObjectCheckpointStore
     from flowckpt.stores.opening import open_store
@@ -35,7 +34,9 @@ if TYPE_CHECKING:
     from flowckpt.stores.sqlite import SqliteCheckpointStore
 
 _ROOMS = {
+    "ChecksIntegrity": "flowckpt.stores.integrity",
     "FileCheckpointStore": "flowckpt.stores.file",
+    "Finding": "flowckpt.stores.integrity",
     "FindsRuns": "flowckpt.stores.finding",
     "MemoryCheckpointStore": "flowckpt.stores.memory",
     "ObjectCheckpointStore": "flowckpt.stores.objects",

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.checkpoint.run_filter import RunFilter
     from flowckpt.checkpoint.signal import Signal
-    from flowckpt.stores.base import Finding, Lease
+    from flowckpt.stores.base import Lease
+    from flowckpt.stores.integrity import Finding
     from flowckpt.stores.retention import Compacted
     from flowckpt.stores.surveying import RunSurvey
 

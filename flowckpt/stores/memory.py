@@ -25,7 +25,7 @@ from flowckpt.errors import (
     SaveConflictError,
 )
 from flowckpt.lazy import LazyModule
-from flowckpt.stores.base import Finding, Lease
+from flowckpt.stores.base import Lease
 from flowckpt.stores.memory_retention import MemoryRetention
 from flowckpt.stores.memory_signals import HoldsSignals
 from flowckpt.stores.refusal import refusal_of_field
@@ -38,12 +38,13 @@ if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.codec import checkpoints, results
     from flowckpt.codec.blob import Blob
-    from flowckpt.stores import figures
+    from flowckpt.stores import figures, integrity
 else:  # needed once a run is saved or read; see flowckpt.lazy
     processes = LazyModule("flowckpt.process")
     codec = LazyModule("flowckpt.codec")
     checkpoints = LazyModule("flowckpt.codec.checkpoints")
     figures = LazyModule("flowckpt.stores.figures")
+    integrity = LazyModule("flowckpt.stores.integrity")
     reference = LazyModule("flowckpt.checkpoint.reference")
     results = LazyModule("flowckpt.codec.results")
     selection = LazyModule("flowckpt.checkpoint.selection")
@@ -406,11 +407,11 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
             data.metadata,
         ).with_owner(await self.owner(workflow_id))
 
-    async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
+    async def check(self, workflow_id: str | None = None) -> Sequence[integrity.Finding]:
         """Read everything; see `ChecksIntegrity`."""
         ids = list(self._runs) if workflow_id is None else [workflow_id]
         if workflow_id is not None and workflow_id not in self._runs:
             raise CheckpointNotFoundError(workflow_id)
         for each in ids:
             await self.load_latest(each)
-        return [Finding(each, "ok", counted(len(self._runs[each].live), "checkpoint")) for each in ids]
+        return [integrity.Finding(each, "ok", counted(len(self._runs[each].live), "checkpoint")) for each in ids]

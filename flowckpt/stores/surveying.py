@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import attrs
 
-from flowckpt.stores.base import CheckpointStore, Finding
+from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.finding import listing
+from flowckpt.stores.integrity import Finding
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import RunInfo

@@ -17,7 +17,6 @@ from flowckpt.checkpoint import Reason, Signal
 from flowckpt.checkpoint.run_filter import RunFilter
 from flowckpt.errors import FlowckptError
 from flowckpt.stores.base import (
-    ChecksIntegrity,
     DeletesCheckpoints,
     DeliversSignals,
     KeepsAttempts,
@@ -28,6 +27,7 @@ from flowckpt.stores.base import (
     ReceivesRuns,
 )
 from flowckpt.stores.finding import find_runs
+from flowckpt.stores.integrity import ChecksIntegrity
 from flowckpt.stores.picking import filters_checkpoints
 from flowckpt.stores.retention import CompactsRuns, PinsCheckpoints, PrunesRuns
 from flowckpt.stores.surveying import surveyed

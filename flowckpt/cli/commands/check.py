@@ -12,7 +12,7 @@ from flowckpt.cli.settings import choose_store
 from flowckpt.cli.stored_runs import checked, opened_store
 from flowckpt.cli.terminal_text import escaped, json_text
 from flowckpt.counted import counted
-from flowckpt.stores.base import Finding
+from flowckpt.stores.integrity import Finding
 
 _EXAMPLE = """\b
 Examples:

@@ -22,7 +22,8 @@ from flowckpt.codec import Json
 from flowckpt.errors import FlowckptError, StoreSpecError
 from flowckpt.ids import new_run_id
 from flowckpt.portable import CopiedRun, copy_run
-from flowckpt.stores.base import CheckpointStore, Finding
+from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.integrity import Finding
 from flowckpt.stores.opening import shown_spec
 
 _EXAMPLE = """\b

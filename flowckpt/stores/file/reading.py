@@ -19,7 +19,6 @@ from flowckpt.errors import (
 )
 from flowckpt.lazy import LazyModule
 from flowckpt.process import ProcessIdentity, is_alive
-from flowckpt.stores.base import Finding
 from flowckpt.stores.file.begun import begun_in
 from flowckpt.stores.file.directory import is_released, newest_owner, read_file, read_image
 from flowckpt.stores.file.image import RunImage
@@ -32,11 +31,12 @@ if TYPE_CHECKING:
     from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
     from flowckpt.checkpoint.run_filter import RunFilter
     from flowckpt.checkpoint.signal import Signal
-    from flowckpt.stores import surveying
+    from flowckpt.stores import integrity, surveying
     from flowckpt.stores.file import listing, signals
     from flowckpt.stores.sealing.lines import LineSeal
     from flowckpt.stores.surveying import RunSurvey
 else:  # a resume needs none of it
+    integrity = LazyModule("flowckpt.stores.integrity")
     listing = LazyModule("flowckpt.stores.file.listing")
     signals = LazyModule("flowckpt.stores.file.signals")
     surveying = LazyModule("flowckpt.stores.surveying")
@@ -218,7 +218,7 @@ class ReadableRuns(Location):
         found.sort(key=lambda info: info.started_at, reverse=True)
         return surveying.RunSurvey(found if wanted is None else wanted.of(found), left_out)
 
-    def unreadable(self) -> list[Finding]:
+    def unreadable(self) -> list[integrity.Finding]:
         """Return the damaged runs; a missing key is no damage."""
         try:
             return [*self.survey().unreadable]
@@ -252,7 +252,7 @@ class ReadableRuns(Location):
 
         return self._steadily(workflow_id, "read", read_once)
 
-    def check(self, workflow_id: str | None) -> list[Finding]:
+    def check(self, workflow_id: str | None) -> list[integrity.Finding]:
         """Verify one run or all of them."""
         if workflow_id is not None:
             findings = self._check_run(workflow_id)
@@ -272,7 +272,7 @@ class ReadableRuns(Location):
                 continue
             if run_directory(run) != name:
                 detail = f"the directory {name} has the segments of another run, {run!r}"
-                findings.append(Finding(name, "corrupt", detail))
+                findings.append(integrity.Finding(name, "corrupt", detail))
                 continue
             findings.extend(self._check_run(run))
         if not findings:
@@ -283,7 +283,7 @@ class ReadableRuns(Location):
         with self._directory_named(name) as directory:
             return None if directory is None else listing.run_id_in(self._filesystem, directory, self.seals)
 
-    def _check_run(self, workflow_id: str) -> list[Finding]:
+    def _check_run(self, workflow_id: str) -> list[integrity.Finding]:
         try:
             image = self.image(workflow_id)
             if image.is_cleared or not image.newest:
@@ -303,19 +303,19 @@ class ReadableRuns(Location):
             return [_finding(workflow_id, error)]
         count = len(image.checkpoints())
         steps = len(image.history.results)
-        notices = [Finding(workflow_id, "notice", notice) for notice in image.notices]
+        notices = [integrity.Finding(workflow_id, "notice", notice) for notice in image.notices]
         sealed = "" if image.seal is None or image.seal.key is None else f", {image.seal}"
         return [
             *notices,
-            Finding(workflow_id, "ok", f"{counted(count, 'checkpoint')}, {counted(steps, 'result')}{sealed}"),
+            integrity.Finding(workflow_id, "ok", f"{counted(count, 'checkpoint')}, {counted(steps, 'result')}{sealed}"),
         ]
 
 
-def _finding(name: str, error: Exception) -> Finding:
+def _finding(name: str, error: Exception) -> integrity.Finding:
     severity = "locked" if isinstance(error, KeyMissingError | WrongKeyError) else "corrupt"
     known = getattr(error, "workflow_id", "")
     if isinstance(error, CheckpointCorruptedError) and not known:  # its header is damaged: nobody knows which run it is
-        return Finding(name, severity, f"its record is corrupt at {error.location}: {error.detail}")
+        return integrity.Finding(name, severity, f"its record is corrupt at {error.location}: {error.detail}")
     if isinstance(error, FlowckptError):
-        return Finding(known or name, severity, error.message)
-    return Finding(name, severity, f"{type(error).__name__}: {error}")
+        return integrity.Finding(known or name, severity, error.message)
+    return integrity.Finding(name, severity, f"{type(error).__name__}: {error}")

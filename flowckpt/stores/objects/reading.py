@@ -18,8 +18,8 @@ from flowckpt.clock import Clock
 from flowckpt.codec.blob import Fetch
 from flowckpt.counted import counted
 from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, FlowckptError
-from flowckpt.stores.base import Finding
 from flowckpt.stores.file.image import RunImage, read_run
+from flowckpt.stores.integrity import Finding
 from flowckpt.stores.objects.attempt import ChangedMeanwhileError, Content, corrupt, read_attempt, tail_of
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import look

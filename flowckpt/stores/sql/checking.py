@@ -8,7 +8,7 @@ from flowckpt.checkpoint.verified import verified_after
 from flowckpt.codec.blob import Blob, Fetch
 from flowckpt.counted import counted
 from flowckpt.errors import FlowckptError
-from flowckpt.stores.base import Finding
+from flowckpt.stores.integrity import Finding
 from flowckpt.stores.sql import rows, signals
 from flowckpt.stores.sql.database import Database, Session
 from flowckpt.stores.sql.description import run_infos

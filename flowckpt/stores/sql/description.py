@@ -11,7 +11,7 @@ from flowckpt.checkpoint import Status
 from flowckpt.checkpoint.reference import RunInfo
 from flowckpt.codec import decode, dumps
 from flowckpt.errors import CheckpointCorruptedError, DecodingError
-from flowckpt.stores.base import Finding
+from flowckpt.stores.integrity import Finding
 from flowckpt.stores.sql.database import Row, Session
 from flowckpt.stores.sql.leases import OWNER_COLUMNS, holder_of
 from flowckpt.stores.sql.lineage import checkpoint_rows, lineage

@@ -14,7 +14,7 @@ import attrs
 from flowckpt.checkpoint import Status
 from flowckpt.checkpoint.reference import RunInfo
 from flowckpt.checkpoint.run_filter import RunFilter
-from flowckpt.stores.base import Finding
+from flowckpt.stores.integrity import Finding
 from flowckpt.stores.sql.database import Database, Session
 from flowckpt.stores.sql.description import LISTED, readable
 from flowckpt.stores.sql.tags import tag_text

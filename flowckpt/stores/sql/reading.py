@@ -13,7 +13,7 @@ from flowckpt.checkpoint.selection import EVERY, Selection
 from flowckpt.checkpoint.signal import Signal
 from flowckpt.codec.blob import Fetch
 from flowckpt.errors import CheckpointNotFoundError
-from flowckpt.stores.base import Finding
+from flowckpt.stores.integrity import Finding
 from flowckpt.stores.sql import signals
 from flowckpt.stores.sql.checking import check_all, check_run
 from flowckpt.stores.sql.database import Database, Session
