@@ -31,7 +31,7 @@ KEY = "deaths"
 _MOST_PATHS = 20
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen(repr=False)
 class Deaths:
     """How often a run has died at one place, with nothing new saved between.
 

@@ -30,7 +30,7 @@ class ReuseMode(StrEnum):
     """Behind a stale step, a recorded result is reused where the step is called with the same arguments, as build tools do."""
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
+@attrs.frozen(kw_only=True, repr=False)
 class ResumePolicy:
     """What a resume does with stale results.
 
