@@ -18,7 +18,7 @@ from flowckpt.secret import MARK, Secret, absent_secret, is_optional
 _CHECKED = (str, bytes, int, float, bool)
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen(repr=False)
 class BoundInputs:
     """Inputs as they are recorded, and beside them the values of the secret ones.
 
