@@ -181,13 +181,18 @@ class _Module:
     spec: object
     definitions: Mapping[str, list[tuple[ast.AST, ...]]]
     _written: dict[str, tuple[str, frozenset[str]]] = attrs.field(factory=dict)
+    _found: dict[tuple[int, str], tuple[str, ...]] = attrs.field(factory=dict)
 
     def names_at(self, line: int, name: str) -> tuple[str, ...]:
         """Return the names at the top under which the function stands that begins at a line, its decorators included.
 
+        Looked for once: a function within a function is another object at each call of the outer one.
+
         Raises:
             LookupError: there is none.
         """
+        if (known := self._found.get((line, name))) is not None:
+            return known
         found: dict[str, None] = {}
         for top, definitions in self.definitions.items():
             for *_, statement in definitions:
@@ -200,7 +205,8 @@ class _Module:
                     found[top] = None
         if not found:
             raise LookupError(f"no {name} at line {line}: the file is not what was imported")
-        return tuple(found)
+        self._found[line, name] = names = tuple(found)
+        return names
 
     def texts(self, names: Iterable[str]) -> Iterator[str]:
         """Yield the texts of these definitions and of all that they reach, in the order of their names."""

@@ -21,6 +21,13 @@ from flowckpt.fingerprint import step_fingerprint
 from flowckpt.per_function import per_pair
 
 
+@pytest.fixture(autouse=True, scope="module")
+def nothing_else():
+    """Let the collections below look at what these tests make, and not again and again at what the others left."""
+    gc.collect()
+    gc.freeze()
+
+
 class Batch:
     """A large value."""
 

@@ -21,24 +21,27 @@ import errno
 import hashlib
 import itertools
 import re
+from collections.abc import Callable
 from random import Random
 
 from flowckpt.filesystem import FileStatus
 
 SECTOR = 512
-CHANGES = (
-    "make_root",
-    "make_directory",
-    "remove_directory",
-    "create",
-    "write",
-    "write_at",
-    "sync_data",
-    "sync",
-    "link",
-    "rename",
-    "unlink",
-    "set_writable",
+CHANGES = frozenset(
+    {
+        "make_root",
+        "make_directory",
+        "remove_directory",
+        "create",
+        "write",
+        "write_at",
+        "sync_data",
+        "sync",
+        "link",
+        "rename",
+        "unlink",
+        "set_writable",
+    }
 )
 """The calls that change something; a power cut is looked at before each of them."""
 
@@ -46,16 +49,16 @@ CHANGES = (
 class Inode:
     numbers = itertools.count(1)
 
-    def __init__(self, role: str) -> None:
+    def __init__(self, role: str, number: int | None = None) -> None:
         self.role = role
-        self.number = next(Inode.numbers)
+        self.number = next(Inode.numbers) if number is None else number
 
 
 class File(Inode):
     """A file: what readers see, what the disk holds, and which sectors are on their way."""
 
-    def __init__(self, role: str, disk: bytes = b"") -> None:
-        super().__init__(role)
+    def __init__(self, role: str, disk: bytes = b"", number: int | None = None) -> None:
+        super().__init__(role, number)
         self.data = bytearray(disk)
         self.disk = bytes(disk)
         self.dirty: set[int] = set()
@@ -168,79 +171,105 @@ class Disk:
 
     def after_power_cut(self, random: Random | None, choice: str = "some") -> Disk:
         """Return a disk as a power cut at this point may leave it: `nothing` pending, `everything`, or `some`."""
+
+        def kept(inode: File) -> File:
+            file = File(inode.role, inode.legal(random, choice), inode.number)
+            file.links = 0
+            file.is_writable = inode.is_writable if choice == "everything" else (random or self.random).random() < 0.5
+            return file
+
         disk = Disk()
-        copies: dict[int, Inode] = {}
-
-        def copied(inode: Inode) -> Inode:
-            if id(inode) not in copies:
-                if isinstance(inode, File):
-                    copies[id(inode)] = file = File(inode.role, inode.legal(random, choice))
-                    file.links, file.number = 0, inode.number
-                    file.is_writable = (
-                        inode.is_writable if choice == "everything" else (random or self.random).random() < 0.5
-                    )
-                else:
-                    assert isinstance(inode, Directory)
-                    copies[id(inode)] = directory = Directory(inode.role)
-                    for name, child in inode.legal(random, choice).items():
-                        directory.names[name] = copied(child)
-                    directory.sync()
-            found = copies[id(inode)]
-            if isinstance(found, File):
-                found.links += 1
-            return found
-
         if self.root is not None:
-            disk.root = copied(self.root)  # type: ignore[assignment]
+            disk.root = _left(self.root, random, choice, kept, {})
         return disk
 
     def after_kill(self) -> Disk:
         """Return a copy with cache and all, without the locks of the processes, which were killed."""
         disk = Disk()
-        copies: dict[int, Inode] = {}
-
-        def copied(inode: Inode) -> Inode:
-            if id(inode) in copies:
-                return copies[id(inode)]
-            if isinstance(inode, File):
-                copies[id(inode)] = file = File(inode.role, inode.disk)
-                file.number = inode.number
-                file.data, file.dirty = bytearray(inode.data), set(inode.dirty)
-                file.is_size_dirty, file.links = inode.is_size_dirty, inode.links
-                file.is_writable = inode.is_writable
-                return file
-            assert isinstance(inode, Directory)
-            copies[id(inode)] = directory = Directory(inode.role)
-            directory.names = {name: copied(child) for name, child in inode.names.items()}
-            directory.disk = {name: copied(child) for name, child in inode.disk.items()}
-            directory.pending = [
-                tuple((name, None if child is None else copied(child)) for name, child in changes)
-                for changes in inode.pending
-            ]
-            return directory
-
         if self.root is not None:
-            disk.root = copied(self.root)  # type: ignore[assignment]
+            disk.root = _copied(self.root, {})  # type: ignore[assignment]
         return disk
+
+    def is_on_the_disk(self) -> bool:
+        """Whether a power cut could change nothing that is told of a run: its segments and large values are synced."""
+        places: list[Inode] = [] if self.root is None else [self.root]
+        while places:
+            inode = places.pop()
+            if isinstance(inode, Directory):
+                if inode.pending and _told_by(inode.names) != _told_by(inode.disk):
+                    return False
+                places += inode.names.values()
+            elif isinstance(inode, File) and (inode.dirty or inode.data != inode.disk):
+                return False
+        return True
 
     def digest(self, *, with_cache: bool = False) -> bytes:
         """Identify what is seen (and, with the cache, what the disk holds of it); random names count for nothing."""
-        parts: list[object] = []
+        found = hashlib.sha256()
 
         def walk(place: str, inode: Inode) -> None:
             if isinstance(inode, File):
-                parts.append((place, bytes(inode.data)))
+                found.update(f"{place}:{len(inode.data)}:".encode())
+                found.update(inode.data)
                 if with_cache:
-                    parts.append((inode.disk, sorted(inode.dirty)))
+                    found.update(f"{len(inode.disk)}:{sorted(inode.dirty)}".encode())
+                    found.update(inode.disk)
                 return
             assert isinstance(inode, Directory)
-            parts.append((place, len(inode.pending) if with_cache else 0))
+            found.update(f"{place}/{len(inode.names)}:{len(inode.pending) if with_cache else 0}:".encode())
             for name in sorted(inode.names):
-                walk(f"{place}/{re.sub('-[0-9a-f]+$', '', name)}", inode.names[name])
+                walk(f"{place}/{_RANDOM.sub('', name)}", inode.names[name])
 
         if self.root is not None:
             walk("", self.root)
-        return hashlib.sha256(repr(parts).encode()).digest()[:16]
+        return found.digest()[:16]
+
+
+_RANDOM = re.compile("-[0-9a-f]+$")
+
+
+def _told_by(names: dict[str, Inode]) -> dict[str, Inode]:
+    """The names that say something of a run: neither the marks of a claim nor temporary files."""
+    return {name: inode for name, inode in names.items() if name[0] != "."}
+
+
+def _left(
+    directory: Directory, random: Random | None, choice: str, kept: Callable[[File], File], copies: dict[int, File]
+) -> Directory:
+    """What a power cut leaves of a directory and of all below; a file has as many names as are left of it."""
+    left = Directory(directory.role)
+    for name, inode in directory.legal(random, choice).items():
+        if isinstance(inode, Directory):
+            left.names[name] = _left(inode, random, choice, kept, copies)
+            continue
+        assert isinstance(inode, File)
+        file = copies.get(inode.number)
+        if file is None:
+            copies[inode.number] = file = kept(inode)
+        file.links += 1
+        left.names[name] = file
+    left.sync()
+    return left
+
+
+def _copied(inode: Inode, copies: dict[int, Inode]) -> Inode:
+    if (found := copies.get(inode.number)) is not None:
+        return found
+    if isinstance(inode, File):
+        copies[inode.number] = file = File(inode.role, inode.disk, inode.number)
+        file.data, file.dirty = bytearray(inode.data), set(inode.dirty)
+        file.is_size_dirty, file.links = inode.is_size_dirty, inode.links
+        file.is_writable = inode.is_writable
+        return file
+    assert isinstance(inode, Directory)
+    copies[inode.number] = directory = Directory(inode.role)
+    directory.names = {name: _copied(child, copies) for name, child in inode.names.items()}
+    directory.disk = {name: _copied(child, copies) for name, child in inode.disk.items()}
+    directory.pending = [
+        tuple((name, None if child is None else _copied(child, copies)) for name, child in changes)
+        for changes in inode.pending
+    ]
+    return directory
 
 
 class SimulatedFileSystem:
