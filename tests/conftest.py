@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 
 import pytest
 
 from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures: one server for all that ask for it
 from tests.stable_ids import ADDRESS
-
-# Also where PYTHONDONTWRITEBYTECODE is set: else each worker compiles all tests at each run, a third of a minute in all.
-sys.dont_write_bytecode = False
 
 pytest.register_assert_rewrite("flowckpt.testing.contract")
 
