@@ -30,7 +30,6 @@ from flowckpt.codec.checkpoints import (
 from flowckpt.codec.results import append_result, as_view, decode_result, encode_result, encode_time
 from flowckpt.dsl import path_of
 from flowckpt.errors import DecodingError, EncodingError, UnsupportedSchemaError
-from flowckpt.process import ProcessIdentity
 from tests.stable_ids import stable
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -570,35 +569,6 @@ def test_the_golden_export_can_be_read():
     check_schema(document.pop("schema_version"))
     results = [decode_result(each)[0] for each in document.pop("step_results")]
     assert_same(decode_head(document, results), golden_checkpoint(Clock()))
-
-
-@pytest.fixture
-def fixed_process(monkeypatch):
-    owner = ProcessIdentity("host", "00000000-0000-0000-0000-000000000000", 4242, 77)
-    monkeypatch.setattr("flowckpt.stores.file.claim.current_process", lambda: owner)
-
-
-async def saved_segments(path):
-    """Two attempts of one run, saved by the file store, as its segments' bytes."""
-    clock = Clock()
-    for attempt in (1, 2):
-        store = FileCheckpointStore(path, clock=clock)
-        lease = await store.acquire("golden")
-        results = list(lease.latest.step_results) if lease.latest else []
-        data = golden_checkpoint(clock, attempt=attempt, sequence=lease.last_sequence + 1)
-        data = attrs.evolve(data, step_results=[*results, data.step_results[attempt - 1]])
-        await store.save("golden", data)
-        await store.save("golden", attrs.evolve(data, sequence=data.sequence + 1, reason="manual", snapshot=None))
-        await store.release("golden")
-    directory = path / "runs" / "golden"
-    return {file.name: file.read_bytes() for file in sorted(directory.glob("*.jsonl"))}
-
-
-async def test_the_segments_of_the_file_store_are_the_golden_ones(tmp_path, fixed_process):
-    segments = await saved_segments(tmp_path / "store")
-    assert list(segments) == ["00000001.jsonl", "00000002.jsonl"]
-    for name, found in segments.items():
-        assert matches_golden(f"segment-{name.removesuffix('l')}", found)
 
 
 async def test_the_golden_segments_can_be_read(tmp_path):

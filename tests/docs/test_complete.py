@@ -89,7 +89,8 @@ def test_every_method_of_the_engine_is_documented_with_its_parameters(name):
             getattr(import_module(module), name)
             for module, names in (
                 ("flowckpt.checkpoint", "StepError CheckpointRef RunInfo Owner"),
-                ("flowckpt.stores.base", "Lease Finding"),
+                ("flowckpt.stores.base", "Lease"),
+                ("flowckpt.stores.integrity", "Finding"),
                 ("flowckpt.engine", "StepCounts"),
             )
             for name in names.split()
@@ -267,6 +268,7 @@ def test_every_class_that_a_page_names_as_code_exists(page):
         "evidence",
         "stores",
         "stores.base",
+        "stores.integrity",
         "engine",
         "dsl",
         "lazy",
