@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen
 class ProcessIdentity:
     """A process, told from every other one.
 

@@ -90,7 +90,7 @@ def _on_stop(value: object) -> OnStop:
     return _choice(OnStop, "on_stop", value) or OnStop.CANCEL
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
+@attrs.frozen(kw_only=True, eq=False)
 class RunOptions:
     """Options of starting or resuming a run.
 
