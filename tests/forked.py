@@ -15,10 +15,11 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +27,9 @@ import flowckpt
 
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["pytest", "tests.preloaded", "tests.forked"])
+
+_ASKING = threading.Lock()
+"""Held while ends of processes are asked for: to start one asks for those of all, and of two threads that ask at once one gets 255."""
 
 _INSTALLED = [place for place in sys.path if place.startswith((sys.prefix, sys.base_prefix))]
 _INSTALLED.append(str(Path(flowckpt.__file__).parents[1]))
@@ -64,17 +68,25 @@ def run_module(
         process = processes.Process(
             target=_be_module, args=(module, arguments, str(cwd), env, source, written[0], written[-1], is_script)
         )
-        process.start()
+        with _ASKING:
+            process.start()
         for connection in (source, *written):
             connection.close()
         said = [readers.submit(_everything, pipe[0]) for pipe in pipes]
-        process.join(seconds)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        if _code_of(process, seconds) is None:
+            os.kill(process.pid, signal.SIGKILL)
+            _code_of(process, None)
             raise TimeoutError(f"{module} {arguments} has not ended after {seconds} seconds")
         out, *err = (text.result() for text in said)
-        return process.exitcode, out, "".join(err)
+        return _code_of(process, 0), out, "".join(err)
+
+
+def _code_of(process: multiprocessing.process.BaseProcess, seconds: float | None) -> int | None:
+    """Wait for the end of a process, and return its exit code; None where it goes on."""
+    if not wait([process.sentinel], seconds):
+        return None
+    with _ASKING:
+        return process.exitcode
 
 
 class Started:
@@ -108,25 +120,22 @@ class Started:
         self.stderr, told = _end_of(stderr, 2, text)
         source = Connection(os.open(os.devnull, os.O_RDONLY) if stdin == subprocess.DEVNULL else os.dup(stdin))
         given = (str(cwd or os.getcwd()), dict(os.environ if env is None else env), source, written, told)
-        self._is_killed = False
         self._process = processes.Process(target=_be_program, args=(self.args, *given, begins))
-        self._process.start()
+        with _ASKING:
+            self._process.start()
         for connection in (source, written, told):
             connection.close()
         self.pid: int = self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        code = self._process.exitcode
-        # The server says 255 where it has lost the word of an end; of one that was killed it is known.
-        return -signal.SIGKILL if code == 255 and self._is_killed else code
+        return _code_of(self._process, 0)
 
     def poll(self) -> int | None:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        code = self.returncode
+        code = _code_of(self._process, timeout)
         if code is None:
             raise subprocess.TimeoutExpired(self.args, timeout)
         return code
@@ -148,8 +157,7 @@ class Started:
         return read
 
     def send_signal(self, number: int) -> None:
-        if self._process.exitcode is None:
-            self._is_killed |= number == signal.SIGKILL
+        if self.returncode is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
