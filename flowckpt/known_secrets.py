@@ -13,11 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import json
-import re
-from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from hashlib import sha256
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -29,20 +25,16 @@ from flowckpt.secret import HIDDEN, Secret
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import dataclasses
-else:
-    dataclasses = LazyModule("dataclasses")
 
-_ANYWHERE = 4
-"""From how many characters on a form is looked for inside words."""
-_IN_OUTPUTS = 8
-"""From how many on an output may not hold it; one that is a shorter secret as a whole is refused from `_ANYWHERE` on."""
+    from flowckpt import secret_forms
+else:  # most runs have no secrets
+    dataclasses = LazyModule("dataclasses")
+    secret_forms = LazyModule("flowckpt.secret_forms")
+
 _DIGITS = 6
 """From how many characters on an output may not be a secret number."""
-_EDGE = 12
-"""How many characters of a long form give it away where the rest was cut off."""
 _MOST_PARTS = 10_000
 _NO_VALUES = (bool, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
-_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
 class KnownSecrets:
@@ -56,7 +48,7 @@ class KnownSecrets:
         self.is_any = False
         self._texts: set[str] = set()
         self._numbers: dict[float, None] = {}
-        self._patterns: _Patterns | None = None
+        self._patterns: secret_forms.Patterns | None = None
         for value in values:
             self.learn(value)
 
@@ -70,7 +62,7 @@ class KnownSecrets:
             value: a secret, or what one holds.
         """
         for leaf, is_whole in _leaves(value):
-            if not is_whole and len(leaf if isinstance(leaf, str | bytes) else repr(leaf)) < _ANYWHERE:
+            if not is_whole and len(leaf if isinstance(leaf, str | bytes) else repr(leaf)) < secret_forms.ANYWHERE:
                 continue  # among others: a flag, a country, a port's last digit
             if isinstance(leaf, int | float):
                 if leaf in self._numbers:
@@ -81,7 +73,7 @@ class KnownSecrets:
                 if not text or text in self._texts:
                     continue
                 self._texts.add(text)
-                self._texts.update(_of_bytes(leaf) if isinstance(leaf, bytes) else ())
+                self._texts.update(secret_forms.forms_of_bytes(leaf) if isinstance(leaf, bytes) else ())
             self.is_any = True
             self._patterns = None
 
@@ -107,7 +99,7 @@ class KnownSecrets:
         if any(form in text for form in patterns.forms):  # a thousand times as fast as the pattern
             text = patterns.all.sub(HIDDEN, text)
         for form in patterns.long:
-            text = _without_edges(text, form)
+            text = secret_forms.without_edges(text, form)
         return text
 
     def tree(self, tree: Any) -> Any:
@@ -172,105 +164,10 @@ class KnownSecrets:
         patterns = self._made()
         return any(form in text for form in patterns.in_outputs) or text in patterns.whole
 
-    def _made(self) -> _Patterns:
+    def _made(self) -> secret_forms.Patterns:
         if self._patterns is None:
-            self._patterns = _Patterns.of(self._texts, self._numbers)
+            self._patterns = secret_forms.Patterns.of(self._texts, self._numbers)
         return self._patterns
-
-
-@attrs.frozen(eq=False, repr=False)
-class _Patterns:
-    """What is looked for.
-
-    Attributes:
-        forms: the secrets as they may be written.
-        all: where they go out of a text.
-        in_outputs: the forms that an output may not hold.
-        whole: what an output may not be.
-        long: the forms whose beginnings and ends are looked for, too.
-    """
-
-    forms: tuple[str, ...]
-    all: re.Pattern[str]
-    in_outputs: tuple[str, ...]
-    whole: frozenset[str]
-    long: tuple[str, ...]
-
-    @classmethod
-    def of(cls, texts: Iterable[str], numbers: Iterable[float]) -> _Patterns:
-        forms = {form for text in texts for form in _forms(text)}
-        written = {form for number in numbers for form in {repr(number), str(number)}}
-        digests = {sha256(form.encode()).hexdigest() for form in written}
-        found = sorted(forms | digests, key=len, reverse=True)
-        parts = [re.escape(form) if len(form) >= _ANYWHERE else rf"(?<!\w){re.escape(form)}(?!\w)" for form in found]
-        parts += [rf"(?<![\w.]){re.escape(form)}(?!\w|\.\d)" for form in sorted(written, key=len, reverse=True)]
-        long = [form for form in found if len(form) >= _IN_OUTPUTS]
-        return cls(
-            (*found, *written),
-            re.compile("|".join(parts) or r"(?!)"),
-            tuple(long),
-            frozenset(form for form in forms if len(form) >= _ANYWHERE),
-            tuple(form for form in long if len(form) > _EDGE + 3 and form not in digests),
-        )
-
-
-def _forms(text: str) -> Iterator[str]:
-    """Yield a text as others write it."""
-    lines = [line.strip() for line in text.splitlines()]
-    parts = {text, text.strip(), *(line for line in lines if len(line) >= _IN_OUTPUTS)}
-    for part in parts - {""}:
-        data = part.encode("utf-8", "surrogatepass")
-        yield part
-        written = {
-            repr(part)[1:-1],
-            json.dumps(part)[1:-1],
-            json.dumps(part, ensure_ascii=False)[1:-1],
-            part.encode("unicode_escape").decode(),
-            repr(data)[2:-1],
-            "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in data),
-            part.replace("'", "'\"'\"'"),
-        }
-        for each in [*written]:  # a repr that stands in a JSON document, or in another repr
-            escaped = each.replace("\\", "\\\\")
-            written |= {escaped, escaped.replace("'", "\\'"), escaped.replace('"', '\\"'), json.dumps(each)[1:-1]}
-        written.add(
-            "".join(chr(byte) if byte in _UNRESERVED else "+" if byte == 32 else f"%{byte:02X}" for byte in data)
-        )
-        yield from written
-        if len(part) >= _ANYWHERE or len(parts) == 1:
-            yield from _of_bytes(data)
-
-
-def _of_bytes(data: bytes) -> Iterator[str]:
-    """Yield bytes as hexadecimal, as base64 at each of its three offsets, and as their digests."""
-    yield sha256(data).hexdigest()
-    yield b64encode(sha256(data).digest()).decode()
-    if len(data) >= 3:
-        yield data.hex()
-        yield data.hex().upper()
-    for encoder in (b64encode, urlsafe_b64encode):
-        if len(data) >= 3:
-            yield encoder(data).decode()
-        for offset in range(3):
-            core = encoder(b"\0" * offset + data).decode()[-(-offset * 8 // 6) : (offset + len(data)) * 8 // 6]
-            if len(core) >= _ANYWHERE + 2:
-                yield core
-
-
-def _without_edges(text: str, form: str) -> str:
-    """Take the beginning and the end of a long form out of a text in which the rest of it was cut off."""
-    head, tail = form[:_EDGE], form[-_EDGE:]
-    while (start := text.find(head)) >= 0:
-        length = _EDGE
-        while length < len(form) and text[start + length : start + length + 1] == form[length]:
-            length += 1
-        text = text[:start] + HIDDEN + text[start + length :]
-    while (start := text.find(tail)) >= 0:
-        length = _EDGE
-        while start and length < len(form) and text[start - 1] == form[-1 - length]:
-            start, length = start - 1, length + 1
-        text = text[:start] + HIDDEN + text[start + length :]
-    return text
 
 
 def _leaves(value: Any) -> Iterator[tuple[Any, bool]]:

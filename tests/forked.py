@@ -83,10 +83,12 @@ def run_module(
 
 def _code_of(process: multiprocessing.process.BaseProcess, seconds: float | None) -> int | None:
     """Wait for the end of a process, and return its exit code; None where it goes on."""
-    if not wait([process.sentinel], seconds):
-        return None
     with _ASKING:
-        return process.exitcode
+        code = process.exitcode
+    if code is None and wait([process.sentinel], seconds):
+        with _ASKING:
+            code = process.exitcode
+    return code
 
 
 class Started:

@@ -36,7 +36,7 @@ ROWS = {  # from the bottom up; imports go strictly downwards
         *("checkpoint.command_output", "checkpoint.approval", "checkpoint.wait"),
     ),
     "records": ("dsl", "checkpoint", "events", "evidence.model", "chance"),
-    "rules": ("replay", "codec", "hashing", "fingerprint", "known_secrets", "ages", "annotation"),
+    "rules": ("replay", "codec", "hashing", "fingerprint", "known_secrets", "secret_forms", "ages", "annotation"),
     "ports": ("stores", "triggers", "evidence", "arguments", "executors"),
     "known code": ("known_function",),
     "records of tasks": ("manager.task", "manager.names", "manager.records", "manager.task_log", "manager.record"),

@@ -18,7 +18,8 @@ from flowckpt.checkpoint.approval import Approval
 from flowckpt.checkpoint.wait import Wait, WaitKind
 from flowckpt.dsl import Step
 from flowckpt.dsl.waits import ApprovalAction
-from flowckpt.engine.waits import StandingApproval, Suspended
+from flowckpt.engine.standing_approval import StandingApproval
+from flowckpt.engine.waits import Suspended
 from flowckpt.events import ApprovalVoided
 from flowckpt.evidence.evidence_type import EvidenceType
 from flowckpt.evidence.model import EvidencePack, State

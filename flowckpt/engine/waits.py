@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -14,8 +13,7 @@ from flowckpt.plan.behind import is_behind, is_within
 
 if TYPE_CHECKING:
     from flowckpt.checkpoint.wait import Wait
-    from flowckpt.dsl.waits import ApprovalAction
-    from flowckpt.evidence.model import EvidencePack
+    from flowckpt.engine.standing_approval import StandingApproval
 
 
 class Suspended(BaseException):
@@ -28,29 +26,6 @@ class Suspended(BaseException):
     def __init__(self, paths: Iterable[str]) -> None:
         super().__init__()
         self.paths = frozenset(paths)
-
-
-@attrs.define(eq=False, repr=False)
-class StandingApproval:
-    """An approval that was given, and of which the bytes that were approved must stay what they are.
-
-    Attributes:
-        path: its step.
-        action: what the step asks for.
-        pack: what was approved, with its facts.
-        by: who approved.
-        asked_at: when it was asked for.
-        request: the question that was answered; empty where an earlier attempt has asked it.
-        is_void: whether it no longer holds.
-    """
-
-    path: str
-    action: ApprovalAction
-    pack: EvidencePack
-    by: str
-    asked_at: datetime
-    request: str = ""
-    is_void: bool = False
 
 
 @attrs.define(eq=False, repr=False)
