@@ -127,3 +127,21 @@ def test_the_sealed_store_as_it_is_is_not_caught(monkeypatch, scene):
 @pytest.mark.soak
 def test_the_sealed_store_as_it_is_is_not_caught_at_any_call(monkeypatch):
     assert caught(monkeypatch, lives=10, protections=SEALED) is None
+
+
+def test_two_that_make_a_sealed_store_at_once_leave_one_that_can_be_begun(monkeypatch):
+    """The second one notes its key for an identity whose name a power cut may still take: that is made durable first."""
+    processes = patched(monkeypatch)
+    for count in range(12):
+        life = Workload(count, processes, Tally(), states=8, protections=SEALED)
+        points = iter(range(count, -1, -1))
+
+        def at_point(name, role, life=life, points=points):
+            if next(points, None) == 0:
+                life.may_nest = False
+                life.attach()
+                life.acquire(steal=True)
+                life.disk.before_change = lambda name, role: None
+
+        life.disk.before_change = at_point
+        life.acquire(steal=False)

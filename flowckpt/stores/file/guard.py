@@ -124,6 +124,9 @@ class Guard:
             else:
                 proved = self._proved_keys(root, ring, workflow_id)
                 keys = [ring.newest, *(key for key in proved if key != ring.newest)]
+            filesystem.sync(
+                root
+            )  # another process may have made the identity that the note names, and not synced it yet
             known_keys.add_known(filesystem, root, keys, store_id)
         raise CheckpointStorageError(
             f"the keys of the store change faster than one could be noted for run {workflow_id!r}",
