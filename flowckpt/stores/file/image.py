@@ -293,36 +293,17 @@ def _lineage(image: RunImage, pack: Segment, attempt: int) -> list[Segment]:
 def _left_by(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seals, attempt: int) -> list[Segment]:
     """Return the segments that made up the run when an attempt ended, oldest first: its own, or what a pack holds.
 
-    A pack stands in for the segments below it, some of which may be there still: the lowest one went first.
+    Where the run is read through a pack, so are the attempts below it, also those whose segments are there still: what
+    was removed of them is not said any more, as the pack does not hold it.
     """
-    for number in reversed(numbers) if numbers[0] > 1 else ():
-        if number > attempt:
-            data = read(number)
-            header, seal = _header(image, number, data, seals)
-            if header.get("kind") == PACK:
-                pack = _segment(image, number, data, None, seal)
-                if seal is None:
-                    seals.check_plain(image.workflow_id, segment_name(number))
-                held = max((each for each in pack.sections if each <= attempt), default=0)
-                return [*_lineage(image, pack, held)[::-1]] if held else []
-    chosen = _follow_back(image, [number for number in numbers if number <= attempt], read, seals)
-    if chosen and image.begun == attempt:
-        seen = _seen_of(image, numbers, read, seals, attempt)
-        if seen is not None:
-            chosen[-1].records = [record for record in chosen[-1].records if record.end <= seen]
-    return chosen
-
-
-def _seen_of(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seals, attempt: int) -> int | None:
-    """Return how many bytes of an attempt's segment its successor had read; None for all, as it has none."""
 
     def look(number: int) -> tuple[bool, Cut | None]:
         if number == attempt:
-            return True, None
+            return True, Cut(0)
         data = read(number)
         header, seal = _header(image, number, data, seals)
         if header.get("kind") is not None:
-            return True, Cut(0)
+            return True, None
         try:
             cut = read_adoption(data, number=number, seal=seal)
         except SegmentDamagedError as damage:
@@ -330,7 +311,22 @@ def _seen_of(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seal
         return cut is not None, cut
 
     counted = dict(counted_segments([number for number in numbers if number >= attempt], look))
-    return counted.get(attempt, 0)
+    if (lowest := min(counted, default=attempt)) > attempt:
+        data = read(lowest)
+        header, seal = _header(image, lowest, data, seals)
+        if header.get("kind") is not None and seal is None:
+            seals.check_plain(image.workflow_id, segment_name(lowest))
+        if header.get("kind") == "cleared":
+            image.is_cleared = True
+            return []
+        if header.get("kind") == PACK:
+            pack = _segment(image, lowest, data, None, seal)
+            held = max((each for each in pack.sections if each <= attempt), default=0)
+            return [*_lineage(image, pack, held)[::-1]] if held else []
+    chosen = _follow_back(image, [number for number in numbers if number <= attempt], read, seals)
+    if chosen and image.begun == attempt and (seen := counted.get(attempt, 0)) is not None:
+        chosen[-1].records = [record for record in chosen[-1].records if record.end <= seen]
+    return chosen
 
 
 def _header(image: RunImage, number: int, data: bytes, seals: Seals) -> tuple[dict[str, Any], LineSeal | None]:
