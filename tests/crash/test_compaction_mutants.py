@@ -9,6 +9,7 @@ import pytest
 
 import flowckpt.stores.file.claim
 import flowckpt.stores.file.compacting
+import flowckpt.stores.file.image
 from flowckpt.errors import FencedError
 from flowckpt.stores.file.names import segment_name, segment_numbers
 from tests.crash.simulation import SimulatedFileSystem
@@ -82,7 +83,26 @@ def compacting_what_was_deleted(life):
         life.examine()
 
 
-SCENES = (saving_during_a_compaction, stealing_during_a_compaction, compacting_what_was_deleted)
+def removing_what_an_earlier_attempt_saved(life):
+    """Attempts remove what earlier ones saved, go on or go back, and a compaction is cut short at each of its points."""
+    life.is_copied = True
+    life.disk.before_change = lambda name, role: None
+    for act in (life.save, life.delete, life.save):
+        life.acquire(steal=True)
+        for _ in range(2 if act == life.save else 1):
+            act(life.writers[-1])
+        life.kill(life.writers[-1])
+    life.attach()
+    life.compact()
+    life.examine()
+
+
+SCENES = (
+    saving_during_a_compaction,
+    stealing_during_a_compaction,
+    compacting_what_was_deleted,
+    removing_what_an_earlier_attempt_saved,
+)
 
 
 def caught(monkeypatch, mount_kind=None, lives=30, first=saving_during_a_compaction):
@@ -272,6 +292,19 @@ def remove_values_that_are_named(monkeypatch):
     monkeypatch.setattr(module, "kept_names", lambda lines, there, values: original(lines[-1:], there, values))
 
 
+def read_what_is_left_of_an_attempt(monkeypatch):
+    """Read an attempt from its own segment as long as that is there, which does not say what was removed later."""
+    module = flowckpt.stores.file.image
+    original = module._left_by
+
+    def left_by(image, numbers, read, seals, attempt):
+        if attempt not in numbers:
+            return original(image, numbers, read, seals, attempt)
+        return module._follow_back(image, [number for number in numbers if number <= attempt], read, seals)
+
+    monkeypatch.setattr(module, "_left_by", left_by)
+
+
 MUTANTS = {
     no_sync_of_the_pack: saving_during_a_compaction,
     no_sync_of_its_name: compacting_what_was_deleted,
@@ -285,6 +318,7 @@ MUTANTS = {
     remove_before_the_pack: stealing_during_a_compaction,
     find_orphans_late: stealing_during_a_compaction,
     remove_values_that_are_named: saving_during_a_compaction,
+    read_what_is_left_of_an_attempt: removing_what_an_earlier_attempt_saved,
 }
 """Each broken compaction, and the scene to begin with."""
 

@@ -27,8 +27,9 @@ import flowckpt.stores.file.writer
 from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import CheckpointData, StepResult
 from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunLockedError
+from flowckpt.portable import copy_run
 from flowckpt.process import ProcessIdentity
-from flowckpt.stores import FileCheckpointStore
+from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore
 from flowckpt.stores.file.names import marked_segment, segment_name
 from flowckpt.testing import FakeClock
 from tests.crash.simulation import CHANGES, Disk
@@ -127,6 +128,18 @@ def shown_at_once(store):
     return told(image.references()[::-1], store.runs.latest(RUN, image))
 
 
+def listed_behind(store):
+    """All that any attempt is shown to have saved, also what a later one went back behind: by attempt, the sequences."""
+    listed = {n: [ref.sequence for ref in done(store.list_attempt(RUN, n))] for n in done(store.attempts(RUN))}
+    return {number: sequences for number, sequences in listed.items() if sequences}
+
+
+def read_behind(store):
+    """The same, from the checkpoints themselves."""
+    read = {n: [data.sequence for data in done(store.read_attempt(RUN, n))] for n in done(store.attempts(RUN))}
+    return {number: sequences for number, sequences in read.items() if sequences}
+
+
 def told(references, latest):
     outputs = () if latest is None else tuple(result.output for result in latest.step_results)
     return tuple((ref.sequence, ref.checkpoint_id, ref.steps) for ref in reversed(references)), outputs
@@ -175,10 +188,21 @@ class Workload:
         nesting: how often another process may come in between the calls of an operation.
         compacting: how often the run is compacted.
         protections: what the stores of the processes are told, one of them each time; the keys are the same in all.
+        is_copied: whether each state is asked for all that each attempt left, and copied; else it is some of them.
     """
 
     def __init__(
-        self, seed, processes, tally, *, mount_kind=None, states=3, nesting=0.3, compacting=0.0, protections=()
+        self,
+        seed,
+        processes,
+        tally,
+        *,
+        mount_kind=None,
+        states=3,
+        nesting=0.3,
+        compacting=0.0,
+        protections=(),
+        is_copied=False,
     ):
         self.random = Random(seed)
         self.processes = processes
@@ -188,6 +212,7 @@ class Workload:
         self.nesting = nesting
         self.compacting = compacting
         self.protections = protections
+        self.is_copied = is_copied
         self.disk = Disk()
         self.writers: list[Writer] = []
         self.possible = {()}
@@ -195,6 +220,8 @@ class Workload:
         self.begun = 0
         self.epoch = 0
         self.acknowledged_sequence = 0
+        self.kept: set[int] = set()
+        self.removed: set[int] = set()
         self.outputs = 0
         self.may_nest = False
         self.is_failing = False
@@ -248,7 +275,8 @@ class Workload:
                 disk = self.disk.after_power_cut(self.random, choice)
             digest = disk.digest(with_cache=choice == "kill")
             self.tally.states.add(digest)
-            key = hash((digest, frozenset(allowed), self.acknowledged_sequence))
+            promised = (self.acknowledged_sequence, frozenset(self.kept), frozenset(self.removed))
+            key = hash((digest, frozenset(allowed), promised))
             if key not in self.tally.examined:
                 self.tally.examined.add(key)
                 self.recover(disk, allowed, choice)
@@ -311,9 +339,28 @@ class Workload:
                     raise BrokenPromise(f"{choice}: lists {runs}, reads {found}")
                 if any(finding.severity == "corrupt" for finding in done(reader.store.check())):
                     raise BrokenPromise(f"{choice}: the check finds damage")
+            if self.is_copied or self.tally.recoveries % 12 == 0:
+                self.look_behind(reader.store, choice)
             if reader.mount.open_files:
                 raise BrokenPromise(f"{choice}: descriptors were left open: {reader.mount.open_files}")
         return found
+
+    def look_behind(self, store, choice):
+        """What any attempt saved is there, but for what was removed; and so it is in a copy."""
+        left = listed_behind(store)
+        there = {sequence for sequences in left.values() for sequence in sequences}
+        if there & self.removed:
+            raise BrokenPromise(f"{choice}: removed were {self.removed}, and attempts show {left}")
+        if self.kept - there:
+            raise BrokenPromise(f"{choice}: saved were {self.kept}, and attempts show {left}")
+        if not self.is_copied:
+            return
+        copy = MemoryCheckpointStore()
+        if left:
+            done(copy_run(store, copy, RUN))
+        for name, found in {"read": read_behind(store), "copied": listed_behind(copy)}.items():
+            if found != left:
+                raise BrokenPromise(f"{choice}: attempts are {name} as {found}, and listed as {left}")
 
     def both(self, disk):
         """A disk, and the same after a power cut; mostly that alone where nothing of the run was left to be lost."""
@@ -511,6 +558,7 @@ class Workload:
         self.acknowledge(writer, (*kept, entry))
         writer.last_sequence = entry.sequence
         self.acknowledged_sequence = max(self.acknowledged_sequence, entry.sequence)
+        self.kept.add(entry.sequence)
         writer.outputs = outputs
 
     def delete(self, writer):
@@ -521,6 +569,8 @@ class Workload:
         candidates = {writer.version, after}
         if shape(writer.version) not in {shape(version) for version in self.possible}:
             return
+        doomed = {entry.sequence for entry in writer.version if entry.name == name}
+        self.kept -= doomed
         try:
             with self.in_flight(writer, candidates):
                 if not done(writer.store.delete_checkpoint(RUN, name)):
@@ -531,6 +581,7 @@ class Workload:
             self.failed(writer, candidates, error)
             return
         self.acknowledge(writer, after)
+        self.removed |= doomed
 
     def release(self, writer):
         try:
@@ -564,6 +615,7 @@ class Workload:
         self.may_nest = False
         was = writer.attempt
         writer.attempt = 10**6
+        self.kept, self.removed = set(), set()
         try:
             with self.in_flight(writer, {()}):
                 done(writer.store.clear(RUN))

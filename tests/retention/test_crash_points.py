@@ -151,6 +151,10 @@ def check(path, before, template, act, **protection):
         assert now[run]["latest"] == before[run]["latest"]
         kept = [each for each in before[run]["checkpoints"] if each in now[run]["checkpoints"]]
         assert kept == now[run]["checkpoints"], "no checkpoint is there that was not"
+        removed = {each.sequence for each in before[run]["checkpoints"] if each not in kept}
+        for number, references in now[run]["listed"].items():
+            assert not removed & {each.sequence for each in references}, "what was removed is not left behind either"
+            assert [each["sequence"] for each in now[run]["read"][number]] == [each.sequence for each in references]
     for run in {"run", "failed", "done"} - is_there:  # whole, or gone altogether
         assert now[run]["checkpoints"] == []
         assert now[run]["info"] is None

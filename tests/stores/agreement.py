@@ -331,15 +331,54 @@ class Agreement(RuleBasedStateMachine):
         else:
             self.ask(lambda store: store.pin(run, sequence), PinsCheckpoints)
 
-    @rule(run=RUNS, is_forced=st.booleans())
-    def compact(self, run, is_forced):
+    @rule(
+        run=RUNS,
+        is_forced=st.booleans(),
+        back=st.sampled_from([0, 0, 1, 9]),
+        outputs=st.lists(OUTPUTS, max_size=2),
+        sequences=SEQUENCES,
+    )
+    def compact(self, run, is_forced, back, outputs, sequences):
+        """Compact a run, and go on with it: numbers of later attempts differ, as a compaction of files takes some."""
+
         async def question(store):
             await store.compact(run, is_forced=is_forced)
 
         self.ask(question, CompactsRuns)
         self.look_at(run)
-        self.ask(lambda store: self.kept_of_each(store, run), ListsAttempts, ReadsAttempts, KeepsAttempts)
-        self.clear(run)  # a compaction of files takes numbers, so those of later attempts would differ
+        looking = (ListsAttempts, ReadsAttempts, KeepsAttempts)
+        self.ask(lambda store: self.kept_of_each(store, run), *looking)
+        moment = self.moment()
+
+        async def going_on(store):
+            number, latest, last = await taken(store, run, steal=True)
+            history = list(latest.step_results) if latest else []
+            history = history[: max(0, len(history) - back)]
+            added = results(*(VALUES[index] for index in outputs), first=len(history) + 1)
+            await store.save(run, checkpoint(last + 1, [*history, *added], attempt=number, **moment))
+            await store.release(run)
+            seen = [last, await self.kept_but(store, run, number)]
+            await store.delete_sequences(run, sequences)
+            seen.append(await self.kept_but(store, run, number))
+            await store.compact(run, is_forced=True)
+            return [*seen, await self.kept_but(store, run, number)]
+
+        self.ask(going_on, CompactsRuns, OwnsRuns, *looking)
+        self.clear(run)
+
+    async def kept_but(self, store, run, later):
+        """What is left of each attempt, and of the one of this number what it is by any number."""
+        left = {number: await store.list_attempt(run, number) for number in await store.attempts(run)}
+        read = {number: await store.read_attempt(run, number) for number in left}
+        return [
+            (
+                None if number == later else number,
+                [attrs.evolve(ref, size=0, attempt=0 if number == later else ref.attempt) for ref in references],
+                [attrs.evolve(data, attempt=0 if number == later else data.attempt) for data in read[number]],
+            )
+            for number, references in left.items()
+            if references
+        ]
 
     # --- many runs ---------------------------------------------------------------------------------------------------
 

@@ -177,8 +177,8 @@ class RunImage:
 
     @property
     def _seen(self) -> tuple[int, int]:
-        """Which segment was found newest, and how many bytes of it were read."""
-        return (self.begun, self.records[-1].end) if self.records else (0, 0)
+        """Which segment was found newest, and how many bytes of it were read. A pack counts also where its end is empty."""
+        return self.begun, self.records[-1].end if self.records else 0
 
 
 def read_run(
