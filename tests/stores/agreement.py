@@ -48,6 +48,8 @@ VALUES = [*(value for value in EXACT if value == value), *["x" * 70_000] * 4]
 OUTPUTS = st.integers(0, len(VALUES) - 1)
 LARGE = {"x": "y" * 70_000}
 SEQUENCES = st.lists(st.integers(1, 6), max_size=3)
+BACK = st.sampled_from([0, 0, 1, 9])
+EMPTY = st.booleans()
 FIELDS = st.fixed_dictionaries(
     {"inputs": st.sampled_from("abc")},
     optional={
@@ -331,14 +333,8 @@ class Agreement(RuleBasedStateMachine):
         else:
             self.ask(lambda store: store.pin(run, sequence), PinsCheckpoints)
 
-    @rule(
-        run=RUNS,
-        is_forced=st.booleans(),
-        back=st.sampled_from([0, 0, 1, 9]),
-        outputs=st.lists(OUTPUTS, max_size=2),
-        sequences=SEQUENCES,
-    )
-    def compact(self, run, is_forced, back, outputs, sequences):
+    @rule(run=RUNS, is_forced=st.booleans(), rounds=st.lists(st.tuples(BACK, EMPTY, SEQUENCES), min_size=1, max_size=3))
+    def compact(self, run, is_forced, rounds):
         """Compact a run, and go on with it: numbers of later attempts differ, as a compaction of files takes some."""
 
         async def question(store):
@@ -348,33 +344,39 @@ class Agreement(RuleBasedStateMachine):
         self.look_at(run)
         looking = (ListsAttempts, ReadsAttempts, KeepsAttempts)
         self.ask(lambda store: self.kept_of_each(store, run), *looking)
-        moment = self.moment()
+        moments = [self.moment() for _ in rounds]
 
         async def going_on(store):
-            number, latest, last = await taken(store, run, steal=True)
-            history = list(latest.step_results) if latest else []
-            history = history[: max(0, len(history) - back)]
-            added = results(*(VALUES[index] for index in outputs), first=len(history) + 1)
-            await store.save(run, checkpoint(last + 1, [*history, *added], attempt=number, **moment))
-            await store.release(run)
-            seen = [last, await self.kept_but(store, run, number)]
-            await store.delete_sequences(run, sequences)
-            seen.append(await self.kept_but(store, run, number))
-            await store.compact(run, is_forced=True)
-            return [*seen, await self.kept_but(store, run, number)]
+            later, seen = [], []
+            for (back, is_empty, sequences), moment in zip(rounds, moments, strict=True):
+                number, latest, last = await taken(store, run, steal=True)
+                later.append(number)
+                history = list(latest.step_results) if latest else []
+                history = history[: max(0, len(history) - back)]
+                added = [] if is_empty else results("later", first=len(history) + 1)
+                await store.save(run, checkpoint(last + 1, [*history, *added], attempt=number, **moment))
+                await store.release(run)
+                seen += [last, await self.kept_by(store, run, later)]
+                await store.delete_sequences(run, [last + 2 - each for each in sequences])
+                seen.append(await self.kept_by(store, run, later))
+                await store.compact(run, is_forced=True)
+                seen.append(await self.kept_by(store, run, later))
+            return seen
 
         self.ask(going_on, CompactsRuns, OwnsRuns, *looking)
         self.clear(run)
 
-    async def kept_but(self, store, run, later):
-        """What is left of each attempt, and of the one of this number what it is by any number."""
+    async def kept_by(self, store, run, later):
+        """What is left of each attempt; those of `later` are told by their place in it."""
+
+        def told(each):
+            return attrs.evolve(each, attempt=-later.index(each.attempt) if each.attempt in later else each.attempt)
+
         left = {number: await store.list_attempt(run, number) for number in await store.attempts(run)}
-        read = {number: await store.read_attempt(run, number) for number in left}
         return [
             (
-                None if number == later else number,
-                [attrs.evolve(ref, size=0, attempt=0 if number == later else ref.attempt) for ref in references],
-                [attrs.evolve(data, attempt=0 if number == later else data.attempt) for data in read[number]],
+                [told(attrs.evolve(ref, size=0)) for ref in references],
+                [told(data) for data in await store.read_attempt(run, number)],
             )
             for number, references in left.items()
             if references
