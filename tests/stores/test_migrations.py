@@ -468,9 +468,9 @@ def be_newer(setattr):
 class Slowly:
     """A process of a newer version that brings a database forward and does not end before it is told to."""
 
-    def __init__(self, spec):
+    def __init__(self, spec, **settings):
         self.entered, self.go_on = processes.Event(), processes.Event()
-        self._process = processes.Process(target=self._work, args=(spec, self.entered, self.go_on))
+        self._process = processes.Process(target=self._work, args=(spec, self.entered, self.go_on, settings))
 
     def __enter__(self):
         self._process.start()
@@ -483,7 +483,8 @@ class Slowly:
         assert self._process.exitcode == 0
 
     @staticmethod
-    def _work(spec, entered, go_on):
+    def _work(spec, entered, go_on, settings):
+        postgres_module._SETTINGS.update(settings)
         bring_forward_slowly.told = SimpleNamespace(entered=entered, go_on=go_on)
         be_newer(setattr)
         with opened(spec) as store:
@@ -581,12 +582,11 @@ def test_a_save_says_itself_that_a_migration_takes_for_ever_and_can_be_made_agai
         assert store.runs.latest("run").sequence == 2
 
 
-def test_a_migration_may_leave_the_server_alone_for_longer_than_others_may(postgres, postgres_database, monkeypatch):
+def test_a_migration_may_leave_the_server_alone_for_longer_than_others_may(postgres, postgres_database):
     database = Postgres(postgres, postgres_database)
     with opened(database.spec) as store:
         store.runs.save("run", checkpoint())
-    monkeypatch.setitem(postgres_module._SETTINGS, "idle_in_transaction_session_timeout", "200ms")
-    with Slowly(database.spec):
+    with Slowly(database.spec, idle_in_transaction_session_timeout="200ms"):
         time.sleep(1.0)
         assert postgres.execute(
             "SELECT state FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory'"
