@@ -135,12 +135,15 @@ class SecondsRange(click.FloatRange):
 
     Args:
         least: the smallest.
+        most: the largest; none where not given.
         min_open: whether the smallest itself is out of it.
         has_infinity: whether `inf` is in it.
     """
 
-    def __init__(self, least: float, *, min_open: bool = False, has_infinity: bool = False) -> None:
-        super().__init__(least, min_open=min_open)
+    def __init__(
+        self, least: float, most: float | None = None, *, min_open: bool = False, has_infinity: bool = False
+    ) -> None:
+        super().__init__(least, most, min_open=min_open)
         self.has_infinity = has_infinity
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:

@@ -23,7 +23,7 @@ def size_text(size: int) -> str:
 
 
 def summary_document(report: PruneReport, *, is_dry_run: bool) -> Json:
-    """Return what `prune --json` prints.
+    """Return what `prune --json` prints; sizes that the store does not know are null.
 
     Args:
         report: what it came to.
@@ -42,7 +42,7 @@ def summary_document(report: PruneReport, *, is_dry_run: bool) -> Json:
             for each in report.runs
         ],
         "removed": report.removed,
-        "removed_bytes": report.removed_bytes,
+        "removed_bytes": None if report.unsized else report.removed_bytes,
         "compacted": report.compacted,
         "compacted_bytes": report.compacted_bytes,
         "unreadable": list(report.unreadable),

@@ -18,6 +18,9 @@ _WITH_STORE = (
     *("resume", "plan", "why", "list", "show", "stats", "verify", "diff", "rollback", "fork", "signal", "approve"),
     *("reject", "export", "import", "copy", "cancel", "recover", "clear", "prune", "pin", "check", "trust"),
 )
+_QUOTED = re.compile(r"'(flowckpt (?:[^']|'[^']*')+?)'(?=[\s.,;:)]|$)")
+"""A command between quotes, with quotes of the shell's within it or not."""
+
 _COMMAND = re.compile(rf"\bflowckpt ({'|'.join(_WITH_STORE)})\b(?! --store)")
 
 
@@ -33,7 +36,9 @@ def remember_store(given: str) -> None:
 
 
 def with_store(text: str, context: click.Context | None = None) -> str:
-    """Return a message whose commands name the store, where they must.
+    """Return a message whose commands name the store, where they must, and can be told from the quotes around them.
+
+    A command stands between single quotes, or between double quotes where it has single ones itself.
 
     Args:
         text: the message.
@@ -41,7 +46,7 @@ def with_store(text: str, context: click.Context | None = None) -> str:
     """
     context = context or click.get_current_context(silent=True)
     given = "" if context is None else context.meta.get(_GIVEN, "")
-    if not given:
-        return text
-    option = f"--store {escaped(shlex.quote(given))}"
-    return _COMMAND.sub(lambda found: f"{found[0]} {option}", text)
+    if given:
+        option = f"--store {escaped(shlex.quote(given))}"
+        text = _COMMAND.sub(lambda found: f"{found[0]} {option}", text)
+    return _QUOTED.sub(lambda found: f'"{found[1]}"' if "'" in found[1] else found[0], text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
 import attrs
@@ -43,14 +43,14 @@ class PrunedRun:
         workflow_name: its workflow.
         status: where it stood.
         updated_at: when its newest checkpoint was saved.
-        size: about how many bytes it took.
+        size: about how many bytes it took; None where the store does not know, as in object storage.
     """
 
     workflow_id: str
     workflow_name: str
     status: Status
     updated_at: datetime
-    size: int
+    size: int | None
 
 
 @attrs.define
@@ -60,7 +60,8 @@ class PruneReport:
     Attributes:
         runs: the runs that went, or would go; empty where they were handed to a function.
         removed: how many runs went.
-        removed_bytes: about how many bytes they took.
+        removed_bytes: about how many bytes they took, as far as that is known.
+        unsized: of how many of them it is not known.
         compacted: how many runs were written anew, or freed of what no record names.
         compacted_bytes: how many bytes that freed.
         skipped: why a run stayed that was to go, or to be made smaller, by its id.
@@ -71,6 +72,7 @@ class PruneReport:
     runs: list[PrunedRun] = attrs.field(factory=list)
     removed: int = 0
     removed_bytes: int = 0
+    unsized: int = 0
     compacted: int = 0
     compacted_bytes: int = 0
     skipped: dict[str, str] = attrs.field(factory=dict)
@@ -186,7 +188,9 @@ async def _remove(
     is_dry_run: bool,
 ) -> None:
     ids = [info.workflow_id for info in batch]
-    sizes = await store.stored_bytes(ids) if isinstance(store, PrunesRuns) else [0] * len(ids)
+    sizes: Sequence[int | None] = [None] * len(ids)
+    if isinstance(store, PrunesRuns):
+        sizes = await store.stored_bytes(ids)
     if is_dry_run:
         gone = {info.workflow_id for info in batch if not await _is_pinned(store, info.workflow_id)}
     elif isinstance(store, PrunesRuns):
@@ -199,7 +203,8 @@ async def _remove(
             report.skipped[info.workflow_id] = "it is pinned" if is_pinned else "it has changed meanwhile"
             continue
         report.removed += 1
-        report.removed_bytes += size
+        report.removed_bytes += size or 0
+        report.unsized += size is None
         run = PrunedRun(info.workflow_id, info.workflow_name, info.status, info.updated_at, size)
         (report.runs.append if on_run is None else on_run)(run)
 

@@ -34,11 +34,16 @@ def test_every_command_in_a_message_gets_the_store_that_was_typed_once():
         remember_store("sqlite:my runs.db")
         remember_store("file:of-the-target")
         assert with_store("See 'flowckpt show a --steps' or flowckpt check.") == (
-            "See 'flowckpt show --store 'sqlite:my runs.db' a --steps' or flowckpt check --store 'sqlite:my runs.db'."
+            "See \"flowckpt show --store 'sqlite:my runs.db' a --steps\" or flowckpt check --store 'sqlite:my runs.db'."
         )
         said = "flowckpt resume --store 'sqlite:my runs.db' a; this flowckpt reads; flowckpt key show"
         assert with_store(said) == said
+        assert with_store("'flowckpt list'; 'x' and 'flowckpt show 'a b' --steps', \"flowckpt check\"") == (
+            "\"flowckpt list --store 'sqlite:my runs.db'\"; 'x' and "
+            "\"flowckpt show --store 'sqlite:my runs.db' 'a b' --steps\", \"flowckpt check --store 'sqlite:my runs.db'\""
+        )
     assert with_store("flowckpt list") == "flowckpt list"
+    assert with_store("See 'flowckpt show 'a b''.") == "See \"flowckpt show 'a b'\"."
 
 
 def test_errors_of_every_part_name_the_store_where_it_is_not_the_default_one(flowckpt):

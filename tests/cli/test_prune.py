@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from flowckpt import CheckpointManager, FileCheckpointStore, in_sync
+
+
+def test_what_a_run_takes_in_object_storage_is_not_known_and_no_size_is_said(flowckpt):
+    store = ("--store", "objects+file:ob?allow_unsafe=true")
+    for run in ("one", "two"):
+        flowckpt("run", "pipeline.py:naps", "--id", run, *store).expect(0)
+    ran = flowckpt("prune", "--keep", "1", *store).expect(0)
+    assert re.fullmatch(r"removed one \(completed, updated [^,]+\)\n", ran.out)
+    assert ran.err == "flowckpt: removed 1 run\n"
+    document = flowckpt("prune", "--keep", "0", "--json", *store).expect(0).document
+    assert document["removed"] == 1
+    assert document["removed_bytes"] is None and document["runs"][0]["bytes"] is None
 
 
 def runs(command):

@@ -105,6 +105,18 @@ def test_export(filled, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir() if "json" in p.name) == ["fetch.json"]
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+@pytest.mark.parametrize("more", [(), ("--checkpoint", "fetch")], ids=["run", "checkpoint"])
+def test_an_export_that_finds_the_disk_full_is_no_error_of_usage(filled, more):
+    ran = filled("export", "one", "-o", "/dev/full", *more).expect(74)
+    assert ran.err.splitlines() == ["flowckpt: /dev/full cannot be written: No space left on device"]
+
+
+def test_a_directory_is_no_file_of_a_store(filled):
+    ran = filled("list", "--store", f"sqlite:{filled.directory}").expect(13)
+    assert ran.err.splitlines()[1:] == ["Name the file of a store: --store sqlite:FILE."]
+
+
 def test_clear(filled):
     assert filled("clear", "one").expect(0).out == "removed one\n"
     assert filled("list", "--json").document[0]["workflow_id"] == "two"

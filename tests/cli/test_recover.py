@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -12,9 +13,11 @@ import sys
 import time
 from collections import Counter
 
+import attrs
 import psycopg
 import pytest
 
+from flowckpt.stores import open_store
 from tests.forked import Started
 
 PROGRAM = """
@@ -344,6 +347,26 @@ def test_a_run_whose_process_dies_while_it_starts_is_free_again(held_up):
     assert [run["outcome"] for run in json.loads(out)["runs"]] == ["died"], err
     (held_up.directory / "hold").unlink()
     assert outcomes(held_up("recover", "--json").expect(0)) == {"dying": "completed"}
+
+
+async def take_over(store, run):
+    lease = await store.acquire(run, steal=True)
+    moved = {"attempt": lease.attempt, "sequence": lease.last_sequence + 1, "checkpoint_id": "taken over"}
+    await store.save(run, attrs.evolve(lease.latest, **moved))
+
+
+def test_a_run_that_somebody_else_gets_while_its_process_starts_is_said_not_to_be_resumed_here(held_up):
+    recoverer = held_up.start("recover")
+    processes_of(held_up)
+    asyncio.run(take_over(open_store(f"file:{held_up.directory}/.flowckpt"), "dying"))
+    (held_up.directory / "hold").unlink()
+    _, err = recoverer.communicate(timeout=60)
+    assert err.splitlines()[:2] == [
+        "dying (dying): its process is gone; resuming from attempt 1",
+        "dying (dying): somebody else has gone on with it; not resumed here",
+    ]
+    assert recoverer.returncode == 0
+    assert held_up.log() == ["first dying"]
 
 
 def test_a_process_whose_recoverer_died_takes_the_run_all_the_same(held_up):

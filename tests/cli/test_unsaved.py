@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 
 from flowckpt.checkpoint import Status
 from flowckpt.cli.exit_codes import ExitCode, code_of_result
+from flowckpt.cli.group import group
 from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.errors import CheckpointStorageError, StepFailedError
 
@@ -181,6 +183,28 @@ def test_a_number_that_is_none_is_a_usage_error_of_the_command(option: str, valu
     assert "Trigger" not in ran.err
     assert "float(" not in ran.err
     assert not (Path(flowckpt.directory) / ".flowckpt").exists()
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "1e300", "x"])
+@pytest.mark.parametrize(
+    ("option", "words"), [("--every", ("recover", "--watch")), ("--wait", ("cancel", "one"))], ids=["recover", "cancel"]
+)
+def test_a_time_to_wait_that_is_none_is_a_usage_error_of_other_commands_too(option, words, value, flowckpt):
+    ran = flowckpt(*words, option, value).expect(2)
+    assert f"Invalid value for '{option}': " in ran.err
+
+
+def test_every_option_that_takes_seconds_takes_no_number_that_is_none():
+    found = {}
+    with click.Context(group) as context:
+        for name in group.list_commands(context):
+            for option in group.get_command(context, name).params:
+                if isinstance(option.type, click.types.FloatParamType):
+                    found[name, option.name] = option.type
+    assert len(found) >= 5
+    for kind in found.values():
+        with pytest.raises(click.BadParameter):
+            kind.convert("nan", None, None)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from flowckpt.checkpoint.run_filter import RunFilter
 from flowckpt.errors import CheckpointStorageError, UnsupportedSchemaError
 from flowckpt.evidence import EvidenceVerifier
 from flowckpt.stores import open_store
-from flowckpt.stores.postgres import database as postgres_database
+from flowckpt.stores.postgres import database as postgres_module
+from flowckpt.stores.postgres import migrating, trying_again
 from flowckpt.stores.postgres.database import PostgresSession
 from flowckpt.stores.sql import migration_wait, migrations
 from flowckpt.stores.sql.migrations import MIGRATIONS
@@ -444,7 +445,8 @@ def test_to_look_at_the_version_costs_a_claim_no_statement(database, monkeypatch
 
 
 def bring_forward_slowly(session):
-    """What a large migration does: it changes so much that SQLite keeps even readers out."""
+    """What a large migration does: it changes so much that even readers are kept out."""
+    session.execute("ALTER TABLE runs ADD COLUMN extra TEXT")
     session.execute("CREATE TABLE extra (x TEXT)")
     for _ in range(8):
         session.execute("INSERT INTO extra VALUES (?)", ("x" * 1_000_000,))
@@ -458,7 +460,7 @@ NEWER = (*MIGRATIONS, (bring_forward_slowly,))
 
 
 def be_newer(setattr):
-    for module in (migrations, sqlite_database, postgres_database):
+    for module in (migrations, sqlite_database, postgres_module):
         setattr(module, "MIGRATIONS", NEWER)
     setattr(migrations.migrate, "__defaults__", (NEWER,))
 
@@ -466,9 +468,9 @@ def be_newer(setattr):
 class Slowly:
     """A process of a newer version that brings a database forward and does not end before it is told to."""
 
-    def __init__(self, spec):
+    def __init__(self, spec, **settings):
         self.entered, self.go_on = processes.Event(), processes.Event()
-        self._process = processes.Process(target=self._work, args=(spec, self.entered, self.go_on))
+        self._process = processes.Process(target=self._work, args=(spec, self.entered, self.go_on, settings))
 
     def __enter__(self):
         self._process.start()
@@ -481,7 +483,8 @@ class Slowly:
         assert self._process.exitcode == 0
 
     @staticmethod
-    def _work(spec, entered, go_on):
+    def _work(spec, entered, go_on, settings):
+        postgres_module._SETTINGS.update(settings)
         bring_forward_slowly.told = SimpleNamespace(entered=entered, go_on=go_on)
         be_newer(setattr)
         with opened(spec) as store:
@@ -494,7 +497,8 @@ def impatient(monkeypatch):
     monkeypatch.setattr(sqlite_database, "BUSY_SECONDS", 0.1)
     monkeypatch.setattr(sqlite_database, "NOTICE_SECONDS", 0.05)
     monkeypatch.setattr(migration_wait, "NOTICE_SECONDS", 0.05)
-    monkeypatch.setitem(postgres_database._SETTINGS, "lock_timeout", "100ms")
+    monkeypatch.setattr(trying_again, "LOCKED_SECONDS", 0.3)
+    monkeypatch.setitem(postgres_module._SETTINGS, "lock_timeout", "100ms")
 
 
 @pytest.fixture
@@ -537,6 +541,76 @@ def test_those_who_wait_for_a_migration_say_so_once_and_go_on_when_it_is_done(da
     ]
     if database.kind == Sqlite.kind:
         assert [each.name for each in database.file.parent.glob("*migrating*")] == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_all_that_a_program_does_waits_for_a_migration_that_takes_longer_than_a_lock_is_waited_for(
+    database, pool, caplog
+):
+    with opened(database.spec) as store:
+        for run in ("owned", "free"):
+            store.runs.save(run, checkpoint())
+        store.runs.release("free")
+        with Slowly(database.spec):
+            saved = pool.submit(store.runs.save, "owned", checkpoint(2, results("x", "y")))
+            claimed = pool.submit(store.runs.acquire, "free", steal=False)
+            listed = pool.submit(store.runs.list_runs)
+            time.sleep(1.5)
+            assert not any(each.done() for each in (saved, claimed, listed))
+        saved.result(timeout=60)
+        with pytest.raises(UnsupportedSchemaError, match="while this program had it open"):
+            claimed.result(timeout=60)
+        assert {info.workflow_id for info in listed.result(timeout=60)} == {"owned", "free"}
+        store.runs.save("owned", checkpoint(3, results("x", "y", "z")))
+        assert [ref.sequence for ref in store.runs.references("owned")] == [3, 2, 1]
+        assert [result.output for result in store.runs.latest("owned").step_results] == ["x", "y", "z"]
+    said = [record.getMessage() for record in caplog.records if record.name == "flowckpt"]
+    assert 1 <= len(said) <= 3, said
+    assert all("is bringing the tables of" in each for each in said)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_save_says_itself_that_a_migration_takes_for_ever_and_can_be_made_again(database, monkeypatch):
+    with opened(database.spec) as store:
+        store.runs.save("run", checkpoint())
+        monkeypatch.setattr(migration_wait, "PATIENCE_SECONDS", 0.6)
+        with Slowly(database.spec):
+            with pytest.raises(CheckpointStorageError, match="bringing the tables of .* forward for more") as gave_up:
+                store.runs.save("run", checkpoint(2))
+            assert not gave_up.value.is_outcome_unknown
+        store.runs.save("run", checkpoint(2))
+        assert store.runs.latest("run").sequence == 2
+
+
+def test_a_migration_may_leave_the_server_alone_for_longer_than_others_may(postgres, postgres_database):
+    database = Postgres(postgres, postgres_database)
+    with opened(database.spec) as store:
+        store.runs.save("run", checkpoint())
+    with Slowly(database.spec, idle_in_transaction_session_timeout="200ms"):
+        time.sleep(1.0)
+        assert postgres.execute(
+            "SELECT state FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory'"
+        ) == [("idle in transaction",)]
+    assert database.query("SELECT max(version) FROM flowckpt_schema") == [(NEWEST + 1,)]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_tables_that_somebody_else_keeps_locked_are_waited_for_no_longer_than_before(postgres, postgres_database):
+    database = Postgres(postgres, postgres_database)
+    dsn = postgres.dsn(postgres_database)
+    with opened(database.spec) as store, opened(f"{database.spec}&schema=another") as another:
+        for each in (store, another):
+            each.runs.save("run", checkpoint())
+        with psycopg.connect(dsn) as elsewhere, psycopg.connect(dsn) as somebody:
+            elsewhere.execute("SELECT pg_advisory_xact_lock(%s)", (migrating._LOCK,))
+            elsewhere.execute("LOCK TABLE another.runs IN EXCLUSIVE MODE")
+            somebody.execute("LOCK TABLE flowckpt.runs IN EXCLUSIVE MODE")
+            began = time.monotonic()
+            with pytest.raises(CheckpointStorageError, match="another session has kept it locked") as failed:
+                store.runs.save("run", checkpoint(2))
+            assert time.monotonic() - began < 30
+            assert "pg_locks" in failed.value.remedy and not failed.value.is_outcome_unknown
+        store.runs.save("run", checkpoint(2))
 
 
 @pytest.mark.usefixtures("impatient")

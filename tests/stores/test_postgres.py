@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import psycopg
@@ -22,6 +23,7 @@ from flowckpt.errors import (
 from flowckpt.stores import PostgresCheckpointStore, open_store
 from flowckpt.stores.opening import shown_spec
 from flowckpt.stores.postgres import database as database_module
+from flowckpt.stores.postgres import trying_again
 from flowckpt.stores.postgres.address import parsed_address
 from flowckpt.stores.postgres.durability import check_server
 from flowckpt.testing.contract import checkpoint, results
@@ -355,6 +357,34 @@ def test_a_server_that_is_gone_is_waited_for_and_then_an_error(durable):
     lease = store.runs.acquire(RUN, steal=True)
     assert lease.last_sequence in (1, 2)
     store.runs.save(RUN, checkpoint(lease.last_sequence + 1, attempt=lease.attempt))
+    store.close()
+
+
+def test_those_who_wait_for_a_server_say_so_once_without_a_password(monkeypatch, caplog):
+    monkeypatch.setattr(trying_again, "NOTICE_SECONDS", 0.3)
+    store = PostgresCheckpointStore(f"postgresql://me:hunter22@127.0.0.1:{free_port()}/db", patience_seconds=1.0)
+    with ThreadPoolExecutor(2) as pool:
+        tried = [pool.submit(store.runs.list_runs), pool.submit(store.runs.owner, RUN)]
+        for each in tried:
+            with pytest.raises(CheckpointStorageError):
+                each.result(timeout=60)
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "postgresql://me@127.0.0.1" in said and "hunter22" not in said
+    assert "is tried again for 1 s more: " in said or "is tried again for 0 s more: " in said
+    caplog.clear()
+    with pytest.raises(CheckpointStorageError):
+        store.runs.list_runs()
+    assert len(caplog.records) == 1, "another wait is told again"
+
+
+def test_a_short_wait_for_a_server_is_not_told(proxy, postgres, postgres_database, caplog):
+    url = postgres.url(postgres_database).replace(f":{postgres.port}/", f":{proxy.port}/")
+    store = PostgresCheckpointStore(f"{url}?allow_unsafe=true&sslmode=disable")
+    store.runs.save(RUN, checkpoint(1))
+    proxy.cut_before = b"cut-here"
+    store.runs.save(RUN, checkpoint(2, checkpoint_id="cut-here"))
+    assert proxy.cuts == 1
+    assert not caplog.records
     store.close()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import sqlite3
+import threading
 import time
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from flowckpt.evidence import file_sha256
 from flowckpt.stores import SqliteCheckpointStore, open_store
 from flowckpt.stores.sql import migrations
 from flowckpt.stores.sqlite import database as database_module
-from flowckpt.stores.sqlite import opening
+from flowckpt.stores.sqlite import opening, transaction
 from flowckpt.stores.sqlite.database import SqliteDatabase
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
@@ -377,6 +378,7 @@ def test_an_interrupt_in_the_middle_rolls_back_and_saves_nothing_more(store):
 
 def test_a_commit_that_finds_the_file_busy_has_saved_nothing_and_may_be_tried_again(store, monkeypatch):
     monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(transaction, "BUSY_SECONDS", 0.1)
     store.runs.save(RUN, checkpoint(1))
     database = store.runs.database
     real = database._connection
@@ -387,6 +389,52 @@ def test_a_commit_that_finds_the_file_busy_has_saved_nothing_and_may_be_tried_ag
         store.runs.save(RUN, checkpoint(2))
     assert not failed.value.is_outcome_unknown
     database._connection = real
+    store.runs.save(RUN, checkpoint(2))
+
+
+@contextlib.contextmanager
+def read_for(path, seconds):
+    """A reader who is in the file for a while."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM runs").fetchall()
+        end = threading.Timer(seconds, reader.execute, ("COMMIT",))
+        end.start()
+        try:
+            yield
+        finally:
+            end.join()
+
+
+def test_work_is_not_done_again_because_a_reader_is_in_the_file_when_it_is_to_be_committed(store, path):
+    store.runs.save(RUN, checkpoint(1))
+    done = []
+
+    def work(session):
+        done.append(session.change("UPDATE runs SET workflow_name = 'other'"))
+
+    with read_for(path, 0.4):
+        store.runs.database.write(RUN, "work", work)
+    assert done == [1]
+    executed = []
+    store.runs.database._connection.set_trace_callback(executed.append)
+    with read_for(path, 0.4):
+        store.runs.save(RUN, checkpoint(2))
+    assert sum(each.startswith("BEGIN") for each in executed) == 1
+    assert not [each for each in executed if each.startswith("ROLLBACK")]
+    assert store.runs.latest(RUN).sequence == 2
+
+
+def test_readers_who_stay_for_too_long_fail_the_commit_and_nothing_of_it_is_left(store, path, monkeypatch):
+    if opening.journal_mode()[0] == "wal":
+        pytest.skip("a COMMIT waits for no reader there")
+    store.runs.save(RUN, checkpoint(1))
+    for module in (database_module, transaction):
+        monkeypatch.setattr(module, "BUSY_SECONDS", 0.1)
+    with read_for(path, 1.0), pytest.raises(CheckpointStorageError, match="kept it locked") as failed:
+        store.runs.save(RUN, checkpoint(2))
+    assert not failed.value.is_outcome_unknown
+    assert store.runs.latest(RUN).sequence == 1
     store.runs.save(RUN, checkpoint(2))
 
 

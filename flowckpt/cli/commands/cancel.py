@@ -5,7 +5,15 @@ from __future__ import annotations
 import attrs
 import click
 
-from flowckpt.cli.options import RunName, input_option, json_option, store_option, target_option, without_repeats
+from flowckpt.cli.options import (
+    RunName,
+    SecondsRange,
+    input_option,
+    json_option,
+    store_option,
+    target_option,
+    without_repeats,
+)
 from flowckpt.cli.output import keep_for_document, say, write
 from flowckpt.cli.recorded_run import recorded_run
 from flowckpt.cli.resume_hint import show_resume_hint
@@ -39,7 +47,7 @@ class _ProgramNeededError(Exception):
 @click.option(
     "--wait",
     "patience",
-    type=click.FloatRange(0, 86_400),
+    type=SecondsRange(0, 86_400),
     default=PATIENCE_SECONDS,
     show_default=True,
     metavar="SECONDS",

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from flowckpt.checkpoint import CheckpointData
+from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.moved import size_of_run
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import RunName, store_option
@@ -32,6 +33,12 @@ Examples:
   flowckpt export nightly | jq .step_results
   flowckpt export nightly --checkpoint fetch -o fetch.json"""
 
+_MISNAMED = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.ETXTBSY),
+)
+"""What the system says of a place where nothing can be written, whatever is: another one must be named."""
+
 
 @click.command("export", epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
@@ -45,7 +52,7 @@ Examples:
 )
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @store_option
-def command(run: str, checkpoint: str | None, output: str | None, force: bool, store: str | None) -> None:
+def command(run: str, checkpoint: str | None, output: str | None, force: bool, store: str | None) -> int:
     """Write a run so that it can be kept, read and resumed elsewhere; 'flowckpt import' takes it in again.
 
     With -o FILE it is the whole run: every attempt and checkpoint, large values, and where its workflow is. Without -o
@@ -70,9 +77,14 @@ def command(run: str, checkpoint: str | None, output: str | None, force: bool, s
             f"{error.filename} is there already, and was not touched; --force replaces it"
         ) from error
     except OSError as error:
-        raise click.UsageError(f"{output} cannot be written: {error.strerror or error}") from error
+        said = f"{output} cannot be written: {error.strerror or error}"
+        if error.errno in _MISNAMED:
+            raise click.UsageError(said) from error
+        say(f"flowckpt: {escaped(said)}")
+        return ExitCode.OUTPUT_FAILED
     if isinstance(checkpoints, FileCheckpointStore) and checkpoints.is_encrypting:
         warn("the store is encrypted, and what was exported is not: whoever can read it reads all that the run holds")
+    return ExitCode.DONE
 
 
 def _write_run(store: CheckpointStore, run: str, output: str, *, is_directory: bool, is_forced: bool) -> None:

@@ -100,8 +100,10 @@ def command(
     verb = "would remove" if dry_run else "removed"
 
     def show(pruned: PrunedRun) -> None:
-        status, age = pruned.status.value, ago_text(pruned.updated_at)
-        write(f"{verb} {escaped(pruned.workflow_id)} ({status}, updated {age}, {size_text(pruned.size)})\n")
+        said = [pruned.status.value, f"updated {ago_text(pruned.updated_at)}"]
+        if pruned.size is not None:
+            said.append(size_text(pruned.size))
+        write(f"{verb} {escaped(pruned.workflow_id)} ({', '.join(said)})\n")
 
     report = waited(
         prune(
@@ -128,7 +130,8 @@ def command(
 def _summarize(report: PruneReport, verb: str, *, is_dry_run: bool) -> None:
     for workflow_id, why in report.skipped.items():
         say(escaped(f"flowckpt: {workflow_id} stays: {why}"))
-    say(f"flowckpt: {verb} {counted(report.removed, 'run')}, {size_text(report.removed_bytes)}")
+    size = "" if report.unsized else f", {size_text(report.removed_bytes)}"
+    say(f"flowckpt: {verb} {counted(report.removed, 'run')}{size}")
     if not is_dry_run and report.compacted:
         say(f"flowckpt: wrote {counted(report.compacted, 'run')} anew, {size_text(report.compacted_bytes)} freed")
 

@@ -12,7 +12,7 @@ import attrs
 import click
 
 from flowckpt.cli.exit_codes import ExitCode, code_of_signal
-from flowckpt.cli.options import executor_option, json_option, named_executors, store_option
+from flowckpt.cli.options import SecondsRange, executor_option, json_option, named_executors, store_option
 from flowckpt.cli.output import keep_for_document, say, write
 from flowckpt.cli.recovering.child import Child
 from flowckpt.cli.recovering.recoverer import Recoverer
@@ -40,7 +40,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option("--watch", is_flag=True, help="Go on looking until a signal comes.")
 @click.option(
     "--every",
-    type=click.FloatRange(0.05, 86_400),
+    type=SecondsRange(0.05, 86_400),
     default=15.0,
     show_default=True,
     metavar="SECONDS",
@@ -125,6 +125,8 @@ async def _recover(
         if recovered.outcome is not Outcome.SKIPPED:
             found.append(recovered)
             say(_line(recovered))
+        elif recovered.exit_code is not None:  # it was said to be resumed
+            say(f"{_name(recovered)}: {recovered.detail}; not resumed here")
 
     recoverer = Recoverer(
         store,

@@ -41,7 +41,11 @@ class OutputFile:
         self._file.close()
 
     def new_chunks(self) -> Iterator[bytes]:
-        """Yield what has been printed since the last time, and nothing that is printed from now on."""
+        """Yield what has been printed since the last time, and nothing that is printed from now on.
+
+        Whoever opens `/dev/stdout` to write to it empties the file. Between two looks at it, nobody can know of that
+        when more has been printed since than was read before: the beginning of it is not yielded then.
+        """
         size = os.fstat(self.descriptor).st_size
         if size < self._read:  # emptied, by one who has opened /dev/stdout to write to it
             self._read = self._freed = 0

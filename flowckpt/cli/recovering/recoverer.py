@@ -206,6 +206,8 @@ class Recoverer:
         outcome = _outcome(now, end, info, is_stopping=self._stop.is_set())
         attempt = run.info.attempt if info is None else info.attempt
         detail = end.detail if outcome.is_trouble else ""
+        if outcome is Outcome.SKIPPED:
+            detail = "it is gone" if info is None else _MOVED
         if end.exit_code < 0 and outcome is Outcome.DIED:
             detail = f"its process was killed by signal {-end.exit_code}" + (f"; {detail}" if detail else "")
         return _of(run, outcome, detail, attempt=attempt, exit_code=end.exit_code)

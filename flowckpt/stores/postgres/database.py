@@ -6,8 +6,6 @@ rows are there, before it writes them again; and all other work comes to the sam
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
@@ -20,9 +18,10 @@ from flowckpt.stores.postgres.adding import add, is_there, placed
 from flowckpt.stores.postgres.address import PostgresAddress
 from flowckpt.stores.postgres.durability import check_server, refusal
 from flowckpt.stores.postgres.failures import WRITABLE, cause_of, error_of, grants, is_read_only
+from flowckpt.stores.postgres.migrating import become_migrator
 from flowckpt.stores.postgres.pool import Connection, ConnectionPool
+from flowckpt.stores.postgres.trying_again import OutageNotice, TryingAgain
 from flowckpt.stores.sql.database import Addition, Row
-from flowckpt.stores.sql.migration_wait import MigrationWait
 from flowckpt.stores.sql.migrations import MIGRATIONS, check_version, migrate, version_of
 from flowckpt.stores.sql.schema import VERSION_TABLE, Dialect
 
@@ -64,15 +63,10 @@ _SETTINGS = {
     "TimeZone": "UTC",
     "DateStyle": "ISO",
     "extra_float_digits": "1",
-    "lock_timeout": "60s",
+    "lock_timeout": "2s",  # and again, until it has been long enough: between two tries it shows who has the lock
     "idle_in_transaction_session_timeout": "60s",  # so that a client that vanished keeps no run locked
     "client_min_messages": "warning",
 }
-_MIGRATION_LOCK = 0x666C6F77636B7074
-"""`flowckpt`: the advisory lock of those who bring the schema up to date."""
-
-_AGAIN = ("40001", "40P01", "57P01", "57P02", "57P03", "53300", "25P03", "08")
-"""Beginnings of SQLSTATE codes after which another try may succeed."""
 
 
 class PostgresSession:
@@ -109,6 +103,7 @@ class PostgresDatabase:
         self.address = address
         self._patience = patience_seconds
         self._pool = ConnectionPool(self._connect)
+        self._outage = OutageNotice(address)
         self._is_up_to_date = False
 
     def __str__(self) -> str:
@@ -241,9 +236,7 @@ class PostgresDatabase:
 
     def _migrate(self, connection: Connection, session: PostgresSession) -> None:
         with connection.transaction():
-            waiting = MigrationWait(f"the PostgreSQL store {self.address.shown}")
-            while not session.execute("SELECT pg_try_advisory_xact_lock(?)", (_MIGRATION_LOCK,))[0][0]:
-                waiting.pause()
+            become_migrator(session, self.address)
             tables = self._tables(session)
             if tables and VERSION_TABLE not in tables:
                 raise ForeignRecordError(
@@ -279,8 +272,7 @@ class PostgresDatabase:
         patience: float | None = None,
     ) -> T:
         """Do something on a connection, and again on another one where that broke, as long as there is patience."""
-        end = time.monotonic() + (self._patience if patience is None else patience)
-        pause = 0.02
+        tries = TryingAgain(self.address, self._patience if patience is None else patience, self._outage)
         while True:
             connection: Connection | None = None
             try:
@@ -291,8 +283,9 @@ class PostgresDatabase:
                 if connection is not None and is_lost:
                     self._pool.drop(connection)
                 elif connection is not None:
+                    tries.look(error, connection)
                     self._pool.give_back(connection)
-                if time.monotonic() > end or not _may_succeed(error, is_lost=is_lost):
+                if tries.is_over(error, is_lost=is_lost):
                     raise error_of(error, self.address, workflow_id, operation, is_write=is_write) from cause_of(
                         error, self.address
                     )
@@ -301,10 +294,9 @@ class PostgresDatabase:
                     self._pool.give_back(connection)
                 raise
             else:
+                self._outage.is_over()
                 self._pool.give_back(connection)
                 return result
-            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that many do not come back at once
-            pause = min(pause * 2, 1.0)
 
 
 def _is_gone(error: psycopg.Error, connection: Connection) -> bool:
@@ -316,10 +308,3 @@ def _is_gone(error: psycopg.Error, connection: Connection) -> bool:
 def _is_lost(error: psycopg.Error, connection: Connection) -> bool:
     """Tell whether an error leaves open what became of the transaction: the server did not say that it refused it."""
     return connection.closed or connection.broken or error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
-
-
-def _may_succeed(error: psycopg.Error, *, is_lost: bool) -> bool:
-    state = error.sqlstate
-    if state is None:
-        return is_lost and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return state.startswith(_AGAIN)

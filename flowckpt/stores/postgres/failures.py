@@ -16,6 +16,12 @@ _GONE = ("42P01", "3F000", "3D000")
 
 _READ_ONLY, _DENIED = "25006", "42501"
 
+LOCKED = "55P03"
+"""Another session had what was asked for locked, for longer than `lock_timeout`."""
+
+LOCKED_SECONDS = 60.0
+"""How long to wait for a lock, all tries together."""
+
 
 def error_of(
     error: psycopg.Error, address: PostgresAddress, workflow_id: str, operation: str, *, is_write: bool
@@ -29,7 +35,7 @@ def error_of(
         operation: what was being done.
         is_write: whether that was to write.
     """
-    text = _text(error, address)
+    text = said_of(error, address)
     if is_write and is_read_only(error):
         return ReadOnlyStoreError(
             address.shown,
@@ -51,6 +57,9 @@ def error_of(
     remedy = "See whether the server runs and lets you in; nothing that was acknowledged is lost."
     if error.sqlstate == _DENIED:
         remedy = grants(address)
+    elif error.sqlstate == LOCKED:
+        text = f"another session has kept it locked for more than {LOCKED_SECONDS:g} s ({text})"
+        remedy = "See in pg_stat_activity and pg_locks which session that is, and end it. Nothing was changed here."
     run = f" run {workflow_id!r}" if workflow_id else ""
     return CheckpointStorageError(
         f"the PostgreSQL store {address.shown} could not {operation}{run}: {text}",
@@ -89,5 +98,11 @@ def is_read_only(error: psycopg.Error) -> bool:
     return error.sqlstate in (_READ_ONLY, _DENIED)
 
 
-def _text(error: psycopg.Error, address: PostgresAddress) -> str:
+def said_of(error: psycopg.Error, address: PostgresAddress) -> str:
+    """Return the first line of what the driver says, without anything secret.
+
+    Args:
+        error: what the driver raised.
+        address: where the store is.
+    """
     return address.scrubbed(str(error).strip().partition("\n")[0])

@@ -30,6 +30,7 @@ from flowckpt.stores.sqlite.read_only import (
     connect_to_read,
     stamp_of,
 )
+from flowckpt.stores.sqlite.transaction import commit, transaction
 
 T = TypeVar("T")
 
@@ -128,7 +129,7 @@ class SqliteDatabase:
                 connection = self._opened_to_read()
                 if connection.in_transaction:
                     return work(SqliteSession(connection, self._clock))
-                with _transaction(connection, "BEGIN"):
+                with transaction(connection, "BEGIN"):
                     done = work(SqliteSession(connection, self._clock))
                 if self._is_as_it_was():
                     return done
@@ -143,7 +144,7 @@ class SqliteDatabase:
             if operation not in _MAKES_THE_FILE and not self.path.exists():
                 return self._on_nothing(work)
             connection = self._opened()
-            with _transaction(connection, "BEGIN IMMEDIATE"):
+            with transaction(connection, "BEGIN IMMEDIATE"):
                 return work(SqliteSession(connection, self._clock))
 
         with self._alone(), self._translated(workflow_id, operation):
@@ -194,7 +195,7 @@ class SqliteDatabase:
 
     def _is_there(self, addition: Addition) -> bool:
         connection = self._opened()
-        with _transaction(connection, "BEGIN"):
+        with transaction(connection, "BEGIN"):
             return bool(connection.execute(rows.IS_THERE, addition.identity).fetchall())
 
     def _add_once(self, addition: Addition) -> bool:
@@ -212,7 +213,7 @@ class SqliteDatabase:
             for statement, others in addition.others:
                 connection.executemany(statement, others)
             self._is_committing = True
-            execute("COMMIT")
+            commit(connection)
         except BaseException:
             if connection.in_transaction:
                 execute("ROLLBACK")
@@ -326,7 +327,7 @@ class SqliteDatabase:
             check_version(version)
             if version == len(MIGRATIONS):
                 return
-        with contextlib.ExitStack() as until_committed, _transaction(connection, "BEGIN IMMEDIATE"):
+        with contextlib.ExitStack() as until_committed, transaction(connection, "BEGIN IMMEDIATE"):
             if version:
                 until_committed.enter_context(told_to_others(self.path))
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -386,18 +387,6 @@ class SqliteDatabase:
             raise error_of(error, self.path, workflow_id, operation) from error
         except OSError as error:
             raise os_error_of(error, self.path, workflow_id, operation, is_write=is_write) from error
-
-
-@contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
-    connection.execute(begin)
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _number(connection: sqlite3.Connection, pragma: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from pathlib import Path
@@ -13,6 +14,7 @@ BUSY_SECONDS = 60.0
 """How long to wait for other processes that are writing."""
 
 _REMEDY = "Mend the file or the disk; nothing that was acknowledged is lost."
+_NO_FILE = "Name the file of a store: --store sqlite:FILE."
 _NO_DATABASE = "SQLITE_NOTADB"
 _DAMAGED = "SQLITE_CORRUPT"
 _AS_WHO_WRITES = os.access in os.supports_effective_ids
@@ -81,7 +83,7 @@ def os_error_of(
         f"the SQLite store {path} could not {operation}{_of(workflow_id)}: {said}",
         workflow_id=workflow_id,
         operation=operation,
-        remedy=_REMEDY,
+        remedy=_NO_FILE if error.errno in (errno.EISDIR, errno.ENOTDIR) else _REMEDY,
     )
 
 
