@@ -112,8 +112,10 @@ def test_an_export_that_finds_the_disk_full_is_no_error_of_usage(filled, more):
     assert ran.err.splitlines() == ["flowckpt: /dev/full cannot be written: No space left on device"]
 
 
-def test_a_directory_is_no_file_of_a_store(filled):
-    ran = filled("list", "--store", f"sqlite:{filled.directory}").expect(13)
+@pytest.mark.parametrize("place", [".", "a file/runs.db"], ids=["a directory", "below a file"])
+def test_what_can_be_no_file_of_a_store_is_told_so(filled, place):
+    (filled.directory / "a file").touch()
+    ran = filled("list", "--store", f"sqlite:{filled.directory / place}").expect(13)
     assert ran.err.splitlines()[1:] == ["Name the file of a store: --store sqlite:FILE."]
 
 

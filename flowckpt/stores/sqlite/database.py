@@ -121,9 +121,10 @@ class SqliteDatabase:
 
         def read_once() -> T:
             while True:
-                if not self.path.exists():
+                size = self._size()
+                if size is None:
                     return self._on_nothing(work)
-                if not self.path.stat().st_size:
+                if not size:
                     self._tell_empty()
                     return self._on_nothing(work)
                 connection = self._opened_to_read()
@@ -136,6 +137,13 @@ class SqliteDatabase:
 
         with self._alone(), self._translated(workflow_id, operation, is_write=False):
             return self._patiently(read_once)
+
+    def _size(self) -> int | None:
+        """Return the size of the file; None where there is none. A file in the place of its directory is an error."""
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return None
 
     def write(self, workflow_id: str, operation: str, work: Callable[[SqliteSession], T]) -> T:
         """Do work that writes, in one transaction, and commit it durably."""
