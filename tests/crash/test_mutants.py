@@ -203,11 +203,12 @@ def saving_while_a_clear_is_finished(life):
         first = life.opened(life.disk)
         first.attempt = 10**6
         life.disk.fail = lambda name, role: errno.EIO if (name, role) == ("unlink", segment_name(1)) else 0
+        life.kept = set()  # from here on they may be gone
         with life.in_flight(first, {()}), contextlib.suppress(CheckpointStorageError):
             done(first.store.clear(RUN))
         life.disk.fail = lambda name, role: 0
         life.kill(first)
-        life.possible, life.begun, life.acknowledged_sequence = {()}, 0, 0
+        life.forget()
         life.examine()
         late = Entry(owner.last_sequence + 1, "late", (*owner.outputs, "late")).data(owner.attempt)
         points = iter(range(count, -1, -1))
@@ -239,7 +240,7 @@ def waking_up_in_a_new_run(life):
     def at_point(name, role):
         if (name, role) == ("remove_directory", RUN):
             life.disk.before_change = lambda name, role: None
-            life.possible, life.begun, life.acknowledged_sequence = {()}, 0, 0
+            life.forget()
             life.acquire(steal=False)
             life.save(life.writers[-1])
             life.kill(life.writers[-1])

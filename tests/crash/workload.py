@@ -611,6 +611,11 @@ class Workload:
         finally:
             self.kill(writer)
 
+    def forget(self):
+        """There is no run any more: nothing that was saved is to be there."""
+        self.possible, self.begun, self.acknowledged_sequence = {()}, 0, 0
+        self.kept, self.removed = set(), set()
+
     def clear(self, writer):
         self.may_nest = False
         was = writer.attempt
