@@ -296,6 +296,8 @@ def _left_by(image: RunImage, numbers: list[int], read: ReadSegment, seals: Seal
     Where the run is read through a pack, so are the attempts below it, also those whose segments are there still: what
     was removed of them is not said any more, as the pack does not hold it.
     """
+    if attempt < 1:  # the first segment continues nothing
+        return []
 
     def look(number: int) -> tuple[bool, Cut | None]:
         if number == attempt:
