@@ -85,22 +85,22 @@ def begun_segments(filesystem: FileSystem, directory: int, seals: Seals = PLAIN)
         CheckpointCorruptedError: a header is damaged, or a pack.
     """
     found: set[int] = set()
+    kinds: dict[int, object] = {}
 
     def look(number: int) -> tuple[bool, Cut | None]:
-        header = _header(filesystem, directory, number)
-        kind = header.get("kind")
-        if kind == "cleared":
-            return True, None
-        if kind == PACK:
-            found.update(_sections(filesystem, directory, number, seals), header.get("taken", ()))
+        kinds[number] = _header(filesystem, directory, number).get("kind")
+        if kinds[number] is not None:
             return True, None
         if not _is_begun(filesystem, directory, number):
             return False, None
-        found.add(number)
         return True, _adoption(filesystem, directory, number, seals)
 
-    for _ in counted_segments(segment_numbers(filesystem.names(directory)), look):
-        pass
+    for number, _ in counted_segments(segment_numbers(filesystem.names(directory)), look):
+        if kinds[number] is None:
+            found.add(number)
+        elif kinds[number] == PACK:
+            pack = _header(filesystem, directory, number)
+            found.update(_sections(filesystem, directory, number, seals), pack.get("taken", ()))
     return sorted(found)
 
 

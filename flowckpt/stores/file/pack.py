@@ -9,7 +9,7 @@ keep their bytes, and so their chain of digests; the digests of lines are made a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -26,6 +26,7 @@ from flowckpt.stores.file.segment import (
     read_segment,
     split_record,
 )
+from flowckpt.stores.file.succession import counted_segments
 
 if TYPE_CHECKING:
     from flowckpt.stores.sealing.lines import LineSeal
@@ -86,19 +87,23 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
     """
     found = Attempts()
     adopted: dict[int, list[Cut]] = {}
+    looked: tuple[Segment, LineSeal | None]
     pack = 0
-    seen: Sequence[int] | None = None
-    for number in reversed(numbers):
-        found.files += 1
-        if seen is not None and number > seen[0]:
-            continue  # begun by a writer that was fenced already: all of it was refused
+
+    def look(number: int) -> tuple[bool, Cut | None]:
+        nonlocal looked
         data = read(number)
         header, seal = open_header(number, data)
+        is_pack = header.get("kind") == PACK
+        segment = read_segment(data, number=number, seal=seal) if is_pack else _whole(data, number, adopted, seal)
+        looked = segment, seal
+        return is_pack or segment.is_begun, segment.adoption
+
+    for number, end in counted_segments(numbers, look):
+        segment, seal = looked
+        header = segment.header
         if header.get("kind") == PACK:
-            if number not in adopted and any(0 < each < number for each in adopted):
-                continue  # of a compaction that died when it found that it was not the owner any more
             pack = number
-            segment = read_segment(data, number=number, seal=seal)
             found.by_number.update(segment.sections)
             _note_seal(found, number, seal, segment.sections.values(), adopted.get(number, ()))
             found.last_sequence = header["last_sequence"]
@@ -106,16 +111,16 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
             found.taken.update(header.get("taken", ()))
             found.stale = [each for each in numbers if each < number]
             break
-        segment = _whole(data, number, adopted.get(number, ()), seal)
-        if seen is not None and seen[0] == number:
-            segment.records = [record for record in segment.records if record.end <= seen[1]]
-        if segment.is_begun:
-            seen = None if segment.adoption is None else segment.adoption.seen
-            found.started_at = found.started_at or (segment.adoption.started_at if segment.adoption else "")
-            _note_seal(found, number, seal, [segment], adopted.get(number, ()))
-            found.by_number[number] = segment
-            if segment.adoption is not None:
-                adopted.setdefault(segment.adoption.segment, []).append(segment.adoption)
+        if end is not None:
+            segment.records = [record for record in segment.records if record.end <= end]
+            if not segment.is_begun:  # all of it was refused
+                continue
+        found.started_at = found.started_at or (segment.adoption.started_at if segment.adoption else "")
+        _note_seal(found, number, seal, [segment], adopted.get(number, ()))
+        found.by_number[number] = segment
+        if segment.adoption is not None:
+            adopted.setdefault(segment.adoption.segment, []).append(segment.adoption)
+    found.files = len(numbers) - len(found.stale)
     for attempt in sorted(found.by_number):
         _connect(found, attempt, pack)
     if not found.started_at and found.by_number:
@@ -137,10 +142,10 @@ def _note_seal(
         found.unproved.append(number)
 
 
-def _whole(data: bytes, number: int, cuts: Iterable[Cut], seal: LineSeal | None) -> Segment:
+def _whole(data: bytes, number: int, adopted: Mapping[int, Iterable[Cut]], seal: LineSeal | None) -> Segment:
     """Read a segment to its end; where the disk lost its last record, with the copy that its successor made."""
     segment = read_segment(data, number=number, seal=seal)
-    for cut in cuts:
+    for cut in adopted.get(number, ()):
         if len(segment.records) < cut.records:
             segment = read_segment(data, number=number, cut=cut, seal=seal)
     return segment
