@@ -87,20 +87,19 @@ def read_attempts(numbers: list[int], read: Callable[[int], bytes], open_header:
     """
     found = Attempts()
     adopted: dict[int, list[Cut]] = {}
-    looked: tuple[Segment, LineSeal | None]
+    looked: dict[int, tuple[Segment, LineSeal | None]] = {}
     pack = 0
 
     def look(number: int) -> tuple[bool, Cut | None]:
-        nonlocal looked
         data = read(number)
         header, seal = open_header(number, data)
         is_pack = header.get("kind") == PACK
         segment = read_segment(data, number=number, seal=seal) if is_pack else _whole(data, number, adopted, seal)
-        looked = segment, seal
+        looked[number] = segment, seal
         return is_pack or segment.is_begun, segment.adoption
 
     for number, end in counted_segments(numbers, look):
-        segment, seal = looked
+        segment, seal = looked.pop(number)
         header = segment.header
         if header.get("kind") == PACK:
             pack = number
