@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 import subprocess
+import threading
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from flowckpt.errors import (
 from flowckpt.process import current_process
 from flowckpt.stores import ObjectCheckpointStore, open_store
 from flowckpt.stores.objects import attempt as attempts
-from flowckpt.stores.objects import claim, compression
+from flowckpt.stores.objects import claim, compression, contents, reading
 from flowckpt.stores.objects.attempt import Tail
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.ending import FENCED, End
@@ -148,6 +150,21 @@ def test_a_run_with_more_records_than_a_list_is_asked_for_is_read_from_the_last_
     store.runs.release(RUN)
     assert store.runs.acquire(RUN, steal=False).attempt == 2
     assert list(store.runs.latest(RUN).step_results) == steps
+
+
+def test_a_check_reads_each_object_twice_however_many_attempts_go_on_from_it(watched):
+    """Once as it was written, and once as readers read it, who prefer bundles."""
+    store, requests = watched
+    for attempt in range(1, 7):
+        lease = store.runs.acquire(RUN, steal=False)
+        assert lease.attempt == attempt
+        fill(store, 2, first=lease.last_sequence + 1, attempt=attempt)
+        store.runs.release(RUN)
+    requests.clear()
+    assert [finding.severity for finding in store.runs.check(RUN)] == ["ok"]
+    reads = Counter(request for request in requests if "list-type" not in request)
+    assert sum("/records/" in request for request in reads) == 6 * (1 + 2 + 1)  # claim, checkpoints, end
+    assert set(reads.values()) == {2}
 
 
 def test_many_runs_are_listed_over_pages(s3):  # noqa: F811
@@ -552,6 +569,31 @@ def test_a_clear_that_died_at_its_tombstone_is_finished_by_the_next_claim(store,
     assert shown(store) == store.runs.list_runs() == []
     assert (store.runs.acquire(RUN, steal=False).attempt, shown(store)) == (1, [])
     assert f"{FIRST}/records/000000000001" not in keys(driver)
+
+
+def test_a_reader_that_meets_a_takeover_has_all_that_was_added_before_it(store, driver, monkeypatch):
+    """Attempts are read beside each other: the one that is taken over before its end, and the one that goes on from it."""
+    steps = fill(store, 2)
+    reader, thief = ObjectCheckpointStore(driver), ObjectCheckpointStore(driver)
+    claimed = attrs.evolve(claim.look(reader.runs.bucket, RUN), attempts=(1, 2, 3))
+    monkeypatch.setattr(reading, "look", lambda bucket, run: claimed)
+    true_read, is_taken = attempts.read_attempt, threading.Event()
+
+    def read_attempt(bucket, at, run, **options):
+        if bucket is reader.runs.bucket and at == claimed.at(1) and not is_taken.is_set():
+            found = true_read(bucket, at, run, **options)
+            with blocking_allowed(True):
+                store.runs.save(RUN, checkpoint(3, [*steps, *results(3, first=3)]))
+                thief.runs.acquire(RUN, steal=True, at_least=2)
+                thief.runs.save(RUN, checkpoint(4, [*steps, *results(3, 4, first=3)], attempt=2))
+            is_taken.set()
+            return found
+        if bucket is reader.runs.bucket and at == claimed.at(2):
+            assert is_taken.wait(30)
+        return true_read(bucket, at, run, **options)
+
+    monkeypatch.setattr(contents, "read_attempt", read_attempt)
+    assert shown(reader) == [(4, "c4"), (3, "c3"), (2, "c2"), (1, "c1")]
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -20,10 +20,11 @@ from flowckpt.counted import counted
 from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, FlowckptError
 from flowckpt.stores.file.image import RunImage, read_run
 from flowckpt.stores.integrity import Finding
-from flowckpt.stores.objects.attempt import ChangedMeanwhileError, Content, corrupt, read_attempt, tail_of
+from flowckpt.stores.objects.attempt import ChangedMeanwhileError, Content, corrupt, tail_of
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import look
 from flowckpt.stores.objects.compression import InflationError, unpacked
+from flowckpt.stores.objects.contents import Contents
 from flowckpt.stores.objects.holding import holder_of
 from flowckpt.stores.objects.keys import RunKeys, run_key
 from flowckpt.stores.objects.listing import has_records, left_behind, listed_runs, run_id_in, run_info
@@ -32,7 +33,6 @@ from flowckpt.stores.surveying import RunSurvey
 
 T = TypeVar("T")
 _PATIENCE = 100
-_AT_ONCE = 16
 _log = logging.getLogger("flowckpt")
 
 
@@ -70,7 +70,13 @@ class ReadableRuns:
         self._clock = clock
 
     def read(
-        self, workflow_id: str, *, keys: RunKeys | None = None, below: int | None = None, with_bundles: bool = True
+        self,
+        workflow_id: str,
+        *,
+        keys: RunKeys | None = None,
+        below: int | None = None,
+        with_bundles: bool = True,
+        known: dict[str, Content] | None = None,
     ) -> RunRead:
         """Read a run, or its attempts below a number; one that is cleared or that has no objects is empty.
 
@@ -79,42 +85,29 @@ class ReadableRuns:
             keys: its keys, where they are known and do not change.
             below: read it as it was before this attempt.
             with_bundles: whether to read bundles in place of the records in them.
+            known: what was read of its attempts, for one that reads a run as each of them left it; it is added to.
         """
 
         def read_once() -> RunRead:
             found = keys or look(self.bucket, workflow_id)
             fetch = self._fetch(workflow_id, found)
-            return RunRead(found, self._image(workflow_id, found, below, fetch, with_bundles=with_bundles), fetch)
+            contents = Contents(self.bucket, workflow_id, found, with_bundles, {} if known is None else known)
+            return RunRead(found, self._image(contents, below, fetch), fetch)
 
         return self._steadily(workflow_id, "read", read_once)
 
-    def _image(
-        self, workflow_id: str, keys: RunKeys, below: int | None, fetch: Fetch, *, with_bundles: bool
-    ) -> RunImage:
-        read: dict[int, Content] = {}
-        numbers = [number for number in keys.attempts if below is None or number < below]
-
-        def read_one(number: int) -> Content:
-            return read_attempt(self.bucket, keys.at(number), workflow_id, with_bundles=with_bundles)
-
-        def content_of(number: int) -> Content:
-            """Return an attempt, and read some below it in the same go: most runs continue one after the other."""
-            if number not in read:
-                lower = [each for each in keys.attempts if each <= number and each not in read]
-                batch = lower[-min(len(read) + 1, _AT_ONCE) :]
-                found = self.bucket.each([lambda each=each: read_one(each) for each in batch])  # type: ignore[misc]
-                read.update(zip(batch, found, strict=True))
-            return read[number]
-
-        for number in reversed(keys.attempts):
-            if content_of(number).is_nothing:
+    def _image(self, contents: Contents, below: int | None, fetch: Fetch) -> RunImage:
+        workflow_id, attempts = contents.workflow_id, contents.keys.attempts
+        numbers = [number for number in attempts if below is None or number < below]
+        for number in reversed(attempts):
+            if contents.of(number).is_nothing:
                 return RunImage(workflow_id, is_cleared=True)
-            if content_of(number).is_begun:
+            if contents.of(number).is_begun:
+                contents.begun = number
                 break
-        while numbers and not content_of(numbers[-1]).is_begun:
+        while numbers and not contents.of(numbers[-1]).is_begun:
             numbers.pop()
-        place = lambda number: keys.at(number).root  # noqa: E731
-        image = read_run(workflow_id, numbers, lambda number: content_of(number).text, fetch, place=place)
+        image = read_run(workflow_id, numbers, contents.text, fetch, place=contents.place)
         for notice in image.notices:  # a file may be torn; an object is whole or damaged
             raise corrupt(notice.partition(":")[0], workflow_id, "a record does not match its checksum")
         return image
@@ -256,8 +249,9 @@ class ReadableRuns:
             image = found.image
             if image.is_cleared or not found.keys.attempts:
                 return []
+            known: dict[str, Content] = {}  # each object is read once, however many attempts go on from it
             for below in [*found.keys.attempts[1:], None]:  # as each attempt left it, and by way of the bundles
-                read = self.read(workflow_id, below=below)
+                read = self.read(workflow_id, below=below, known=known)
                 for index in read.image.checkpoints():
                     read.image.data(index, read.fetch)
             for blobs in image.history.blobs.values():
