@@ -1,0 +1,50 @@
+"""The page about the code names what is there: all of it, once, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import flowckpt
+
+PACKAGE = Path(flowckpt.__file__).parent
+ROOT = PACKAGE.parent
+PAGE = (ROOT / "docs/explanation/layout.md").read_text("utf-8")
+
+
+def section(title):
+    return PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def last_cells(title):
+    """The last cell of each row of the table in a section."""
+    rows = [line for line in section(title).splitlines() if line.startswith("|")]
+    return [row.rstrip("|").rpartition("|")[2] for row in rows[2:]]
+
+
+def test_each_part_of_the_package_is_in_one_layer():
+    named = Counter(name for cell in last_cells("The layers") for name in re.findall(r"`([^`]+)`", cell))
+    files = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"}
+    packages = {f"{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")}
+    assert named == Counter(files | packages)
+
+
+def test_each_module_of_the_engine_is_named_once():
+    named = Counter(name for cell in last_cells("The engine") for name in re.findall(r"`([^`]+)`", cell))
+    assert named == Counter(path.stem for path in (PACKAGE / "engine").glob("*.py") if path.stem != "__init__")
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([\w./]+(?:/|\.py))`", PAGE))))
+def test_each_file_that_is_named_is_there(name):
+    assert any((place / name).exists() for place in (PACKAGE, ROOT)) or [*(PACKAGE / "stores").glob(f"*/{name}")]
+
+
+def test_the_modules_of_a_store_are_there():
+    rows = [line for line in section("The stores").splitlines() if line.startswith("| `stores/")]
+    assert len(rows) == 4
+    for row in rows:
+        places, modules = (re.findall(r"`([^`]+)`", cell) for cell in row.strip("|").split("|"))
+        assert all((PACKAGE / places[0] / f"{module}.py").exists() for module in modules), row
