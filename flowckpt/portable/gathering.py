@@ -118,14 +118,15 @@ async def gathered(store: CheckpointStore, workflow_id: str) -> Gathered:
     if latest is None:
         raise CheckpointNotFoundError(workflow_id)
     found: list[Sequence[CheckpointData]] = []
-    bound: int | None = None
+    # Behind the newest checkpoint stands, in its own attempt, what a later one left behind whose checkpoints were deleted.
+    bound = latest.sequence + 1
     for attempt in range(latest.attempt, 0, -1):
         # What a fenced writer appended when its successor had read the run was never acknowledged, and its sequences
         # were given again.
         part = [
             data
             for data in await store.read_attempt(workflow_id, attempt)
-            if data.attempt == attempt and (bound is None or data.sequence < bound)
+            if data.attempt == attempt and data.sequence < bound
         ]
         if part:
             found.append(part)

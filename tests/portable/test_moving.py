@@ -156,6 +156,22 @@ def test_what_a_fenced_writer_left_unacknowledged_is_not_exported(tmp_path):
     awake.close()
 
 
+@pytest.mark.parametrize("kind", ["memory", "file", "sqlite", "objects"])
+def test_what_was_left_behind_is_not_the_end_of_a_copy_where_the_checkpoints_of_who_left_it_were_deleted(stores, kind):
+    source, target = stores[kind], MemoryCheckpointStore()
+    for number in (1, 2, 3):
+        done(source.save("run", checkpoint(number, results(*range(number)))))
+    done(source.release("run"))
+    lease = done(source.acquire("run"))
+    done(source.save("run", checkpoint(4, results(0, "other"), attempt=lease.attempt)))
+    assert done(source.delete_checkpoint("run", "c4"))
+    done(source.release("run"))
+    latest = done(source.load_latest("run"))
+    assert latest.sequence == 1
+    done(copy_run(source, target, "run"))
+    assert done(target.load_latest("run")) == latest
+
+
 def test_a_run_that_is_not_there_is_not_exported(source, tmp_path):
     for work in (export_run(source, "none", tmp_path / "x"), copy_run(source, MemoryCheckpointStore(), "none")):
         with pytest.raises(CheckpointNotFoundError):
