@@ -21,9 +21,10 @@ import pytest
 from flowckpt import WorkflowEngine, step, workflow
 from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint.run_filter import RunFilter
-from flowckpt.errors import CheckpointStorageError, UnsupportedSchemaError
+from flowckpt.errors import CheckpointStorageError, RunLockedError, UnsupportedSchemaError
 from flowckpt.evidence import EvidenceVerifier
 from flowckpt.stores import open_store
+from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.postgres import database as postgres_module
 from flowckpt.stores.postgres import migrating, trying_again
 from flowckpt.stores.postgres.database import PostgresSession
@@ -33,6 +34,7 @@ from flowckpt.stores.sqlite import database as sqlite_database
 from flowckpt.stores.sqlite.database import SqliteSession
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
+from tests.stores.peers import elsewhere
 
 GOLDEN = Path(__file__).parent / "golden"
 NEWEST = len(MIGRATIONS)
@@ -580,6 +582,26 @@ def test_a_save_says_itself_that_a_migration_takes_for_ever_and_can_be_made_agai
             assert not gave_up.value.is_outcome_unknown
         store.runs.save("run", checkpoint(2))
         assert store.runs.latest("run").sequence == 2
+
+
+def test_a_lease_that_could_not_be_renewed_while_the_tables_were_brought_forward_holds_still(database, monkeypatch):
+    slow = (*MIGRATIONS, (lambda session: time.sleep(1.2),))
+    with opened(database.spec) as owner:
+        owner.runs._process = elsewhere
+        owner.runs._times = LeaseTimes(1.0)
+        monkeypatch.setattr(owner.runs._heartbeat, "start", lambda: None)
+        owner.runs.acquire("expired", steal=False)
+        time.sleep(1.1)
+        owner.runs.acquire("run", steal=False)
+        held = owner.runs.database
+        held.write("", "migrate", lambda session: migrations.migrate(session, held.dialect, slow))
+        be_newer(monkeypatch.setattr)
+        with opened(database.spec) as other:
+            with pytest.raises(RunLockedError, match="another-machine"):
+                other.runs.acquire("run", steal=False)
+            assert other.runs.acquire("expired", steal=False).attempt == 2
+            time.sleep(1.2)
+            assert other.runs.acquire("run", steal=False).attempt == 2, "it ends, as nobody renews it"
 
 
 def test_a_migration_may_leave_the_server_alone_for_longer_than_others_may(postgres, postgres_database):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from flowckpt._version import __version__
 from flowckpt.errors import UnsupportedSchemaError
 from flowckpt.stores.sql.database import Session
+from flowckpt.stores.sql.leases import stop_the_clock
 from flowckpt.stores.sql.schema import VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_TABLE, Dialect
 from flowckpt.stores.sql.tags import add_missing_tags
 from flowckpt.stores.sql.texts import sql_time
@@ -37,6 +38,8 @@ CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (
 def migrate(session: Session, dialect: Dialect, migrations: Sequence[Sequence[Step]] = MIGRATIONS) -> None:
     """Bring a database to the newest version, within a transaction that keeps everybody else out.
 
+    It may take longer than a lease, which its owner cannot renew meanwhile; so that time counts for no lease.
+
     Args:
         session: the open transaction.
         dialect: the database's.
@@ -48,6 +51,7 @@ def migrate(session: Session, dialect: Dialect, migrations: Sequence[Sequence[St
     session.execute(dialect.written(_TABLE))
     found = version_of(session)
     check_version(found, len(migrations))
+    began = session.now()
     for number, steps in enumerate(migrations[found:], found + 1):
         for step in steps:
             if isinstance(step, str):
@@ -58,6 +62,8 @@ def migrate(session: Session, dialect: Dialect, migrations: Sequence[Sequence[St
             f"INSERT INTO {VERSION_TABLE} (version, applied_at, program) VALUES (?, ?, ?)",  # noqa: S608 - a constant
             (number, sql_time(session.now()), __version__),
         )
+    if 0 < found < len(migrations):
+        stop_the_clock(session, began)
 
 
 def version_of(session: Session) -> int:
