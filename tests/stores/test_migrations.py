@@ -584,6 +584,27 @@ def test_a_save_says_itself_that_a_migration_takes_for_ever_and_can_be_made_agai
         assert store.runs.latest("run").sequence == 2
 
 
+@pytest.mark.usefixtures("impatient")
+def test_who_has_stopped_a_wait_for_a_migration_is_not_made_to_wait_as_long_again(database, pool, monkeypatch):
+    def stopped(self):
+        raise KeyboardInterrupt
+
+    with opened(database.spec) as store:
+        store.runs.save("run", checkpoint())
+        with Slowly(database.spec):
+            with monkeypatch.context() as second_signal:
+                second_signal.setattr(migration_wait.MigrationWait, "pause", stopped)
+                with pytest.raises(KeyboardInterrupt):
+                    store.runs.save("run", checkpoint(2))
+            for act, named in ((store.runs.release, "release"), (store.runs.latest, "read")):
+                with pytest.raises(
+                    CheckpointStorageError, match=f"could not {named} run 'run': .* has just been stopped"
+                ):
+                    pool.submit(act, "run").result(timeout=20)
+        assert store.runs.latest("run").sequence == 1
+        assert not store.runs.database._hurry.is_on, "what comes later waits as ever"
+
+
 def test_a_lease_that_could_not_be_renewed_while_the_tables_were_brought_forward_holds_still(database, monkeypatch):
     slow = (*MIGRATIONS, (lambda session: time.sleep(1.2),))
     with opened(database.spec) as owner:

@@ -13,15 +13,16 @@ from typing import Any, TypeVar, cast
 import psycopg
 from psycopg import IsolationLevel
 
-from flowckpt.errors import CheckpointStorageError, ForeignRecordError, ReadOnlyStoreError
+from flowckpt.errors import CheckpointStorageError, FlowckptError, ForeignRecordError, ReadOnlyStoreError
 from flowckpt.stores.postgres.adding import add, is_there, placed
 from flowckpt.stores.postgres.address import PostgresAddress
 from flowckpt.stores.postgres.durability import check_server, refusal
-from flowckpt.stores.postgres.failures import WRITABLE, cause_of, error_of, grants, is_read_only
+from flowckpt.stores.postgres.failures import LOCKED, WRITABLE, cause_of, error_of, grants, is_read_only
 from flowckpt.stores.postgres.migrating import become_migrator
 from flowckpt.stores.postgres.pool import Connection, ConnectionPool
 from flowckpt.stores.postgres.trying_again import OutageNotice, TryingAgain
 from flowckpt.stores.sql.database import Addition, Row
+from flowckpt.stores.sql.hurry import Hurry
 from flowckpt.stores.sql.migrations import MIGRATIONS, check_version, migrate, version_of
 from flowckpt.stores.sql.schema import VERSION_TABLE, Dialect
 
@@ -104,6 +105,7 @@ class PostgresDatabase:
         self._patience = patience_seconds
         self._pool = ConnectionPool(self._connect)
         self._outage = OutageNotice(address)
+        self._hurry = Hurry()
         self._is_up_to_date = False
 
     def __str__(self) -> str:
@@ -272,31 +274,42 @@ class PostgresDatabase:
         patience: float | None = None,
     ) -> T:
         """Do something on a connection, and again on another one where that broke, as long as there is patience."""
-        tries = TryingAgain(self.address, self._patience if patience is None else patience, self._outage)
-        while True:
-            connection: Connection | None = None
-            try:
-                connection = self._pool.take()
-                result = act(connection)
-            except psycopg.Error as error:
-                is_lost = connection is None or _is_gone(error, connection)
-                if connection is not None and is_lost:
-                    self._pool.drop(connection)
-                elif connection is not None:
-                    tries.look(error, connection)
+        seconds = self._patience if patience is None else patience
+        tries = TryingAgain(self.address, seconds, self._outage, is_hurried=self._hurry.is_on)
+        try:
+            while True:
+                connection: Connection | None = None
+                try:
+                    connection = self._pool.take()
+                    result = act(connection)
+                except psycopg.Error as error:
+                    is_lost = connection is None or _is_gone(error, connection)
+                    if connection is not None and is_lost:
+                        self._pool.drop(connection)
+                    elif connection is not None:
+                        tries.look(error, connection)
+                        self._pool.give_back(connection)
+                    if tries.is_over(error, is_lost=is_lost):
+                        raise self._failure(error, workflow_id, operation, is_write=is_write) from cause_of(
+                            error, self.address
+                        )
+                except BaseException:
+                    if connection is not None:
+                        self._pool.give_back(connection)
+                    raise
+                else:
+                    self._outage.is_over()
+                    self._hurry.is_on = False
                     self._pool.give_back(connection)
-                if tries.is_over(error, is_lost=is_lost):
-                    raise error_of(error, self.address, workflow_id, operation, is_write=is_write) from cause_of(
-                        error, self.address
-                    )
-            except BaseException:
-                if connection is not None:
-                    self._pool.give_back(connection)
-                raise
-            else:
-                self._outage.is_over()
-                self._pool.give_back(connection)
-                return result
+                    return result
+        except KeyboardInterrupt:
+            self._hurry.is_on = True
+            raise
+
+    def _failure(self, error: psycopg.Error, workflow_id: str, operation: str, *, is_write: bool) -> FlowckptError:
+        if self._hurry.is_on and error.sqlstate == LOCKED:
+            return self._hurry.error(f"the PostgreSQL store {self.address.shown}", workflow_id, operation)
+        return error_of(error, self.address, workflow_id, operation, is_write=is_write)
 
 
 def _is_gone(error: psycopg.Error, connection: Connection) -> bool:

@@ -13,6 +13,7 @@ from flowckpt.stores.postgres.address import PostgresAddress
 from flowckpt.stores.postgres.failures import LOCKED, LOCKED_SECONDS, said_of
 from flowckpt.stores.postgres.migrating import is_going_on
 from flowckpt.stores.postgres.pool import Connection
+from flowckpt.stores.sql.hurry import HURRIED_SECONDS
 from flowckpt.stores.sql.migration_wait import NOTICE_SECONDS, MigrationWait
 
 _log = logging.getLogger("flowckpt")
@@ -62,14 +63,18 @@ class TryingAgain:
         address: where the store is.
         patience_seconds: how long to try again while the server cannot be reached.
         outage: where it is told that it cannot.
+        is_hurried: whether to try again for a moment only.
     """
 
-    def __init__(self, address: PostgresAddress, patience_seconds: float, outage: OutageNotice) -> None:
+    def __init__(
+        self, address: PostgresAddress, patience_seconds: float, outage: OutageNotice, *, is_hurried: bool = False
+    ) -> None:
         self._address = address
         self._outage = outage
         self._began = time.monotonic()
-        self._end = self._began + patience_seconds
-        self._locked_end = self._began + LOCKED_SECONDS
+        self._is_hurried = is_hurried
+        self._end = self._began + (min(patience_seconds, HURRIED_SECONDS) if is_hurried else patience_seconds)
+        self._locked_end = self._began + (HURRIED_SECONDS if is_hurried else LOCKED_SECONDS)
         self._migration: MigrationWait | None = None
         self._is_migrated = False
         self._pause = 0.02
@@ -82,7 +87,7 @@ class TryingAgain:
             connection: where it did; it can still be used.
         """
         self._is_migrated = False
-        if error.sqlstate == LOCKED:
+        if error.sqlstate == LOCKED and not self._is_hurried:
             with contextlib.suppress(psycopg.Error):  # the connection broke: the next try has another one
                 self._is_migrated = is_going_on(connection, self._address)
 

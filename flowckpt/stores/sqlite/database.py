@@ -18,6 +18,7 @@ from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, ReadOnlyStoreError, VanishedError
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Row
+from flowckpt.stores.sql.hurry import HURRIED_SECONDS, Hurry
 from flowckpt.stores.sql.migration_wait import NOTICE_SECONDS, MigrationWait
 from flowckpt.stores.sql.migrations import MIGRATIONS, check_version, migrate, version_of
 from flowckpt.stores.sql.schema import VERSION_TABLE, Dialect
@@ -87,6 +88,7 @@ class SqliteDatabase:
         self._is_committing = False
         self._is_distrusted = False
         self._has_told_empty = False
+        self._hurry = Hurry()
 
     def __str__(self) -> str:
         return repr(str(self.path))
@@ -136,7 +138,7 @@ class SqliteDatabase:
                     return done
 
         with self._alone(), self._translated(workflow_id, operation, is_write=False):
-            return self._patiently(read_once)
+            return self._patiently(read_once, workflow_id, operation)
 
     def _size(self) -> int | None:
         """Return the size of the file; None where there is none. A file in the place of its directory is an error."""
@@ -156,7 +158,7 @@ class SqliteDatabase:
                 return work(SqliteSession(connection, self._clock))
 
         with self._alone(), self._translated(workflow_id, operation):
-            return self._patiently(write_once)
+            return self._patiently(write_once, workflow_id, operation)
 
     def add(self, addition: Addition) -> bool:
         """Write the rows of a save durably, or tell that the fence does not hold."""
@@ -187,7 +189,7 @@ class SqliteDatabase:
                 raise VanishedError(str(self), workflow_id=addition.workflow_id)
             self._is_committing = False
             try:
-                is_fence_held = self._patiently(act)
+                is_fence_held = self._patiently(act, addition.workflow_id, "save")
             except sqlite3.Error as error:
                 # One that is merely busy has committed nothing: the transaction was rolled back.
                 is_unknown = self._is_committing and not is_busy(error)
@@ -257,7 +259,7 @@ class SqliteDatabase:
             return _number(connection, "PRAGMA freelist_count") < free
 
         with self._alone(), self._translated("", "vacuum"):
-            while self._patiently(give_back_some):
+            while self._patiently(give_back_some, "", "vacuum"):
                 pass
 
     # --- how -------------------------------------------------------------------------------------------------------
@@ -359,7 +361,7 @@ class SqliteDatabase:
             migrate(session, self._dialect)
             return work(session)
 
-    def _patiently(self, act: Callable[[], T]) -> T:
+    def _patiently(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
         """Do something again while another process keeps the file locked; for longer while it brings the tables forward.
 
         SQLite's own waiting sleeps up to 100 ms at a time, so among many writers it waits far too long.
@@ -367,24 +369,33 @@ class SqliteDatabase:
         began = time.monotonic()
         look_at, end = began + NOTICE_SECONDS, began + BUSY_SECONDS
         migration: MigrationWait | None = None
-        while True:
-            try:
-                return act()
-            except sqlite3.Error as error:
-                if not is_busy(error):
-                    raise
-                now = time.monotonic()
-                is_migrated = now > min(look_at, end) and is_going_on(self.path)
-                if now > end and not is_migrated:
-                    raise
-            if is_migrated:
-                migration = migration or MigrationWait(f"the SQLite store {self.path}", began=began)
-                migration.pause()
-                end = time.monotonic() + BUSY_SECONDS
-                continue
-            if now > look_at:
-                look_at = now + NOTICE_SECONDS
-            time.sleep(random.uniform(0.0002, 0.004))  # noqa: S311 - so that two do not meet again and again
+        try:
+            while True:
+                try:
+                    done = act()
+                except sqlite3.Error as error:
+                    if not is_busy(error):
+                        raise
+                    now = time.monotonic()
+                    if self._hurry.is_on and now > began + HURRIED_SECONDS:
+                        raise self._hurry.error(f"the SQLite store {self.path}", workflow_id, operation) from error
+                    is_migrated = now > min(look_at, end) and is_going_on(self.path)
+                    if now > end and not is_migrated:
+                        raise
+                else:
+                    self._hurry.is_on = False
+                    return done
+                if is_migrated:
+                    migration = migration or MigrationWait(f"the SQLite store {self.path}", began=began)
+                    migration.pause()
+                    end = time.monotonic() + BUSY_SECONDS
+                    continue
+                if now > look_at:
+                    look_at = now + NOTICE_SECONDS
+                time.sleep(random.uniform(0.0002, 0.004))  # noqa: S311 - so that two do not meet again and again
+        except KeyboardInterrupt:
+            self._hurry.is_on = True
+            raise
 
     @contextlib.contextmanager
     def _translated(self, workflow_id: str, operation: str, *, is_write: bool = True) -> Iterator[None]:
