@@ -10,6 +10,7 @@ import tempfile
 import pytest
 
 from flowckpt.cli.recovering.output_file import OutputFile
+from tests.small_disk import mounted_disk
 
 
 @pytest.fixture
@@ -61,3 +62,16 @@ def test_where_no_directory_takes_a_temporary_file_that_is_said(monkeypatch, tmp
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(OSError, match="missing"):
         OutputFile()
+
+
+def test_where_there_is_no_room_for_what_is_printed_that_is_said_before_anything_is_begun(monkeypatch, tmp_path):
+    with mounted_disk(tmp_path / "disk", "2m") as disk:
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
+        (disk / "ballast").write_bytes(b"x" * (1 << 20) + b"y" * (1 << 19))
+        with pytest.raises(OSError, match="No space left on device"):
+            OutputFile()
+        (disk / "ballast").unlink()
+        with contextlib.closing(OutputFile()) as made:
+            (disk / "ballast").write_bytes(b"x" * (1 << 20))
+            os.write(made.descriptor, b"z" * (1 << 20))
+            assert len(text(made)) == 1 << 20

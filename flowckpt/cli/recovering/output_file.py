@@ -1,12 +1,14 @@
 """What a process prints, in a file without a name: nobody who prints there fails because its reader is gone.
 
 A pipe whose reader has died refuses what is printed to it, in the process and in every program that it starts. A file
-takes it. Its space is given back to the system as it is read, where the file system can do that.
+takes it, as long as there is room: a step that cannot print fails, so none is begun where there is not some of it.
+Its space is given back to the system as it is read, where the file system can do that.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import tempfile
@@ -14,14 +16,15 @@ from collections.abc import Iterator
 
 _CHUNK = 64 * 1024
 _FREED_AT_ONCE = 1024 * 1024
-_KEEP_SIZE_AND_PUNCH_HOLE = 0x01 | 0x02
+_KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class OutputFile:
     """A file that another process prints to, read while it grows.
 
     Raises:
-        OSError: no directory for temporary files takes one.
+        OSError: no directory for temporary files takes one, or there is no room in it for the first MiB.
     """
 
     def __init__(self) -> None:
@@ -30,6 +33,10 @@ class OutputFile:
         fcntl.fcntl(self.descriptor, fcntl.F_SETFL, fcntl.fcntl(self.descriptor, fcntl.F_GETFL) | os.O_APPEND)
         self._read = 0
         self._freed = 0
+        failure = _allocated(self.descriptor, _KEEP_SIZE, 0, _FREED_AT_ONCE)
+        if failure in _FULL:
+            self.close()
+            raise OSError(failure, os.strerror(failure), tempfile.gettempdir())
 
     @property
     def descriptor(self) -> int:
@@ -60,12 +67,20 @@ class OutputFile:
     def _give_back_space(self) -> None:
         length = (self._read - self._freed) // _FREED_AT_ONCE * _FREED_AT_ONCE
         if length:
-            _punch_hole(self.descriptor, self._freed, length)
+            _allocated(self.descriptor, _KEEP_SIZE | _PUNCH_HOLE, self._freed, length)
             self._freed += length
 
 
-def _punch_hole(descriptor: int, offset: int, length: int) -> None:
-    """Free a part of a file without moving the rest; nothing happens where the system or the file system cannot."""
-    fallocate = getattr(ctypes.CDLL(None), "fallocate64", None)
-    if fallocate is not None:
-        fallocate(descriptor, _KEEP_SIZE_AND_PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(length))
+def _allocated(descriptor: int, mode: int, offset: int, length: int) -> int:
+    """Take space for a part of a file, or give it back, without changing its size; return the number of the error, if any.
+
+    Nothing happens where the system or the file system cannot.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    fallocate = getattr(libc, "fallocate64", None)
+    if fallocate is None:
+        return errno.ENOSYS
+    while fallocate(descriptor, mode, ctypes.c_int64(offset), ctypes.c_int64(length)):
+        if (failure := ctypes.get_errno()) != errno.EINTR:
+            return failure
+    return 0
