@@ -62,6 +62,14 @@ class Heartbeat:
             with _signals_blocked():
                 self._thread.start()
 
+    def beat_every(self, seconds: float) -> None:
+        """Change the interval; a pause that has begun is not cut short.
+
+        Args:
+            seconds: between two calls.
+        """
+        self._interval = seconds
+
     def stop(self) -> None:
         """End it; the thread is not waited for, as it may be waiting for the store."""
         self._stop.set()

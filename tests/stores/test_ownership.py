@@ -7,6 +7,7 @@ import os
 import platform
 import signal
 import threading
+import time
 
 import pytest
 
@@ -93,6 +94,20 @@ def test_a_thief_owns_the_run_also_once_the_one_it_stole_from_is_gone(peers, sto
     with pytest.raises(RunLockedError, match=str(os.getpid())):
         third.runs.acquire(RUN, steal=False)
     assert store.runs.owner(RUN).pid == os.getpid()
+
+
+def test_a_thief_that_is_busy_has_the_lock_soon_after_the_one_it_stole_from_is_gone(peers, store):
+    owner = peers()
+    owner.own_and_save()
+    os.kill(owner.process.pid, signal.SIGSTOP)
+    store.runs.acquire(RUN, steal=True)
+    store.runs.tell_when_lost(RUN, lambda error: None)
+    owner.end()
+    end = time.monotonic() + 5  # a look each ten seconds, as an owner with a lock has it, would be too late
+    while store.runs.owner(RUN) is None and time.monotonic() < end:
+        time.sleep(0.05)
+    with pytest.raises(RunLockedError, match=str(os.getpid())):
+        FileCheckpointStore(store.path).runs.acquire(RUN, steal=False)
 
 
 def test_the_run_of_a_killed_owner_is_taken_over_without_stealing(peers, store):

@@ -44,6 +44,10 @@ else:  # a run without messages needs none of it
     signals = LazyModule("flowckpt.stores.file.signals")
 
 
+_UNLOCKED_SECONDS = 0.25
+"""How often the owner looks that stole a run, and has not got the lock yet."""
+
+
 class FileRuns(ReadableRuns):
     """The runs of a file store, and those among them that this process owns.
 
@@ -69,13 +73,20 @@ class FileRuns(ReadableRuns):
         for each in owned:
             with contextlib.suppress(OSError):  # the next look, or the next save, meets it again
                 each.look(is_gone=self._is_gone)
+        self._set_pace()
         return bool(owned)
+
+    def _set_pace(self) -> None:
+        """Look often while a run that was stolen has no lock yet: once whoever had it has gone, anybody may take the run."""
+        is_locked = all(each.is_locked for each in [*self.owned.values()])
+        self._heartbeat.beat_every(LeaseTimes().interval if is_locked else _UNLOCKED_SECONDS)
 
     def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
         """Have somebody told once a run is lost; a thread looks as long as this process owns any run."""
         owned = self.owned.get(workflow_id)
         if owned is not None:
             owned.on_lost = tell
+            self._set_pace()
             self._heartbeat.start()
 
     def save(self, workflow_id: str, data: CheckpointData) -> None:
