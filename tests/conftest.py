@@ -21,11 +21,10 @@ def pytest_addoption(parser):
 def pytest_xdist_auto_num_workers(config):
     """All tests on several workers; some of them, that somebody names, in this process, where they can be watched.
 
-    Half a worker more for each processor: a third of the time a test waits, for a disk or for another process.
+    Two for each processor: half of the time a test waits, for a disk or for another process.
     """
     is_whole = config.args_source is not pytest.Config.ArgsSource.ARGS
-    processors = os.cpu_count() or 1
-    return min(processors + processors // 2, 8) if is_whole else 0
+    return min(2 * (os.cpu_count() or 1), 8) if is_whole else 0
 
 
 @pytest.hookimpl(wrapper=True)
