@@ -424,6 +424,19 @@ class CheckpointStoreContract(AbilityContract):
 
     # --- clearing --------------------------------------------------------------------------------------------------
 
+    async def test_a_large_value_that_is_asked_for_behind_the_clear_is_there_or_said_to_be_cleared(
+        self, store: CheckpointStore
+    ) -> None:
+        """Large values are read when somebody asks for them: a record that is gone by then was not damaged."""
+        await store.save(RUN, checkpoint(1, results("ä" * 70_000)))
+        loaded = await self.reopen(store).load_latest(RUN)
+        assert loaded is not None
+        await store.clear(RUN)
+        try:
+            assert loaded.step_results[0].output == "ä" * 70_000
+        except CheckpointNotFoundError as error:
+            assert "it was cleared" in error.message
+
     async def test_a_cleared_run_is_gone_and_begins_anew(self, store: CheckpointStore) -> None:
         await store.save(RUN, checkpoint(5, results("x" * 100_000)))
         await store.save("other", checkpoint(1))

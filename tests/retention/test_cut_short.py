@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from flowckpt.errors import FencedError
 from flowckpt.filesystem import PosixFileSystem
 from flowckpt.portable import copy_run
 from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore
+from flowckpt.stores.file.clearing import write_tombstone
 from flowckpt.stores.file.names import segment_name, segment_numbers
 from flowckpt.testing.contract import checkpoint, results
 
@@ -150,3 +153,27 @@ async def test_what_was_gone_back_behind_outlives_a_pack_whose_newest_attempt_is
     assert await saved_by_each(store) == {1: ["c1"], number: ["c3"]}
     await store.compact("run", is_forced=True)
     assert await saved_by_each(store) == {1: ["c1"], number: ["c3"]}
+
+
+async def test_a_thief_whose_segment_a_compaction_removed_is_told_so_and_not_that_the_run_was_cleared(tmp_path):
+    robbed, thief, other = (FileCheckpointStore(tmp_path) for _ in range(3))
+    await robbed.save("run", checkpoint(1, results("x")))
+    assert thief.runs.acquire("run", steal=True).attempt == 2
+    await robbed.release("run")
+    assert (await other.compact("run", is_forced=True)).is_changed
+    with pytest.raises(FencedError, match="attempt 4 has taken over"):
+        await thief.save("run", checkpoint(2, results("x", "y"), attempt=2))
+    thief.close()
+    assert [ref.checkpoint_id for ref in await other.list_checkpoints("run")] == ["c1"]
+
+
+async def test_a_writer_whose_run_is_cleared_by_halves_is_told_that_it_was_cleared(tmp_path):
+    owner = FileCheckpointStore(tmp_path)
+    await owner.save("run", checkpoint(1, results("x")))
+    directory = PosixFileSystem().open_root(str(tmp_path / "runs" / "run"))
+    tombstone = write_tombstone(PosixFileSystem(), directory, "run", datetime.now(UTC))
+    (tmp_path / "runs" / "run" / segment_name(1)).unlink()
+    with pytest.raises(FencedError, match="the run was cleared"):
+        await owner.save("run", checkpoint(2, results("x", "y")))
+    assert (tmp_path / "runs" / "run" / segment_name(tombstone)).exists()
+    owner.close()

@@ -23,6 +23,7 @@ from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint.run_filter import RunFilter
 from flowckpt.errors import CheckpointStorageError, RunLockedError, UnsupportedSchemaError
 from flowckpt.evidence import EvidenceVerifier
+from flowckpt.filesystem import PosixFileSystem
 from flowckpt.stores import open_store
 from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.postgres import database as postgres_module
@@ -31,6 +32,7 @@ from flowckpt.stores.postgres.database import PostgresSession
 from flowckpt.stores.sql import migration_wait, migrations
 from flowckpt.stores.sql.migrations import MIGRATIONS
 from flowckpt.stores.sqlite import database as sqlite_database
+from flowckpt.stores.sqlite import migrating as sqlite_migrating
 from flowckpt.stores.sqlite.database import SqliteSession
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
@@ -682,3 +684,18 @@ def test_a_file_that_another_program_keeps_locked_is_waited_for_no_longer_than_b
         with opened(database.spec) as store, pytest.raises(CheckpointStorageError, match="kept it locked"):
             store.runs.list_runs()
         assert time.monotonic() - began < 30
+
+
+def test_word_of_a_migration_is_given_although_somebody_looks_for_it_just_then(tmp_path):
+    """Whoever looks holds its lock for some microseconds; word that is not given costs the others their patience."""
+
+    class Looking(PosixFileSystem):
+        looks = 3
+
+        def lock(self, file):
+            self.looks -= 1
+            return self.looks < 0 and super().lock(file)
+
+    with sqlite_migrating.told_to_others(tmp_path / "runs.db", Looking()):
+        assert sqlite_migrating.is_going_on(tmp_path / "runs.db")
+    assert not sqlite_migrating.is_going_on(tmp_path / "runs.db")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 
 import pytest
@@ -9,11 +10,17 @@ import pytest
 from flowckpt import FileCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.blocking import blocking_allowed
 from flowckpt.cli.exit_codes import ExitCode, code_of_error
-from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    FencedError,
+    VanishedError,
+)
 from flowckpt.stores import open_store
 from flowckpt.stores.postgres import PostgresCheckpointStore
 from flowckpt.stores.sqlite import SqliteCheckpointStore
-from flowckpt.testing.contract import checkpoint
+from flowckpt.testing.contract import checkpoint, results
 from tests.s3 import s3  # noqa: F401 - a fixture
 
 KINDS = ("file", "file, its runs", "sqlite", "sqlite, replaced", "s3, the bucket", "s3, its objects", "postgres")
@@ -156,3 +163,33 @@ def test_a_bucket_that_was_emptied_takes_the_run_anew_once_that_is_cleared(s3): 
         store.runs.save(RUN, checkpoint())
         assert [ref.sequence for ref in store.runs.references(RUN)] == [1]
     store.close()
+
+
+def test_a_large_value_that_is_asked_for_in_the_middle_of_a_clear_is_said_to_be_cleared(tmp_path, monkeypatch):
+    """The tombstone comes first, then the values go: one that is missing below it was not damaged."""
+    store = FileCheckpointStore(tmp_path)
+    read = []
+
+    def look_and_die(filesystem, directory):
+        with pytest.raises(CheckpointNotFoundError, match="it was cleared"):
+            read.append(loaded.step_results[0].output)
+        raise OSError(errno.EIO, "the medium failed")
+
+    with blocking_allowed(True):
+        store.runs.save(RUN, checkpoint(1, results("x" * 100_000)))
+        loaded = FileCheckpointStore(tmp_path).runs.load(RUN, "c1")
+        monkeypatch.setattr("flowckpt.stores.file.signals.clear_signals", look_and_die)
+        with pytest.raises(CheckpointStorageError, match="the medium failed"):
+            store.runs.clear(RUN)
+        assert read == []
+
+
+def test_a_large_value_that_is_missing_under_a_run_that_is_there_is_damage(tmp_path):
+    store = FileCheckpointStore(tmp_path)
+    with blocking_allowed(True):
+        store.runs.save(RUN, checkpoint(1, results("x" * 100_000)))
+        loaded = FileCheckpointStore(tmp_path).runs.load(RUN, "c1")
+        (blob,) = (tmp_path / "runs" / RUN / "blobs").iterdir()
+        blob.unlink()
+        with pytest.raises(CheckpointCorruptedError, match="a large value cannot be read"):
+            loaded.step_results[0].output  # noqa: B018 - it is read here

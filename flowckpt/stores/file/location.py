@@ -14,6 +14,7 @@ from typing import TypeVar
 from flowckpt.clock import Clock, SystemClock
 from flowckpt.codec.blob import Fetch
 from flowckpt.errors import (
+    CheckpointCorruptedError,
     CheckpointNotFoundError,
     CheckpointStorageError,
     ReadOnlyStoreError,
@@ -21,6 +22,7 @@ from flowckpt.errors import (
 )
 from flowckpt.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem
 from flowckpt.stores.file.blobs import read_blob
+from flowckpt.stores.file.directory import read_image
 from flowckpt.stores.file.guard import Guard
 from flowckpt.stores.file.identity import read_identity
 from flowckpt.stores.file.names import RUNS, is_temporary, run_directory
@@ -185,9 +187,20 @@ class Location:
             with self._translated(workflow_id, "read"), self._run_directory(workflow_id) as directory:
                 if directory is None:
                     raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
-                return read_blob(self._filesystem, directory, workflow_id, digest, size, self.seals.for_values())
+                try:
+                    return read_blob(self._filesystem, directory, workflow_id, digest, size, self.seals.for_values())
+                except CheckpointCorruptedError:
+                    if self._is_cleared(directory, workflow_id, fetch):
+                        raise CheckpointNotFoundError(workflow_id, detail="it was cleared") from None
+                    raise
 
         return fetch
+
+    def _is_cleared(self, directory: int, workflow_id: str, fetch: Fetch) -> bool:
+        try:
+            return not read_image(self._filesystem, directory, workflow_id, fetch, seals=self.seals).records
+        except FileNotFoundError:
+            return True
 
     def _run_directory(self, workflow_id: str) -> contextlib.AbstractContextManager[int | None]:
         return self._directory_named(self._directory_of(workflow_id), workflow_id)

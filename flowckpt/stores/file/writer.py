@@ -56,9 +56,10 @@ from typing import TYPE_CHECKING
 
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.filesystem import FileSystem
-from flowckpt.stores.file.directory import give_up_segment, note_release
+from flowckpt.stores.file.directory import give_up_segment, note_release, read_file
 from flowckpt.stores.file.line import seal as seal_line
 from flowckpt.stores.file.names import mark_name, segment_name, segment_numbers
+from flowckpt.stores.file.segment import SegmentDamagedError, read_header
 
 if TYPE_CHECKING:
     from flowckpt.stores.sealing.lines import LineSeal
@@ -145,12 +146,13 @@ class SegmentWriter:
             OSError: the directory cannot be read.
         """
         try:
-            numbers = segment_numbers(self._filesystem.names(self._directory))
+            names = self._filesystem.names(self._directory)
         except FileNotFoundError:  # the directory itself was removed
-            numbers = []
+            names = []
+        numbers = segment_numbers(names)
         if numbers and numbers[-1] == self.number:
             return None
-        newest = numbers[-1] if self.number in numbers else None
+        newest = numbers[-1] if self.number in numbers else self._newest_of_others(names)
         return FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
 
     def check_is_newest(self) -> None:
@@ -181,7 +183,8 @@ class SegmentWriter:
         except FileNotFoundError:
             names = []
         if not filesystem.is_named(self._file, directory, segment_name(self.number)):
-            return FencedError(self._workflow_id, attempt=self.number, newest_attempt=None)
+            newest = self._newest_of_others(names)
+            return FencedError(self._workflow_id, attempt=self.number, newest_attempt=newest)
         later = [number for number in segment_numbers(names) if number > self.number]
         if not any(map(self._is_begun, later)):
             return None
@@ -224,7 +227,7 @@ class SegmentWriter:
         return os.getpid() == self._pid
 
     def _newest_number(self) -> int | None:
-        """Return the newest attempt of the run; None where our segment's name is not our file's: it was cleared."""
+        """Return the newest attempt of the run; None where our segment's name is not our file's, as it was cleared."""
         now = monotonic()
         if now < self._next_look and self._filesystem.is_untouched(self._file):
             return self.number
@@ -234,9 +237,21 @@ class SegmentWriter:
         except FileNotFoundError:  # the directory itself was removed since
             return None
         if not self._filesystem.is_named(self._file, self._directory, segment_name(self.number)):
-            return None
+            return self._newest_of_others(names)
         self._next_look = now + _LOOK_SECONDS
         return max([self.number, *segment_numbers(names)])
+
+    def _newest_of_others(self, names: list[str]) -> int | None:
+        """Return the newest attempt of a run from which our segment was removed: by a clear (None), or by a compaction."""
+        numbers = segment_numbers(names)
+        newest = max(numbers, default=0)
+        if newest <= self.number or self.number in numbers:  # it was cleared, and perhaps begun anew
+            return None
+        try:
+            header, _, _ = read_header(read_file(self._filesystem, self._directory, segment_name(newest)))
+        except (FileNotFoundError, SegmentDamagedError):
+            return newest
+        return None if header.get("kind") == "cleared" else newest
 
     def _take_mark_away(self) -> None:
         """Remove the mark, if there is one; a second name that is none stays, and makes us look each time."""
