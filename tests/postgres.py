@@ -84,7 +84,8 @@ class PostgresServer:
     def make_database(self) -> str:
         """Make an empty database, and return its name."""
         name = f"db_{secrets.token_hex(6)}"
-        self.execute(f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0")
+        # As a copy of files: block by block, through the log, it takes three times as long (100 ms of a processor).
+        self.execute(f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0 STRATEGY FILE_COPY")
         return name
 
     def drop_database(self, name: str) -> None:
