@@ -25,14 +25,20 @@ PAGE = 50
 _SLOWEST = 60.0  # seconds
 PROGRAM = """
 import functools, sys
+from concurrent.futures import ThreadPoolExecutor
 import moto.backends
 moto.backends.list_of_moto_modules = functools.cache(lambda found=moto.backends.list_of_moto_modules: list(found()))
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from waitress import serve
-serve(DomainDispatcherApplication(create_backend_app), host="127.0.0.1", port=int(sys.argv[1]), threads=32)
+from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
+class Handler(WSGIRequestHandler):
+    def log_request(self, *code): pass
+class Server(ThreadedWSGIServer):
+    threads = ThreadPoolExecutor(64)
+    def process_request(self, *request): self.threads.submit(self.process_request_thread, *request)
+Server("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), Handler).serve_forever()
 """
-"""Reads once what services there are, and not at each request, of which it was a quarter; and keeps its connections and
-threads, where moto's own server takes new ones for each request: a third of it."""
+"""Moto's own server, but for three things that took two fifths of its time: it reads once what services there are, and not
+at each request; it keeps its threads; and it logs nothing."""
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "tests",
     "AWS_SECRET_ACCESS_KEY": "none-of-your-business",
