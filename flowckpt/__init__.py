@@ -49,7 +49,7 @@ _ROOMS = {
     "StepResult": "flowckpt.checkpoint",
     "TimeTrigger": "flowckpt.triggers",
     "WorkflowEngine": "flowckpt.engine",
-    "WorkflowResult": "flowckpt.engine",
+    "WorkflowResult": "flowckpt.engine.result",
     "check_determinism": "flowckpt.engine.determinism",
     "configured_engine": "flowckpt.configured",
     "configured_options": "flowckpt.configured",

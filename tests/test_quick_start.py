@@ -8,6 +8,7 @@ import sys
 import pytest
 
 PIPELINE = """
+import sys
 from flowckpt import step, workflow
 
 def work(number):
@@ -20,6 +21,7 @@ def plain():
     yield step("stop").python(stop)
 
 def stop():
+    print(*sys.modules)
     raise SystemExit("here")
 """
 
@@ -35,7 +37,7 @@ print(*sys.modules)
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
-    """The modules that a process has when its resume ends."""
+    """The modules that a process has when the next step of a resume begins, and those when the resume has ended."""
     directory = tmp_path_factory.mktemp("plain")
     (directory / "plain.py").write_text(PIPELINE)
     (directory / "go.py").write_text(RESUME)
@@ -43,7 +45,8 @@ def imported(tmp_path_factory):
         done = subprocess.run(
             [sys.executable, "go.py", what], cwd=directory, capture_output=True, text=True, check=True, timeout=60
         )
-    return set(done.stdout.split())
+    first, last = done.stdout.splitlines()
+    return set(first.split()), set(last.split())
 
 
 @pytest.mark.parametrize(
@@ -67,5 +70,11 @@ def imported(tmp_path_factory):
     ],
 )
 def test_a_plain_resume_does_not_load(imported, module):
-    assert "flowckpt.engine.session" in imported
-    assert module not in imported
+    _, at_the_end = imported
+    assert "flowckpt.engine.session" in at_the_end
+    assert module not in at_the_end
+
+
+def test_a_resume_does_not_load_what_its_end_needs_before_it_begins(imported):
+    at_the_step, at_the_end = imported
+    assert "flowckpt.engine.result" in at_the_end - at_the_step

@@ -19,7 +19,6 @@ from flowckpt.dsl import Step
 from flowckpt.engine.desk import Desk
 from flowckpt.engine.group_commit import GroupCommit
 from flowckpt.engine.listening import Tell
-from flowckpt.engine.result import StepCounts
 from flowckpt.engine.resumption import kept_history, with_reusable
 from flowckpt.engine.retry_budget import RetryBudget
 from flowckpt.engine.superseded import Superseded
@@ -46,11 +45,14 @@ if TYPE_CHECKING:
     from flowckpt import events
     from flowckpt.engine import cancel_requests as requests
     from flowckpt.engine import inbox as inboxes
+    from flowckpt.engine import result as results
     from flowckpt.engine import settling as settlings
+    from flowckpt.engine.result import StepCounts
     from flowckpt.executors.base import Given
-else:  # few runs take messages, or settle what an earlier attempt has begun
+else:  # few runs take messages, or settle what an earlier attempt has begun; and no result is made before the end
     requests = LazyModule("flowckpt.engine.cancel_requests")
     inboxes = LazyModule("flowckpt.engine.inbox")
+    results = LazyModule("flowckpt.engine.result")
     settlings = LazyModule("flowckpt.engine.settling")
     events = LazyModule("flowckpt.events")
 
@@ -173,7 +175,7 @@ class Attempt:
     @property
     def counts(self) -> StepCounts:
         """Its steps, counted."""
-        return StepCounts(self.executed, self.restored, self.failed)
+        return results.StepCounts(self.executed, self.restored, self.failed)
 
     @property
     def inbox(self) -> inboxes.Inbox:

@@ -17,7 +17,6 @@ from flowckpt.engine.attempt import Attempt
 from flowckpt.engine.ending import Ending, reason_of
 from flowckpt.engine.failures import REFUSALS, failed_step
 from flowckpt.engine.listening import Tell
-from flowckpt.engine.result import WorkflowResult
 from flowckpt.engine.resumption import without_reusable
 from flowckpt.engine.scope import new_scope
 from flowckpt.engine.waits import Suspended
@@ -32,6 +31,7 @@ from flowckpt.replay import Crash, Replay
 if TYPE_CHECKING:
     from flowckpt import events
     from flowckpt.engine import resting, rolling_back
+    from flowckpt.engine.result import WorkflowResult
     from flowckpt.engine.undoing import Undoing
 else:  # only runs that wait need it
     rolling_back = LazyModule("flowckpt.engine.rolling_back")

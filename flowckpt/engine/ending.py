@@ -16,7 +16,6 @@ from flowckpt.codec.blob import Recorded
 from flowckpt.dsl import Workflow
 from flowckpt.engine.failures import NO_SECRETS, failed_step, recorded_error
 from flowckpt.engine.redaction import redact_ending
-from flowckpt.engine.result import StepCounts, WorkflowResult
 from flowckpt.engine.telling import Told, failed_event, saved_event
 from flowckpt.errors import (
     CheckpointStorageError,
@@ -35,9 +34,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from flowckpt import events
     from flowckpt.checkpoint.wait import Wait
+    from flowckpt.engine import result as results
+    from flowckpt.engine.result import StepCounts, WorkflowResult
     from flowckpt.engine.rolling_back import UnfinishedRollback
-else:
+else:  # a start needs neither
     events = LazyModule("flowckpt.events")
+    results = LazyModule("flowckpt.engine.result")
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -131,7 +133,7 @@ class Ending:
         """
         run, steps = self.checkpointer.workflow_id, (self.counts.executed, self.counts.restored)
         duration = round((self.clock.elapsed_ns() - self.began_ns) / 1e6, 3)
-        result = WorkflowResult(
+        result = results.WorkflowResult(
             run,
             self.workflow.name,
             Status.SUSPENDED,
@@ -155,7 +157,7 @@ class Ending:
         error: StepError | None,
     ) -> WorkflowResult:
         value = codec.decode(output, self.workflow.output_type) if ending is None else None
-        result = WorkflowResult(
+        result = results.WorkflowResult(
             self.checkpointer.workflow_id,
             self.workflow.name,
             Status(reason.value),

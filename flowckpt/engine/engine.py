@@ -14,7 +14,6 @@ from flowckpt.engine.cancels import CancelsRuns
 from flowckpt.engine.given import check_workflow, checked_id, checked_new_id
 from flowckpt.engine.options import Limits, RunOptions, Saving
 from flowckpt.engine.own_loop import in_own_loop
-from flowckpt.engine.result import WorkflowResult
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.execution.remote.loading import refuse_while_loading
 from flowckpt.ids import IdFactory, new_run_id
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
         session,
     )
     from flowckpt.engine.fork import Forked
+    from flowckpt.engine.result import WorkflowResult
     from flowckpt.engine.rollback import RolledBack
     from flowckpt.engine.session import Session
     from flowckpt.events import Event

@@ -29,7 +29,6 @@ from flowckpt.engine.lost_runs import stop_when_lost
 from flowckpt.engine.options import OnStop, RunOptions, Saving
 from flowckpt.engine.parking import deaths_at_resume, parked_error
 from flowckpt.engine.redaction import redact_error, redacting
-from flowckpt.engine.result import WorkflowResult
 from flowckpt.engine.resumption import Resumption, kept_history, read_resumption
 from flowckpt.engine.taking import acquired, given_back
 from flowckpt.engine.target import describe_target
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
 
     from flowckpt.engine import completed_run, planning, rolling_back
     from flowckpt.engine import undoing as undoings
+    from flowckpt.engine.result import WorkflowResult
     from flowckpt.events import Event
     from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.executors.base import Given
