@@ -12,7 +12,7 @@ from flowckpt.blocking import finish_despite_cancel, may_block
 from flowckpt.checkpoint import CheckpointData, History, HistoryView, Reason, Status, StepError
 from flowckpt.checkpoint.data import STATUS_OF_REASON, checkpoint_of
 from flowckpt.clock import Clock
-from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError
+from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError, shell_word
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.renewing import RenewsAttempts
@@ -223,7 +223,7 @@ class Checkpointer:
                 workflow_id=self.workflow_id,
                 operation="save",
                 is_outcome_unknown=True,
-                remedy=f"'flowckpt resume {self.workflow_id}' finds out what was saved.",
+                remedy=f"'flowckpt resume {shell_word(self.workflow_id)}' finds out what was saved.",
             ) from failure
         self.is_usable = True
         self.last_saved = checkpoint_id

@@ -177,8 +177,8 @@ class SecretMissingError(InputError):
         super().__init__(
             f"{said}{run} must be given again: the value of a secret is never recorded",
             parameter=names[0] if names else "",
-            remedy=f"Run 'flowckpt resume {workflow_id or 'RUN'} {shell}', or with @file:PATH, or with - to be asked; in "
-            f"Python: engine.resume(workflow, workflow_id=…, {python}).",
+            remedy=f"Run 'flowckpt resume {shell_word(workflow_id) if workflow_id else 'RUN'} {shell}', or with @file:PATH, "
+            f"or with - to be asked; in Python: engine.resume(workflow, workflow_id=…, {python}).",
         )
         self.workflow_id = workflow_id
         self.names = tuple(names)
@@ -410,7 +410,7 @@ class RunCancelledError(FlowckptError):
     def __init__(self, workflow_id: str) -> None:
         super().__init__(
             f"run {workflow_id!r} was cancelled by request",
-            remedy=f"'flowckpt resume {workflow_id}' runs again what was undone, and carries on.",
+            remedy=f"'flowckpt resume {shell_word(workflow_id)}' runs again what was undone, and carries on.",
         )
         self.workflow_id = workflow_id
 
@@ -425,7 +425,8 @@ class CancelRefusedError(FlowckptError):
     def __init__(self, workflow_id: str) -> None:
         super().__init__(
             f"run {workflow_id!r} has completed, so it cannot be cancelled",
-            remedy=f"Nothing was changed. To go back to an earlier point: flowckpt rollback {workflow_id} CHECKPOINT.",
+            remedy="Nothing was changed. To go back to an earlier point: "
+            f"flowckpt rollback {shell_word(workflow_id)} CHECKPOINT.",
         )
         self.workflow_id = workflow_id
 
@@ -442,7 +443,8 @@ class CancelPendingError(FlowckptError):
     def __init__(self, workflow_id: str, *, holder: str, waited_seconds: float) -> None:
         super().__init__(
             f"run {workflow_id!r} was asked to stop, and {holder} has not given it up after {waited_seconds:g} s",
-            remedy=f"It stops as soon as it can, at its next step at the latest: 'flowckpt show {workflow_id}' says when it is "
+            remedy="It stops as soon as it can, at its next step at the latest: "
+            f"'flowckpt show {shell_word(workflow_id)}' says when it is "
             "cancelled. Where its process hangs, end the process and cancel again.",
         )
         self.workflow_id = workflow_id
@@ -464,7 +466,7 @@ class RunUndoneError(FlowckptError):
         now = "what was left is not undone, as asked for" if is_left else "that is finished now"
         super().__init__(
             f"run {workflow_id!r} {had} before, and stopped while its steps were undone; {now}",
-            remedy=f"'flowckpt resume {workflow_id}' runs again what was undone, and carries on.",
+            remedy=f"'flowckpt resume {shell_word(workflow_id)}' runs again what was undone, and carries on.",
         )
         self.workflow_id = workflow_id
         self.status = status
@@ -520,7 +522,7 @@ class ApprovalStaleError(FlowckptError):
         super().__init__(
             f"{name!r} of run {workflow_id!r} cannot be approved: what is to be approved has changed since the run asked "
             f"for it: {'; '.join(reasons)}",
-            remedy=f"Nothing was recorded. 'flowckpt resume {workflow_id}' asks anew, for what is there now.",
+            remedy=f"Nothing was recorded. 'flowckpt resume {shell_word(workflow_id)}' asks anew, for what is there now.",
         )
         self.workflow_id = workflow_id
         self.name = name
@@ -538,7 +540,7 @@ class RunSuspendedError(FlowckptError):
     def __init__(self, workflow_id: str, *, waits: Sequence[str]) -> None:
         super().__init__(
             f"run {workflow_id!r} is suspended: {'; '.join(waits)}",
-            remedy=f"It has an output once it has gone on: 'flowckpt resume {workflow_id}'.",
+            remedy=f"It has an output once it has gone on: 'flowckpt resume {shell_word(workflow_id)}'.",
         )
         self.workflow_id = workflow_id
         self.waits = tuple(waits)
@@ -579,7 +581,7 @@ class SignalRefusedError(FlowckptError):
     def __init__(self, workflow_id: str, name: str, *, detail: str, remedy: str = "") -> None:
         super().__init__(
             f"{name!r} was not sent to run {workflow_id!r}: {detail}",
-            remedy=remedy or f"See what it waits for with 'flowckpt show {workflow_id}'.",
+            remedy=remedy or f"See what it waits for with 'flowckpt show {shell_word(workflow_id)}'.",
         )
         self.workflow_id = workflow_id
         self.name = name
@@ -731,8 +733,8 @@ class NotUndoableError(WorkflowChangedError):
             workflow_name=workflow_name,
             recorded=", ".join(f"step {path!r}" for path in reasons),
             remedy=f"Nothing was undone now. Restore the code that did them, and {command} again; or 'flowckpt {command} "
-            f"{workflow_id} --force' undoes the others, and tells these as failures; or 'flowckpt cancel {workflow_id} "
-            "--no-rollback' ends the run and leaves as it is what its steps did.",
+            f"{shell_word(workflow_id)} --force' undoes the others, and tells these as failures; or "
+            f"'flowckpt cancel {shell_word(workflow_id)} --no-rollback' ends the run and leaves as it is what its steps did.",
         )
         self.workflow_id = workflow_id
         self.command = command
@@ -800,7 +802,8 @@ class StaleCheckpointError(FlowckptError):
         said = "; ".join(f"{path or 'the checkpoint itself'}: {', '.join(found)}" for path, found in reasons.items())
         super().__init__(
             f"checkpoint {checkpoint_id!r} of run {workflow_id!r} is no longer true: {said}",
-            remedy=remedy or f"Nothing was changed. See 'flowckpt verify {workflow_id} --checkpoint {checkpoint_id}'.",
+            remedy=remedy
+            or f"Nothing was changed. See 'flowckpt verify {shell_word(workflow_id)} --checkpoint {shell_word(checkpoint_id)}'.",
         )
         self.workflow_id = workflow_id
         self.checkpoint_id = checkpoint_id
@@ -820,7 +823,7 @@ class StepInDoubtError(FlowckptError):
         super().__init__(
             f"step {path!r} is to be done at most once, and nobody knows whether it was: {detail}",
             remedy="Find out what it did. Then either make its evidence able to tell (claims with stated facts, such as "
-            f"db_row) and resume, or run it again with 'flowckpt resume {workflow_id} --force'.",
+            f"db_row) and resume, or run it again with 'flowckpt resume {shell_word(workflow_id)} --force'.",
         )
         self.workflow_id = workflow_id
         self.path = path
@@ -850,7 +853,7 @@ class RunParkedError(FlowckptError):
         super().__init__(
             f"run {workflow_id!r} is parked: its process died {count} times {where}{moment}, with nothing new saved between",
             remedy="Find out what the process dies of (memory, a crash in native code, a limit of the machine). Then "
-            f"'flowckpt resume {workflow_id} --force' goes on, and counts anew.",
+            f"'flowckpt resume {shell_word(workflow_id)} --force' goes on, and counts anew.",
         )
         self.workflow_id = workflow_id
         self.path = path
@@ -958,7 +961,7 @@ class RunExistsError(FlowckptError):
     def __init__(self, workflow_id: str, *, remedy: str = "") -> None:
         super().__init__(
             f"run {workflow_id!r} exists already",
-            remedy=remedy or f"Carry it on with 'flowckpt resume {workflow_id}', or choose another id.",
+            remedy=remedy or f"Carry it on with 'flowckpt resume {shell_word(workflow_id)}', or choose another id.",
         )
         self.workflow_id = workflow_id
 
@@ -995,7 +998,11 @@ class CheckpointNotFoundError(FlowckptError):
         super().__init__(
             f"{what}{f' ({detail})' if detail else ''}",
             remedy=remedy
-            or (f"See 'flowckpt show {workflow_id} --checkpoints'." if checkpoint_id else "See 'flowckpt list'."),
+            or (
+                f"See 'flowckpt show {shell_word(workflow_id)} --checkpoints'."
+                if checkpoint_id
+                else "See 'flowckpt list'."
+            ),
         )
         self.workflow_id = workflow_id
         self.checkpoint_id = checkpoint_id
@@ -1158,7 +1165,7 @@ class UnauthenticatedRecordError(FlowckptError):
             f"{location} of run {workflow_id!r} was written without a key, so whoever can write to the store may have "
             "written it",
             remedy="If the run is older than the key, look at it without the key, and then say that you trust it: "
-            f"'flowckpt trust {workflow_id}'. Else restore it from a backup.",
+            f"'flowckpt trust {shell_word(workflow_id)}'. Else restore it from a backup.",
         )
         self.workflow_id = workflow_id
         self.location = location
@@ -1315,7 +1322,7 @@ class RunMovedOnError(FlowckptError):
     def __init__(self, workflow_id: str, *, expected: int, attempt: int) -> None:
         super().__init__(
             f"run {workflow_id!r} is at attempt {attempt}, not at attempt {expected}: somebody has gone on with it",
-            remedy=f"Nothing was changed. See how it stands with 'flowckpt show {workflow_id}'.",
+            remedy=f"Nothing was changed. See how it stands with 'flowckpt show {shell_word(workflow_id)}'.",
         )
         self.workflow_id = workflow_id
         self.expected = expected
@@ -1339,7 +1346,7 @@ class FencedError(FlowckptError):
             + (
                 "Nothing of the run is left in the store."
                 if newest_attempt is None
-                else f"See who owns it with 'flowckpt show {workflow_id}'."
+                else f"See who owns it with 'flowckpt show {shell_word(workflow_id)}'."
             ),
         )
         self.workflow_id = workflow_id
@@ -1367,6 +1374,18 @@ class UnsupportedSchemaError(FlowckptError):
         )
         self.found = found
         self.supported = supported
+
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
+
+
+def shell_word(text: str) -> str:
+    """Write a text as one word of a shell command, as `shlex.quote` does, whose module takes long to import.
+
+    Args:
+        text: the id of a run, or another word of a command that an error says.
+    """
+    return text if text and _PLAIN.issuperset(text) else "'" + text.replace("'", "'\"'\"'") + "'"
 
 
 def type_name(cls: type) -> str:

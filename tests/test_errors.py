@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import shlex
 import typing
 from collections.abc import Mapping, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flowckpt import errors
-from flowckpt.errors import FlowckptError, StepFailedError, type_name
+from flowckpt.errors import FlowckptError, StepFailedError, shell_word, type_name
 
 CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, BaseException)]
 NOT_IN_THE_MESSAGE = {
@@ -90,6 +93,28 @@ def test_every_error_survives_pickling_and_copying_with_all_it_carries(cls, requ
         assert found.args == error.args
         assert found.__notes__ == ["a note"]
     assert vars(copy.copy(error)) == vars(error)
+
+
+@pytest.mark.parametrize("odd", ["my run's", "odd id", "$(x)", "#1"])
+def test_every_command_that_an_error_says_has_the_id_of_the_run_as_one_word(odd):
+    said = 0
+    for cls in CLASSES:
+        parameters, values = arguments_of(cls)
+        if "workflow_id" in values:
+            values.update(dict.fromkeys({"workflow_id", "checkpoint_id"} & values.keys(), odd))
+            given = [p for p in parameters if p.name != "remedy" or p.default is p.empty]
+            remedy = cls(
+                *[values[p.name] for p in given if p.kind is p.POSITIONAL_OR_KEYWORD],
+                **{p.name: values[p.name] for p in given if p.kind is p.KEYWORD_ONLY},
+            ).remedy
+            said += shell_word(odd) in remedy
+            assert odd not in remedy.replace(shell_word(odd), ""), cls
+    assert said > 10
+
+
+@given(st.text())
+def test_a_word_of_the_shell_is_what_the_standard_library_makes_of_it(text):
+    assert shell_word(text) == shlex.quote(text)
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)

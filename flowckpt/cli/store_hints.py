@@ -18,7 +18,7 @@ _WITH_STORE = (
     *("resume", "plan", "why", "list", "show", "stats", "verify", "diff", "rollback", "fork", "signal", "approve"),
     *("reject", "export", "import", "copy", "cancel", "recover", "clear", "prune", "pin", "check", "trust"),
 )
-_QUOTED = re.compile(r"'(flowckpt (?:[^']|'[^']*')+?)'(?=[\s.,;:)]|$)")
+_QUOTED = re.compile(r"""'(flowckpt (?:[^'"]|'[^']*'|"[^"]*")+?)'(?=[\s.,;:)]|$)""")
 """A command between quotes, with quotes of the shell's within it or not."""
 
 _COMMAND = re.compile(rf"\bflowckpt ({'|'.join(_WITH_STORE)})\b(?! --store)")

@@ -25,6 +25,7 @@ from flowckpt.errors import (
     InputError,
     SettingError,
     SignalRefusedError,
+    shell_word,
 )
 from flowckpt.lazy import LazyModule
 from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
@@ -174,7 +175,7 @@ async def send_answer(
             who = f" by {each.by}" if each.by else ""
             detail = f"it was {said}{who} at {each.sent_at:%Y-%m-%d %H:%M:%S} UTC already"
             raise SignalRefusedError(
-                workflow_id, name, detail=detail, remedy=f"Resume: 'flowckpt resume {workflow_id}'."
+                workflow_id, name, detail=detail, remedy=f"Resume: 'flowckpt resume {shell_word(workflow_id)}'."
             )
     if is_approved and wait.claims:
         pack = model.EvidencePack.from_document(wait.claims)
@@ -246,7 +247,7 @@ def _refuse_ended(info: RunInfo, name: str) -> None:
             info.workflow_id,
             name,
             detail="the run is complete, so nothing would ever take it",
-            remedy=f"It waits for nothing any more: 'flowckpt show {info.workflow_id}' says how it ended.",
+            remedy=f"It waits for nothing any more: 'flowckpt show {shell_word(info.workflow_id)}' says how it ended.",
         )
 
 

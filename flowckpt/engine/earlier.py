@@ -10,7 +10,7 @@ from flowckpt.checkpoint import CheckpointData, Reason
 from flowckpt.checkpoint.data import STATUS_OF_REASON
 from flowckpt.checkpoint.reference import CheckpointRef
 from flowckpt.codec.results import as_view
-from flowckpt.errors import CheckpointNotFoundError
+from flowckpt.errors import CheckpointNotFoundError, shell_word
 from flowckpt.stores.base import CheckpointStore, ListsAttempts, ReadsAttempts
 
 
@@ -40,8 +40,8 @@ async def earlier_checkpoint(
             workflow_id,
             wanted,
             detail="not any more: it was left behind, and a run only goes back to what counts",
-            remedy=f"See 'flowckpt show {workflow_id} --history'. A new run can start from it: "
-            f"'flowckpt fork {workflow_id} --checkpoint {wanted}'.",
+            remedy=f"See 'flowckpt show {shell_word(workflow_id)} --history'. A new run can start from it: "
+            f"'flowckpt fork {shell_word(workflow_id)} --checkpoint {shell_word(wanted)}'.",
         )
     data = await store.load(workflow_id, found.checkpoint_id)
     if data.sequence == found.sequence:

@@ -16,6 +16,7 @@ from flowckpt.errors import (
     UnknownExecutorError,
     UnsupportedSchemaError,
     WorkflowChangedError,
+    shell_word,
     type_name,
 )
 from flowckpt.execution.recorded_error import NO_SECRETS, recorded_error, text_of
@@ -104,13 +105,14 @@ def stale_step(
         if is_meant
     ]
     rerun, reuse = (" ".join(f"{option} {answer}" for option in options) for answer in ("rerun", "reuse"))
-    once = f" It is to be done at most once: only '--from {path}' repeats it." if is_at_most_once else ""
+    once = f" It is to be done at most once: only '--from {shell_word(path)}' repeats it." if is_at_most_once else ""
+    run = shell_word(workflow_id)
     return StaleStepError(
         workflow_id,
         path,
         reasons=[str(reason) for reason in reasons],
-        remedy=f"To run it and what follows again: 'flowckpt resume {workflow_id} {rerun}'. To reuse its result all the "
-        f"same: 'flowckpt resume {workflow_id} {reuse}'. 'flowckpt plan {workflow_id}' shows it step by step.{once}",
+        remedy=f"To run it and what follows again: 'flowckpt resume {run} {rerun}'. To reuse its result all the same: "
+        f"'flowckpt resume {run} {reuse}'. 'flowckpt plan {run}' shows it step by step.{once}",
     )
 
 

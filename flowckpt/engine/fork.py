@@ -36,6 +36,7 @@ from flowckpt.errors import (
     RunExistsError,
     StaleCheckpointError,
     StepNotFoundError,
+    shell_word,
 )
 from flowckpt.plan.forking import taken_over
 from flowckpt.plan.limits import LIMITS
@@ -154,7 +155,9 @@ async def fork_run(
             source_id,
             latest.checkpoint_id,
             reasons=moved,
-            remedy=f"Nothing was changed. Fork before it: 'flowckpt fork {source_id} --from {first}'." if first else "",
+            remedy=f"Nothing was changed. Fork before it: 'flowckpt fork {shell_word(source_id)} --from {shell_word(first)}'."
+            if first
+            else "",
         )
     edited: list[StepResult] = []
     if edits:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 
@@ -44,6 +46,8 @@ def test_every_command_in_a_message_gets_the_store_that_was_typed_once():
         )
     assert with_store("flowckpt list") == "flowckpt list"
     assert with_store("See 'flowckpt show 'a b''.") == "See \"flowckpt show 'a b'\"."
+    its = shlex.quote("it's")
+    assert with_store(f"See 'flowckpt show {its} --steps', or go.") == f'See "flowckpt show {its} --steps", or go.'
 
 
 def test_errors_of_every_part_name_the_store_where_it_is_not_the_default_one(flowckpt):
@@ -59,6 +63,15 @@ def test_errors_of_every_part_name_the_store_where_it_is_not_the_default_one(flo
     ):
         assert said in flowckpt(*words, *store).expect(code).err
         assert "--store" not in flowckpt(*words, FLOWCKPT_STORE="sqlite:runs.db").expect(code).err
+
+
+@pytest.mark.parametrize("name", ["my run", "it's; a $HOME", "#1"])
+def test_the_command_of_a_message_works_as_it_is_printed_whatever_the_run_is_called(flowckpt, name):
+    flowckpt("run", "pipeline.py:naps", "--id", name).expect(0)
+    said = flowckpt("run", "pipeline.py:naps", "--id", name).expect(2).err
+    (command,) = re.findall(r"""Carry it on with "flowckpt (.*)", or choose""", said)
+    assert flowckpt(*shlex.split(command)).expect(0)
+    assert shlex.split(command) == ["resume", name]
 
 
 def test_a_run_that_has_completed_is_not_said_to_wait(flowckpt):

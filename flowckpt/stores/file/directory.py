@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from flowckpt.codec.blob import Fetch
-from flowckpt.errors import CheckpointCorruptedError
+from flowckpt.errors import CheckpointCorruptedError, shell_word
 from flowckpt.filesystem import FileSystem
 from flowckpt.lazy import LazyModule
 from flowckpt.stores.file.image import RunImage, read_run
@@ -118,7 +118,7 @@ def read_image(
                 location=HEAD,
                 detail=missing,
                 remedy="Restore the run from a backup, its file 'head' too. If you know that it is whole: "
-                f"'flowckpt trust {workflow_id}'.",
+                f"'flowckpt trust {shell_word(workflow_id)}'.",
             )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from flowckpt.checkpoint import CheckpointData
-from flowckpt.errors import CheckpointStorageError, RunExistsError, RunLockedError
+from flowckpt.errors import CheckpointStorageError, RunExistsError, RunLockedError, shell_word
 from flowckpt.filesystem import FileSystem
 from flowckpt.process import current_process, is_alive
 from flowckpt.stores.file.location import PATIENCE, storage_error
@@ -181,7 +181,7 @@ def _place(runs: FileRuns, name: str, workflow_id: str) -> None:
                     workflow_id=workflow_id,
                     operation="receive",
                     is_outcome_unknown=True,
-                    remedy=f"Mend the disk, then 'flowckpt clear {workflow_id}' and do it again.",
+                    remedy=f"Mend the disk, then 'flowckpt clear {shell_word(workflow_id)}' and do it again.",
                 ) from error
             return
     busy = OSError(errno.EBUSY, "another process begins it again and again")

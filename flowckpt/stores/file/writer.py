@@ -54,7 +54,7 @@ import os
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from flowckpt.errors import CheckpointStorageError, FencedError
+from flowckpt.errors import CheckpointStorageError, FencedError, shell_word
 from flowckpt.filesystem import FileSystem
 from flowckpt.stores.file.directory import give_up_segment, note_release, read_file
 from flowckpt.stores.file.line import seal as seal_line
@@ -297,5 +297,5 @@ class SegmentWriter:
             workflow_id=self._workflow_id,
             operation="save",
             is_outcome_unknown=True,
-            remedy=f"Make room or mend the disk, then 'flowckpt resume {self._workflow_id}'.",
+            remedy=f"Make room or mend the disk, then 'flowckpt resume {shell_word(self._workflow_id)}'.",
         )

@@ -25,7 +25,7 @@ import attrs
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 
-from flowckpt.errors import CheckpointStorageError
+from flowckpt.errors import CheckpointStorageError, shell_word
 from flowckpt.stores.objects.failures import Failure, explained, failure_of
 
 T = TypeVar("T")
@@ -280,7 +280,7 @@ class Bucket:
             is_outcome_unknown=is_in_doubt,
             remedy=remedy
             or (
-                f"'flowckpt resume {workflow_id}' finds out."
+                f"'flowckpt resume {shell_word(workflow_id)}' finds out."
                 if is_in_doubt
                 else "Nothing that was acknowledged is lost."
             ),
