@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import timedelta
 
 from flowckpt.errors import SettingError
+from flowckpt.finite import is_finite_number
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(min|[smhdw])")
@@ -30,7 +30,7 @@ def age_of(value: timedelta | float | str, setting: str = "age") -> timedelta:
         parts = _PART.findall(value.strip().lower())
         if parts and "".join(number + unit for number, unit in parts) == value.strip().lower():
             seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    elif is_finite_number(value):
         seconds = float(value)
     if seconds is None or not 0 <= seconds < _LONGEST:
         raise SettingError(

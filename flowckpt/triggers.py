@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import attrs
 
 from flowckpt.errors import SettingError
+from flowckpt.finite import is_finite_number
 
 
 class Progress(NamedTuple):
@@ -47,8 +47,7 @@ class Trigger(Protocol):
 
 
 def _checked_seconds(_: TimeTrigger, __: attrs.Attribute[float], value: float) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value <= 0:
+    if not is_finite_number(value) or value <= 0:
         raise SettingError(
             f"a TimeTrigger waits for a number of seconds above 0, not {value!r:.80}",
             setting="seconds",

@@ -31,6 +31,7 @@ ROWS = {  # from the bottom up; imports go strictly downwards
             "per_function",
             "installed_code",
             "counted",
+            "finite",
             "secret",
         ),
         *("checkpoint.command_output", "checkpoint.approval", "checkpoint.wait"),

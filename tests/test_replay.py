@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowckpt.checkpoint import StepError, StepResult
-from flowckpt.dsl import step
+from flowckpt.dsl import step, workflow
 from flowckpt.errors import StepDefinitionError, StepFailedError, WorkflowChangedError, WorkflowDefinitionError
 from flowckpt.replay import Crash, Execute, Finish, Replay, Restore
 
@@ -336,6 +336,26 @@ def test_a_step_without_an_action_is_refused_by_its_name():
         drive(yielding(step("half").checkpoint()))
     assert caught.value.step == "half"
     assert caught.value.where == f"test_replay.py:{YIELDS}"
+
+
+def test_a_step_without_an_action_that_is_delegated_to_is_refused_by_its_name_and_line():
+    def delegating():
+        yield step("a").python(work)
+        yield from step("half")
+
+    generator = delegating()
+    with pytest.raises(StepDefinitionError, match="step 'half', which has no action") as caught:
+        drive(generator)
+    assert caught.value.where == f"test_replay.py:{delegating.__code__.co_firstlineno + 2}"
+
+
+def test_a_yielded_workflow_or_list_of_steps_gets_advice_of_its_own():
+    with pytest.raises(WorkflowDefinitionError) as caught:
+        drive(yielding(workflow("child")(yielding)))
+    assert ".workflow(child" in caught.value.remedy
+    with pytest.raises(WorkflowDefinitionError) as caught:
+        drive(yielding([step("a").python(work)]))
+    assert "parallel(*steps)" in caught.value.remedy
 
 
 def test_a_yielded_generator_gets_the_advice_to_delegate_to_it():

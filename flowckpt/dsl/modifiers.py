@@ -9,16 +9,13 @@ import attrs
 
 from flowckpt.dsl.caller import caller
 from flowckpt.errors import StepDefinitionError
-from flowckpt.lazy import LazyModule
+from flowckpt.finite import is_finite_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from flowckpt.dsl import retry as retries
     from flowckpt.dsl.claimed_evidence import ClaimedEvidence
     from flowckpt.dsl.placement import Placement
     from flowckpt.dsl.retry import RetryPolicy
-else:  # few steps are tried again, or say where they run
-    retries = LazyModule("flowckpt.dsl.retry")
 
 
 @attrs.frozen(repr=False)
@@ -125,8 +122,8 @@ def refuse_needless_ephemeral(name: str) -> NoReturn:
 
 def checked_timeout(name: str, seconds: float) -> float:
     """Check the argument of `.timeout()` and return it as a float."""
-    if not retries.is_number(seconds) or seconds <= 0:
+    if not is_finite_number(seconds) or seconds <= 0:
         raise StepDefinitionError(
-            f"step {name!r}: .timeout({seconds!r}) must be seconds above 0", step=name, where=caller()
+            f"step {name!r}: .timeout({seconds!r:.80}) must be seconds above 0", step=name, where=caller()
         )
     return float(seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +10,7 @@ import attrs
 
 from flowckpt.dsl.caller import caller
 from flowckpt.errors import StepDefinitionError
+from flowckpt.finite import is_finite_number
 
 EXECUTOR_NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}")
 """What an executor may be called; a name is never mistaken for a description such as `dask://host:8786`."""
@@ -39,8 +39,7 @@ def placement(step_name: str, executor: Any, resources: Any) -> Placement:
             remedy='Write .on("process"), or a name that the engine is given: WorkflowEngine(executors={"gpu": …}).',
         )
     for name, amount in _items(step_name, resources):
-        is_number = isinstance(amount, int | float) and not isinstance(amount, bool) and math.isfinite(amount)
-        if not isinstance(name, str) or not name.strip() or not is_number or amount <= 0:
+        if not isinstance(name, str) or not name.strip() or not is_finite_number(amount) or amount <= 0:
             raise StepDefinitionError(
                 f"step {step_name!r}: .on(resources=…) has {name!r:.40}: {amount!r:.40}",
                 step=step_name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -11,6 +10,7 @@ import attrs
 
 from flowckpt.dsl.caller import caller
 from flowckpt.errors import StepDefinitionError
+from flowckpt.finite import is_finite_number
 
 Worth: TypeAlias = type[BaseException] | Callable[[BaseException], bool]
 """What is worth another try: an exception class, or a function that is given the exception and says so."""
@@ -104,15 +104,15 @@ def retry_policy(
 
     if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
         raise refused(
-            f"attempts={attempts!r}) must be a whole number from 1", "It counts all tries, the first one included."
+            f"attempts={attempts!r:.80}) must be a whole number from 1", "It counts all tries, the first one included."
         )
     for label, number in (("backoff", backoff), ("max_delay", max_delay)):
-        if not is_number(number) or number < 0:
-            raise refused(f"{label}={number!r}) must be seconds, 0 or more")
-    if not is_number(jitter) or not 0 <= jitter <= 1:
-        raise refused(f"jitter={jitter!r}) must lie in 0 … 1")
-    if deadline is not None and (not is_number(deadline) or deadline <= 0):
-        raise refused(f"deadline={deadline!r}) must be seconds above 0, or None")
+        if not is_finite_number(number) or number < 0:
+            raise refused(f"{label}={number!r:.80}) must be seconds, 0 or more")
+    if not is_finite_number(jitter) or not 0 <= jitter <= 1:
+        raise refused(f"jitter={jitter!r:.80}) must lie in 0 … 1")
+    if deadline is not None and (not is_finite_number(deadline) or deadline <= 0):
+        raise refused(f"deadline={deadline!r:.80}) must be seconds above 0, or None")
     worth = on if isinstance(on, tuple) else (on,)
     if not worth:
         raise refused("on=()) names nothing that is worth another try", "Leave .retry() out, or name exceptions.")
@@ -131,8 +131,3 @@ def retry_policy(
         worth,
         None if deadline is None else float(deadline),
     )
-
-
-def is_number(value: object) -> bool:
-    """Tell whether a value is a finite number, and no bool."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -108,6 +108,9 @@ _set_action = vars(Step)["action"].__set__
 class StepWithoutAction(Modifiable):
     """A step that still lacks its action."""
 
+    if not TYPE_CHECKING:  # type checkers refuse `yield from` such a step; the engine does, by its name and line
+        __iter__ = Step.__iter__
+
     def secret(self) -> SecretStepWithoutAction:
         """Keep the output out of records, logs and events; see `Step.secret`.
 

@@ -6,7 +6,6 @@ try; it has a deadline of its own, which stays where it is when the run is resum
 
 from __future__ import annotations
 
-import math
 import typing
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -21,6 +20,7 @@ from flowckpt.dsl.caller import caller
 from flowckpt.dsl.modifiable import check_name
 from flowckpt.dsl.modifiers import Modifiers
 from flowckpt.errors import StepDefinitionError
+from flowckpt.finite import is_finite_number
 
 MOST_SECONDS = 100 * 365 * 86_400
 """The longest wait: a century. A longer one is a slip, and its end no time that can be written."""
@@ -240,8 +240,9 @@ def _why_no_type(annotation: Any) -> str:
 
 
 def _duration(name: str, action: str, label: str, value: Any) -> timedelta:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value) if is_number else -1.0
+    seconds = (
+        value.total_seconds() if isinstance(value, timedelta) else float(value) if is_finite_number(value) else -1.0
+    )
     if not 0 <= seconds <= MOST_SECONDS:
         raise _refused(
             name,

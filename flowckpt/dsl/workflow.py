@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from flowckpt.dsl.actions import module_name
+from flowckpt.dsl.caller import caller
 from flowckpt.errors import InputError, WorkflowDefinitionError
 from flowckpt.secret import NOT_SECRET, secret_type
 
@@ -135,8 +136,12 @@ def workflow(name: Any = None) -> Any:
             given by name.
     """
     if callable(name):
-        return _checked(name, getattr(name, "__name__", ""))
-    return lambda function: _checked(function, getattr(function, "__name__", "") if name is None else name)
+        return _checked(name, _name_of(name))
+    return lambda function: _checked(function, _name_of(function) if name is None else name)
+
+
+def _name_of(function: object) -> str:
+    return getattr(function, "__name__", "") or type(function).__name__
 
 
 def _checked(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
@@ -154,6 +159,13 @@ def _checked(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
             where=where,
             remedy="Write 'def' and 'yield step(…)'; the steps' own functions may be async.",
         )
+    if isinstance(plain, functools.partial):
+        raise WorkflowDefinitionError(
+            f"workflow {name!r} is a functools.partial: {_shown(function)}",
+            where=where,
+            remedy="Write 'def name(…): …', with defaults for what it is to be given: a resume finds the workflow by its "
+            "function's name.",
+        )
     if getattr(plain, "__name__", "") == "<lambda>":
         raise WorkflowDefinitionError(
             f"workflow {name!r} is a lambda",
@@ -162,11 +174,17 @@ def _checked(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
         )
     if not inspect.isgeneratorfunction(plain):
         raise WorkflowDefinitionError(
-            f"workflow {name!r} is not a generator function: {function!r}",
+            f"workflow {name!r} is not a generator function: {_shown(function)}",
             where=where,
             remedy="Yield at least one step in it: 'yield step(\"name\").python(function)'.",
         )
-    for parameter in inspect.signature(function).parameters.values():
+    for number, parameter in enumerate(inspect.signature(function).parameters.values()):
+        if number == 0 and parameter.name in ("self", "cls") and _is_in_class(plain):
+            raise WorkflowDefinitionError(
+                f"workflow {name!r} is a method: nobody would give it its {parameter.name!r}",
+                where=where,
+                remedy="Define it outside the class, and hand in what it needs as inputs.",
+            )
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise WorkflowDefinitionError(
                 f"workflow {name!r}: its input '{parameter}' cannot be given by name",
@@ -184,4 +202,16 @@ def _checked(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
 
 def _where(function: Any) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else caller()
+
+
+def _shown(function: object) -> str:
+    try:
+        return f"{function!r:.120}"
+    except Exception:  # there is a better error to tell
+        return f"<{type(function).__name__}>"
+
+
+def _is_in_class(function: Any) -> bool:
+    outer = function.__qualname__.rpartition(".")[0]
+    return bool(outer) and not outer.endswith("<locals>")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from flowckpt.errors import InputError, SettingError
+from flowckpt.finite import is_finite_number
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.limits import LIMITS, MAX_DEATHS
 
@@ -70,7 +72,7 @@ def _reuse(value: object) -> policies.ReuseMode | None:
 
 
 def _stay(value: object) -> float | None:
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0):
+    if value is None or ((is_finite_number(value) or value == math.inf) and value >= 0):
         return None if value is None else float(value)
     raise InputError(
         f"stay={value!r:.80} is no number of seconds, 0 or more",

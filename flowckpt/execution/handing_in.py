@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import TYPE_CHECKING, Any
 
 from flowckpt.errors import FlowckptError, InputError
+from flowckpt.finite import is_finite_number
 from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _number(name: str, value: Any) -> float:
             found = value.__index__() if hasattr(type(value), "__index__") else float(value)
         except (TypeError, ValueError, OverflowError):
             found = None
-    if found is None or not math.isfinite(found) or found < 0:
+    if not is_finite_number(found) or found < 0:
         raise InputError(
             f"{name} of progress() is {value!r:.80} ({type(value).__name__}), no number from 0 on",
             parameter=name,

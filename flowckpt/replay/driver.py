@@ -26,7 +26,7 @@ from types import GeneratorType
 from typing import Any
 
 from flowckpt.checkpoint import StepResult
-from flowckpt.dsl import Step, StepWithoutAction, path_of
+from flowckpt.dsl import Step, StepWithoutAction, Workflow, path_of
 from flowckpt.errors import StepDefinitionError, StepFailedError, WorkflowChangedError, WorkflowDefinitionError
 from flowckpt.replay.commands import Command, Crash, Enter, Execute, Finish, Restore
 from flowckpt.replay.place import where_of
@@ -384,6 +384,10 @@ def _no_step(yielded: object, workflow_name: str, where: str) -> StepDefinitionE
     remedy = 'Yield step("name").python(function, …); for plain work, do not yield.'
     if isinstance(yielded, GeneratorType):
         remedy = "Write 'yield from' to delegate to another generator."
+    elif isinstance(yielded, Workflow):
+        remedy = 'Yield step("name").workflow(child, …) to run a workflow inside this one.'
+    elif isinstance(yielded, list | tuple) and any(isinstance(each, Step) for each in yielded):
+        remedy = "Yield parallel(*steps) to run them beside each other, or each of them in a loop of its own yields."
     return WorkflowDefinitionError(
         f"workflow {workflow_name!r} yielded {_shown(yielded, 120)} ({type(yielded).__name__}), which is no step",
         where=where,

@@ -20,6 +20,9 @@ from flowckpt.dsl.actions import function_name
 from flowckpt.errors import StepDefinitionError
 from tests.stable_ids import stable
 
+BEYOND = 10**400
+"""An integer that no float can hold."""
+
 
 def work(*args, **kwargs):
     return args, kwargs
@@ -142,8 +145,10 @@ def test_a_second_action_is_refused():
     [
         {"attempts": 0}, {"attempts": -1}, {"attempts": 1.5}, {"attempts": True}, {"attempts": "3"}, {"attempts": None},
         {"backoff": -1}, {"backoff": math.nan}, {"backoff": math.inf}, {"backoff": "1"}, {"backoff": True},
-        {"max_delay": -1}, {"max_delay": math.inf}, {"max_delay": None},
-        {"jitter": -0.1}, {"jitter": 1.1}, {"jitter": math.nan}, {"jitter": True},
+        {"backoff": BEYOND},
+        {"max_delay": -1}, {"max_delay": math.inf}, {"max_delay": None}, {"max_delay": BEYOND},
+        {"jitter": -0.1}, {"jitter": 1.1}, {"jitter": math.nan}, {"jitter": True}, {"jitter": BEYOND},
+        {"deadline": BEYOND},
         {"on": "ValueError"}, {"on": (ValueError, "x")}, {"on": KeyboardInterrupt}, {"on": BaseException},
         {"on": ValueError("x")}, {"on": int}, {"on": None},
     ],
@@ -155,12 +160,12 @@ def test_a_senseless_retry_is_refused_and_says_the_argument_and_the_place(argume
         step("s").retry(**{"attempts": 3, **arguments})
     assert caught.value.where == here(-1)
     assert name in str(caught.value)
-    assert repr(value[1] if isinstance(value, tuple) else value) in str(caught.value)
+    assert f"{value[1] if isinstance(value, tuple) else value!r:.80}" in str(caught.value)
 
 
-@pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, True, "5", None])
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, True, "5", None, BEYOND], ids=stable)
 def test_a_senseless_timeout_is_refused(seconds):
-    with pytest.raises(StepDefinitionError, match=re.escape(f".timeout({seconds!r})")) as caught:
+    with pytest.raises(StepDefinitionError, match=re.escape(f".timeout({seconds!r:.80})")) as caught:
         step("s").timeout(seconds)
     assert caught.value.where == here(-1)
 
@@ -363,5 +368,4 @@ def test_yield_from_yields_the_very_step_and_returns_the_answer():
 def test_a_step_without_an_action_is_no_step():
     assert type(step("s").checkpoint()) is StepWithoutAction
     assert not hasattr(step("s"), "action")
-    with pytest.raises(TypeError):
-        iter(step("s"))
+    assert not isinstance(next(iter(step("s"))), Step)  # what `yield from` hands to the engine, which refuses it

@@ -163,9 +163,53 @@ def test_a_name_that_is_none_is_refused_with_the_place_of_the_definition(name):
 
 
 @pytest.mark.parametrize("thing", [5, "text", Path("a")])
-def test_what_is_no_function_is_refused(thing):
-    with pytest.raises(WorkflowDefinitionError, match=re.escape(repr(thing))):
+def test_what_is_no_function_is_refused_where_it_was_decorated(thing):
+    with pytest.raises(WorkflowDefinitionError, match=re.escape(repr(thing))) as caught:
         workflow("w")(thing)
+    assert caught.value.where == f"{__file__}:{inspect.currentframe().f_lineno - 1}"
+
+
+def test_a_class_is_refused_where_it_was_decorated():
+    with pytest.raises(WorkflowDefinitionError, match="workflow 'Etl' is not a generator function") as caught:
+
+        @workflow
+        class Etl:
+            pass
+
+    assert caught.value.where.startswith(f"{__file__}:")
+
+
+def test_a_partial_is_refused_as_it_has_no_name_to_be_found_by():
+    for decorate in (workflow("w"), workflow, workflow()):
+        with pytest.raises(WorkflowDefinitionError, match=r"is a functools\.partial: functools\.partial") as caught:
+            decorate(functools.partial(sound, 1))
+        assert caught.value.where == f"{__file__}:{inspect.currentframe().f_lineno - 1}"
+        assert "Write 'def name" in caught.value.remedy
+
+
+class Pipelines:
+    def of_an_object(self, source):
+        yield
+
+    @classmethod
+    def of_a_class(cls):
+        yield
+
+    @staticmethod
+    def of_nobody(source):
+        yield
+
+
+def test_a_method_is_refused_before_anybody_has_to_give_it_its_self():
+    with pytest.raises(WorkflowDefinitionError, match="is a method: nobody would give it its 'self'") as caught:
+        workflow("w")(Pipelines.of_an_object)
+    assert caught.value.where == line_of(Pipelines.of_an_object)
+
+
+def test_what_needs_no_self_may_stand_in_a_class():
+    assert [*workflow("w")(Pipelines.of_nobody).signature.parameters] == ["source"]
+    assert [*workflow("w")(Pipelines().of_an_object).signature.parameters] == ["source"]
+    assert [*workflow("w")(Pipelines.of_a_class).signature.parameters] == []
 
 
 def test_an_annotation_that_names_nothing_is_an_error_with_a_remedy():

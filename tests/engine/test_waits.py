@@ -1198,6 +1198,7 @@ def test_a_plan_finds_what_waits_in_members(world):
         (lambda s: s.sleep(-1), "from 0 to"),
         (lambda s: s.sleep(float("nan")), "from 0 to"),
         (lambda s: s.sleep(float("inf")), "from 0 to"),
+        (lambda s: s.sleep(10**400), "from 0 to"),
         (lambda s: s.sleep(True), "from 0 to"),
         (lambda s: s.sleep("5"), "from 0 to"),
         (lambda s: s.sleep(timedelta(days=99_999)), "from 0 to"),
@@ -1251,7 +1252,7 @@ def test_a_modifier_that_makes_no_sense_with_a_wait_is_refused(modifier, is_firs
     assert "makes no sense with .sleep()" in str(result.error)
 
 
-@pytest.mark.parametrize("stay", [-1, "5", True, float("nan")])
+@pytest.mark.parametrize("stay", [-1, "5", True, float("nan"), 10**400])
 def test_a_number_of_seconds_to_stay_that_cannot_be_is_refused(stay):
     with pytest.raises(InputError, match="stay="):
         RunOptions(stay=stay)
