@@ -910,12 +910,14 @@ class InputMismatchError(FlowckptError):
         differences: what differs, leaf by leaf: the leaf's name to (recorded, given), both as text.
     """
 
-    def __init__(self, *, expected_hash: str, actual_hash: str, differences: Mapping[str, tuple[str, str]]) -> None:
+    def __init__(
+        self, *, expected_hash: str, actual_hash: str, differences: Mapping[str, tuple[str, str]], remedy: str = ""
+    ) -> None:
         said = "; ".join(f"{leaf}: {old} → {new}" for leaf, (old, new) in differences.items())
         super().__init__(
             f"the inputs differ from those of the record: {said or 'only in their digests'} "
             f"(recorded {expected_hash}, given {actual_hash})",
-            remedy="Resume without inputs to use the recorded ones, or start a new run with the new inputs.",
+            remedy=remedy or "Resume without inputs to use the recorded ones, or start a new run with the new inputs.",
         )
         self.expected_hash = expected_hash
         self.actual_hash = actual_hash

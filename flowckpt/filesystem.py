@@ -163,7 +163,11 @@ class PosixFileSystem:
 
     def open_root(self, path: str) -> int:
         """Open the store's own directory."""
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            _refuse_link_to_nothing(Path(path))
+            raise
 
     def make_root(self, path: str) -> None:
         """Create the directory and its parents, then sync each parent, also of those that were there.
@@ -175,6 +179,7 @@ class PosixFileSystem:
         missing = []
         current = root
         while not current.exists():
+            _refuse_link_to_nothing(current)
             missing.append(current)
             current = current.parent
         for directory in reversed(missing):
@@ -327,6 +332,13 @@ class PosixFileSystem:
         except OSError:
             return ""
         return _type_in_table(table, os.path.realpath(path))
+
+
+def _refuse_link_to_nothing(path: Path) -> None:
+    """Tell a link whose end is gone, such as a disk that is not mounted, from a store that is not there yet."""
+    if path.is_symlink() and not path.exists():
+        said = f"it is a symbolic link to {path.readlink()}, which is not there"
+        raise NotADirectoryError(errno.ENOTDIR, said, str(path))
 
 
 def _type_in_table(table: str, path: str) -> str:

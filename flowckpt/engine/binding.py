@@ -11,7 +11,7 @@ import attrs
 from flowckpt import codec, hashing
 from flowckpt.codec.blob import Recorded
 from flowckpt.dsl import Workflow
-from flowckpt.errors import InputError, InputMismatchError, SecretMissingError, type_name
+from flowckpt.errors import EncodingError, InputError, InputMismatchError, SecretMissingError, type_name
 from flowckpt.known_secrets import KnownSecrets
 from flowckpt.secret import MARK, Secret, absent_secret, is_optional
 
@@ -82,7 +82,7 @@ def bind_inputs(workflow: Workflow[Any, Any], given: Mapping[str, Any]) -> Bound
     secrets: dict[str, Secret[Any]] = {}
     for name, value in bound.items():
         if name not in workflow.secret_inputs:
-            tree[name] = codec.encode(value, workflow.hints.get(name, Any), place=f"input {name}")
+            tree[name] = _encoded(name, value, workflow.hints.get(name, Any))
         elif value is None and is_optional(workflow.hints[name]):
             tree[name] = None
         else:
@@ -100,6 +100,19 @@ def bind_inputs(workflow: Workflow[Any, Any], given: Mapping[str, Any]) -> Bound
                 remedy=f"Leave it out there, or annotate the input as a secret one: {name}: Secret[…].",
             )
     return made
+
+
+def _encoded(name: str, value: Any, annotation: Any) -> Any:
+    try:
+        return codec.encode(value, annotation, place=f"input {name}")
+    except EncodingError as error:
+        remedy = (
+            "Annotate the parameter with its type, register it (flowckpt.codec.register), or pass what can be recorded, "
+            "such as a path, and make of it what is needed in a step."
+        )
+        raise EncodingError(
+            error.message, place=error.place, type_name=error.type_name, remedy=error.remedy and remedy
+        ) from error
 
 
 def rebind_inputs(
@@ -150,8 +163,16 @@ def rebind_inputs(
             expected_hash=recorded_hash,
             actual_hash=bound.hash,
             differences=hashing.differences(recorded, bound.tree),
+            remedy="" if given and recorded.keys() == bound.tree.keys() else _changed_signature(workflow),
         )
     return attrs.evolve(bound, defaulted=defaulted)
+
+
+def _changed_signature(workflow: Workflow[Any, Any]) -> str:
+    return (
+        f"The workflow itself takes other inputs than when the run was started ({workflow.where}). Restore its parameters "
+        "and resume, or start a new run."
+    )
 
 
 def refuse_in_labels(bound: BoundInputs, workflow_id: str, tags: Mapping[str, str]) -> None:

@@ -78,8 +78,8 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
             there. What is made by a function or from a description is ended with the run.
 
     Raises:
-        SettingError: `on_save_error` is neither, the trigger, the retention or an executor is none, or the store cannot do
-            what the retention asks for.
+        SettingError: `on_save_error` is neither, the store, the trigger, the retention or an executor is none, or the
+            store cannot do what the retention asks for.
         ExecutorError: a description describes no executor.
     """
 

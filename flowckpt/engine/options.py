@@ -13,6 +13,7 @@ from flowckpt.errors import InputError, SettingError
 from flowckpt.finite import is_finite_number
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.limits import LIMITS, MAX_DEATHS
+from flowckpt.stores.checked import check_store
 
 if TYPE_CHECKING:
     from flowckpt import triggers
@@ -234,6 +235,7 @@ class Saving:
                 setting="on_save_error",
                 remedy="Write one of them.",
             )
+        check_store(store, "checkpoint_store")
         return cls(
             None if trigger is None else triggers.checked_trigger(trigger),
             on_save_error == "continue",

@@ -23,6 +23,7 @@ from flowckpt.manager.removal import deleting_store, remove, remove_surplus
 from flowckpt.manager.restoring import load, restore
 from flowckpt.manager.stepping import begin, commit, encoded, find_begun
 from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.checked import check_store
 
 _AS_BEGUN: Any = object()
 
@@ -35,8 +36,7 @@ class CheckpointManager:
 
     Args:
         store: where checkpoints go.
-        base_path: the directory against which relative paths of evidence are taken; where not given, the one in which
-            the task was begun.
+        base_path: the directory that relative paths of evidence start from; that in which the task was begun if not given.
         auto_verify: whether evidence is checked when a step is committed, and when a task is restored.
         max_per_task: how many checkpoints a task keeps; None for all.
         verifier: checks the evidence, in place of one for `base_path`.
@@ -46,7 +46,7 @@ class CheckpointManager:
         store: where checkpoints go.
 
     Raises:
-        SettingError: `max_per_task` is not 1 or more, or the store cannot delete checkpoints.
+        SettingError: the store is none, `max_per_task` is not 1 or more, or the store cannot delete checkpoints.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class CheckpointManager:
         if verifier is not None and base_path is not None:
             said = f"base_path {os.fspath(base_path)!r} is given, and a verifier, which has one of its own"
             raise SettingError(said, setting="base_path", remedy="Give one of the two.")
-        self.store = store
+        self.store = check_store(store, "store")
         self._most = names.checked_most(max_per_task)
         if self._most is not None:
             deleting_store(store, "max_per_task")

@@ -29,6 +29,9 @@ def nearest_store(directory: Path) -> str:
         directory: where to look from.
     """
     for candidate in (directory, *directory.parents):
-        if (candidate / DEFAULT_DIRECTORY).is_dir():
-            return f"file:{candidate / DEFAULT_DIRECTORY}"
+        place = candidate / DEFAULT_DIRECTORY
+        if (
+            place.is_dir() or place.is_symlink()
+        ):  # also a link to nothing: a disk that is not mounted is no missing store
+            return f"file:{place}"
     return f"file:{directory / DEFAULT_DIRECTORY}"

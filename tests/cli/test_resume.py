@@ -120,6 +120,22 @@ def test_a_kill_in_the_middle_a_live_owner_and_a_resume(flowckpt, gate):
     assert flowckpt.log().count("done 0") == 1
 
 
+def test_ctrl_c_while_the_command_is_still_being_imported_is_no_traceback():
+    early = """
+import sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Finder())
+from flowckpt.cli import main
+"""
+    ran = subprocess.run([sys.executable, "-c", early], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "flowckpt: stopped\n")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_the_resume_finishes(flowckpt, gate, number, code):
     process = flowckpt.start("run", "pipeline.py:gated", "--id", "one", "--json")

@@ -56,6 +56,12 @@ def test_each_source_goes_before_the_next(tmp_path, deep):
     assert spec("runs") == "runs"  # no scheme: the store refuses it with its own words
 
 
+def test_a_link_to_nothing_is_the_nearest_store_and_not_passed_over_for_another(tmp_path, deep):
+    (tmp_path / ".flowckpt").mkdir()
+    (deep / ".flowckpt").symlink_to(tmp_path / "unmounted")
+    assert choose_store(None, {}, deep).spec == f"file:{deep / '.flowckpt'}"
+
+
 def test_the_option_is_repeated_only_where_it_is_needed(deep):
     assert choose_store("file:.flowckpt", {}, deep) == StoreChoice(f"file:{deep / '.flowckpt'}")
     assert choose_store("file:other", {}, deep).given == "file:other"

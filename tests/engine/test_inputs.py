@@ -93,8 +93,11 @@ def test_an_input_that_the_workflow_gained_since_is_a_difference() -> None:
     def newer(source: str, limit: int = 1000, settings: Any = None, mode: str = "fast") -> Generator[Any, Any, None]:
         yield step("first").python(str, source)
 
-    with pytest.raises(InputMismatchError, match=r"mode: \(missing\) → 'fast'"):
-        started(source="a.csv").resume_sync(newer, workflow_id="run")
+    for given in ({}, {"source": "a.csv"}):
+        with pytest.raises(InputMismatchError, match=r"mode: \(missing\) → 'fast'") as raised:
+            started(source="a.csv").resume_sync(newer, workflow_id="run", **given)
+        assert "The workflow itself takes other inputs" in raised.value.remedy  # to give none, or others, helps nobody
+        assert newer.where in raised.value.remedy
 
 
 def test_unknown_and_missing_inputs_are_named() -> None:
@@ -117,3 +120,11 @@ def test_an_input_may_have_the_name_of_any_python_variable_but_the_engines_own()
 
     result = WorkflowEngine(MemoryCheckpointStore()).run_sync(flow, workflow=1, self=2, engine=3, inputs=4)
     assert result.output == 10
+
+
+def test_an_input_that_cannot_be_recorded_is_refused_with_what_can_be_done_about_an_input() -> None:
+    with pytest.raises(EncodingError, match="input settings is a") as raised:
+        started(source="a.csv", settings=object())
+    assert "parameter" in raised.value.remedy
+    assert "ephemeral" not in raised.value.remedy
+    assert raised.value.place == "input settings"

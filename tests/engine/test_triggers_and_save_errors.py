@@ -13,6 +13,7 @@ import pytest
 from crashing import CrashingStore, SimulatedCrash
 
 from flowckpt import (
+    CheckpointManager,
     CompositeTrigger,
     FileCheckpointStore,
     MemoryCheckpointStore,
@@ -235,6 +236,17 @@ def test_a_failure_that_the_generator_handles_is_saved_where_the_trigger_asks_fo
 def test_what_is_no_trigger_is_refused_before_anything_depends_on_it(trigger: Any) -> None:
     with pytest.raises(SettingError):
         WorkflowEngine(MemoryCheckpointStore(), trigger=trigger)
+
+
+@pytest.mark.parametrize(
+    "store", ["file:runs", 5, FileCheckpointStore, object()], ids=["description", "number", "class", "object"]
+)
+def test_what_is_no_store_is_refused_before_anything_is_run(store: Any) -> None:
+    for setting, make in (("checkpoint_store", WorkflowEngine), ("store", CheckpointManager)):
+        with pytest.raises(SettingError, match=f"{setting}=.* is no store") as caught:
+            make(store)
+        assert caught.value.setting == setting
+        assert ("open_store('file:runs')" in caught.value.remedy) is (store == "file:runs")
 
 
 @pytest.mark.parametrize("options", [{"every": 0}, {"every": -1}, {"every": True}, {"interval": 0}, {"interval": -1}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from hashlib import sha256
@@ -284,6 +285,31 @@ def test_the_store_directory_itself_may_be_a_link_of_the_user(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real", target_is_directory=True)
     FileCheckpointStore(tmp_path / "link").runs.save(RUN, checkpoint())
     assert FileCheckpointStore(tmp_path / "real").runs.load(RUN, "c1").sequence == 1
+
+
+def test_a_link_to_nothing_is_no_store_without_runs(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "unmounted", target_is_directory=True)
+    store = FileCheckpointStore(tmp_path / "link")
+    said = f"it is a symbolic link to {tmp_path / 'unmounted'}, which is not there"
+    for use in (
+        lambda: store.runs.save(RUN, checkpoint()),
+        lambda: store.runs.load(RUN, "c1"),
+        lambda: list(store.runs.list_runs()),
+        lambda: FileCheckpointStore(tmp_path / "link/inner").runs.save(RUN, checkpoint()),
+    ):
+        with pytest.raises(CheckpointStorageError, match=re.escape(said)):
+            use()
+    (tmp_path / "unmounted").mkdir()  # now it is mounted
+    store.runs.save(RUN, checkpoint())
+    assert store.runs.load(RUN, "c1").sequence == 1
+
+
+def test_a_directory_that_can_never_be_made_is_told_with_what_the_system_said():
+    with pytest.raises(
+        CheckpointStorageError, match=r"cannot be made: No such file or directory \(/proc/store\)"
+    ) as caught:
+        FileCheckpointStore("/proc/store").runs.save(RUN, checkpoint())
+    assert "another directory" in caught.value.remedy
 
 
 def test_each_parent_of_a_new_store_is_synced_and_of_an_old_one_again(tmp_path, monkeypatch):

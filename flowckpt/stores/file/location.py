@@ -234,17 +234,20 @@ class Location:
 
     def _steadily(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
         """Do work again where a name vanished under it: the run was cleared, or a claim given up, meanwhile."""
+        last = FileNotFoundError()
         with self._translated(workflow_id, operation):
             for _ in range(PATIENCE):
                 try:
                     return work()
-                except FileNotFoundError:
-                    continue
+                except FileNotFoundError as error:
+                    last = error
         raise CheckpointStorageError(
-            f"run {workflow_id!r} changes faster than the file store could {operation} it",
+            f"run {workflow_id!r} changes faster than the file store could {operation} it, or the store's directory cannot "
+            f"be made: {last.strerror} ({last.filename})",
             workflow_id=workflow_id,
             operation=operation,
-        )
+            remedy="Try again; or name another directory for the store.",
+        ) from last
 
 
 def storage_error(error: OSError, workflow_id: str, operation: str, path: Path) -> CheckpointStorageError:
