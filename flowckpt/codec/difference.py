@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import collections.abc
 import enum
+import inspect
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -33,6 +34,10 @@ def difference(before: Any, after: Any, place: str) -> str:
         after: the value as it would come back.
         place: what to call it.
     """
+    if after is _UNSET:
+        return f"{place} would be lost"
+    if before is _UNSET:
+        return f"{place} would be there when it comes back, and is not now"
     if type(before) is not type(after):
         return f"{place} is a {type_name(type(before))} and would come back as a {type_name(type(after))}"
     if _is_leaf_value(before):
@@ -77,7 +82,30 @@ def _parts(before: Any, after: Any) -> Iterable[tuple[str, Any, Any]]:
         )
     else:
         return []
-    return [(f".{name}", getattr(before, name, _UNSET), getattr(after, name, _UNSET)) for name in names]
+    fields = [(f".{name}", getattr(before, name, _UNSET), getattr(after, name, _UNSET)) for name in names]
+    return fields + _parts_beside_fields(before, after, {*names})
+
+
+def _parts_beside_fields(before: Any, after: Any, fields: set[str]) -> list[tuple[str, Any, Any]]:
+    """Pair what two objects hold that is no field: nobody records it, and a constructor may have made it up again."""
+    held = [{**getattr(each, "__dict__", {})} for each in (before, after)]
+    if is_pydantic(type(before)):
+        for mine, each in zip(held, (before, after), strict=True):
+            mine |= {**(each.__pydantic_extra__ or {}), **(each.__pydantic_private__ or {})}
+    names = dict.fromkeys([*held[0], *held[1]])
+    return [
+        (f".{name}", held[0].get(name, _UNSET), held[1].get(name, _UNSET))
+        for name in names
+        if name not in fields and not _is_worked_out(type(before), name)
+    ]
+
+
+def _is_worked_out(cls: type, name: str) -> bool:
+    """Tell whether an attribute is only kept so as not to be worked out twice: a cached property, a hash of attrs."""
+    if name == "_attrs_cached_hash" or (name.startswith("__") and name.endswith("__")):
+        return True
+    made_by = inspect.getattr_static(cls, name, None)
+    return hasattr(type(made_by), "__get__") and not inspect.isfunction(made_by)
 
 
 def _parts_of_mapping(before: Any, after: Any) -> list[tuple[str, Any, Any]]:

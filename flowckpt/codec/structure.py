@@ -44,6 +44,13 @@ def to_plain(value: Any, annotation: Any, place: str) -> Any:
     """
     try:
         return converters.converter().unstructure(value, unstructure_as=_bare(annotation))
+    except RecursionError as error:
+        raise EncodingError(
+            f"{place} is a {type_name(type(value))} that is nested too deep, or contains itself",
+            place=place,
+            type_name=type_name(type(value)),
+            remedy="Return a flatter value, or write it to a file and return the path.",
+        ) from error
     except Exception as error:
         raise EncodingError(
             f"{place} is a {type_name(type(value))} and cannot be taken apart as its annotation "

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import decimal
 import functools
 import json
+import re
 import sqlite3
 import typing
 from collections.abc import Awaitable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
@@ -213,6 +215,72 @@ def test_a_field_that_the_constructor_does_not_take_and_that_changed_is_refused(
     counted.seen = 3
     with pytest.raises(EncodingError, match=r"value.seen would come back as 0 instead of 3"):
         encode(counted, Counted)
+
+
+@dataclasses.dataclass
+class Beside:
+    a: int
+    made_of: dataclasses.InitVar[int] = 0
+
+    def __post_init__(self, made_of):
+        self.made = made_of
+
+    @functools.cached_property
+    def twice(self):
+        return 2 * self.a
+
+    @property
+    def half(self):
+        return self.a / 2
+
+
+class Private(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+    a: int = 0
+    _kept: int = pydantic.PrivateAttr(default=1)
+
+
+@attrs.define(slots=False, unsafe_hash=True, cache_hash=True)
+class Open:
+    a: int
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "held", "said"),
+    [
+        (Beside(1), "extra", 5, "value.extra would be lost"),
+        (Beside(1, 9), "a", 2, "value.made would come back as 0 instead of 9"),
+        (Open(1), "extra", 5, "value.extra would be lost"),
+        (Private(), "_kept", 7, "value._kept would come back as 1 instead of 7"),
+        (Private(), "more", Point(1), "value.more is a annotated.Point and would come back as a dict"),
+    ],
+    ids=["an attribute", "of an InitVar", "of attrs", "private of pydantic", "extra of pydantic"],
+)
+def test_what_an_object_holds_beside_its_fields_is_never_lost_in_silence(value, name, held, said):
+    setattr(value, name, held)
+    with pytest.raises(EncodingError, match=re.escape(said)):
+        encode(value, type(value))
+
+
+def test_what_is_only_kept_so_as_not_to_be_worked_out_twice_may_be_lost():
+    value = Beside(3)
+    assert (value.twice, value.half) == (6, 1.5)
+    assert through_json(value, Beside) == value
+    hashed = Open(1)
+    assert hash(hashed)
+    assert through_json(hashed, Open) == hashed
+    model = Private(a=2, more=[1, "b"])
+    assert through_json(model, Private) == model
+
+
+def test_an_object_that_contains_itself_is_refused_and_said_to():
+    node = Node("a")
+    node.children.append(node)
+    with pytest.raises(
+        EncodingError, match="value is a annotated.Node that is nested too deep, or contains itself"
+    ) as caught:
+        encode(node, Node)
+    assert "flatter" in caught.value.remedy
 
 
 def test_a_field_that_holds_a_connection_is_refused_by_its_place():
