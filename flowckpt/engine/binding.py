@@ -107,8 +107,8 @@ def _encoded(name: str, value: Any, annotation: Any) -> Any:
         return codec.encode(value, annotation, place=f"input {name}")
     except EncodingError as error:
         remedy = (
-            "Annotate the parameter with its type, register it (flowckpt.codec.register), or pass what can be recorded, "
-            "such as a path, and make of it what is needed in a step."
+            "Annotate the parameter with the type of what is passed ('T | None' where that may be None), or register the "
+            "type (flowckpt.codec.register). Else pass a path or an id, and make of it what is needed in a step."
         )
         raise EncodingError(
             error.message, place=error.place, type_name=error.type_name, remedy=error.remedy and remedy

@@ -73,8 +73,10 @@ def _reuse(value: object) -> policies.ReuseMode | None:
 
 
 def _stay(value: object) -> float | None:
-    if value is None or ((is_finite_number(value) or value == math.inf) and value >= 0):
-        return None if value is None else float(value)
+    if value is None or value == math.inf:
+        return None if value is None else math.inf
+    if is_finite_number(value) and value >= 0:
+        return float(value)
     raise InputError(
         f"stay={value!r:.80} is no number of seconds, 0 or more",
         parameter="stay",
