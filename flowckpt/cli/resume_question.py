@@ -21,6 +21,7 @@ from flowckpt.plan.policy import OnStale
 _ANSWERS = {
     "r": OnStale.RERUN,
     "run": OnStale.RERUN,
+    "rerun": OnStale.RERUN,  # the word of the option
     "u": OnStale.REUSE,
     "reuse": OnStale.REUSE,
     "s": None,

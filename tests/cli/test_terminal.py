@@ -147,6 +147,15 @@ def test_a_person_is_asked_where_a_function_was_edited(shop):
     assert "clean  " in terminal.text and "evidence holds" in terminal.text
 
 
+def test_the_answer_can_be_the_word_of_the_option(shop):
+    shop.edit("return rows * 2", "return rows * 2 + 0")
+    terminal = Terminal(shop, "resume", "one", "--no-color")
+    terminal.read_until("[s]top")
+    terminal.type("rerun\n")
+    terminal.read_until("evidence holds")
+    assert terminal.end() == 0 and shop.log() == ["clean", "count", "load"]
+
+
 def test_the_answer_can_be_to_reuse(shop):
     shop.edit("return rows * 2", "return rows * 2 + 0")
     terminal = Terminal(shop, "resume", "one", "--no-color")
