@@ -30,8 +30,7 @@ def nearest_store(directory: Path) -> str:
     """
     for candidate in (directory, *directory.parents):
         place = candidate / DEFAULT_DIRECTORY
-        if (
-            place.is_dir() or place.is_symlink()
-        ):  # also a link to nothing: a disk that is not mounted is no missing store
+        # A link to nothing is a disk that is not mounted, and no store that is not there yet.
+        if place.is_dir() or place.is_symlink():
             return f"file:{place}"
     return f"file:{directory / DEFAULT_DIRECTORY}"
