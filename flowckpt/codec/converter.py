@@ -10,10 +10,11 @@ import collections.abc
 import enum
 import functools
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cattrs import Converter
+from cattrs.errors import AttributeValidationNote, IterableValidationNote
 
 from flowckpt.codec import tags
 from flowckpt.codec.kinds import LEAVES, UNIONS, is_leaf, is_named_tuple, is_pydantic, is_structured
@@ -32,9 +33,14 @@ Build = Callable[[Any, Any], Any]
 
 
 @functools.cache
-def converter() -> Converter:
-    """Make the converter at its first use."""
-    made = Converter(forbid_extra_keys=True, prefer_attrib_converters=False, detailed_validation=False)
+def converter(*, keeps_places: bool = False) -> Converter:
+    """Make the converter at its first use.
+
+    Args:
+        keeps_places: whether its errors note in which field and at which index they arose. That takes a third longer, so
+            only who has an error already asks for it. What is registered by users it does not know.
+    """
+    made = Converter(forbid_extra_keys=True, prefer_attrib_converters=False, detailed_validation=keeps_places)
     for leaf in LEAVES:  # by class: cattrs looks these up before any predicate
         made.register_unstructure_hook(leaf, _leaf_apart)
         made.register_structure_hook(leaf, _same_leaf)
@@ -53,6 +59,21 @@ def converter() -> Converter:
     made.register_unstructure_hook_func(lambda t: t is tuple, lambda value: tuple(map(made.unstructure, value)))
     made.register_structure_hook_factory(_is_union, _union_built)
     return made
+
+
+def steps_to(error: BaseException) -> Iterator[str]:
+    """Yield the fields and indexes on the way to the first cause of an error, from the outside in.
+
+    Args:
+        error: what a converter raised that keeps places.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+        for note in getattr(error, "__notes__", ()):
+            if isinstance(note, AttributeValidationNote):
+                yield f".{note.name}"
+            elif isinstance(note, IterableValidationNote):
+                yield f"[{note.index!r:.40}]"
 
 
 def _leaf_apart(value: Any) -> Any:
@@ -93,13 +114,16 @@ def _union_built(union: Any, made: Converter) -> Build:
     closed = [member for member in members if not is_structured(member)]
 
     def build(plain: Any, _: Any) -> Any:
+        failure: Exception | None = None
         for member, hook in structured:
             try:
                 return hook(plain, member)
-            except Exception:  # noqa: S112 - it does not fit this one
-                continue
+            except Exception as error:  # it does not fit this one
+                failure = error
         if any(_fits(plain, member) for member in closed):
             return plain
+        if failure is not None and len(structured) == 1 and isinstance(plain, dict):
+            raise failure  # it can be no other than this one: what is wrong in it says more
         raise ValueError(f"{plain!r:.80} fits none of {union}")
 
     return build

@@ -76,7 +76,7 @@ def from_plain(plain: Any, annotation: Any, place: str) -> Any:
         return converters.converter().structure(plain, _bare(annotation))
     except Exception as error:
         raise DecodingError(
-            f"the recorded {place} does not fit {_show(annotation)}: {_first_cause(error)}",
+            f"the recorded {place} does not fit {_show(annotation)}: {_first_cause(error)}{_place_of(error, plain, annotation, place)}",
             place=place,
             remedy="If the type was changed, give its new fields defaults, or let the step run again.",
         ) from error
@@ -132,6 +132,17 @@ def _bare(annotation: Any) -> Any:
 
 def _show(annotation: Any) -> str:
     return type_name(annotation) if isinstance(annotation, type) else str(annotation)
+
+
+def _place_of(error: Exception, plain: Any, annotation: Any, place: str) -> str:
+    """Say where in the value it does not fit; an empty text where the same error cannot be had with its place."""
+    try:
+        converters.converter(keeps_places=True).structure(plain, _bare(annotation))
+    except Exception as placed:
+        steps = "".join(converters.steps_to(placed))
+        if steps and _first_cause(placed) == _first_cause(error):
+            return f", at {place}{steps}"
+    return ""
 
 
 def _first_cause(error: BaseException) -> str:

@@ -514,3 +514,34 @@ def test_a_changed_enum_or_model_is_an_error_with_a_remedy():
         decode({"at": [1]}, Inner)
     assert issubclass(Inner, pydantic.BaseModel)
     assert annotated.Inner is Inner
+
+
+@attrs.frozen
+class Leaf:
+    number: int
+    rows: list[int] = attrs.field(factory=list)
+
+
+@attrs.frozen
+class Other:
+    text: str
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "said"),
+    [
+        (Leaf, Leaf("x"), "'x' is a str, not a int, at out.number"),
+        (Leaf | None, Leaf(1, [1, "x"]), "'x' is a str, not a int, at out.rows[1]"),
+        (list[Leaf | None], [None, Leaf(1, [2.5])], "2.5 is a float, not a int, at out[1].rows[0]"),
+        (dict[str, Leaf], {"a b": Leaf("y")}, "'y' is a str, not a int, at out['a b'].number"),
+    ],
+)
+def test_what_is_not_as_annotated_is_refused_with_its_place_in_the_value(annotation, value, said):
+    with pytest.raises(EncodingError) as refused:
+        encode(value, annotation, place="out")
+    assert refused.value.message.endswith(said)
+
+
+def test_a_union_of_several_classes_names_no_place_of_one_that_was_not_meant():
+    with pytest.raises(EncodingError, match="fits none of"):
+        encode(Leaf("x"), Leaf | Other, place="out")
