@@ -13,6 +13,7 @@ from decimal import Decimal
 import pytest
 
 from flowckpt.evidence import Evidence, EvidenceError, EvidenceType, EvidenceVerifier, Limits, db_row
+from tests.open_files import open_below
 
 SCHEMA = """
 CREATE TABLE loads (source TEXT, state TEXT, n INTEGER, share REAL, note TEXT, data BLOB, "odd ""name" TEXT, token TEXT);
@@ -323,11 +324,7 @@ async def test_no_connection_is_left_open(base, shop, verifier, path):
     for claim in (db_row(path, "loads", {"none": 1}), db_row(path, "product", {}, {"n": -1}), db_row(path, "loud")):
         fast = EvidenceVerifier(base, limits=Limits(query_seconds=0.05))
         await fast.verify_evidence(claim)
-    assert not [
-        link
-        for number in os.listdir("/proc/self/fd")
-        if (link := os.path.realpath(f"/proc/self/fd/{number}")).startswith(str(base))
-    ]
+    assert open_below(base) == []
 
 
 # --- secrets ---------------------------------------------------------------------------------------------------------

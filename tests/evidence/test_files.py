@@ -33,6 +33,7 @@ from flowckpt.evidence.checks.base import Deadline, UncheckableClaimError
 from flowckpt.evidence.file_digest import digest_path
 from flowckpt.evidence.sandbox import PathRefusedError, Sandbox
 from flowckpt.evidence.signature import is_settled
+from tests.open_files import open_below
 
 ABC = hashlib.sha256(b"abc").hexdigest()
 FILE_KINDS = [EvidenceType.ARTIFACT_EXISTS, EvidenceType.FILE_SHA256, EvidenceType.DIRECTORY_DIGEST]
@@ -360,14 +361,14 @@ def test_a_sandbox_lets_go_of_every_descriptor(base):
     for number in range(100):
         (base / f"d{number}").mkdir()
         (base / f"d{number}" / "f").write_text("x")
-    before = len(os.listdir("/proc/self/fd"))
     with Sandbox(str(base)) as sandbox:
         for number in range(100):
             sandbox.status(f"d{number}/f")
             os.close(sandbox.open_file(f"d{number}/f", follow=False))
         with pytest.raises(FileNotFoundError):
             sandbox.status("d1/none/none")
-    assert len(os.listdir("/proc/self/fd")) == before
+        assert open_below(base)
+    assert open_below(base) == []
 
 
 # --- what is no file -------------------------------------------------------------------------------------------------
