@@ -24,6 +24,7 @@ import flowckpt.stores.file.identity
 import flowckpt.stores.file.known_keys
 import flowckpt.stores.file.reading
 import flowckpt.stores.file.writer
+import flowckpt.stores.lock
 from flowckpt.blocking import blocking_allowed
 from flowckpt.checkpoint import CheckpointData, StepResult
 from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunLockedError
@@ -81,8 +82,8 @@ def patched(monkeypatch) -> Processes:
     for module in (flowckpt.stores.file.claim, flowckpt.stores.file.reading, flowckpt.stores.file.identity):
         monkeypatch.setattr(module, "is_alive", processes.is_alive)
     monkeypatch.setattr(flowckpt.stores.file.writer, "monotonic", lambda: 0.0)  # the marks alone must do
-    monkeypatch.setattr(flowckpt.stores.file.directory, "_LOOKS", 1)
-    monkeypatch.setattr(flowckpt.stores.file.directory, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(flowckpt.stores.lock, "_LOOKS", 1)
+    monkeypatch.setattr(flowckpt.stores.lock, "_LOOK_SECONDS", 0)
     return processes
 
 

@@ -30,7 +30,7 @@ from flowckpt.filesystem import FileSystem
 from flowckpt.lazy import LazyModule
 from flowckpt.process import ProcessIdentity, current_process, is_alive
 from flowckpt.stores.file.blobs import NOT_OURS
-from flowckpt.stores.file.directory import give_up_segment, is_released, newest_owner, read_image, take_lock
+from flowckpt.stores.file.directory import give_up_segment, is_released, newest_owner, read_image
 from flowckpt.stores.file.line import START
 from flowckpt.stores.file.line import seal as seal_line
 from flowckpt.stores.file.names import (
@@ -46,6 +46,7 @@ from flowckpt.stores.file.names import (
 )
 from flowckpt.stores.file.owned import OwnedRun
 from flowckpt.stores.file.writer import SegmentWriter
+from flowckpt.stores.lock import take_lock
 from flowckpt.stores.sealing.protection import PLAIN, Seals
 
 if TYPE_CHECKING:

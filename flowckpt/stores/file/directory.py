@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import time
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -31,21 +30,6 @@ if TYPE_CHECKING:
 else:  # only whoever finds the lock held needs it; or whoever has a key
     reference = LazyModule("flowckpt.checkpoint.reference")
     head_note = LazyModule("flowckpt.stores.file.head")
-
-_LOOKS = 20
-_LOOK_SECONDS = 0.0005
-
-
-def take_lock(filesystem: FileSystem, lock: int) -> bool:
-    """Take the lock of a run, if it is not owned.
-
-    Whoever asks for the owner holds the lock for some microseconds; so one that is held is asked for again, for 10 ms.
-    """
-    for _ in range(_LOOKS):
-        if filesystem.lock(lock):
-            return True
-        time.sleep(_LOOK_SECONDS)
-    return False
 
 
 def read_file(filesystem: FileSystem, directory: int, name: str) -> bytes:

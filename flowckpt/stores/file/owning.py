@@ -22,13 +22,14 @@ from flowckpt.lazy import LazyModule
 from flowckpt.stores.base import Lease
 from flowckpt.stores.file.claim import claim, claim_next
 from flowckpt.stores.file.clearing import sweep_cleared, write_tombstone
-from flowckpt.stores.file.directory import is_released, newest_owner, read_image, take_lock
+from flowckpt.stores.file.directory import is_released, newest_owner, read_image
 from flowckpt.stores.file.location import PATIENCE, storage_error
 from flowckpt.stores.file.names import LOCK, RUNS
 from flowckpt.stores.file.owned import OwnedRun
 from flowckpt.stores.file.reading import ReadableRuns
 from flowckpt.stores.heartbeat import Heartbeat
 from flowckpt.stores.leases import LeaseTimes
+from flowckpt.stores.lock import take_lock
 from flowckpt.stores.sealing.protection import PLAIN
 
 if TYPE_CHECKING:

@@ -8,14 +8,11 @@ patient. Nothing else depends on the file: the lock of a process that died is go
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from flowckpt.filesystem import FileSystem, PosixFileSystem
-
-_LOOKS = 20
-_LOOK_SECONDS = 0.0005
+from flowckpt.stores.lock import take_lock
 
 
 def _name_beside(database: Path) -> str:
@@ -37,18 +34,9 @@ def told_to_others(database: Path, filesystem: FileSystem | None = None) -> Iter
             stack.callback(calls.close, parent)
             file = calls.open_lock(parent, name)
             stack.callback(calls.close, file)
-            if _is_locked(calls, file):
+            if take_lock(calls, file):
                 stack.callback(_removed, calls, parent, name)
         yield
-
-
-def _is_locked(calls: FileSystem, file: int) -> bool:
-    """Take the lock, which whoever looks for a migration holds for some microseconds."""
-    for _ in range(_LOOKS):
-        if calls.lock(file):
-            return True
-        time.sleep(_LOOK_SECONDS)
-    return False
 
 
 def is_going_on(database: Path, filesystem: FileSystem | None = None) -> bool:
