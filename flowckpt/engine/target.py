@@ -46,7 +46,7 @@ def parse_target(target: str) -> dict[str, str]:
         TargetError: it is neither.
     """
     place, _, name = target.rpartition(":") if ":" in target else (target, "", "")
-    if place.endswith(".py") or "/" in place:
+    if place.endswith(".py") or "/" in place or ("." in place and Path(place).is_file()):
         return {"file": str(Path(place).absolute()), "name": name, "cwd": str(Path.cwd())}
     if place and all(part.isidentifier() for part in place.split(".")):
         return {"module": place, "name": name, "cwd": str(Path.cwd())}
@@ -156,7 +156,9 @@ def _import_file(file: Path, shown: str) -> ModuleType:
         sys.path.insert(0, str(file.parent))
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise TargetError(f"{file} is no Python file", target=shown)
+        raise TargetError(
+            f"{file} is no Python file", target=shown, remedy="Name one that ends in .py, or write package.module."
+        )
     if isinstance(spec.loader, importlib.machinery.SourceFileLoader):
         spec.loader = AsWritten(name, str(file))
     module = importlib.util.module_from_spec(spec)

@@ -94,6 +94,7 @@ def test_inputs_from_the_line_from_a_file_and_from_standard_input(flowckpt):
         (["pipeline.py:etl", "-i", "a=1", "-i", "a=2"], "-i a=… is given twice"),
         (["pipeline.py:none"], "has no workflow 'none'\nName one of them behind a colon: etl, naps"),
         (["nothing.py:etl"], "there is no file"),
+        (["notes.md"], "notes.md is no Python file\nName one that ends in .py"),
         (["pipeline.py"], "defines 4 workflows"),
         (["pipeline.py:naps", "--store", "runs"], "'runs' is no description of a store\nWrite 'file:runs'"),
         (["pipeline.py:naps", "--id", "a\x1b[1m"], "--id must be 1 to 200 printable characters"),
@@ -104,6 +105,7 @@ def test_inputs_from_the_line_from_a_file_and_from_standard_input(flowckpt):
 )
 def test_usage_errors_exit_2(flowckpt, arguments, said):
     (flowckpt.directory / "exits.py").write_text("import sys\nsys.exit(3)\n")
+    (flowckpt.directory / "notes.md").write_text("Notes.\n")
     ran = flowckpt("run", *arguments).expect(2)
     assert said in ran.err and "Traceback" not in ran.err and "\x1b" not in ran.err
     assert ran.out == ""
