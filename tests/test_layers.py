@@ -31,6 +31,7 @@ ROWS = {  # from the bottom up; imports go strictly downwards
             "per_function",
             "installed_code",
             "counted",
+            "fieldwise",
             "finite",
             "secret",
         ),

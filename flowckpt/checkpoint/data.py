@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from flowckpt.checkpoint.result import StepError, StepResult, look
+from flowckpt.fieldwise import Fieldwise
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,8 +72,10 @@ def _status_default(data: CheckpointData) -> Status:
     return STATUS_OF_REASON[data.reason]
 
 
-@attrs.frozen(slots=False)  # filling a frozen class with slots takes twice as long, once a checkpoint
-class CheckpointData:
+@attrs.frozen(
+    slots=False, eq=False, repr=False
+)  # filling a frozen class with slots takes twice as long, once a checkpoint
+class CheckpointData(Fieldwise):
     """A durable point in a run.
 
     Attributes:

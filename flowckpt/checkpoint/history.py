@@ -15,11 +15,16 @@ is worked out when somebody asks (1 µs a result): a save need not, because what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from itertools import islice
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from flowckpt.checkpoint.result import StepResult
+from flowckpt.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import hashlib
+else:  # 1 ms of an import, and only a digest needs it
+    hashlib = LazyModule("hashlib")
 
 CHAIN_START = bytes(32)
 
@@ -59,7 +64,7 @@ class History:
 
     def chain_at(self, length: int) -> bytes:
         """Return the chain digest of the first `length` results."""
-        chains, encoded = self._chains, self.encoded
+        chains, encoded, sha256 = self._chains, self.encoded, hashlib.sha256
         for index in range(len(chains) - 1, length):
             chains.append(sha256(chains[-1] + encoded[index]).digest())
         return chains[length]

@@ -8,10 +8,11 @@ from typing import Any
 import attrs
 
 from flowckpt.checkpoint.result import look
+from flowckpt.fieldwise import Fieldwise
 
 
-@attrs.frozen
-class PartialState:
+@attrs.frozen(eq=False, repr=False)
+class PartialState(Fieldwise):
     """What a step saved of itself by `current_step().save(…)`; kept until the step has ended well.
 
     Attributes:

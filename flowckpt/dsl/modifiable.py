@@ -19,6 +19,7 @@ from flowckpt.dsl.modifiers import (
 )
 from flowckpt.dsl.path import MAX_NAME_LENGTH
 from flowckpt.errors import StepDefinitionError
+from flowckpt.fieldwise import Fieldwise
 from flowckpt.lazy import LazyModule
 
 TYPE_CHECKING = False
@@ -32,8 +33,8 @@ else:
     placements = LazyModule("flowckpt.dsl.placement")
 
 
-@attrs.frozen(repr=False)
-class Modifiable:
+@attrs.frozen(eq=False, repr=False)
+class Modifiable(Fieldwise):
     """What a step is before and after its action: a name and modifiers."""
 
     name: str

@@ -9,6 +9,7 @@ import attrs
 
 from flowckpt.dsl.caller import caller
 from flowckpt.errors import StepDefinitionError
+from flowckpt.fieldwise import Fieldwise
 from flowckpt.finite import is_finite_number
 
 TYPE_CHECKING = False
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from flowckpt.dsl.retry import RetryPolicy
 
 
-@attrs.frozen(repr=False)
-class Modifiers:
+@attrs.frozen(eq=False, repr=False)
+class Modifiers(Fieldwise):
     """The modifiers of one step.
 
     Attributes:

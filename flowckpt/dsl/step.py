@@ -43,7 +43,7 @@ R = TypeVar("R")
 Item = TypeVar("Item")
 
 
-@attrs.frozen(repr=False, init=False)
+@attrs.frozen(eq=False, repr=False, init=False)
 class Step(Modifiable, Generic[T_co]):
     """A step with its action: what a workflow yields.
 
@@ -104,7 +104,7 @@ _set_name, _set_modifiers = vars(Modifiable)["name"].__set__, vars(Modifiable)["
 _set_action = vars(Step)["action"].__set__
 
 
-@attrs.frozen(repr=False)
+@attrs.frozen(eq=False, repr=False)
 class StepWithoutAction(Modifiable):
     """A step that still lacks its action."""
 

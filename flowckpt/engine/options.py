@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from flowckpt.errors import InputError, SettingError
+from flowckpt.fieldwise import Fieldwise
 from flowckpt.finite import is_finite_number
 from flowckpt.lazy import LazyModule
 from flowckpt.plan.limits import LIMITS, MAX_DEATHS
@@ -95,8 +96,8 @@ def _on_stop(value: object) -> OnStop:
     return _choice(OnStop, "on_stop", value) or OnStop.CANCEL
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class RunOptions:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class RunOptions(Fieldwise):
     """Options of starting or resuming a run.
 
     Attributes:

@@ -9,6 +9,7 @@ import attrs
 
 from flowckpt.checkpoint import Status, StepError
 from flowckpt.errors import FlowckptError, RunSuspendedError, StepFailedError
+from flowckpt.fieldwise import Fieldwise
 from flowckpt.lazy import LazyModule
 
 TYPE_CHECKING = False
@@ -19,8 +20,8 @@ else:
     wait = LazyModule("flowckpt.checkpoint.wait")
 
 
-@attrs.frozen
-class StepCounts:
+@attrs.frozen(eq=False, repr=False)
+class StepCounts(Fieldwise):
     """The steps of one attempt, what it ran and what it did not have to run counted apart.
 
     Attributes:
@@ -34,8 +35,8 @@ class StepCounts:
     failed: int = 0
 
 
-@attrs.frozen
-class WorkflowResult:
+@attrs.frozen(eq=False, repr=False)
+class WorkflowResult(Fieldwise):
     """How a run ended.
 
     Attributes:

@@ -20,6 +20,7 @@ from flowckpt.checkpoint import CheckpointData, Status
 from flowckpt.codec import dumps
 from flowckpt.codec.blob import Blob
 from flowckpt.codec.results import encode_time, plain_tree
+from flowckpt.fieldwise import Fieldwise
 from flowckpt.plan.limits import LIMITS, MAX_DEATHS
 
 TYPE_CHECKING = False
@@ -31,8 +32,8 @@ KEY = "deaths"
 _MOST_PATHS = 20
 
 
-@attrs.frozen(repr=False)
-class Deaths:
+@attrs.frozen(eq=False, repr=False)
+class Deaths(Fieldwise):
     """How often a run has died at one place, with nothing new saved between.
 
     Attributes:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import attrs
 
+from flowckpt.fieldwise import Fieldwise
 from flowckpt.plan.reason import Reason, ReasonKind
 
 
@@ -30,8 +31,8 @@ class ReuseMode(StrEnum):
     """Behind a stale step, a recorded result is reused where the step is called with the same arguments, as build tools do."""
 
 
-@attrs.frozen(kw_only=True, repr=False)
-class ResumePolicy:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ResumePolicy(Fieldwise):
     """What a resume does with stale results.
 
     Attributes:

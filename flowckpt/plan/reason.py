@@ -7,6 +7,8 @@ from typing import Any
 
 import attrs
 
+from flowckpt.fieldwise import Fieldwise
+
 
 class ReasonKind(StrEnum):
     """What moved."""
@@ -33,8 +35,8 @@ class ReasonKind(StrEnum):
     """It was started, and its end was never recorded."""
 
 
-@attrs.frozen
-class Reason:
+@attrs.frozen(eq=False, repr=False)
+class Reason(Fieldwise):
     """One reason.
 
     Attributes:

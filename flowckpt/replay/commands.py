@@ -9,6 +9,7 @@ import attrs
 
 from flowckpt.checkpoint import StepResult
 from flowckpt.dsl import Step
+from flowckpt.fieldwise import Fieldwise
 
 
 @attrs.define(eq=False, repr=False)
@@ -48,15 +49,15 @@ class Enter:
     """Whether its steps must be those of the record."""
 
 
-@attrs.define
-class Finish:
+@attrs.define(eq=False, repr=False)
+class Finish(Fieldwise):
     """The generator returned."""
 
     output: Any
 
 
-@attrs.define
-class Crash:
+@attrs.define(eq=False, repr=False)
+class Crash(Fieldwise):
     """The generator raised."""
 
     error: BaseException

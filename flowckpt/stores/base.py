@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import attrs
 
+from flowckpt.fieldwise import Fieldwise
+
 if TYPE_CHECKING:
     from flowckpt.checkpoint import CheckpointData
     from flowckpt.checkpoint.figures import StoreFigures
@@ -97,8 +99,8 @@ class CheckpointStore(Protocol):
         ...
 
 
-@attrs.frozen(eq=False)
-class Lease:
+@attrs.frozen(eq=False, repr=False)
+class Lease(Fieldwise):
     """What a writer has that owns a run.
 
     Attributes:

@@ -6,7 +6,6 @@ It keeps encoded bytes: it refuses and gives back what the durable ones do, and 
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -31,6 +30,8 @@ from flowckpt.stores.memory_signals import HoldsSignals
 from flowckpt.stores.refusal import refusal_of_field
 
 if TYPE_CHECKING:
+    import json
+
     from flowckpt import codec
     from flowckpt import process as processes
     from flowckpt.checkpoint import reference, selection, verified
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from flowckpt.codec.blob import Blob
     from flowckpt.stores import figures, integrity
 else:  # needed once a run is saved or read; see flowckpt.lazy
+    json = LazyModule("json")
     processes = LazyModule("flowckpt.process")
     codec = LazyModule("flowckpt.codec")
     checkpoints = LazyModule("flowckpt.codec.checkpoints")
