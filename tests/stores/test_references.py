@@ -47,11 +47,13 @@ def test_a_store_takes_the_keywords_only_where_both_methods_have_them_all():
 
 class Counting(PosixFileSystem):
     def __init__(self):
-        self.reads = 0
+        self.reads = self.bytes = 0
 
     def read(self, file, size, offset):
         self.reads += 1
-        return super().read(file, size, offset)
+        found = super().read(file, size, offset)
+        self.bytes += len(found)
+        return found
 
 
 async def test_an_owner_that_deletes_again_and_again_reads_its_run_once(tmp_path):
@@ -149,6 +151,22 @@ async def test_a_shared_value_in_postgresql_is_one_row_too(postgres):  # noqa: F
     finally:
         store.close()
         postgres.execute("DROP SCHEMA sharing CASCADE")
+
+
+# --- word of begun steps in the file store -----------------------------------------------------------------------------
+
+
+async def test_to_read_what_was_begun_does_not_read_the_whole_run(tmp_path):
+    filesystem = Counting()
+    store = FileCheckpointStore(tmp_path, filesystem=filesystem)
+    await store.acquire(RUN)
+    await store.save(RUN, checkpoint(1, results(*map(str, range(2_000)))))
+    store.note_begun(RUN, "train")
+    (segment,) = tmp_path.glob("runs/*/*.jsonl")
+    assert segment.stat().st_size > 100_000
+    filesystem.bytes = 0
+    assert await store.begun_steps(RUN) == (1, ("train",))
+    assert 0 < filesystem.bytes < 20_000
 
 
 # --- word of begun steps beside a database -----------------------------------------------------------------------------

@@ -31,12 +31,36 @@ else:  # only whoever finds the lock held needs it; or whoever has a key
     reference = LazyModule("flowckpt.checkpoint.reference")
     head_note = LazyModule("flowckpt.stores.file.head")
 
+_STEP = 16 * 1024
+"""Bytes; most headers are of a few hundred."""
+
 
 def read_file(filesystem: FileSystem, directory: int, name: str) -> bytes:
     """Return the bytes of a file in a directory."""
     file = filesystem.open_read(directory, name)
     try:
         return filesystem.read(file, filesystem.status(file).size, 0)
+    finally:
+        filesystem.close(file)
+
+
+def read_lines(filesystem: FileSystem, directory: int, name: str, count: int) -> bytes:
+    """Return the beginning of a file, with so many lines at least, where it has them, and not the whole of a long one.
+
+    Args:
+        filesystem: the calls.
+        directory: the file's directory, open.
+        name: the file.
+        count: how many lines.
+    """
+    file = filesystem.open_read(directory, name)
+    try:
+        size = _STEP
+        while True:
+            data = filesystem.read(file, size, 0)
+            if data.count(b"\n") >= count or len(data) < size:
+                return data
+            size *= 8
     finally:
         filesystem.close(file)
 
@@ -176,7 +200,7 @@ def newest_owner(filesystem: FileSystem, directory: int) -> Owner | None:
     if not numbers:
         return None
     try:
-        header, _, _ = read_header(read_file(filesystem, directory, segment_name(numbers[-1])))
+        header, _, _ = read_header(read_lines(filesystem, directory, segment_name(numbers[-1]), 1))
         owner = header["owner"]
         return reference.Owner(**{**owner, "acquired_at": datetime.fromisoformat(owner["acquired_at"])})
     except (SegmentDamagedError, OSError, KeyError, TypeError, ValueError):

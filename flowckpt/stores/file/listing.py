@@ -14,7 +14,7 @@ from flowckpt.codec import decode
 from flowckpt.codec.blob import Fetch
 from flowckpt.errors import CheckpointCorruptedError, KeyMissingError, WrongKeyError
 from flowckpt.filesystem import FileSystem
-from flowckpt.stores.file.directory import read_file, read_image
+from flowckpt.stores.file.directory import read_file, read_image, read_lines
 from flowckpt.stores.file.image import opened_header
 from flowckpt.stores.file.line import TRAILER
 from flowckpt.stores.file.names import HEAD, segment_name, segment_numbers
@@ -153,7 +153,7 @@ def _adoption(filesystem: FileSystem, directory: int, number: int, seals: Seals)
             data = read_file(filesystem, directory, segment_name(number))
             _, seal = opened_header(str(header["workflow_id"]), number, data, seals)
         else:
-            data = _lines_from_start(filesystem, directory, number, 3)
+            data = read_lines(filesystem, directory, segment_name(number), 3)
         return read_adoption(data, number=number, seal=seal)
     except (KeyMissingError, WrongKeyError):
         return Cut(0)
@@ -275,7 +275,7 @@ def _started_at(filesystem: FileSystem, directory: int, number: int, first: dict
 
 def _header(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any]:
     try:
-        return read_header(_lines_from_start(filesystem, directory, number, 1))[0]
+        return read_header(read_lines(filesystem, directory, segment_name(number), 1))[0]
     except SegmentDamagedError as damage:
         raise CheckpointCorruptedError("", location=segment_name(number), detail=str(damage)) from damage
 
@@ -283,7 +283,7 @@ def _header(filesystem: FileSystem, directory: int, number: int) -> dict[str, An
 def _is_begun(filesystem: FileSystem, directory: int, number: int) -> bool:
     """Tell whether a segment has a record, so that readers follow it."""
     wanted = _lines_to_first_record(number)
-    lines = _lines_from_start(filesystem, directory, number, wanted).split(b"\n")
+    lines = read_lines(filesystem, directory, segment_name(number), wanted).split(b"\n")
     return len(lines) > wanted or (len(lines) == wanted and _parsed(lines[-1]) is not None)
 
 
@@ -294,7 +294,7 @@ def _lines_to_first_record(number: int) -> int:
 def _first_record(filesystem: FileSystem, directory: int, number: int) -> dict[str, Any] | None:
     """Return the first record of a segment: a checkpoint there holds what later ones only carry."""
     wanted = _lines_to_first_record(number)
-    lines = _lines_from_start(filesystem, directory, number, wanted).split(b"\n")
+    lines = read_lines(filesystem, directory, segment_name(number), wanted).split(b"\n")
     return _parsed(lines[wanted - 1]) if len(lines) > wanted else None
 
 
@@ -333,16 +333,3 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
         return None
     fill_in(found)
     return found
-
-
-def _lines_from_start(filesystem: FileSystem, directory: int, number: int, count: int) -> bytes:
-    file = filesystem.open_read(directory, segment_name(number))
-    try:
-        size = _STEP
-        while True:
-            data = filesystem.read(file, size, 0)
-            if data.count(b"\n") >= count or len(data) < size:
-                return data
-            size *= 8
-    finally:
-        filesystem.close(file)

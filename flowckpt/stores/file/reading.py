@@ -20,7 +20,7 @@ from flowckpt.errors import (
 from flowckpt.lazy import LazyModule
 from flowckpt.process import ProcessIdentity, is_alive
 from flowckpt.stores.file.begun import begun_in
-from flowckpt.stores.file.directory import is_released, newest_owner, read_file, read_image
+from flowckpt.stores.file.directory import is_released, newest_owner, read_file, read_image, read_lines
 from flowckpt.stores.file.image import RunImage
 from flowckpt.stores.file.location import Location
 from flowckpt.stores.file.names import LOCK, run_directory, segment_name
@@ -99,7 +99,7 @@ class ReadableRuns(Location):
             SealBrokenError: it is sealed, and its key is not at hand: what was noted is none to be shown.
         """
         try:
-            header, _, _ = read_header(read_file(self._filesystem, directory, segment_name(attempt)))
+            header, _, _ = read_header(read_lines(self._filesystem, directory, segment_name(attempt), 1))
             return self.seals.for_found(workflow_id, attempt, header, segment_name(attempt))
         except (OSError, SegmentDamagedError):
             return None

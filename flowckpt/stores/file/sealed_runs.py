@@ -12,6 +12,7 @@ import attrs
 from flowckpt.errors import CheckpointCorruptedError, FlowckptError
 from flowckpt.filesystem import FileSystem
 from flowckpt.lazy import LazyModule
+from flowckpt.stores.file.directory import read_lines
 from flowckpt.stores.file.image import opened_header
 from flowckpt.stores.file.names import HEAD, IDENTITY, RUNS, is_temporary, segment_name, segment_numbers
 from flowckpt.stores.file.segment import SegmentDamagedError, read_header
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from flowckpt.stores.sealing.protection import Seals
 else:  # a store without a key needs it not
     known_keys = LazyModule("flowckpt.stores.file.known_keys")
-
-_HEADER_BYTES = 1 << 14
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -77,7 +76,7 @@ def sealed_segments(filesystem: FileSystem, root: int) -> Iterator[SealedSegment
     for directory, names in _run_directories(filesystem, root):
         for number in reversed(segment_numbers(names)):
             with contextlib.suppress(OSError, SegmentDamagedError, ValueError, LookupError, TypeError):
-                data = _beginning(filesystem, directory, segment_name(number))
+                data = read_lines(filesystem, directory, segment_name(number), 1)
                 header, end, _ = read_header(data)
                 said: Any = header["seal"]
                 yield SealedSegment(
@@ -96,7 +95,7 @@ def plain_runs(filesystem: FileSystem, root: int) -> list[str]:
     for directory, names in _run_directories(filesystem, root):
         numbers = segment_numbers(names)
         with contextlib.suppress(OSError, SegmentDamagedError, ValueError, LookupError, TypeError):
-            header, _, _ = read_header(_beginning(filesystem, directory, segment_name(numbers[-1])))
+            header, _, _ = read_header(read_lines(filesystem, directory, segment_name(numbers[-1]), 1))
             if "seal" not in header and header.get("kind") != "cleared":
                 found.append(str(header["workflow_id"]))
     return found
@@ -153,11 +152,3 @@ def _run_directories(filesystem: FileSystem, root: int) -> Iterator[tuple[int, l
                 filesystem.close(directory)
     finally:
         filesystem.close(runs)
-
-
-def _beginning(filesystem: FileSystem, directory: int, name: str) -> bytes:
-    file = filesystem.open_read(directory, name)
-    try:
-        return filesystem.read(file, _HEADER_BYTES, 0)
-    finally:
-        filesystem.close(file)

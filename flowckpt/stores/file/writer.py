@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING
 
 from flowckpt.errors import CheckpointStorageError, FencedError, shell_word
 from flowckpt.filesystem import FileSystem
-from flowckpt.stores.file.directory import give_up_segment, note_release, read_file
+from flowckpt.stores.file.directory import give_up_segment, note_release, read_lines
 from flowckpt.stores.file.line import seal as seal_line
 from flowckpt.stores.file.names import mark_name, segment_name, segment_numbers
 from flowckpt.stores.file.segment import SegmentDamagedError, read_header
@@ -248,7 +248,7 @@ class SegmentWriter:
         if newest <= self.number or self.number in numbers:  # it was cleared, and perhaps begun anew
             return None
         try:
-            header, _, _ = read_header(read_file(self._filesystem, self._directory, segment_name(newest)))
+            header, _, _ = read_header(read_lines(self._filesystem, self._directory, segment_name(newest), 1))
         except (FileNotFoundError, SegmentDamagedError):
             return newest
         return None if header.get("kind") == "cleared" else newest
