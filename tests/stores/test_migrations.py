@@ -33,6 +33,7 @@ from flowckpt.stores.sql import migration_wait, migrations
 from flowckpt.stores.sql.migrations import MIGRATIONS
 from flowckpt.stores.sqlite import database as sqlite_database
 from flowckpt.stores.sqlite import migrating as sqlite_migrating
+from flowckpt.stores.sqlite import trying_again as sqlite_trying_again
 from flowckpt.stores.sqlite.database import SqliteSession
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
@@ -498,8 +499,8 @@ class Slowly:
 @pytest.fixture
 def impatient(monkeypatch):
     """Nobody waits for a lock any longer than a moment, but for a migration."""
-    monkeypatch.setattr(sqlite_database, "BUSY_SECONDS", 0.1)
-    monkeypatch.setattr(sqlite_database, "NOTICE_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_trying_again, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_trying_again, "NOTICE_SECONDS", 0.05)
     monkeypatch.setattr(migration_wait, "NOTICE_SECONDS", 0.05)
     monkeypatch.setattr(trying_again, "LOCKED_SECONDS", 0.3)
     monkeypatch.setitem(postgres_module._SETTINGS, "lock_timeout", "100ms")

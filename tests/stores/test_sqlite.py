@@ -30,7 +30,7 @@ from flowckpt.evidence import file_sha256
 from flowckpt.stores import SqliteCheckpointStore, open_store
 from flowckpt.stores.sql import migrations
 from flowckpt.stores.sqlite import database as database_module
-from flowckpt.stores.sqlite import opening, transaction
+from flowckpt.stores.sqlite import opening, transaction, trying_again
 from flowckpt.stores.sqlite.database import SqliteDatabase
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
@@ -124,7 +124,7 @@ def test_the_journal_is_one_that_loses_nothing(store):
 
 @pytest.mark.skipif(sqlite3.sqlite_version_info >= (3, 51, 3), reason="this SQLite may use WAL")
 def test_a_file_left_in_wal_mode_is_taken_out_of_it_where_wal_is_unsafe(store, path, query, monkeypatch):
-    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(trying_again, "BUSY_SECONDS", 0.1)
     store.runs.save(RUN, checkpoint())
     store.close()
     other = sqlite3.connect(path)
@@ -377,7 +377,7 @@ def test_an_interrupt_in_the_middle_rolls_back_and_saves_nothing_more(store):
 
 
 def test_a_commit_that_finds_the_file_busy_has_saved_nothing_and_may_be_tried_again(store, monkeypatch):
-    monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(trying_again, "BUSY_SECONDS", 0.1)
     monkeypatch.setattr(transaction, "BUSY_SECONDS", 0.1)
     store.runs.save(RUN, checkpoint(1))
     database = store.runs.database
@@ -429,7 +429,7 @@ def test_readers_who_stay_for_too_long_fail_the_commit_and_nothing_of_it_is_left
     if opening.journal_mode()[0] == "wal":
         pytest.skip("a COMMIT waits for no reader there")
     store.runs.save(RUN, checkpoint(1))
-    for module in (database_module, transaction):
+    for module in (trying_again, transaction):
         monkeypatch.setattr(module, "BUSY_SECONDS", 0.1)
     with read_for(path, 1.0), pytest.raises(CheckpointStorageError, match="kept it locked") as failed:
         store.runs.save(RUN, checkpoint(2))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import random
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -18,12 +16,11 @@ from flowckpt.clock import Clock
 from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, ReadOnlyStoreError, VanishedError
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Addition, Row
-from flowckpt.stores.sql.hurry import HURRIED_SECONDS, Hurry
-from flowckpt.stores.sql.migration_wait import NOTICE_SECONDS, MigrationWait
+from flowckpt.stores.sql.hurry import Hurry
 from flowckpt.stores.sql.migrations import MIGRATIONS, check_version, migrate, version_of
 from flowckpt.stores.sql.schema import VERSION_TABLE, Dialect
-from flowckpt.stores.sqlite.failures import BUSY_SECONDS, error_of, is_busy, is_sync, os_error_of
-from flowckpt.stores.sqlite.migrating import is_going_on, told_to_others
+from flowckpt.stores.sqlite.failures import error_of, is_busy, is_sync, os_error_of
+from flowckpt.stores.sqlite.migrating import told_to_others
 from flowckpt.stores.sqlite.opening import APPLICATION_ID, add_functions, connect, identity_of, sqlite_dialect
 from flowckpt.stores.sqlite.read_only import (
     ReadConnection,
@@ -32,6 +29,7 @@ from flowckpt.stores.sqlite.read_only import (
     stamp_of,
 )
 from flowckpt.stores.sqlite.transaction import commit, transaction
+from flowckpt.stores.sqlite.trying_again import TryingAgain
 
 T = TypeVar("T")
 
@@ -89,6 +87,7 @@ class SqliteDatabase:
         self._is_distrusted = False
         self._has_told_empty = False
         self._hurry = Hurry()
+        self._tries = TryingAgain(path, self._hurry)
 
     def __str__(self) -> str:
         return repr(str(self.path))
@@ -138,7 +137,7 @@ class SqliteDatabase:
                     return done
 
         with self._alone(), self._translated(workflow_id, operation, is_write=False):
-            return self._patiently(read_once, workflow_id, operation)
+            return self._tries.until_done(read_once, workflow_id, operation)
 
     def _size(self) -> int | None:
         """Return the size of the file; None where there is none. A file in the place of its directory is an error."""
@@ -158,7 +157,7 @@ class SqliteDatabase:
                 return work(SqliteSession(connection, self._clock))
 
         with self._alone(), self._translated(workflow_id, operation):
-            return self._patiently(write_once, workflow_id, operation)
+            return self._tries.until_done(write_once, workflow_id, operation)
 
     def add(self, addition: Addition) -> bool:
         """Write the rows of a save durably, or tell that the fence does not hold."""
@@ -189,7 +188,7 @@ class SqliteDatabase:
                 raise VanishedError(str(self), workflow_id=addition.workflow_id)
             self._is_committing = False
             try:
-                is_fence_held = self._patiently(act, addition.workflow_id, "save")
+                is_fence_held = self._tries.until_done(act, addition.workflow_id, "save")
             except sqlite3.Error as error:
                 # One that is merely busy has committed nothing: the transaction was rolled back.
                 is_unknown = self._is_committing and not is_busy(error)
@@ -259,7 +258,7 @@ class SqliteDatabase:
             return _number(connection, "PRAGMA freelist_count") < free
 
         with self._alone(), self._translated("", "vacuum"):
-            while self._patiently(give_back_some, "", "vacuum"):
+            while self._tries.until_done(give_back_some, "", "vacuum"):
                 pass
 
     # --- how -------------------------------------------------------------------------------------------------------
@@ -360,42 +359,6 @@ class SqliteDatabase:
             session = SqliteSession(connection, self._clock)
             migrate(session, self._dialect)
             return work(session)
-
-    def _patiently(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
-        """Do something again while another process keeps the file locked; for longer while it brings the tables forward.
-
-        SQLite's own waiting sleeps up to 100 ms at a time, so among many writers it waits far too long.
-        """
-        began = time.monotonic()
-        look_at, end = began + NOTICE_SECONDS, began + BUSY_SECONDS
-        migration: MigrationWait | None = None
-        try:
-            while True:
-                try:
-                    done = act()
-                except sqlite3.Error as error:
-                    if not is_busy(error):
-                        raise
-                    now = time.monotonic()
-                    if self._hurry.is_on and now > began + HURRIED_SECONDS:
-                        raise self._hurry.error(f"the SQLite store {self.path}", workflow_id, operation) from error
-                    is_migrated = now > min(look_at, end) and is_going_on(self.path)
-                    if now > end and not is_migrated:
-                        raise
-                else:
-                    self._hurry.is_on = False
-                    return done
-                if is_migrated:
-                    migration = migration or MigrationWait(f"the SQLite store {self.path}", began=began)
-                    migration.pause()
-                    end = time.monotonic() + BUSY_SECONDS
-                    continue
-                if now > look_at:
-                    look_at = now + NOTICE_SECONDS
-                time.sleep(random.uniform(0.0002, 0.004))  # noqa: S311 - so that two do not meet again and again
-        except KeyboardInterrupt:
-            self._hurry.is_on = True
-            raise
 
     @contextlib.contextmanager
     def _translated(self, workflow_id: str, operation: str, *, is_write: bool = True) -> Iterator[None]:
