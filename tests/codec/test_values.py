@@ -344,7 +344,7 @@ hostile_trees = st.recursive(
 
 
 @given(hostile_trees)
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 def test_a_hostile_tree_is_read_or_refused_with_a_decoding_error_and_nothing_else(tree):
     with contextlib.suppress(DecodingError):
         decode(tree, place="output")

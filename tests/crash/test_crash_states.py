@@ -64,7 +64,7 @@ def test_every_crash_state_of_a_compaction_is_recovered(monkeypatch):
 @pytest.mark.timeout(1_800)
 def test_every_crash_state_of_a_compaction_of_a_sealed_store_is_recovered(monkeypatch):
     """The same with keys, which change from process to process: what a compaction leaves proves itself in every state."""
-    explore(monkeypatch, 500, compactions=4, compacting=0.4, protections=SEALED)
+    explore(monkeypatch, 300, compactions=3, compacting=0.4, protections=SEALED)
 
 
 @pytest.mark.soak

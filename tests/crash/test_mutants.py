@@ -357,20 +357,20 @@ SCENES = [
 ]
 
 
-def caught(monkeypatch, mount_kind=None, lives=60, first=in_turn, seeds=2, protections=()):
+def caught(monkeypatch, mount_kind=None, lives=60, first=in_turn, seeds=2, states=2, protections=()):
     """Play the scenes, then live at random, until the checks object; return what they said, or None."""
     processes = patched(monkeypatch)
     tally = Tally()
     for scene in [first, *(scene for scene in SCENES if scene is not first)]:
         for seed in range(3 * seeds if scene is first else seeds):  # what a call stores of a failed one is chance
-            life = Workload(seed, processes, tally, mount_kind=mount_kind, states=2, protections=protections)
+            life = Workload(seed, processes, tally, mount_kind=mount_kind, states=states, protections=protections)
             try:
                 scene(life)
             except BrokenPromise as broken:
                 return f"{scene.__name__}: {broken}"
     for seed in range(lives):
         try:
-            Workload(seed, processes, tally, mount_kind=mount_kind, states=2, protections=protections).live()
+            Workload(seed, processes, tally, mount_kind=mount_kind, states=states, protections=protections).live()
         except BrokenPromise as broken:
             return f"life {seed}: {broken}"
     return None
@@ -749,7 +749,8 @@ def test_a_store_that_breaks_one_rule_is_caught(monkeypatch, mutant):
 
 def test_the_whole_store_is_not_caught(monkeypatch, is_soak):
     """The same scenes have nothing to say about the store as it is; nor have random lives, as `test_crash_states` shows."""
-    assert caught(monkeypatch, lives=60 if is_soak else 0, seeds=2 if is_soak else 1) is None
+    lives, seeds, states = (60, 2, 2) if is_soak else (0, 1, 1)
+    assert caught(monkeypatch, lives=lives, seeds=seeds, states=states) is None
 
 
 def test_the_digest_of_a_line_covers_the_lines_before():

@@ -224,7 +224,7 @@ LAW: Callable[[Any], Any] = given(
 UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
-@settings(max_examples=150, **UNHURRIED)
+@settings(max_examples=100, **UNHURRIED)
 @LAW
 def test_a_resumed_run_of_all_constructs_equals_an_uninterrupted_one(
     block: Any, crash: Any, broken: int | None, edits: Any, chosen: Any, second: Any, third: Any

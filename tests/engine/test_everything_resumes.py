@@ -248,7 +248,7 @@ def any_of(*more: str) -> Any:
 UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
-@settings(max_examples=120, **UNHURRIED)
+@settings(max_examples=90, **UNHURRIED)
 @any_of()
 def test_a_run_of_all_constructs_that_dies_again_and_again_ends_as_an_uninterrupted_one(
     block: Any, deaths: Any, is_after: bool, broken: int | None

@@ -14,7 +14,7 @@ import itertools
 import sys
 import tempfile
 import types
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -204,30 +204,7 @@ def snapshot(store: MemoryCheckpointStore) -> Any:
     return [(each.checkpoint_id, each.sequence, each.attempt) for each in asyncio.run(store.list_checkpoints("run"))]
 
 
-@settings(
-    max_examples=300,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-@given(
-    programs(), st.one_of(st.none(), st.integers(1, 12)), st.booleans(), st.integers(0, 12), changes, choices,
-    st.one_of(st.none(), st.integers(1, 8)), st.booleans(),
-)  # fmt: skip
-@example(
-    [Part("pure", (), "loop"), Part("pure", (0,), "loop")],
-    None, False, 2, [("constant", 0)], {"on_stale": "rerun", "reuse": "inputs"}, 2, False,
-)  # fmt: skip
-@example(
-    [Part("once", (), "loop"), Part("pure", (), "loop"), Part("pure", (0,), "loop")],
-    None, False, 0, [("constant", 0)], {"on_stale": "rerun", "force": True, "reuse": "inputs"}, 2, True,
-)  # fmt: skip
-@example(
-    [Part("pure", (), "loop"), Part("pure", (), "loop")],
-    None, False, 2, [("version", 1)],
-    {"on_code_change": "rerun", "on_stale": "rerun", "from_step": 0, "force": True, "reuse": "inputs"}, 1, True,
-)  # fmt: skip
-def test_a_resume_does_what_its_plan_said_and_ends_as_a_clean_run(
+def law(
     parts: list[Part],
     crash: int | None,
     is_after: bool,
@@ -282,6 +259,46 @@ def test_a_resume_does_what_its_plan_said_and_ends_as_a_clean_run(
                 result = WorkflowEngine(MemoryCheckpointStore()).run_sync(clean.workflow(parts), workflow_id="clean")
                 assert output == result.output
                 assert state == clean.state()
+
+
+ARGUMENTS: Callable[[Any], Any] = given(
+    st.tuples(
+        programs(), st.one_of(st.none(), st.integers(1, 12)), st.booleans(), st.integers(0, 12), changes, choices,
+        st.one_of(st.none(), st.integers(1, 8)), st.booleans(),
+    )
+)  # fmt: skip
+UNHURRIED: dict[str, Any] = {
+    "phases": [Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+    "deadline": None,
+    "suppress_health_check": list(HealthCheck),
+}
+
+
+@settings(max_examples=200, **UNHURRIED)
+@ARGUMENTS
+@example((
+    [Part("pure", (), "loop"), Part("pure", (0,), "loop")],
+    None, False, 2, [("constant", 0)], {"on_stale": "rerun", "reuse": "inputs"}, 2, False,
+))  # fmt: skip
+@example((
+    [Part("once", (), "loop"), Part("pure", (), "loop"), Part("pure", (0,), "loop")],
+    None, False, 0, [("constant", 0)], {"on_stale": "rerun", "force": True, "reuse": "inputs"}, 2, True,
+))  # fmt: skip
+@example((
+    [Part("pure", (), "loop"), Part("pure", (), "loop")],
+    None, False, 2, [("version", 1)],
+    {"on_code_change": "rerun", "on_stale": "rerun", "from_step": 0, "force": True, "reuse": "inputs"}, 1, True,
+))  # fmt: skip
+def test_a_resume_does_what_its_plan_said_and_ends_as_a_clean_run(drawn: Any) -> None:
+    law(*drawn)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@settings(max_examples=5_000, **UNHURRIED)
+@ARGUMENTS
+def test_so_do_thousands_of_them(drawn: Any) -> None:
+    law(*drawn)
 
 
 def compare(

@@ -61,7 +61,7 @@ class Server(http.server.ThreadingHTTPServer):
 @pytest.fixture(scope="session")
 def running_server():
     server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
     thread.start()
     yield server
     server.shutdown()

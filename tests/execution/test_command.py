@@ -553,13 +553,14 @@ async def test_a_cancel_at_any_moment_of_the_start_leaves_nothing(round_):
 
 
 @pytest.mark.parametrize("is_noted", [False, True])
-async def test_a_cancel_that_comes_after_the_end_does_not_lose_the_result(is_noted):
+async def test_a_cancel_that_comes_after_the_end_does_not_lose_the_result(tmp_path, is_noted):
     interrupts = Interrupts()
     got = []
     earlier = {*threading.enumerate()}  # one of a test before may still be ending
 
     async def around():
-        got.append(await shell("echo ten minutes of work", interrupts=interrupts))
+        line = f"until [ -e {tmp_path}/go ]; do sleep 0.01; done; echo ten minutes of work"
+        got.append(await shell(line, interrupts=interrupts))
         await asyncio.sleep(0)
         got.append("went on")
 
@@ -567,6 +568,7 @@ async def test_a_cancel_that_comes_after_the_end_does_not_lose_the_result(is_not
     await asyncio.sleep(0)
     while not (threads := [t for t in {*threading.enumerate()} - earlier if t.name == "flowckpt-command"]):
         await asyncio.sleep(0)
+    (tmp_path / "go").touch()
     threads[0].join()  # the program has ended, and the loop has not heard of it
     if is_noted:
         interrupts.noted = "SIGINT"

@@ -26,11 +26,22 @@ def no_process_is_left_behind():
     assert children() - before == set()
 
 
+QUIET = {
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "10s",
+    "distributed.worker.memory.monitor-interval": "10s",
+    "distributed.worker.profile.enabled": False,
+}
+"""A cluster watches itself a hundred times a second: a seventh of a processor, for as long as it is there."""
+
+
 @pytest.fixture(scope="session")
 def cluster():
     """A Dask cluster of two worker processes, for all the tests that need one."""
+    dask = pytest.importorskip("dask")
     pytest.importorskip("distributed")
-    executor = DaskExecutor(2)
-    executor.connect()
-    yield executor
-    executor.kill()
+    with dask.config.set(QUIET):
+        executor = DaskExecutor(2)
+        executor.connect()
+        yield executor
+        executor.kill()
