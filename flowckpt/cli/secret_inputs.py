@@ -107,7 +107,20 @@ def _line_of_input(name: str) -> str:
 
 
 def _asked(name: str) -> str:
-    return str(click.prompt(f"{escaped(name)} (secret, not shown)", hide_input=True, err=True))
+    """Ask at the terminal until something was typed.
+
+    Not by `click.prompt`: that asks first, and what is typed until the terminal has stopped to show it is thrown away,
+    a Ctrl-C with it. `getpass` asks when it is ready.
+    """
+    import getpass
+
+    try:
+        while not (line := getpass.getpass(f"{escaped(name)} (secret, not shown): ", sys.stderr)):
+            pass
+    except (KeyboardInterrupt, EOFError):
+        click.echo(err=True)  # the question's line is not ended by what was typed
+        raise click.Abort from None
+    return line
 
 
 def _is_person_there() -> bool:

@@ -136,6 +136,17 @@ def test_ctrl_c_at_the_question_stops_before_anything_is_done(upload):
     upload("show", "one").expect(12)
 
 
+def test_it_is_asked_for_again_until_something_is_typed_and_only_when_it_can_be(upload):
+    """What is typed as soon as the question is there is not lost: the terminal shows nothing any more by then."""
+    terminal = Terminal(upload, "run", "upload.py", "--id", "one", "--json")
+    terminal.read_until("token (secret, not shown): ")
+    terminal.type("\n")
+    terminal.read_until("token (secret, not shown): \r\ntoken (secret, not shown): ")
+    terminal.type("hunter2\n")
+    assert terminal.end() == 0
+    assert "hunter2" not in terminal.text
+
+
 def test_the_default_of_a_secret_is_not_shown(upload):
     (upload.directory / "upload.py").write_text(
         PROGRAM.replace("Secret[int] | None = None", "Secret[int] = Secret(471147)")
