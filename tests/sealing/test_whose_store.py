@@ -241,23 +241,55 @@ def test_a_header_that_only_names_a_key_proves_nothing(copy):
 
 
 def test_of_two_keys_that_come_at_once_one_is_refused(tmp_path):
-    """The second process writes its note between the look of the first and its link."""
-    path, second = tmp_path / "store", []
+    """The second process comes before each single call of the first, until the first has noted its key."""
 
-    class Slow(PosixFileSystem):
-        def link(self, parent, source, target):
-            if target == "keys-00000001.json" and not second:
-                second.append(FileCheckpointStore(path, keys=KeyRing([STRANGE])))
-                second[0].runs.acquire("second", steal=False)
-            super().link(parent, source, target)
+    def begins(path, ring, run, filesystem):
+        store = FileCheckpointStore(path, keys=ring, filesystem=filesystem)
+        try:
+            store.runs.acquire(run, steal=False)
+        except WrongKeyError:
+            return False
+        finally:
+            store.close()
+        return True
 
-    first = FileCheckpointStore(path, keys=RINGS["encrypt"], filesystem=Slow())
-    with pytest.raises(WrongKeyError, match=STRANGE.id):
-        first.runs.acquire("first", steal=False)
-    assert notes(path) == [[STRANGE.id]]
-    assert [each.name for each in (path / "runs").iterdir()] == ["second"]
-    assert sorted(each.name for each in path.iterdir()) == ["keys-00000001.json", "runs", "store.json"]
-    second[0].close()
+    class Watched(PosixFileSystem):
+        """Another process comes before one call."""
+
+        def __init__(self, path, number):
+            self._path, self._left, self._second = path, number, None
+
+        def __getattribute__(self, name):
+            if name[0] != "_":
+                self._left -= 1
+                if self._left == -1:
+                    self._second = begins(self._path, KeyRing([STRANGE]), "second", PosixFileSystem())
+            return super().__getattribute__(name)
+
+    number, is_second = 0, True
+    while is_second:
+        path = tmp_path / str(number)
+        filesystem = Watched(path, number)
+        is_first = begins(path, RINGS["encrypt"], "first", filesystem)
+        is_second = filesystem._second
+        assert is_second is (not is_first)
+        assert notes(path) == [[STRANGE.id if is_second else ENCRYPT.id]]
+        assert [each.name for each in (path / "runs").iterdir()] == ["second" if is_second else "first"]
+        assert sorted(each.name for each in path.iterdir()) == ["keys-00000001.json", "runs", "store.json"]
+        number += 1
+    assert number > 20
+
+
+@pytest.mark.parametrize("keys", ["[]", "{}", "7"])
+def test_a_note_that_names_no_key_is_damaged(copy, keys):
+    path, ring = copy
+    from flowckpt.stores.file.line import START, seal
+
+    text, _ = seal(f'{{"flowckpt":"keys","schema_version":1,"store_id":"one","keys":{keys}'.encode(), START)
+    (path / "keys-00000001.json").unlink()
+    (path / "keys-00000001.json").write_bytes(text)
+    with pytest.raises(CheckpointCorruptedError, match="keys-00000001"):
+        FileCheckpointStore(path, keys=ring).runs.acquire("new", steal=False)
 
 
 def test_many_processes_that_begin_a_store_with_different_keys_agree_on_one(tmp_path):

@@ -124,10 +124,9 @@ class Guard:
             else:
                 proved = self._proved_keys(root, ring, workflow_id)
                 keys = [ring.newest, *(key for key in proved if key != ring.newest)]
-            filesystem.sync(
-                root
-            )  # another process may have made the identity that the note names, and not synced it yet
-            known_keys.add_known(filesystem, root, keys, store_id)
+            # Another process may have made the identity that the note names, and not synced it yet.
+            filesystem.sync(root)
+            known_keys.add_known(filesystem, root, keys, store_id, known)
         raise CheckpointStorageError(
             f"the keys of the store change faster than one could be noted for run {workflow_id!r}",
             workflow_id=workflow_id,

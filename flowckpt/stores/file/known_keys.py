@@ -2,8 +2,8 @@
 
 `keys-00000001.json` is one line with a checksum: for each key its id, its use, and a proof that only somebody with the
 key can work out for this store. A rotation adds `keys-00000002.json`, and so on. A note is written under a random name,
-synced, and *linked* to the next number. So of two processes that come with two keys at once one finds the other's note,
-and must have a key of it.
+synced, and *linked* to the number behind the newest note that its writer has read. So of two processes that come with
+two keys at once one finds that number taken, reads the other's note, and must have a key of it.
 """
 
 from __future__ import annotations
@@ -76,11 +76,14 @@ def _read(filesystem: FileSystem, root: int, name: str) -> list[KnownKey]:
     try:
         said = json.loads(line[: len(line) - TRAILER] + b"}")
         store_id = str(said["store_id"])
-        return [
+        found = [
             KnownKey(str(each["id"]), str(each["use"]), store_id, str(each["proof"]), name) for each in said["keys"]
         ]
     except (ValueError, LookupError, TypeError) as error:
         raise _damaged(name, f"it does not say which keys the store has: {error!r:.80}") from error
+    if not found:
+        raise _damaged(name, "it names no key")
+    return found
 
 
 def check_ring(ring: KeyRing, known: Sequence[KnownKey], store_id: str, workflow_id: str) -> None:
@@ -107,16 +110,20 @@ def check_ring(ring: KeyRing, known: Sequence[KnownKey], store_id: str, workflow
         raise WrongKeyError(workflow_id, key_id=known[0].id, known=[key.id for key in ring.keys], is_whole_store=True)
 
 
-def add_known(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: str) -> bool:
+def add_known(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: str, known: Sequence[KnownKey]) -> bool:
     """Write a note of keys, durably; tell whether that was done, or another process wrote one in its place.
+
+    Its number comes from the notes that were read, and not from the names that are there by now: a note that came in
+    between was held against nobody's keys yet.
 
     Args:
         filesystem: the calls.
         root: the store's directory, open.
         keys: the keys, the newest first.
         store_id: the store.
+        known: what `read_known` has returned, and the keys were held against.
     """
-    number = max([*keys_numbers(filesystem.names(root)), 0]) + 1
+    number = max([*keys_numbers([each.place for each in known]), 0]) + 1
     said = [{"id": key.id, "use": key.use, "proof": proof_of(key, store_id)} for key in keys]
     document = {"flowckpt": "keys", "schema_version": 1, "store_id": store_id, "keys": said}
     text, _ = seal(json.dumps(document, separators=(",", ":"))[:-1].encode(), START)
