@@ -112,7 +112,7 @@ def _asked(name: str) -> str:
     Not by `click.prompt`: that asks first, and what is typed until the terminal has stopped to show it is thrown away,
     a Ctrl-C with it. `getpass` asks when it is ready.
     """
-    import getpass
+    import getpass  # noqa: PLC0415 - most runs have no secret, and are not asked
 
     try:
         while not (line := getpass.getpass(f"{escaped(name)} (secret, not shown): ", sys.stderr)):
