@@ -204,6 +204,8 @@ def describe_run(
     if workflow_id is None:
         return None
     numbers = segment_numbers(filesystem.names(directory))
+    if not numbers:  # it was cleared just now
+        return None
     _header(filesystem, directory, numbers[0])  # a run whose beginning is damaged is named as damaged, and not listed
     for number in reversed(numbers):
         if not _is_begun(filesystem, directory, number):

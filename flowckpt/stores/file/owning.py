@@ -304,15 +304,18 @@ class FileRuns(ReadableRuns):
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Write a message for a run, whoever owns it; tell whether it is new."""
+        is_new = False
 
         def send_once() -> bool:
+            nonlocal is_new
             with self._run_directory(workflow_id) as directory:
                 if directory is None or not self._is_a_run(directory):
                     raise CheckpointNotFoundError(workflow_id)
                 if not self.seals.has_key and (key_id := listing.key_of(self._filesystem, directory)):
                     raise KeyMissingError(workflow_id, key_id=key_id)  # the run would not believe it
                 self._check_writer(workflow_id)
-                is_new = signals.write_signal(self._filesystem, directory, workflow_id, signal, self.seals)
+                # A try before may have written it, and then met a compaction.
+                is_new |= signals.write_signal(self._filesystem, directory, workflow_id, signal, self.seals)
                 if not self._is_a_run(directory):  # it was cleared meanwhile
                     signals.clear_signals(self._filesystem, directory)
                     raise CheckpointNotFoundError(workflow_id)

@@ -299,6 +299,8 @@ class ReadableRuns(Location):
                         seen.add(held.digest)
                         held.content()
             self.signals(workflow_id)
+        except CheckpointNotFoundError:  # it was cleared meanwhile
+            return []
         except FlowckptError as error:
             return [_finding(workflow_id, error)]
         count = len(image.checkpoints())

@@ -113,9 +113,12 @@ def remove_signals(filesystem: FileSystem, run: int, signal_ids: Collection[str]
         run: the run's directory, open.
         signal_ids: which.
     """
-    if not signal_ids or not filesystem.exists(run, SIGNALS):
+    if not signal_ids:
         return
-    directory = filesystem.open_directory(run, SIGNALS)
+    try:
+        directory = filesystem.open_directory(run, SIGNALS)
+    except FileNotFoundError:  # none was ever sent, or the run is being cleared
+        return
     try:
         for each in signal_ids:
             with contextlib.suppress(FileNotFoundError):
@@ -131,8 +134,11 @@ def clear_signals(filesystem: FileSystem, run: int) -> None:
         filesystem: the calls.
         run: the run's directory, open.
     """
-    while filesystem.exists(run, SIGNALS):
-        directory = filesystem.open_directory(run, SIGNALS)
+    while True:
+        try:
+            directory = filesystem.open_directory(run, SIGNALS)
+        except FileNotFoundError:
+            return
         try:
             for name in filesystem.names(directory):
                 with contextlib.suppress(FileNotFoundError):

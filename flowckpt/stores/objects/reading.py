@@ -17,7 +17,7 @@ from flowckpt.checkpoint.signal import Signal
 from flowckpt.clock import Clock
 from flowckpt.codec.blob import Fetch
 from flowckpt.counted import counted
-from flowckpt.errors import CheckpointNotFoundError, CheckpointStorageError, FlowckptError
+from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError, FlowckptError
 from flowckpt.stores.file.image import RunImage, read_run
 from flowckpt.stores.integrity import Finding
 from flowckpt.stores.objects.attempt import ChangedMeanwhileError, Content, corrupt, tail_of
@@ -92,7 +92,12 @@ class ReadableRuns:
             found = keys or look(self.bucket, workflow_id)
             fetch = self._fetch(workflow_id, found)
             contents = Contents(self.bucket, workflow_id, found, with_bundles, {} if known is None else known)
-            return RunRead(found, self._image(contents, below, fetch), fetch)
+            try:
+                return RunRead(found, self._image(contents, below, fetch), fetch)
+            except CheckpointCorruptedError as error:
+                if keys is None and self._is_over(found, workflow_id):  # what was missing is cleared, not damaged
+                    raise ChangedMeanwhileError from error
+                raise
 
         return self._steadily(workflow_id, "read", read_once)
 
@@ -147,12 +152,20 @@ class ReadableRuns:
 
     def attempts(self, workflow_id: str) -> list[int]:
         """Return the numbers of the attempts that wrote something, ascending."""
-        keys = look(self.bucket, workflow_id)
-        asked = [lambda number=number: tail_of(self.bucket, keys.at(number), workflow_id) for number in keys.attempts]
-        tails = dict(zip(keys.attempts, self.bucket.each(asked), strict=True))
-        nothing = [number for number, tail in tails.items() if tail.is_over or tail.is_void]
-        last = max(nothing, default=0)
-        return [number for number, tail in tails.items() if tail.is_begun and number > last]
+
+        def look_once() -> list[int]:
+            keys = look(self.bucket, workflow_id)
+            asked = [
+                lambda number=number: tail_of(self.bucket, keys.at(number), workflow_id) for number in keys.attempts
+            ]
+            tails = dict(zip(keys.attempts, self.bucket.each(asked), strict=True))
+            if not all(tail.is_begun for tail in tails.values()) and self._is_over(keys, workflow_id):
+                raise ChangedMeanwhileError
+            nothing = [number for number, tail in tails.items() if tail.is_over or tail.is_void]
+            last = max(nothing, default=0)
+            return [number for number, tail in tails.items() if tail.is_begun and number > last]
+
+        return self._steadily(workflow_id, "read", look_once)
 
     def references_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first, as the attempt left them."""
@@ -258,6 +271,8 @@ class ReadableRuns:
                 for blob in blobs.values():
                     blob.content()
             self.signals(workflow_id)
+        except CheckpointNotFoundError:  # it was cleared meanwhile
+            return []
         except FlowckptError as error:
             return [Finding(workflow_id, "corrupt", error.message)]
         if not image.newest:
@@ -270,7 +285,7 @@ class ReadableRuns:
             key = keys.value(digest)
             body = self.bucket.get(key, workflow_id)
             if body is None:
-                if look(self.bucket, workflow_id).life != keys.life:
+                if self._is_over(keys, workflow_id):
                     raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
                 raise corrupt(key, workflow_id, "a large value is missing")
             try:
@@ -282,6 +297,10 @@ class ReadableRuns:
             return content
 
         return fetch
+
+    def _is_over(self, keys: RunKeys, workflow_id: str) -> bool:
+        """Tell whether the life of a run that somebody reads has ended: the word of that comes before anything goes."""
+        return look(self.bucket, workflow_id).life != keys.life
 
     def _steadily(self, workflow_id: str, operation: str, work: Callable[[], T]) -> T:
         """Do work again where objects vanished under it: the run was cleared, or a claim given up, meanwhile."""

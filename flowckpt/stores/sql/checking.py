@@ -7,7 +7,7 @@ from collections.abc import Callable
 from flowckpt.checkpoint.verified import verified_after
 from flowckpt.codec.blob import Blob, Fetch
 from flowckpt.counted import counted
-from flowckpt.errors import FlowckptError
+from flowckpt.errors import CheckpointNotFoundError, FlowckptError
 from flowckpt.stores.integrity import Finding
 from flowckpt.stores.sql import rows, signals
 from flowckpt.stores.sql.database import Database, Session
@@ -72,6 +72,8 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
 
     try:
         return database.read(workflow_id, "check", check)
+    except CheckpointNotFoundError:  # it was cleared meanwhile
+        return None
     except FlowckptError as error:
         return Finding(workflow_id, "corrupt", error.message)
 
