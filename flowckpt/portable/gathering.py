@@ -13,7 +13,7 @@ from flowckpt.codec.blob import Blob
 from flowckpt.codec.results import as_view, plain_tree
 from flowckpt.errors import CheckpointNotFoundError, StoreAbilityError
 from flowckpt.portable.standing import LeftBehind
-from flowckpt.stores.base import CheckpointStore, OwnsRuns, ReadsAttempts
+from flowckpt.stores.base import CheckpointStore, ListsAttempts, OwnsRuns, ReadsAttempts
 
 
 @attrs.frozen
@@ -100,6 +100,16 @@ def _has_same_inputs(data: CheckpointData, before: CheckpointData) -> bool:
     return bool(plain_tree(mine, "inputs") == plain_tree(others, "inputs"))
 
 
+async def _attempts(store: CheckpointStore, workflow_id: str, newest: int) -> Sequence[int]:
+    """Return the attempts that may have saved something, the newest first.
+
+    Their numbers may have gaps, of any width: a file that was imported says them.
+    """
+    if not isinstance(store, ListsAttempts):
+        return range(newest, 0, -1)
+    return [number for number in reversed(await store.attempts(workflow_id)) if number <= newest]
+
+
 async def gathered(store: CheckpointStore, workflow_id: str) -> Gathered:
     """Read all checkpoints of a run. It may go on meanwhile: what is read is the run as of one of its checkpoints.
 
@@ -120,7 +130,7 @@ async def gathered(store: CheckpointStore, workflow_id: str) -> Gathered:
     found: list[Sequence[CheckpointData]] = []
     # Behind the newest checkpoint stands, in its own attempt, what a later one left behind whose checkpoints were deleted.
     bound = latest.sequence + 1
-    for attempt in range(latest.attempt, 0, -1):
+    for attempt in await _attempts(store, workflow_id, latest.attempt):
         # What a fenced writer appended when its successor had read the run was never acknowledged, and its sequences
         # were given again.
         part = [

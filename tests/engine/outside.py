@@ -6,7 +6,7 @@ from typing import Any
 
 from crashing import SimulatedCrash
 
-from flowckpt import WorkflowEngine
+from flowckpt import RunOptions, WorkflowEngine
 from flowckpt.checkpoint import CheckpointData, WaitKind
 from flowckpt.testing import FakeClock
 
@@ -91,7 +91,8 @@ def to_its_end(reopen: Any, workflow: Any, saves: Saves, **inputs: Any) -> Any:
         is_there = _looked(store.load_latest("run")) is not None
         try:
             if is_there:
-                result = engine.resume_sync(workflow, workflow_id="run")
+                # However often it dies at one place, nobody has to look at it first.
+                result = engine.resume_sync(workflow, workflow_id="run", options=RunOptions(max_deaths=0))
             else:
                 result = engine.run_sync(workflow, workflow_id="run", **inputs)
         except SimulatedCrash:

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from outside import Saves, to_its_end
 
@@ -166,6 +166,7 @@ def runs(program: list[Any]) -> Generator[Any, Any, list[Any]]:
 
 @settings(max_examples=40, deadline=None)
 @given(program=programs, crashes=st.sets(st.integers(1, 40), max_size=6), is_after=st.booleans())
+@example(program=[["step"]], crashes={1, 2, 3, 4, 5}, is_after=True)
 def test_any_program_with_waits_ends_the_same_however_often_it_crashes(program, crashes, is_after):
     store = MemoryCheckpointStore()
     output, history, _ = ended(lambda: store, runs, Saves(), program=program)

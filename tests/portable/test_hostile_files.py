@@ -6,7 +6,7 @@ import gzip
 import json
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from runs import done, exported, lines_of, sealed
 
@@ -427,6 +427,7 @@ def test_whatever_a_line_says_the_file_is_refused_or_the_run_can_be_read(small, 
 @given(
     changes=st.dictionaries(st.sampled_from((*FIELDS, "schema_version", "step_results")), JSON, min_size=1, max_size=3)
 )
+@example(changes={"attempt": 10**12})
 def test_whatever_the_document_of_a_checkpoint_says_it_is_refused_or_the_run_can_be_read(tmp_path_factory, changes):
     from flowckpt.codec.checkpoints import export_document
 
