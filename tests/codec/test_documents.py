@@ -115,7 +115,7 @@ def assert_same(found, expected):
 
 
 @given(results())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_a_result_comes_back_from_its_bytes_the_same(result):
     encoded, blobs = encode_result(result)
     found, _ = decode_result(json.loads(encoded))
@@ -126,7 +126,7 @@ def test_a_result_comes_back_from_its_bytes_the_same(result):
 
 
 @given(checkpoints())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_checkpoint_comes_back_from_its_head_and_its_results_the_same(data):
     head, blobs = encode_head(data)
     results = [decode_result(json.loads(encode_result(result)[0]))[0] for result in data.step_results]
@@ -136,7 +136,7 @@ def test_a_checkpoint_comes_back_from_its_head_and_its_results_the_same(data):
 
 
 @given(checkpoints(), checkpoints())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_what_a_run_says_once_is_left_out_and_carried_over_from_the_checkpoint_before(first, second):
     same_run = attrs.evolve(
         second,
@@ -153,7 +153,7 @@ def test_what_a_run_says_once_is_left_out_and_carried_over_from_the_checkpoint_b
 
 
 @given(st.lists(results(), max_size=4))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_view_of_plain_results_has_their_canonical_bytes_and_a_chain_digest_made_of_them_alone(given_results):
     view = as_view(given_results)
     assert view.history.encoded == [encode_result(result)[0] for result in given_results]
@@ -491,7 +491,7 @@ def test_an_export_holds_large_values_themselves():
 
 
 @given(checkpoints())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_an_export_is_strict_json_that_says_all_that_the_checkpoint_holds(data):
     document = json.loads(export_text(data), parse_constant=lambda name: pytest.fail(name))
     results = [decode_result(each)[0] for each in document["step_results"]]

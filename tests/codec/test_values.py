@@ -37,7 +37,7 @@ def refuse_constant(name):
 
 
 @given(values)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_every_value_of_the_closed_set_comes_back_the_same_in_value_and_in_type(value):
     assert same(value, through_json(value))
 
@@ -344,7 +344,7 @@ hostile_trees = st.recursive(
 
 
 @given(hostile_trees)
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_a_hostile_tree_is_read_or_refused_with_a_decoding_error_and_nothing_else(tree):
     with contextlib.suppress(DecodingError):
         decode(tree, place="output")

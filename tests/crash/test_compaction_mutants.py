@@ -105,12 +105,12 @@ SCENES = (
 )
 
 
-def caught(monkeypatch, mount_kind=None, lives=30, first=saving_during_a_compaction):
+def caught(monkeypatch, mount_kind=None, lives=30, first=saving_during_a_compaction, share=1.0):
     """Play the scenes, then live at random, until the checks object; return what they said, or None."""
     processes = patched(monkeypatch)
     tally = Tally()
     for scene in [first, *(scene for scene in SCENES if scene is not first)]:
-        life = Workload(0, processes, tally, mount_kind=mount_kind, states=1, compacting=0.3)
+        life = Workload(0, processes, tally, mount_kind=mount_kind, states=1, compacting=0.3, share=share)
         try:
             scene(life)
         except BrokenPromise as broken:
@@ -332,13 +332,13 @@ def test_a_compaction_that_breaks_one_rule_is_caught(monkeypatch, mutant):
 
 def test_the_compaction_as_it_is_is_not_caught(monkeypatch, is_soak):
     """The same scenes have nothing to say about it; nor have random lives, as `test_crash_states` shows."""
-    assert caught(monkeypatch, lives=30 if is_soak else 0) is None
+    assert caught(monkeypatch, **({} if is_soak else {"lives": 0, "share": 0.3})) is None
 
 
 def test_a_thief_at_each_point_of_a_compaction_keeps_what_it_saves(monkeypatch):
     """The scene does what it says: in some rounds the thief wins, in some the compaction does."""
     processes = patched(monkeypatch)
-    life = Workload(1, processes, Tally(), states=1, compacting=0.3)
+    life = Workload(1, processes, Tally(), states=1, compacting=0.3, share=0.1)
     stealing_during_a_compaction(life)
     assert 16 < life.tally.compactions < 32
     assert segment_numbers([*life.segments()[1]])

@@ -357,13 +357,14 @@ SCENES = [
 ]
 
 
-def caught(monkeypatch, mount_kind=None, lives=60, first=in_turn, seeds=2, states=2, protections=()):
+def caught(monkeypatch, mount_kind=None, lives=60, first=in_turn, seeds=2, states=2, share=1.0, protections=()):
     """Play the scenes, then live at random, until the checks object; return what they said, or None."""
     processes = patched(monkeypatch)
     tally = Tally()
     for scene in [first, *(scene for scene in SCENES if scene is not first)]:
         for seed in range(3 * seeds if scene is first else seeds):  # what a call stores of a failed one is chance
-            life = Workload(seed, processes, tally, mount_kind=mount_kind, states=states, protections=protections)
+            options = {"states": states, "share": share, "protections": protections}
+            life = Workload(seed, processes, tally, mount_kind=mount_kind, **options)
             try:
                 scene(life)
             except BrokenPromise as broken:
@@ -749,8 +750,8 @@ def test_a_store_that_breaks_one_rule_is_caught(monkeypatch, mutant):
 
 def test_the_whole_store_is_not_caught(monkeypatch, is_soak):
     """The same scenes have nothing to say about the store as it is; nor have random lives, as `test_crash_states` shows."""
-    lives, seeds, states = (60, 2, 2) if is_soak else (0, 1, 1)
-    assert caught(monkeypatch, lives=lives, seeds=seeds, states=states) is None
+    told = {"lives": 60} if is_soak else {"lives": 0, "seeds": 1, "states": 1, "share": 0.3}
+    assert caught(monkeypatch, first=waking_up_in_a_new_run, **told) is None
 
 
 def test_the_digest_of_a_line_covers_the_lines_before():

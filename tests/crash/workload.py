@@ -190,6 +190,7 @@ class Workload:
         compacting: how often the run is compacted.
         protections: what the stores of the processes are told, one of them each time; the keys are the same in all.
         is_copied: whether each state is asked for all that each attempt left, and copied; else it is some of them.
+        share: the share of the states that are recovered, at random; all of them where not given.
     """
 
     def __init__(
@@ -204,6 +205,7 @@ class Workload:
         compacting=0.0,
         protections=(),
         is_copied=False,
+        share=1.0,
     ):
         self.random = Random(seed)
         self.processes = processes
@@ -214,6 +216,8 @@ class Workload:
         self.compacting = compacting
         self.protections = protections
         self.is_copied = is_copied
+        self.share = share
+        self.picks = Random()
         self.disk = Disk()
         self.writers: list[Writer] = []
         self.possible = {()}
@@ -278,7 +282,7 @@ class Workload:
             self.tally.states.add(digest)
             promised = (self.acknowledged_sequence, frozenset(self.kept), frozenset(self.removed))
             key = hash((digest, frozenset(allowed), promised))
-            if key not in self.tally.examined:
+            if key not in self.tally.examined and self.picks.random() < self.share:
                 self.tally.examined.add(key)
                 self.recover(disk, allowed, choice)
 

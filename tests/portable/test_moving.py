@@ -273,7 +273,7 @@ SAVES = st.lists(
 
 
 @settings(
-    max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate]
+    max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate]
 )
 @given(SAVES)
 def test_whatever_was_saved_and_deleted_a_copy_of_a_copy_is_the_same(tmp_path_factory, saves):

@@ -13,6 +13,7 @@ import subprocess
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from random import randrange
 from typing import Any
 
 import pytest
@@ -170,9 +171,19 @@ def test_it_may_stop_at_every_change_of_the_disk(tmp_path, is_soak, act, is_fail
 
 @pytest.mark.parametrize("act", [prune_one, compact], ids=lambda act: act.__name__)
 def test_it_may_stop_at_every_change_of_the_disk_in_a_store_with_a_key(tmp_path, is_soak, act):
-    """The key was rotated since the run was written: so the pack, and the large values, are sealed anew."""
+    """The key was rotated since the run was written: so the pack, and the large values, are sealed anew.
+
+    At every sixth change, each time at others; with --soak at each.
+    """
     rotated = {"keys": KeyRing([NEXT, ENCRYPT])}
-    stop_everywhere(tmp_path, act, 1 if is_soak else 3, 0, written={"keys": KeyRing([ENCRYPT])}, **rotated)
+    stop_everywhere(
+        tmp_path,
+        act,
+        1 if is_soak else 6,
+        0 if is_soak else -randrange(6),
+        written={"keys": KeyRing([ENCRYPT])},
+        **rotated,
+    )
 
 
 def stop_everywhere(tmp_path, act, stride, first, *, is_failing=False, written=(), **protection):
@@ -221,7 +232,7 @@ def stop_everywhere(tmp_path, act, stride, first, *, is_failing=False, written=(
 
 @pytest.mark.parametrize("act", [prune_all, prune_one, compact, clear], ids=lambda act: act.__name__)
 def test_a_transaction_may_stop_at_every_statement(tmp_path, monkeypatch, is_soak, act):
-    """Each time at every third statement where there are many; with --soak at each."""
+    """Where there are many, at every fifth statement, each time at others; with --soak at each."""
     template = tmp_path / "template.db"
     store = SqliteCheckpointStore(template)
     filled(store)
@@ -241,9 +252,10 @@ def test_a_transaction_may_stop_at_every_statement(tmp_path, monkeypatch, is_soa
 
     for name in ("change", "execute"):
         monkeypatch.setattr(SqliteSession, name, dying(getattr(SqliteSession, name)))
-    number, is_done = 0, False
+    stride = 1 if is_soak or act in (compact, clear) else 5
+    number, is_done = -randrange(stride), False
     while not is_done:
-        number += 1 if is_soak or act in (compact, clear) else 3
+        number += stride
         path = tmp_path / f"{number}.db"
         path.write_bytes(template.read_bytes())
         store = SqliteCheckpointStore(path)
