@@ -123,12 +123,32 @@ def test_what_no_longer_holds_is_not_taken_over(shop, tmp_path):
     shop("fork", "one", "--from", "nothing").expect(12)
 
 
+HELD = """
+import os, time
+from flowckpt import step, workflow
+
+def hold(number):
+    with open("log", "a") as file:
+        file.write("held\\n")
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    return number
+
+@workflow
+def held():
+    first = yield step("first").python(int, 1).checkpoint()
+    return first + (yield step("hold").python(hold, 1).checkpoint())
+"""
+
+
 def test_a_run_that_is_going_on_can_be_forked(flowckpt):
-    process = flowckpt.start("run", "pipeline.py:naps", "-i", "count=2", "-i", "seconds=3", "--id", "one")
+    (flowckpt.directory / "held.py").write_text(HELD)
+    process = flowckpt.start("run", "held.py", "--id", "one")
     try:
-        flowckpt.wait_for("start 1")
-        flowckpt("fork", "one", "--id", "two", "--set", "nap=5").expect(0)
+        flowckpt.wait_for("held")
+        flowckpt("fork", "one", "--id", "two", "--set", "first=5").expect(0)
         assert process.poll() is None
+        (flowckpt.directory / "go").touch()
         process.communicate(timeout=30)
         assert process.returncode == 0
     finally:

@@ -191,7 +191,7 @@ def test_a_step_that_takes_too_long_fails_and_the_run_goes_on(is_owned: bool, is
     began = time.monotonic()
     result = engine().run_sync(flow) if is_owned else asyncio.run(engine().run(flow))
     assert result.output == "flowckpt.errors.StepTimeoutError", result.error
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_a_timed_out_thread_is_asked_to_end() -> None:

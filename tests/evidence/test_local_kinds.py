@@ -255,7 +255,7 @@ async def test_a_blocking_predicate_does_not_block_the_loop(base):
     began = time.monotonic()
     await verifier.verify_evidence(predicate(blocks))
     ticking.cancel()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 4.5
     assert ticks > 5
 
 

@@ -296,7 +296,7 @@ async def test_an_unkind_server_ends_in_bounded_time(base, server, name):
     began = time.monotonic()
     verdict = await verifier.verify_evidence(api_response(f"{server.url}/x", json={"a": 1}))
     assert verdict.status == status, verdict.error
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 8
 
 
 # --- secrets ---------------------------------------------------------------------------------------------------------
