@@ -300,6 +300,7 @@ def test_no_process_sees_a_half_of_anything(worlds):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7_200)
 @pytest.mark.parametrize("world", ["files", "sealed files", "objects"])
 def test_no_process_sees_a_half_of_anything_at_any_call(worlds, world):
     for first, second in itertools.product(WORKS, CHANGES):
