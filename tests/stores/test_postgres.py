@@ -26,6 +26,7 @@ from flowckpt.stores.postgres import database as database_module
 from flowckpt.stores.postgres import trying_again
 from flowckpt.stores.postgres.address import parsed_address
 from flowckpt.stores.postgres.durability import check_server
+from flowckpt.stores.sql import checking
 from flowckpt.testing.contract import checkpoint, results
 from tests.cutting_proxy import CuttingProxy
 from tests.postgres import PostgresServer, free_port
@@ -433,6 +434,24 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load(durab
     assert len(acknowledged) == 4
     assert {finding.severity for finding in store.runs.check(None)} == {"ok"}
     store.close()
+
+
+def test_a_run_that_is_cleared_while_it_is_checked_is_not_called_corrupt(url, monkeypatch):
+    """Its large values are read in transactions of their own, of a later moment."""
+    store, other = open_store(url), open_store(url)
+    store.runs.save(RUN, checkpoint(1, results("x" * 70_000)))
+    store.runs.release(RUN)
+    original = checking.open_image
+
+    def cleared_behind(*given, **told):
+        found = original(*given, **told)
+        other.runs.clear(RUN)
+        return found
+
+    monkeypatch.setattr(checking, "open_image", cleared_behind)
+    assert store.runs.check(None) == []
+    store.close()
+    other.close()
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------
