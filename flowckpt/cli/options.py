@@ -52,6 +52,11 @@ class RunName(_ParamType):
             self.fail("the id of a run cannot be empty", param, ctx)
         return str(value)
 
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        """Say where ids are shown."""
+        del param, ctx
+        return "'flowckpt list' shows the ids"
+
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete the id from the store."""
         from flowckpt.cli.stored_runs import ids_beginning_with  # noqa: PLC0415 - only when a shell asks

@@ -53,3 +53,12 @@ def test_help_loads_neither_the_engine_nor_rich():
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stderr == "[]\n"
+
+
+@pytest.mark.parametrize("command", ["show", "clear", "rollback", "fork", "export", "check", "pin", "cancel"])
+def test_who_names_no_run_is_told_where_the_ids_are(flowckpt, command):
+    ran = flowckpt(command)
+    if ran.code:  # 'check' without a run is for all of them
+        assert ran.expect(2).err.rstrip().endswith("'flowckpt list' shows the ids")
+    else:
+        assert command == "check"
