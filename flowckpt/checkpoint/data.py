@@ -72,9 +72,8 @@ def _status_default(data: CheckpointData) -> Status:
     return STATUS_OF_REASON[data.reason]
 
 
-@attrs.frozen(
-    slots=False, eq=False, repr=False
-)  # filling a frozen class with slots takes twice as long, once a checkpoint
+# Filling a frozen class with slots takes twice as long, once a checkpoint.
+@attrs.frozen(slots=False, eq=False, repr=False)
 class CheckpointData(Fieldwise):
     """A durable point in a run.
 

@@ -139,7 +139,9 @@ def test_ctrl_c_at_the_question_stops_before_anything_is_done(upload):
 def test_it_is_asked_for_again_until_something_is_typed_and_only_when_it_can_be(upload):
     """What is typed as soon as the question is there is not lost: the terminal shows nothing any more by then."""
     terminal = Terminal(upload, "run", "upload.py", "--id", "one", "--json")
-    terminal.read_until("token (secret, not shown): ")
+    assert terminal.is_showing
+    terminal.read_until("token (secret, not shown)")
+    assert not terminal.is_showing
     terminal.type("\n")
     terminal.read_until("token (secret, not shown): \r\ntoken (secret, not shown): ")
     terminal.type("hunter2\n")

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import termios
 import time
 
 import pytest
@@ -29,6 +30,11 @@ class Terminal:
         )
         os.close(slave)
         self.text = ""
+
+    @property
+    def is_showing(self) -> bool:
+        """Whether it shows what is typed."""
+        return bool(termios.tcgetattr(self._master)[3] & termios.ECHO)
 
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())

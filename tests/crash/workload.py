@@ -181,7 +181,7 @@ class Workload:
     """One random life.
 
     Args:
-        seed: decides everything.
+        seed: decides everything, but for `share`.
         processes: the simulated processes.
         tally: counts over all workloads, and which states need no second look.
         mount_kind: the file system of the processes; a broken one for a mutant.
@@ -190,7 +190,7 @@ class Workload:
         compacting: how often the run is compacted.
         protections: what the stores of the processes are told, one of them each time; the keys are the same in all.
         is_copied: whether each state is asked for all that each attempt left, and copied; else it is some of them.
-        share: the share of the states that are recovered, at random; all of them where not given.
+        share: the share of the states that are recovered, others each time; all of them where not given.
     """
 
     def __init__(

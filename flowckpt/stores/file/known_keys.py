@@ -110,8 +110,8 @@ def check_ring(ring: KeyRing, known: Sequence[KnownKey], store_id: str, workflow
         raise WrongKeyError(workflow_id, key_id=known[0].id, known=[key.id for key in ring.keys], is_whole_store=True)
 
 
-def add_known(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: str, known: Sequence[KnownKey]) -> bool:
-    """Write a note of keys, durably; tell whether that was done, or another process wrote one in its place.
+def add_known(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: str, known: Sequence[KnownKey]) -> None:
+    """Write a note of keys, durably, unless another process has written one in its place.
 
     Its number comes from the notes that were read, and not from the names that are there by now: a note that came in
     between was held against nobody's keys yet.
@@ -137,13 +137,12 @@ def add_known(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: 
         try:
             filesystem.link(root, name, keys_name(number))
         except FileExistsError:
-            return False
+            return
     finally:
         filesystem.close(file)
         with contextlib.suppress(OSError):
             filesystem.unlink(root, name)
     filesystem.sync(root)
-    return True
 
 
 def _damaged(name: str, detail: str) -> CheckpointCorruptedError:
