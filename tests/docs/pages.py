@@ -7,7 +7,7 @@ import attrs
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / ".github").glob("*.md"), *DOCS.rglob("*.md")])
 
 _FENCE = re.compile(r"^( *)(`{3,})(.*)$")
 _HEADING = re.compile(r"^(#{1,6}) +(.+?) *#*$")
