@@ -1,0 +1,122 @@
+"""What is released: it builds, it installs where nothing else is, and it runs the quick start of the README."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import flowckpt
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+UV = shutil.which("uv", path=os.pathsep.join([str(ROOT / ".ci/tools/bin"), os.environ.get("PATH", "")]))
+
+BARE = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in ("PYTHONPATH", "VIRTUAL_ENV") and not name.startswith("FLOWCKPT")
+}
+
+ALL_NAMES = """
+import importlib, flowckpt
+print(flowckpt.__file__)
+for module in map(importlib.import_module, ("flowckpt", "flowckpt.errors", "flowckpt.events", "flowckpt.evidence", "flowckpt.stores")):
+    for name in module.__all__:
+        try:
+            getattr(module, name)
+        except ModuleNotFoundError as error:
+            print(name, error.name)
+"""
+"""Prints where the package is, and the public names that need more than the core dependencies, with what they lack."""
+
+
+def run(*words: str | Path, cwd: Path) -> str:
+    done = subprocess.run(words, cwd=cwd, env=BARE, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """A directory with the sdist, and the wheel that was built from the sdist."""
+    if UV is None:
+        pytest.skip("uv is missing: .ci/environment installs it")
+    directory = tmp_path_factory.mktemp("built")
+    run(UV, "build", "--quiet", "--python", sys.executable, "--out-dir", directory, ROOT, cwd=directory)
+    return directory
+
+
+def one(directory: Path, pattern: str) -> Path:
+    (found,) = directory.glob(pattern)
+    return found
+
+
+def in_repository(*parts: str) -> set[str]:
+    files = (file for part in parts for file in ((ROOT / part).rglob("*") if (ROOT / part).is_dir() else [ROOT / part]))
+    return {
+        file.relative_to(ROOT).as_posix()
+        for file in files
+        if file.is_file() and not {"__pycache__", "_build"} & set(file.parts)
+    }
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(built):
+    with zipfile.ZipFile(one(built, "*.whl")) as wheel:
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert names == in_repository("flowckpt")
+    assert {"flowckpt/py.typed", "flowckpt/__init__.py"} <= names
+
+
+def test_the_sdist_holds_what_the_tests_need(built):
+    with tarfile.open(one(built, "*.tar.gz")) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    assert (
+        in_repository("flowckpt", "tests", "docs", "examples", "benchmarks", ".github", "README.md", "LICENSE") <= names
+    )
+    assert {".ci/environment", ".ci/test", ".ci/pythons"} <= names
+    assert not [name for name in names if name.startswith((".ci/tools", ".ci/environments"))]
+
+
+@pytest.mark.parametrize("distribution", ["*.whl", "*.tar.gz"])
+def test_it_runs_the_quick_start_in_an_empty_environment(built, distribution, tmp_path):
+    environment, project = tmp_path / "environment", tmp_path / "project"
+    python = environment / "bin" / "python"
+    run(UV, "venv", "--quiet", "--python", sys.executable, environment, cwd=tmp_path)
+    run(UV, "pip", "install", "--quiet", "--python", python, one(built, distribution), cwd=tmp_path)
+    project.mkdir()
+
+    (quick_start,) = re.findall(
+        r"```python\n(# quickstart\.py\n.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL
+    )
+    (project / "quickstart.py").write_text(quick_start, "utf-8")
+    ended = run(environment / "bin" / "flowckpt", "run", "quickstart.py", "--id", "first", cwd=project)
+    assert "completed: etl first" in ended
+    assert "steps: 3 executed, 0 restored, 0 failed" in ended
+    assert int(run(python, "quickstart.py", cwd=project)) > 0
+
+    where, *lacking = run(python, "-c", ALL_NAMES, cwd=project).splitlines()
+    assert Path(where).is_relative_to(environment)
+    assert lacking == ["ObjectCheckpointStore obstore", "PostgresCheckpointStore psycopg"]
+    assert run(environment / "bin" / "flowckpt", "--version", cwd=project) == f"flowckpt {flowckpt.__version__}\n"
+    installed = run(UV, "pip", "list", "--quiet", "--format", "freeze", "--python", python, cwd=tmp_path)
+    assert not {"pytest", "hypothesis", "mypy", "ruff"} & set(re.findall(r"^[\w-]+", installed, re.MULTILINE))
+
+
+def test_every_python_that_is_named_is_tested():
+    """CI runs them all; a classifier stands for a Python on which the tests have passed."""
+    (matrix,) = re.findall(r"python: \[(.*)\]", (ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
+    (supported,) = re.findall(r"^supported=\((.*)\)", (ROOT / ".ci/pythons").read_text("utf-8"), re.MULTILINE)
+    in_ci = re.findall(r"[\d.]+", matrix)
+    named = re.findall(r"Programming Language :: Python :: (3\.\d+)", "\n".join(PYPROJECT["project"]["classifiers"]))
+    assert in_ci == supported.split()
+    assert set(named) <= set(in_ci)
+    assert PYPROJECT["project"]["requires-python"] == f">={in_ci[0]}"
