@@ -1,32 +1,30 @@
-"""Which kinds of files are in a folder: `flowckpt run examples/quickstart.py -i folder=..`."""
+"""Fetch some pages and write a report: `flowckpt run examples/quickstart.py`."""
 
-import json
-from collections import Counter
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 from flowckpt import run_sync, step, workflow
+from flowckpt.evidence import file_sha256
 
 
-def extract(folder: Path) -> list[str]:
-    return sorted(path.suffix for path in folder.rglob("*.*") if path.is_file())
+def fetch(page: int) -> list[int]:
+    time.sleep(0.5)  # a slow server
+    return [page, page**2]
 
 
-def transform(suffixes: list[str]) -> dict[str, int]:
-    return dict(Counter(suffixes).most_common())
-
-
-def load(kinds: dict[str, int], target: Path) -> int:
-    return target.write_text(json.dumps(kinds, indent=2))
+def write(rows: list[int], target: Path) -> int:
+    return target.write_text(f"{len(rows)} rows, sum {sum(rows)}\n")
 
 
 @workflow("etl")
-def etl(folder: Path = Path(), target: Path = Path("kinds.json")) -> Generator[Any, Any, int]:
-    suffixes = yield step("extract").python(extract, folder).checkpoint()
-    kinds = yield step("transform").python(transform, suffixes).checkpoint()
-    yield step("load").python(load, kinds, target).checkpoint()
-    return len(kinds)
+def etl(pages: int = 6, target: Path = Path("report.txt")) -> Generator[Any, Any, int]:
+    rows: list[int] = []
+    for page in range(pages):
+        rows += yield step("fetch").python(fetch, page).checkpoint()
+    yield step("write").python(write, rows, target).evidence(file_sha256(target)).checkpoint()
+    return sum(rows)
 
 
 if __name__ == "__main__":

@@ -100,8 +100,8 @@ def test_it_runs_the_quick_start_in_an_empty_environment(built, distribution, tm
     (project / "quickstart.py").write_text(quick_start, "utf-8")
     ended = run(environment / "bin" / "flowckpt", "run", "quickstart.py", "--id", "first", cwd=project)
     assert "completed: etl first" in ended
-    assert "steps: 3 executed, 0 restored, 0 failed" in ended
-    assert int(run(python, "quickstart.py", cwd=project)) > 0
+    assert "steps: 7 executed, 0 restored, 0 failed" in ended
+    assert run(python, "quickstart.py", cwd=project) == "70\n"
 
     where, *lacking = run(python, "-c", ALL_NAMES, cwd=project).splitlines()
     assert Path(where).is_relative_to(environment)
