@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import importlib.metadata
 import os
 import re
 import shutil
@@ -120,3 +123,75 @@ def test_every_python_that_is_named_is_tested():
     assert in_ci == supported.split()
     assert set(named) <= set(in_ci)
     assert PYPROJECT["project"]["requires-python"] == f">={in_ci[0]}"
+
+
+# --- dependencies ----------------------------------------------------------------------------------------------------
+
+
+def required(requirements: list[str]) -> set[str]:
+    return {re.match(r"[\w-]+(\.[\w-]+)*", requirement)[0] for requirement in requirements}
+
+
+CORE = required(PYPROJECT["project"]["dependencies"])
+EXTRAS = set().union(
+    *(
+        required(requirements)
+        for extra, requirements in PYPROJECT["project"]["optional-dependencies"].items()
+        if extra not in ("dev", "docs", "test")
+    )
+)
+COMES_ALONG = {"dask": "with distributed", "pytest": "with whoever subclasses flowckpt.testing's contract"}
+
+
+@functools.cache
+def imported() -> set[str]:
+    """The packages of others that the package imports when it runs, at the top of a module, in a function or lazily."""
+    found: set[str] = set()
+    for file in (ROOT / "flowckpt").rglob("*.py"):
+        found |= imported_by(ast.parse(file.read_text("utf-8")))
+    return {name.partition(".")[0] for name in found} - sys.stdlib_module_names - {"flowckpt"}
+
+
+def imported_by(tree: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            found |= imported_by(ast.Module(node.orelse, []))
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+            "LazyModule",
+            "import_module",
+        ):
+            found |= {each.value for each in node.args if isinstance(each, ast.Constant)}
+        found |= imported_by(node)
+    return found
+
+
+def modules_of(distribution: str) -> set[str]:
+    return {
+        module
+        for module, distributions in importlib.metadata.packages_distributions().items()
+        if distribution.lower() in (each.lower() for each in distributions)
+    }
+
+
+@pytest.mark.parametrize(
+    "dependency",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(reason="nothing streams a file in chunks yet", strict=True))
+        if name == "aiofiles"
+        else name
+        for name in sorted(CORE)
+    ],
+)
+def test_every_core_dependency_is_used(dependency):
+    assert modules_of(dependency) & imported()
+
+
+def test_every_import_is_a_declared_dependency():
+    declared = set().union(*(modules_of(each) for each in CORE | EXTRAS))
+    assert imported() - declared - COMES_ALONG.keys() == set()
