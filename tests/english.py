@@ -1,0 +1,176 @@
+"""Find phrases that stop a reader: `python -m tests.english` counts them per folder, with a folder's name it lists them.
+
+`tests/test_english.py` holds the counts of `english.json`, which only shrink. `--lower` writes what there is now, and
+refuses to raise a total, so a module may move from folder to folder with its phrases.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "flowckpt"
+COUNTS = Path(__file__).with_name("english.json")
+
+PHRASES = {
+    "is not a …": r"\b(?:is|are|was|were) (?:no|none)\b",
+    "again, from the start, new": r"\banew\b",
+    "resume, continue": r"\b(?:go|goes|going|gone|went|carr(?:y|ies|ied|ying)) on\b",
+    "after": r"\bbehind\b",
+    "emit, report": r"\b(?:is|are|was|were|be|been) told\b",
+    "in parallel": r"\bbeside each other\b",
+    "crash loop": r"\bkeeps? dying\b",
+    "previous owner, new owner": r"\brobbed\b|\bthie(?:f|ves)\b",
+}
+"""What stops a reader, as a pattern, by what to write instead."""
+
+ALLOWED = {
+    "plain English for 'does not exist'": r"\b[Tt]here (?:is|are|was|were) (?:no|none)\b",
+    "a time, not a denial": r"\b(?:is|are|was|were) no (?:longer|more)\b",
+    "what remains, not what follows": r"\b(?:left|leaves?|lags?)(?: \w+){0,4} behind\b",
+    "reasons lie behind a choice": r"\breasons? behind\b",
+    "distinguished, not informed": r"\btold apart\b",
+}
+"""Phrases that look like those above and are fine, by the reason."""
+
+SUBJECT_FIRST = "put the subject first"
+_RELATIVE_START = re.compile(r"(?:Who|Whoever|What|Where) ")
+_ALLOWED = re.compile("|".join(ALLOWED.values()))
+_PATTERNS = {better: re.compile(pattern) for better, pattern in PHRASES.items()}
+_SENTENCE_END = re.compile(r"(?<=[.!?:;|\n])[\s*_]+")
+_MARKER = re.compile(r"^[\s>|*_-]*(?:\d+\. )?[*_]*")
+_CODE_SPAN = re.compile(r"(`+)(.+?)\1")
+_FENCE = re.compile(r"^ *(`{3,}|:{3,})")
+_DESCRIBED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@attrs.frozen
+class Finding:
+    """A phrase: the folder that counts it, its place, the text, and what to write instead."""
+
+    folder: str
+    place: str
+    text: str
+    better: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {' '.join(self.text.split()):.120} [{self.better}]"
+
+
+def phrases(text: str) -> list[str]:
+    """Return what to write instead of each phrase in a text."""
+    text = _ALLOWED.sub("…", text)
+    found = [better for better, pattern in _PATTERNS.items() for _ in pattern.finditer(text)]
+    sentences = (_MARKER.sub("", each) for each in _SENTENCE_END.split(text))
+    found += [
+        SUBJECT_FIRST for each in sentences if _RELATIVE_START.match(each) and not each.rstrip("*_ |").endswith("?")
+    ]
+    return found
+
+
+# --- the package -----------------------------------------------------------------------------------------------------
+
+
+def texts_of(source: str) -> Iterator[tuple[int, str]]:
+    """Return the first line of each docstring, and every other string of more than one word, with their lines."""
+    tree = ast.parse(source)
+    docstrings, parts = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docstrings.add(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            parts |= {each for each in node.values if isinstance(each, ast.Constant)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if node in docstrings:
+                yield node.lineno, text.strip().partition("\n")[0]
+            case ast.Constant(value=str(text)) if node not in parts and " " in text:
+                yield node.lineno, text
+            case ast.JoinedStr():
+                pieces = (each.value if isinstance(each, ast.Constant) else "…" for each in node.values)
+                yield node.lineno, "".join(map(str, pieces))
+
+
+def _in_package() -> Iterator[Finding]:
+    for file in sorted(PACKAGE.rglob("*.py")):
+        inside = file.relative_to(PACKAGE).parts
+        folder = f"flowckpt/{inside[0]}" if len(inside) > 1 else "flowckpt"
+        for line, text in texts_of(file.read_text("utf-8")):
+            for better in phrases(text):
+                yield Finding(folder, f"{file.relative_to(ROOT).as_posix()}:{line}", text, better)
+
+
+# --- the pages -------------------------------------------------------------------------------------------------------
+
+
+def prose_of(page: str) -> Iterator[tuple[int, str]]:
+    """Return the lines outside of fenced blocks, without headings and code spans, with their numbers."""
+    fence = ""
+    for number, line in enumerate(page.splitlines(), 1):
+        if match := _FENCE.match(line):
+            if not fence:
+                fence = match[1]
+            elif match[1].startswith(fence):
+                fence = ""
+        elif not fence and not line.startswith("#"):
+            yield number, _CODE_SPAN.sub("`…`", line)
+
+
+def _in_pages() -> Iterator[Finding]:
+    for file in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        place = file.relative_to(ROOT)
+        folder = place.parent.as_posix() if len(place.parts) > 1 else place.name
+        for line, text in prose_of(file.read_text("utf-8")):
+            for better in phrases(text):
+                yield Finding(folder, f"{place.as_posix()}:{line}", text, better)
+
+
+# --- the counts ------------------------------------------------------------------------------------------------------
+
+
+def findings() -> list[Finding]:
+    """Return the phrases in the package's texts and in the pages."""
+    return [*_in_package(), *_in_pages()]
+
+
+def counted(found: list[Finding]) -> dict[str, int]:
+    """Return how many findings each folder has; folders without any are left out."""
+    folders = [each.folder for each in found]
+    return {folder: folders.count(folder) for folder in sorted(set(folders))}
+
+
+def held() -> dict[str, int]:
+    """Return the counts that `english.json` allows."""
+    return json.loads(COUNTS.read_text("utf-8"))
+
+
+def _total(counts: dict[str, int], is_package: bool) -> int:
+    return sum(count for folder, count in counts.items() if folder.startswith("flowckpt") is is_package)
+
+
+def main(arguments: list[str]) -> int:
+    """Print or lower the counts."""
+    found = findings()
+    counts = counted(found)
+    if arguments == ["--lower"]:
+        for is_package in (True, False):
+            if _total(counts, is_package) > _total(held(), is_package):
+                print("there are more phrases than before; 'python -m tests.english FOLDER' lists them")
+                return 1
+        COUNTS.write_text(json.dumps(counts, indent=2) + "\n", "utf-8")
+    elif arguments:
+        print(*(each for each in found if each.folder in arguments), sep="\n")
+    else:
+        print(*(f"{count:5} {folder}" for folder, count in counts.items()), f"{len(found):5} in all", sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
