@@ -99,16 +99,32 @@ def test_checkpoints_by_id_and_by_sequence(varies):
     assert [(each["path"], each["kind"]) for each in document["steps"]] == [("last", "added")]
     assert document["old"]["sequence"] == 2
     assert varies("diff", "one@2", "one", "--json").expect(0).document["old"]["checkpoint_id"] == "fetch"
-    assert varies("diff", "one@@started", "one@1", "--exit-code").expect(0)
+    same = varies("diff", "one@@started", "one@1", "--exit-code").expect(0)
+    assert same.out.splitlines() == [
+        "- run one, checkpoint @started (sequence 1)",
+        "+ run one, checkpoint @started (sequence 1)",
+        "nothing differs: 0 steps are the same",
+    ]
     varies("run", "varies.py", "--id", "a@b@fetch").expect(0)
     assert varies("diff", "a@b@fetch", "a@b@fetch@2", "--json").expect(0).document["new"]["sequence"] == 2
-    for wrong in ("two", "one@nothing", "one@", "@", "two@fetch"):
+    for wrong, said in (
+        ("two", "no run 'two'"),
+        ("one@nothing", "no checkpoint 'nothing'"),
+        ("one@", "no run 'one"),
+        ("@", "no run '@'"),
+        ("two@fetch", "no run 'two'"),
+    ):
         ran = varies("diff", "one", wrong).expect(12)
-        assert ran.out == "" and ran.err
-    varies("diff", "one").expect(2)
+        assert ran.out == "" and said in ran.err
+    assert "Missing argument" in varies("diff", "one").expect(2).err
 
 
 def test_a_run_with_its_fork(varies):
     varies("fork", "one", "--id", "two", "--from", "last").expect(0)
     varies("resume", "two").expect(0)
-    varies("diff", "one", "two", "--exit-code").expect(0)
+    ran = varies("diff", "one", "two", "--exit-code").expect(0)
+    assert ran.out.splitlines() == [
+        "- run one, checkpoint @completed (sequence 4)",
+        "+ run two, checkpoint @completed.2 (sequence 4)",
+        "nothing differs: 2 steps are the same",
+    ]

@@ -47,14 +47,18 @@ def test_old_runs_go_and_a_dry_run_says_which(flowckpt):
     assert "pinned: checkpoint nap (sequence 2)" in flowckpt("show", "one").expect(0).out
     unpinned = flowckpt("pin", "one", "2", "--unpin", "--json").expect(0).document
     assert unpinned == {"workflow_id": "one", "checkpoint_id": "nap", "sequence": 2, "pinned": False}
-    flowckpt("prune", "--older-than", "0s").expect(0)
+    gone = flowckpt("prune", "--older-than", "0s").expect(0)
+    assert [line.split()[:2] for line in gone.out.splitlines()] == [["removed", "three"], ["removed", "one"]]
     assert runs(flowckpt) == []
 
 
 def test_a_run_that_can_be_resumed_stays_unless_its_status_is_named(shop):
-    shop("prune", "--keep", "0").expect(0)
-    assert runs(shop) == ["one"]
-    shop("prune", "--keep", "0", "--status", "failed").expect(0)
+    before = shop.stored()
+    kept = shop("prune", "--keep", "0").expect(0)
+    assert (kept.out, kept.err) == ("", "flowckpt: removed 0 runs, 0 B\n")
+    assert shop.stored() == before
+    gone = shop("prune", "--keep", "0", "--status", "failed").expect(0)
+    assert gone.out.startswith("removed one (failed, ")
     assert runs(shop) == []
 
 
@@ -65,7 +69,7 @@ def test_the_checkpoints_of_a_run_go_and_it_is_resumed_as_before(shop):
     assert shop("prune", "one", "--keep", "1").expect(0).out.startswith("removed 0 checkpoints of one")
     document = shop("resume", "one", "--json").expect(0).document
     assert document["steps"] == {"executed": 1, "restored": 3, "failed": 0}
-    assert shop("check").expect(0)
+    assert shop("check").expect(0).out.startswith("ok: one: ")
 
 
 @pytest.mark.parametrize(
@@ -120,6 +124,12 @@ def test_the_settings_say_how_many_checkpoints_stay(flowckpt):
 
 
 def test_what_is_not_there_is_not_found(shop):
-    shop("prune", "no-run", "--keep", "1").expect(12)
-    shop("pin", "no-run").expect(12)
-    shop("pin", "one", "no-checkpoint").expect(12)
+    before = shop.stored()
+    for words, said in (
+        (("prune", "no-run", "--keep", "1"), "no run 'no-run'"),
+        (("pin", "no-run"), "no run 'no-run'"),
+        (("pin", "one", "no-checkpoint"), "no checkpoint 'no-checkpoint'"),
+    ):
+        ran = shop(*words).expect(12)
+        assert ran.out == "" and said in ran.err
+    assert shop.stored() == before

@@ -114,8 +114,20 @@ def test_a_set_is_refused(items: Any) -> None:
 
 def test_the_views_of_a_dict_have_an_order() -> None:
     made: dict[str, int] = {"b": 1, "a": 2}
-    for items in (made, made.keys(), made.values(), made.items()):
-        step("m").map(note, items)
+    for items, ordered in (
+        (made, ["b", "a"]),
+        (made.keys(), ["b", "a"]),
+        (made.values(), [1, 2]),
+        (made.items(), [("b", 1), ("a", 2)]),
+    ):
+        seen.clear()
+
+        @workflow
+        def flow() -> Generator[Any, Any, Any]:
+            return (yield step("m").map(note, items, concurrency=1))
+
+        assert [*WorkflowEngine(MemoryCheckpointStore()).run_sync(flow).unwrap()] == ordered
+        assert seen == ordered
 
 
 # --- the wrong thing, in short words ---------------------------------------------------------------------------------
@@ -160,7 +172,7 @@ def test_what_undoes_takes_one_argument(modifier: str) -> None:
         with pytest.raises(StepDefinitionError, match="one argument"):
             getattr(made, modifier)(bad)
     for good in (note, print, lambda a, b=1: a, Undo(), Undo().of_one, lambda *a: a, int):
-        getattr(made, modifier)(good)
+        assert getattr(getattr(made, modifier)(good).modifiers, modifier) == good
 
 
 class Undo:
@@ -214,7 +226,7 @@ def typed(
     late: int = None,  # type: ignore[assignment]  # noqa: RUF013 - many write it
     free: Any = None,
 ) -> Generator[Any, Any, int]:
-    seen.append("began")
+    seen.append((n, x, names, rows, by, limits, key, token and token.reveal(), late, free))
     return (yield step("note").python(note, n))
 
 
@@ -233,7 +245,11 @@ def test_an_input_of_another_type_fails_the_step_before_the_child_begins(inputs:
 def test_what_is_of_its_type_goes_in() -> None:
     given: Any = {"n": True, "x": 1, "names": ["a"], "rows": [1], "by": {"a": 1}, "limits": Limits(1), "token": "t"}
     assert failure_of(lambda: step("m").workflow(typed, **given, free=(1, {2})), run="a") is None
+    assert seen == [(True, 1, ["a"], [1], {"a": 1}, Limits(1), 1, "t", None, (1, {2})), True]
+    assert seen[0][0] is True
+    seen.clear()
     assert failure_of(lambda: step("m").workflow(typed), run="b") is None
+    assert seen == [(0, 0.0, (), None, {}, None, 1, None, None, None), 0]
 
 
 def test_what_no_record_could_hold_fails_the_step_and_names_the_input() -> None:
@@ -247,7 +263,7 @@ def test_the_inputs_of_a_map_of_a_workflow_are_checked_as_well() -> None:
     error = failure_of(lambda: step("m").map(child, [1, "x"], concurrency=1))
     assert isinstance(error, FanOutFailedError)
     assert error.failed_with(InputError)
-    assert "x" not in seen
+    assert seen == [1]
 
 
 @workflow

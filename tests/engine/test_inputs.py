@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.dsl import Workflow
+from flowckpt.engine import StepCounts
 from flowckpt.errors import EncodingError, InputError, InputMismatchError
 
 
@@ -64,8 +66,19 @@ def test_a_resume_without_inputs_uses_the_recorded_ones() -> None:
     ],
 )
 def test_the_same_inputs_match_whether_or_not_defaults_were_given(given: dict[str, Any]) -> None:
-    started(source="a.csv").resume_sync(make(), workflow_id="run", **given)
-    started(source="a.csv", limit=1000).resume_sync(make(), workflow_id="run", **given)
+    for recorded in ({"source": "a.csv"}, {"source": "a.csv", "limit": 1000}):
+        engine = started(**recorded)
+        began = asyncio.run(engine.store.load_latest("run"))
+        result = engine.resume_sync(make(), workflow_id="run", **given)
+        assert (result.attempt, result.steps) == (2, StepCounts(executed=1, restored=1, failed=1))
+        latest = asyncio.run(engine.store.load_latest("run"))
+        assert began is not None
+        assert latest is not None
+        assert latest.inputs_hash == began.inputs_hash
+        assert [(each.path, each.output, each.attempt) for each in latest.step_results] == [
+            ("first", "a.csv", 1),
+            ("stops", None, 2),
+        ]
 
 
 def test_another_input_is_refused_naming_it_and_both_hashes() -> None:
@@ -85,7 +98,11 @@ def test_a_changed_default_is_noticed_where_inputs_are_given_again() -> None:
     engine = started(source="a.csv")
     with pytest.raises(InputMismatchError, match="limit: 1000 → 2000"):
         engine.resume_sync(make(default=2000), workflow_id="run", source="a.csv")
-    engine.resume_sync(make(default=2000), workflow_id="run")  # without inputs the record speaks
+    result = engine.resume_sync(make(default=2000), workflow_id="run")  # without inputs the record speaks
+    assert result.steps.restored == 1
+    latest = asyncio.run(engine.store.load_latest("run"))
+    assert latest is not None
+    assert latest.inputs["limit"] == 1000
 
 
 def test_an_input_that_the_workflow_gained_since_is_a_difference() -> None:

@@ -18,10 +18,15 @@ class Odd:
 
     def __init__(self) -> None:
         self.seen = []
+        self.inside = 0
+        self.most_inside = 0
 
     async def double(self, number: int, *, times: int = 1) -> int:
         """Double it."""
-        await asyncio.sleep(0)
+        self.inside += 1
+        self.most_inside = max(self.most_inside, self.inside)
+        await asyncio.sleep(0.002)
+        self.inside -= 1
         return number * 2**times
 
     def plain(self, number: int) -> int:
@@ -29,6 +34,9 @@ class Odd:
 
     async def where(self):
         return threading.get_ident(), may_block(), id(asyncio.get_running_loop())
+
+    async def loop(self):
+        return asyncio.get_running_loop()
 
     async def fail(self):
         raise LookupError("not here")
@@ -69,13 +77,15 @@ def test_all_calls_share_one_loop_and_run_in_the_calling_thread_where_they_may_b
 
 
 def test_calls_from_several_threads_wait_for_one_another():
-    door, found = in_sync(Odd()), []
+    odd, found = Odd(), []
+    door = in_sync(odd)
     threads = [threading.Thread(target=lambda: found.append(door.double(1))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert found == [2] * 8
+    assert (odd.most_inside, odd.inside) == (1, 0)
 
 
 async def test_in_a_running_loop_the_door_is_shut():
@@ -90,26 +100,28 @@ async def test_in_a_running_loop_the_door_is_shut():
 def test_with_it_the_object_is_entered_and_left_and_the_loop_closed():
     odd = Odd()
     with pytest.raises(KeyError), in_sync(odd) as door:
-        assert door.double(1) == 2
+        loop = door.loop()
+        assert not loop.is_closed()
         raise KeyError
     assert odd.seen == ["entered", KeyError]
-    assert door.double(1) == 2
+    assert loop.is_closed()
+    assert door.loop() is not loop  # a later call opens a new one
 
 
 def test_a_door_that_is_dropped_closes_its_loop_without_a_word():
-    descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    for _ in range(20):
-        in_sync(Odd()).double(1)
+    loops = [in_sync(Odd()).loop() for _ in range(20)]
     gc.collect()
-    if descriptors:
-        assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert [loop.is_closed() for loop in loops] == [True] * 20
 
 
 async def test_a_door_can_be_dropped_inside_another_loop():
     door = in_sync(Odd())
-    await asyncio.to_thread(door.double, 1)
+    loop = await asyncio.to_thread(door.loop)
+    assert not loop.is_closed()
     del door
     gc.collect()
+    assert loop.is_closed()
+    assert asyncio.get_running_loop() is not loop
 
 
 def test_ctrl_c_stops_the_call_and_not_the_door():

@@ -61,7 +61,9 @@ async def test_once_it_is_given_up_it_is_as_it_was_and_the_next_one_claims_it(do
     mine, other = doors
     (run,) = await due(mine)
     async with kept(mine, run) as keeping:
+        assert await mine.owner(RUN) is not None
         await keeping.give_up()
+        assert await mine.owner(RUN) is None
         assert await due(other) == [run]
         assert (await other.acquire(RUN)).attempt == 2
         await keeping.give_up()
@@ -93,11 +95,16 @@ async def test_a_run_that_was_removed_is_not_kept_and_does_not_come_back(doors):
 
 async def test_a_store_without_owners_has_one_user():
     class Plain:
-        pass
+        """Whatever is called of it is missing."""
 
-    memory = MemoryCheckpointStore()
+    memory, plain = MemoryCheckpointStore(), Plain()
     await memory.save(RUN, checkpoint())
     await memory.release(RUN)
     (run,) = await due(memory)
-    async with kept(Plain(), run) as keeping:
+    async with kept(plain, run) as keeping:
+        assert (keeping.store, keeping.workflow_id) == (plain, RUN)
+        async with kept(plain, run) as again:
+            assert again is not None
+            assert again is not keeping
+        await keeping.give_up()
         await keeping.give_up()
