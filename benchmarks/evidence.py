@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from benchmarks.figure import Figure, interleaved
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.evidence import EvidencePack, EvidenceVerifier, directory_digest, file_sha256
 
 

@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from benchmarks import language_pipelines
 from benchmarks.figure import Figure, interleaved
 from flowckpt import MemoryCheckpointStore, WorkflowEngine
-from flowckpt.executors import ProcessExecutor
+from flowckpt.execution.executors import ProcessExecutor
 
 
 def members(count: int, rounds: int) -> list[Figure]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks import floor, language_pipelines, pipelines
 from benchmarks.figure import Figure, interleaved
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine
-from flowckpt.dsl import Workflow
+from flowckpt.core.dsl import Workflow
 
 WIDTH = 32
 _fresh = iter(range(10**9))

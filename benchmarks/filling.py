@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import pipelines
 from flowckpt import RunOptions, WorkflowEngine
-from flowckpt.codec import dumps, encode
+from flowckpt.core.codec import dumps, encode
 
 TEMPLATE = "template"
 RARE = 60

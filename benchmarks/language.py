@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks import floor, language_pipelines
 from benchmarks.figure import Figure, interleaved
 from flowckpt import CheckpointStore, FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine
-from flowckpt.dsl import Workflow
+from flowckpt.core.dsl import Workflow
 
 _fresh = iter(range(10**9))
 

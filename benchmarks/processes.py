@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks import floor, pipelines
 from benchmarks.figure import Figure, interleaved
 from flowckpt import FileCheckpointStore, WorkflowEngine
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 
 _NAMES = (
     "workflow, step, WorkflowEngine, WorkflowResult, run_sync, CheckpointData, StepResult, CheckpointStore, "

@@ -22,10 +22,10 @@ from typing import Any
 from benchmarks.figure import Figure
 from benchmarks.filling import fill_postgres, fill_sqlite, run_id, save_template
 from benchmarks.sql import SERVER_VARIABLE
-from flowckpt.blocking import blocking_allowed
-from flowckpt.checkpoint.run_filter import RunFilter
-from flowckpt.clock import SystemClock
-from flowckpt.recovery.looking import due_runs
+from flowckpt.core.records.listing import RunFilter
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.clock import SystemClock
+from flowckpt.maintenance.recovery import due_runs
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.testing.store_under_test import checkpoint, results
 

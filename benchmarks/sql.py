@@ -13,7 +13,7 @@ from benchmarks import pipelines
 from benchmarks.figure import Figure, interleaved
 from flowckpt import WorkflowEngine
 from flowckpt.stores import SqliteCheckpointStore
-from flowckpt.stores.sqlite.opening import journal_mode
+from flowckpt.stores.sqlite.connection import journal_mode
 
 SERVER_VARIABLE = "FLOWCKPT_BENCH_PG"
 """Names a server to measure, as a URL; without it, one is started here."""

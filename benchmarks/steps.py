@@ -10,9 +10,9 @@ from pathlib import Path
 from benchmarks import floor, pipelines
 from benchmarks.figure import Figure, interleaved
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine
-from flowckpt.blocking import blocking_allowed
-from flowckpt.dsl import Workflow
-from flowckpt.filesystem import PosixFileSystem
+from flowckpt.core.dsl import Workflow
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.filesystem import PosixFileSystem
 
 _fresh = iter(range(10**9))
 

@@ -22,7 +22,7 @@ from benchmarks import pipelines
 from benchmarks.figure import Figure
 from benchmarks.sql import SERVER_VARIABLE
 from flowckpt import WorkflowEngine, open_store
-from flowckpt.stores.sqlite.opening import journal_mode
+from flowckpt.stores.sqlite.connection import journal_mode
 
 STEPS = 10
 COMMITS = STEPS + 2

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from flowckpt.cli.group import group
+from flowckpt.cli.main import group
 
 PAGE = Path(__file__).parent / "reference" / "cli.md"
 COMMON = ("--store", "--log-level", "--no-color", "--help")  # left out of the usage of each command

@@ -5,36 +5,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowckpt._version import __version__
-from flowckpt.lazy import front_door
+from flowckpt.core.system.lazy import front_door
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import Approval, CheckpointData, CommandOutput, StepResult
-    from flowckpt.checkpointer import Checkpointer
-    from flowckpt.configured import configured_engine, configured_options
-    from flowckpt.dsl import now, random, step, uuid, workflow
-    from flowckpt.dsl.parallel import parallel
+    from flowckpt.cli.settings import configured_engine, configured_options
+    from flowckpt.core.dsl import now, random, step, uuid, workflow
+    from flowckpt.core.dsl.composites import parallel
+    from flowckpt.core.records import Approval, CheckpointData, CommandOutput, StepResult
+    from flowckpt.core.replay.logger import workflow_logger
+    from flowckpt.core.system.secret import Secret
+    from flowckpt.core.system.sync_proxy import in_sync
     from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult, run_sync
     from flowckpt.engine.determinism import check_determinism
+    from flowckpt.engine.loops import CheckpointManager
+    from flowckpt.engine.run.checkpointer import Checkpointer
+    from flowckpt.engine.values.options import CompositeTrigger, StepCountTrigger, TimeTrigger
     from flowckpt.errors import FlowckptError
     from flowckpt.evidence import Evidence, EvidencePack, EvidenceType, EvidenceVerifier
     from flowckpt.execution.current_step import current_step
-    from flowckpt.manager import CheckpointManager
-    from flowckpt.replay.silence import workflow_logger
-    from flowckpt.retention import Retention, prune
-    from flowckpt.secret import Secret
+    from flowckpt.maintenance.retention import Retention, prune
     from flowckpt.stores import CheckpointStore, FileCheckpointStore, MemoryCheckpointStore, open_store
-    from flowckpt.sync_door import in_sync
-    from flowckpt.triggers import CompositeTrigger, StepCountTrigger, TimeTrigger
+
 
 # The front door is lazy (PEP 562): a program pays for what it uses, and `flowckpt --help` for next to nothing.
 _ROOMS = {
-    "Approval": "flowckpt.checkpoint.approval",
-    "CheckpointData": "flowckpt.checkpoint",
-    "CheckpointManager": "flowckpt.manager",
+    "Approval": "flowckpt.core.records.outputs",
+    "CheckpointData": "flowckpt.core.records",
+    "CheckpointManager": "flowckpt.engine.loops",
     "CheckpointStore": "flowckpt.stores.base",
-    "Checkpointer": "flowckpt.checkpointer",
-    "CommandOutput": "flowckpt.checkpoint.command_output",
-    "CompositeTrigger": "flowckpt.triggers",
+    "Checkpointer": "flowckpt.engine.run.checkpointer",
+    "CommandOutput": "flowckpt.core.records.outputs",
+    "CompositeTrigger": "flowckpt.engine.values.options",
     "Evidence": "flowckpt.evidence",
     "EvidencePack": "flowckpt.evidence",
     "EvidenceType": "flowckpt.evidence",
@@ -42,29 +43,29 @@ _ROOMS = {
     "FileCheckpointStore": "flowckpt.stores.file",
     "FlowckptError": "flowckpt.errors",
     "MemoryCheckpointStore": "flowckpt.stores.memory",
-    "Retention": "flowckpt.retention",
+    "Retention": "flowckpt.maintenance.retention",
     "RunOptions": "flowckpt.engine",
-    "Secret": "flowckpt.secret",
-    "StepCountTrigger": "flowckpt.triggers",
-    "StepResult": "flowckpt.checkpoint",
-    "TimeTrigger": "flowckpt.triggers",
+    "Secret": "flowckpt.core.system.secret",
+    "StepCountTrigger": "flowckpt.engine.values.options",
+    "StepResult": "flowckpt.core.records",
+    "TimeTrigger": "flowckpt.engine.values.options",
     "WorkflowEngine": "flowckpt.engine",
-    "WorkflowResult": "flowckpt.engine.result",
+    "WorkflowResult": "flowckpt.engine.values.result",
     "check_determinism": "flowckpt.engine.determinism",
-    "configured_engine": "flowckpt.configured",
-    "configured_options": "flowckpt.configured",
+    "configured_engine": "flowckpt.cli.settings",
+    "configured_options": "flowckpt.cli.settings",
     "current_step": "flowckpt.execution.current_step",
-    "in_sync": "flowckpt.sync_door",
-    "now": "flowckpt.dsl",
+    "in_sync": "flowckpt.core.system.sync_proxy",
+    "now": "flowckpt.core.dsl",
     "open_store": "flowckpt.stores",
-    "parallel": "flowckpt.dsl.parallel",
-    "prune": "flowckpt.retention",
-    "random": "flowckpt.dsl",
+    "parallel": "flowckpt.core.dsl.composites",
+    "prune": "flowckpt.maintenance.retention",
+    "random": "flowckpt.core.dsl",
     "run_sync": "flowckpt.engine",
-    "step": "flowckpt.dsl",
-    "uuid": "flowckpt.dsl",
-    "workflow": "flowckpt.dsl",
-    "workflow_logger": "flowckpt.replay.silence",
+    "step": "flowckpt.core.dsl",
+    "uuid": "flowckpt.core.dsl",
+    "workflow": "flowckpt.core.dsl",
+    "workflow_logger": "flowckpt.core.replay.logger",
 }
 
 __all__ = [

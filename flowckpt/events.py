@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint.wait import Wait
+    from flowckpt.core.records.wait import Wait
+
 
 __all__ = [
     "ApprovalVoided",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from flowckpt.fieldwise import Fieldwise
+from flowckpt.core.system.attrs_base import Fieldwise
 
 
 def _class(base: type, **options: bool) -> type:

@@ -22,8 +22,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowckpt import installed_code
-from flowckpt.fingerprint import fingerprint_of_source, step_fingerprint
+from flowckpt.core.identity.fingerprint import fingerprint_of_source, step_fingerprint
+from flowckpt.core.system import functions
 from tests.stable_ids import stable
 
 NUMBERS = count()
@@ -358,7 +358,7 @@ def test_the_standard_library_and_installed_packages_are_known_by_name_only(func
 
 def test_a_project_near_site_packages_is_not_an_installed_package(load, tmp_path, monkeypatch):
     installed = tmp_path / "project/.venv/lib/site-packages"
-    monkeypatch.setattr(installed_code, "_installed_directories", lambda: {installed})
+    monkeypatch.setattr(functions, "_installed_directories", lambda: {installed})
     places = {
         "project/flow.py": True,
         "project/.venv/lib/site-packages-of-mine/flow.py": True,
@@ -484,9 +484,9 @@ def test_the_fingerprint_is_the_same_under_other_pythons(python, tmp_path):
     file.write_text(GOLDEN_CODE, "utf-8")
     program = (
         "import sys; sys.path[:] = [*sys.argv[1:3], *sys.path, sys.argv[3]]\n"
-        "import golden; from flowckpt.fingerprint import step_fingerprint; print(step_fingerprint(golden.step))"
+        "import golden; from flowckpt.core.identity.fingerprint import step_fingerprint; print(step_fingerprint(golden.step))"
     )
-    packages = [str(Path(installed_code.__file__).parents[1]), str(tmp_path), str(Path(attrs.__file__).parents[1])]
+    packages = [str(Path(functions.__file__).parents[1]), str(tmp_path), str(Path(attrs.__file__).parents[1])]
     done = subprocess.run([found, "-c", program, *packages], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.strip() == GOLDEN, done.stderr
 

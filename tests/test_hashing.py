@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowckpt import workflow
-from flowckpt.codec import encode
-from flowckpt.engine.binding import bind_inputs, rebind_inputs
+from flowckpt.core.codec import encode
+from flowckpt.core.identity.fingerprint import fingerprint, fingerprint_of_source
+from flowckpt.core.identity.inputs_hash import MISSING, canonical, differences, digest, leaf_digests, leaves
+from flowckpt.engine.values.inputs import bind_inputs, rebind_inputs
 from flowckpt.errors import InputMismatchError
-from flowckpt.fingerprint import fingerprint, fingerprint_of_source
-from flowckpt.hashing import MISSING, canonical, differences, digest, leaf_digests, leaves
 from tests.stable_ids import stable
 
 SAMPLE = {
@@ -65,7 +65,7 @@ def test_a_digest_has_all_its_256_bits_and_the_name_of_its_form():
 def test_the_digest_is_the_same_in_every_process(seed):
     program = (
         "from datetime import UTC, datetime; from pathlib import Path\n"
-        "from flowckpt.codec import encode; from flowckpt.hashing import digest\n"
+        "from flowckpt.core.codec import encode; from flowckpt.core.identity.inputs_hash import digest\n"
         f"SAMPLE = {SAMPLE!r}".replace("PosixPath", "Path")
         .replace("datetime.datetime", "datetime")
         .replace("datetime.timezone.utc", "UTC")

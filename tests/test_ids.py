@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.counted import counted
+from flowckpt.core.system.ids import MOST_CHARACTERS, new_run_id, why_no_run_id
+from flowckpt.core.system.numbers import counted
 from flowckpt.errors import InputError, SettingError
-from flowckpt.ids import MOST_CHARACTERS, new_run_id, why_no_run_id
-from flowckpt.manager.names import checked_task_id
-from flowckpt.portable import copy_run, export_run, import_run
+from flowckpt.maintenance.portable import copy_run, export_run, import_run
+from flowckpt.maintenance.task_log import checked_task_id
 from flowckpt.stores import SqliteCheckpointStore
 
 WILD = ["../w", "-x", "a b/../c", "/etc/passwd", "~root", "CON", "A", "é", "--yes", "x" * MOST_CHARACTERS]

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, per_function, step, workflow
-from flowckpt.annotation import return_annotation
-from flowckpt.arguments import recorded_arguments
-from flowckpt.dsl.actions import function_name
-from flowckpt.fingerprint import step_fingerprint
-from flowckpt.per_function import per_pair
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt.core.codec.types import return_annotation
+from flowckpt.core.dsl.actions import function_name
+from flowckpt.core.identity.arguments import recorded_arguments
+from flowckpt.core.identity.fingerprint import step_fingerprint
+from flowckpt.core.system import functions
+from flowckpt.core.system.functions import per_pair
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -43,7 +44,7 @@ def counting():
     """A cache, and the values that it computed."""
     computed: list[Any] = []
 
-    @per_function.per_function
+    @functions.per_function
     def value_of(function):
         computed.append(id(function))
         return len(computed)
@@ -62,7 +63,7 @@ def test_a_value_is_computed_once_for_each_function():
 
 
 def test_a_function_is_not_kept_and_its_successor_at_the_same_address_gets_its_own_value():
-    value_of = per_function.per_function(lambda function: function())
+    value_of = functions.per_function(lambda function: function())
     seen = set()
     for number in range(2000):
         function = made(number)
@@ -120,7 +121,7 @@ def test_what_cannot_be_referred_to_weakly_is_computed_each_time():
 def test_a_failure_is_not_kept():
     answers = iter([ZeroDivisionError, None])
 
-    @per_function.per_function
+    @functions.per_function
     def value_of(function):
         if (error := next(answers)) is not None:
             raise error
@@ -132,7 +133,7 @@ def test_a_failure_is_not_kept():
 
 
 def test_it_knows_no_more_than_a_few_thousand(monkeypatch):
-    monkeypatch.setattr(per_function, "MAX_KNOWN", 10)
+    monkeypatch.setattr(functions, "MAX_KNOWN", 10)
     value_of, computed = counting()
     alive = [made(number) for number in range(25)]
     for function in alive:
@@ -162,8 +163,8 @@ def test_a_pair_is_known_as_long_as_both_live():
 
 
 def test_threads_get_right_answers(monkeypatch):
-    monkeypatch.setattr(per_function, "MAX_KNOWN", 50)
-    value_of = per_function.per_function(lambda function: function())
+    monkeypatch.setattr(functions, "MAX_KNOWN", 50)
+    value_of = functions.per_function(lambda function: function())
     shared = [made(number) for number in range(100)]
 
     def hammer(seed):

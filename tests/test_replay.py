@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowckpt.checkpoint import StepError, StepResult
-from flowckpt.dsl import step, workflow
+from flowckpt.core.dsl import step, workflow
+from flowckpt.core.records import StepError, StepResult
+from flowckpt.core.replay import Crash, Execute, Finish, Replay, Restore
 from flowckpt.errors import StepDefinitionError, StepFailedError, WorkflowChangedError, WorkflowDefinitionError
-from flowckpt.replay import Crash, Execute, Finish, Replay, Restore
 
 
 def work(*args):

@@ -3,7 +3,7 @@
 import sys
 
 try:
-    from flowckpt.cli.entry import main
+    from flowckpt.cli.main import main
 except KeyboardInterrupt:  # so early that nothing has begun, and nobody is there to say so
     sys.stderr.write("flowckpt: stopped\n")
     sys.exit(130)

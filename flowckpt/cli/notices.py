@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from flowckpt.cli.output import say
+from flowckpt.cli.render.terminal import escaped, say
 from flowckpt.cli.store_hints import with_store
-from flowckpt.cli.terminal_text import escaped
 
 
 class _ToStandardError(logging.Handler):

@@ -10,13 +10,13 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from flowckpt.cli.config.kinds import Choice, Count, Executors, Hosts, Seconds, Text, named_executor
+from flowckpt.cli.config.read import Source
+from flowckpt.cli.config.settings import SETTINGS
 from flowckpt.cli.notices import show_messages
 from flowckpt.cli.settings import command_settings
+from flowckpt.core.system.ids import why_no_run_id
 from flowckpt.errors import SettingError
-from flowckpt.ids import why_no_run_id
-from flowckpt.settings.kinds import Choice, Count, Executors, Hosts, Seconds, Text, named_executor
-from flowckpt.settings.reading import Source
-from flowckpt.settings.table import SETTINGS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,7 +59,7 @@ class RunName(_ParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete the id from the store."""
-        from flowckpt.cli.stored_runs import ids_beginning_with  # noqa: PLC0415 - only when a shell asks
+        from flowckpt.cli.runs import ids_beginning_with  # noqa: PLC0415 - only when a shell asks
 
         store = ctx.params.get("store")
         return [CompletionItem(run, help=text) for run, text in ids_beginning_with(incomplete, store)]
@@ -90,7 +90,7 @@ class StepName(_ParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete the path from the run's record."""
-        from flowckpt.cli.stored_runs import steps_beginning_with  # noqa: PLC0415 - only when a shell asks
+        from flowckpt.cli.runs import steps_beginning_with  # noqa: PLC0415 - only when a shell asks
 
         run = ctx.params.get("run") or next(iter(ctx.args), None)  # click stops at an option without its value
         found = steps_beginning_with(incomplete, run, ctx.params.get("store")) if run else []
@@ -104,7 +104,7 @@ class AgeText(_ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Take what can be read as an age."""
-        from flowckpt.ages import age_of  # noqa: PLC0415 - only one command asks
+        from flowckpt.core.system.numbers import age_of  # noqa: PLC0415 - only one command asks
 
         try:
             return age_of(value, "AGE")
@@ -317,7 +317,7 @@ def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
     """
     found = without_repeats(tuple(map(named_executor, texts)), "--executor")
     if found:
-        from flowckpt.execution.remote.places import check_given  # noqa: PLC0415 - most commands name no executor
+        from flowckpt.execution.remote.executors import check_given  # noqa: PLC0415 - most commands name no executor
 
         check_given(found)
     return found

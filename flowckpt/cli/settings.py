@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from flowckpt.cli.config.read import Settings, Source, read_settings
+from flowckpt.cli.config.settings import Part, absolute_spec
 from flowckpt.cli.store_hints import remember_store
-from flowckpt.lazy import LazyModule
-from flowckpt.settings.reading import Settings, read_settings
-from flowckpt.settings.store_place import absolute_spec
-from flowckpt.stores.opening import shown_spec
+from flowckpt.engine import RunOptions, WorkflowEngine
+from flowckpt.maintenance.retention import rule
+from flowckpt.maintenance.retention.rule import set_retention
+from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.open import open_store, shown_spec
 
 if TYPE_CHECKING:
-    from flowckpt.retention import rule
-    from flowckpt.retention.rule import Retention
-else:  # only what runs needs it
-    rule = LazyModule("flowckpt.retention.rule")
+    from flowckpt.maintenance.retention.rule import Retention
 
-_KEY = "flowckpt.settings"
+
+_KEY = "flowckpt.cli.config"
 
 
 @attrs.frozen
@@ -131,3 +132,45 @@ def max_deaths_setting() -> int:
         SettingError: a setting is unknown, or has a value that cannot be.
     """
     return int(command_settings()["max_deaths"])
+
+
+# For programs that want what the command has: an engine and options from the environment and `pyproject.toml`.
+
+
+def configured_engine(checkpoint_store: CheckpointStore | None = None, /, **arguments: Any) -> WorkflowEngine:
+    """Return an engine on the store that `flowckpt` would use here, with the settings of the engine.
+
+    Args:
+        checkpoint_store: another store.
+        **arguments: arguments of `WorkflowEngine`; they go before the settings.
+
+    Raises:
+        SettingError: a setting is unknown, or has a value that cannot be.
+        StoreSpecError: the store that is set is none.
+    """
+    settings = read_settings()
+    for found in settings.found.values():
+        if found.setting.part is Part.ENGINE:
+            arguments.setdefault(found.setting.name, found.value)
+    arguments.setdefault("retention", set_retention(settings.__getitem__))
+    if checkpoint_store is None:
+        protection = {name: settings[name] for name in ("key_file", "compression")}
+        checkpoint_store = open_store(settings["store"], **protection)
+    return WorkflowEngine(checkpoint_store, **arguments)
+
+
+def configured_options(**given: Any) -> RunOptions:
+    """Return the options with which `flowckpt` would start or resume a run here.
+
+    Args:
+        **given: fields of `RunOptions`; they go before the settings.
+
+    Raises:
+        SettingError: a setting is unknown, or has a value that cannot be.
+    """
+    set_here = {
+        name: found.value
+        for name, found in read_settings().found.items()
+        if found.setting.part is Part.RUN and found.source is not Source.DEFAULT
+    }
+    return RunOptions(**{**set_here, **given})

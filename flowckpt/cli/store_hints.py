@@ -11,7 +11,7 @@ import shlex
 
 import click
 
-from flowckpt.cli.terminal_text import escaped
+from flowckpt.cli.render.terminal import escaped
 
 _GIVEN = "flowckpt.given_store"
 _WITH_STORE = (

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flowckpt.core.system.lazy import front_door
 from flowckpt.engine.engine import WorkflowEngine, run_sync
-from flowckpt.engine.options import RunOptions
-from flowckpt.lazy import front_door
+from flowckpt.engine.values.options import RunOptions
 
 if TYPE_CHECKING:
-    from flowckpt.engine.result import StepCounts, WorkflowResult
+    from flowckpt.engine.values.result import StepCounts, WorkflowResult
 
-_ROOMS = {"StepCounts": "flowckpt.engine.result", "WorkflowResult": "flowckpt.engine.result"}
+
+_ROOMS = {"StepCounts": "flowckpt.engine.values.result", "WorkflowResult": "flowckpt.engine.values.result"}
 
 __all__ = ["RunOptions", "StepCounts", "WorkflowEngine", "WorkflowResult", "run_sync"]
 

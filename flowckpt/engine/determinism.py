@@ -19,18 +19,17 @@ from typing import Any
 
 import attrs
 
-from flowckpt import codec
-from flowckpt.checkpoint import CheckpointData, Status
-from flowckpt.codec.checkpoints import export_text
-from flowckpt.codec.results import plain_tree
-from flowckpt.dsl import Workflow
-from flowckpt.engine.binding import bind_inputs
-from flowckpt.engine.engine import WorkflowEngine
-from flowckpt.engine.failures import recorded_error
-from flowckpt.engine.options import RunOptions
-from flowckpt.engine.own_loop import in_own_loop
-from flowckpt.engine.second_drive import Difference, End, SecondDrive
-from flowckpt.engine.target import describe_target
+from flowckpt.core import codec
+from flowckpt.core.codec.checkpoints import export_text
+from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.dsl import Workflow
+from flowckpt.core.records import CheckpointData, Status
+from flowckpt.engine.dry.second_drive import Difference, End, SecondDrive
+from flowckpt.engine.engine import WorkflowEngine, in_own_loop
+from flowckpt.engine.values.failures import recorded_error
+from flowckpt.engine.values.inputs import bind_inputs
+from flowckpt.engine.values.options import RunOptions
+from flowckpt.engine.values.target import describe_target
 from flowckpt.events import Event
 from flowckpt.stores.memory import MemoryCheckpointStore
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import attrs
 
-from flowckpt import codec
-from flowckpt.codec.checkpoints import read_export
+from flowckpt.core import codec
+from flowckpt.core.codec.checkpoints import read_export
 from flowckpt.engine.determinism import driven_again
-from flowckpt.engine.target import load_target
+from flowckpt.engine.values.target import load_target
 from flowckpt.errors import FlowckptError
 
 

@@ -2,58 +2,237 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from flowckpt import chance
-from flowckpt.clock import Clock, SystemClock
-from flowckpt.dsl import Workflow
-from flowckpt.engine.answers import AnswersRuns
-from flowckpt.engine.cancels import CancelsRuns
-from flowckpt.engine.given import check_workflow, checked_id, checked_new_id
-from flowckpt.engine.options import Limits, RunOptions, Saving
-from flowckpt.engine.own_loop import in_own_loop
-from flowckpt.errors import CheckpointNotFoundError
+from flowckpt.core.dsl import Workflow
+from flowckpt.core.system import ids
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.clock import Clock, SystemClock
+from flowckpt.core.system.ids import IdFactory, new_run_id
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.rules.reasons import MAX_DEATHS
+from flowckpt.engine.values import inputs as binding
+from flowckpt.engine.values.inputs import check_workflow, checked_id, checked_new_id, needed_workflow
+from flowckpt.engine.values.options import Limits, RunOptions, Saving
+from flowckpt.errors import CheckpointNotFoundError, NestedLoopError
 from flowckpt.execution.remote.loading import refuse_while_loading
-from flowckpt.ids import IdFactory, new_run_id
-from flowckpt.lazy import LazyModule
-from flowckpt.plan.limits import MAX_DEATHS
 from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.file import FileCheckpointStore
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from flowckpt.engine import (
-        binding,
-        edits,
-        fork,
-        rechecking,
-        resume_planning,
-        rollback,
-        session,
-    )
-    from flowckpt.engine.fork import Forked
-    from flowckpt.engine.result import WorkflowResult
-    from flowckpt.engine.rollback import RolledBack
-    from flowckpt.engine.session import Session
+    from flowckpt.engine.history import checkpoints, fork, rollback
+    from flowckpt.engine.history.fork import Forked
+    from flowckpt.engine.history.rollback import RolledBack
+    from flowckpt.engine.rules.plan import ResumePlan
+    from flowckpt.engine.session import cancel as cancelling
+    from flowckpt.engine.session import respond, session
+    from flowckpt.engine.session.cancel import Cancelled
+    from flowckpt.engine.session.respond import Sent
+    from flowckpt.engine.session.session import Session
+    from flowckpt.engine.undo import plan_resume
+    from flowckpt.engine.values.options import Trigger
+    from flowckpt.engine.values.result import WorkflowResult
     from flowckpt.events import Event
     from flowckpt.evidence.verifier import EvidenceVerifier
-    from flowckpt.execution.remote import places
-    from flowckpt.executors.base import Given
-    from flowckpt.plan.model import ResumePlan
-    from flowckpt.retention.rule import Retention
-    from flowckpt.triggers import Trigger
-else:  # needed once a run starts; see flowckpt.lazy
-    binding = LazyModule("flowckpt.engine.binding")
-    edits = LazyModule("flowckpt.engine.edits")
-    fork = LazyModule("flowckpt.engine.fork")
-    places = LazyModule("flowckpt.execution.remote.places")
-    rechecking = LazyModule("flowckpt.engine.rechecking")
-    resume_planning = LazyModule("flowckpt.engine.resume_planning")
-    rollback = LazyModule("flowckpt.engine.rollback")
-    session = LazyModule("flowckpt.engine.session")
+    from flowckpt.execution.executors.base import Given
+    from flowckpt.execution.remote import executors as places
+    from flowckpt.maintenance.retention.rule import Retention
+else:
+    respond = LazyModule("flowckpt.engine.session.respond")
+    cancelling = LazyModule("flowckpt.engine.session.cancel")
+    fork = LazyModule("flowckpt.engine.history.fork")
+    checkpoints = LazyModule("flowckpt.engine.history.checkpoints")
+    plan_resume = LazyModule("flowckpt.engine.undo.plan_resume")
+    rollback = LazyModule("flowckpt.engine.history.rollback")
+    session = LazyModule("flowckpt.engine.session.session")
+    places = LazyModule("flowckpt.execution.remote.executors")
+
+
+# A loop of its own for what is called from code that is not async.
+
+
+T = TypeVar("T")
+
+
+def in_own_loop(work: Coroutine[Any, Any, T], door: str) -> T:
+    """Run something in a loop of its own, which it may block, and return what it returns.
+
+    Args:
+        work: what to run.
+        door: what the caller is called, for the error.
+
+    Raises:
+        NestedLoopError: a loop runs in this thread already.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        work.close()
+        raise NestedLoopError(door)
+
+    async def alone() -> T:
+        with blocking_allowed(True):
+            return await work
+
+    with asyncio.Runner() as runner:
+        return runner.run(alone())
+
+
+# The doors of the engine for whoever tells a run something: signals, and answers to approvals.
+
+
+class AnswersRuns:
+    """What an engine can tell the runs of its store."""
+
+    store: CheckpointStore
+    _clock: Clock
+    _new_id: IdFactory
+    _verifier: EvidenceVerifier | None
+
+    async def signal(
+        self, workflow_id: str, name: str, data: Any = None, *, by: str = "", signal_id: str | None = None
+    ) -> Sent:
+        """Send a signal to a run; it is taken by the wait of its name, now or when the run comes to it.
+
+        Args:
+            workflow_id: the run.
+            name: the signal's name.
+            data: what it carries.
+            by: who sends it.
+            signal_id: names this very message, so that it can be sent again without being there twice.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            SignalRefusedError: the run is complete, or waits for it with a type that the data do not fit.
+            EncodingError: the data cannot be recorded.
+            SettingError: the store cannot deliver signals.
+        """
+        made = self._new_id() if signal_id is None else signal_id
+        return await respond.send_signal(self.store, self._clock, workflow_id, name, data=data, by=by, signal_id=made)
+
+    async def approve(
+        self, workflow_id: str, name: str, *, by: str = "", comment: str = "", options: RunOptions | None = None
+    ) -> Sent:
+        """Approve what a run asks for; its evidence is checked first.
+
+        Args:
+            workflow_id: the run.
+            name: the approval's name, or the path of its step.
+            by: who approves.
+            comment: why.
+            options: how evidence is checked.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            SignalRefusedError: the run does not ask for it, or it is answered already.
+            ApprovalStaleError: what is to be approved is no longer what the run has asked for.
+            SettingError: the store cannot deliver signals.
+        """
+        return await self._answer(workflow_id, name, by, comment, options, is_approved=True)
+
+    async def reject(
+        self, workflow_id: str, name: str, *, by: str = "", comment: str = "", options: RunOptions | None = None
+    ) -> Sent:
+        """Say no to what a run asks for; see `approve`."""
+        return await self._answer(workflow_id, name, by, comment, options, is_approved=False)
+
+    async def _answer(
+        self, workflow_id: str, name: str, by: str, comment: str, options: RunOptions | None, *, is_approved: bool
+    ) -> Sent:
+        return await respond.send_answer(
+            self.store,
+            self._clock,
+            workflow_id,
+            name,
+            is_approved=is_approved,
+            by=by,
+            comment=comment,
+            signal_id=self._new_id(),
+            verifier=self._verifier,
+            options=options or RunOptions(),
+        )
+
+    def signal_sync(self, workflow_id: str, name: str, data: Any = None, **how: Any) -> Sent:
+        """Send a signal from code that is not async; see `signal`."""
+        return in_own_loop(self.signal(workflow_id, name, data, **how), "signal_sync")
+
+    def approve_sync(self, workflow_id: str, name: str, **how: Any) -> Sent:
+        """Approve from code that is not async; see `approve`."""
+        return in_own_loop(self.approve(workflow_id, name, **how), "approve_sync")
+
+    def reject_sync(self, workflow_id: str, name: str, **how: Any) -> Sent:
+        """Reject from code that is not async; see `approve`."""
+        return in_own_loop(self.reject(workflow_id, name, **how), "reject_sync")
+
+
+# The doors of the engine for whoever stops a run for good.
+
+
+class CancelsRuns:
+    """How an engine stops the runs of its store."""
+
+    store: CheckpointStore
+    _clock: Clock
+
+    if TYPE_CHECKING:
+
+        def prepare_resume(  # noqa: D102 - the engine's
+            self,
+            workflow: Any,
+            workflow_id: str,
+            options: RunOptions | None,
+            inputs: dict[str, Any],
+            *,
+            is_cancel: bool = False,
+        ) -> Session: ...
+
+    async def cancel(
+        self,
+        workflow_id: str,
+        /,
+        *,
+        workflow: Workflow[..., Any] | None = None,
+        rolls_back: bool = True,
+        patience_seconds: float = 60.0,
+        options: RunOptions | None = None,
+        **inputs: Any,
+    ) -> Cancelled:
+        """Stop a run for good: a live one is asked to, any other is taken; what its steps did is undone.
+
+        Args:
+            workflow_id: the run.
+            workflow: its workflow; needed where something is to be undone and nobody runs it.
+            rolls_back: whether what its steps did is undone, where they say how.
+            patience_seconds: how long to wait for a live run.
+            options: how the run is taken.
+            **inputs: secret ones, which no record holds.
+
+        Raises:
+            CheckpointNotFoundError: there is no such run.
+            CancelRefusedError: it has completed.
+            CancelPendingError: it is live, and has not stopped in time.
+            RunLockedError: another process has taken it meanwhile.
+            InputError: the workflow is missing, and is needed.
+            WorkflowChangedError: it is another workflow, or yields something else than the record says.
+        """
+        run = checked_id(workflow_id)
+
+        def undoing() -> Session:
+            return self.prepare_resume(needed_workflow(workflow, run), run, options, inputs, is_cancel=True)
+
+        undo = undoing if rolls_back else None
+        return await cancelling.cancel_run(self.store, self._clock, run, undo=undo, patience_seconds=patience_seconds)
+
+    def cancel_sync(self, workflow_id: str, /, **how: Any) -> Cancelled:
+        """Stop a run for good, from code that is not async; see `cancel`."""
+        return in_own_loop(self.cancel(workflow_id, **how), "cancel_sync")
 
 
 class WorkflowEngine(AnswersRuns, CancelsRuns):
@@ -89,14 +268,14 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         *,
         clock: Clock | None = None,
         new_id: IdFactory = new_run_id,
-        random: Callable[[], float] = chance.drawn,
+        random: Callable[[], float] = ids.drawn,
         verifier: EvidenceVerifier | None = None,
         trigger: Trigger | None = None,
         on_save_error: str = "fail",
         retention: Retention | None = None,
         retry_budget: int | None = None,
         max_deaths: int = MAX_DEATHS,
-        new_uuid: Callable[[], UUID] = chance.new_uuid,
+        new_uuid: Callable[[], UUID] = ids.new_uuid,
         executors: Mapping[str, Given] | None = None,
     ) -> None:
         self.store: CheckpointStore = FileCheckpointStore() if checkpoint_store is None else checkpoint_store
@@ -202,7 +381,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
             raise CheckpointNotFoundError(run)
         most, given = self._saving.limits.max_deaths, self._verifier
         how: Any = {"inputs": inputs, "options": options, "verifier": given, "max_deaths": most}
-        return (await resume_planning.plan_resume(self.store, workflow, run, latest, **how)).plan
+        return (await plan_resume.plan_resume(self.store, workflow, run, latest, **how)).plan
 
     def plan_sync(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
@@ -235,7 +414,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
             StaleCheckpointError: the evidence of a result up to the checkpoint does not hold now; nothing was changed.
         """
         run = checked_id(workflow_id)
-        checks = rechecking.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
+        checks = checkpoints.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
         return await rollback.roll_back(self.store, self._clock, run, checkpoint_id, checks)
 
     def rollback_sync(self, workflow_id: str, checkpoint_id: str, /, **how: Any) -> RolledBack:
@@ -276,9 +455,9 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
             StaleCheckpointError: the evidence of a result that would be taken over does not hold now.
         """
         source, new = checked_id(workflow_id), checked_new_id(self._new_id() if new_id is None else new_id)
-        changes: Any = {"edits": edits.as_given(outputs or {}), "inputs": inputs or {}}
+        changes: Any = {"edits": fork.as_given(outputs or {}), "inputs": inputs or {}}
         plan = fork.ForkPlan(new_id=new, checkpoint=checkpoint_id, from_step=from_step, **changes)
-        checks = rechecking.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
+        checks = checkpoints.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
         return await fork.fork_run(self.store, self._clock, source, plan, checks)
 
     def fork_sync(self, workflow_id: str, /, **how: Any) -> Forked:

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowckpt.lazy import front_door
+from flowckpt.core.system.lazy import front_door
 
 if TYPE_CHECKING:
     from flowckpt.errors import EvidenceCaptureError, EvidenceError
     from flowckpt.evidence.checks.base import (
+        AllowedHost,
         Check,
         CheckContext,
         CheckTimeoutError,
+        Limits,
         MalformedClaimError,
+        Mode,
         Outcome,
         RefusedClaimError,
+        StepFacts,
         UncheckableClaimError,
     )
+    from flowckpt.evidence.claims import Capture, Evidence, EvidencePack, EvidenceType, State, register_predicate
     from flowckpt.evidence.constructors import (
         api_response,
         artifact_exists,
@@ -32,38 +37,35 @@ if TYPE_CHECKING:
         predicate,
         process_exists,
     )
-    from flowckpt.evidence.evidence_type import EvidenceType
-    from flowckpt.evidence.model import Capture, Evidence, EvidencePack, State
-    from flowckpt.evidence.registry import register_predicate
-    from flowckpt.evidence.settings import AllowedHost, Limits, Mode, StepFacts
-    from flowckpt.evidence.verdict import Moment, PackOutcome, Verdict, VerdictStatus, VerificationReport
+    from flowckpt.evidence.report import Moment, PackOutcome, Verdict, VerdictStatus, VerificationReport
     from flowckpt.evidence.verifier import EvidenceVerifier
 
+
 _ROOMS = {
-    "AllowedHost": "flowckpt.evidence.settings",
-    "Capture": "flowckpt.evidence.model",
+    "AllowedHost": "flowckpt.evidence.checks.base",
+    "Capture": "flowckpt.evidence.claims",
     "Check": "flowckpt.evidence.checks.base",
     "CheckContext": "flowckpt.evidence.checks.base",
     "CheckTimeoutError": "flowckpt.evidence.checks.base",
-    "Evidence": "flowckpt.evidence.model",
+    "Evidence": "flowckpt.evidence.claims",
     "EvidenceCaptureError": "flowckpt.errors",
     "EvidenceError": "flowckpt.errors",
-    "EvidencePack": "flowckpt.evidence.model",
-    "EvidenceType": "flowckpt.evidence.evidence_type",
+    "EvidencePack": "flowckpt.evidence.claims",
+    "EvidenceType": "flowckpt.evidence.claims",
     "EvidenceVerifier": "flowckpt.evidence.verifier",
-    "Limits": "flowckpt.evidence.settings",
+    "Limits": "flowckpt.evidence.checks.base",
     "MalformedClaimError": "flowckpt.evidence.checks.base",
-    "Mode": "flowckpt.evidence.settings",
-    "Moment": "flowckpt.evidence.verdict",
+    "Mode": "flowckpt.evidence.checks.base",
+    "Moment": "flowckpt.evidence.report",
     "Outcome": "flowckpt.evidence.checks.base",
-    "PackOutcome": "flowckpt.evidence.verdict",
+    "PackOutcome": "flowckpt.evidence.report",
     "RefusedClaimError": "flowckpt.evidence.checks.base",
-    "State": "flowckpt.evidence.model",
-    "StepFacts": "flowckpt.evidence.settings",
+    "State": "flowckpt.evidence.claims",
+    "StepFacts": "flowckpt.evidence.checks.base",
     "UncheckableClaimError": "flowckpt.evidence.checks.base",
-    "Verdict": "flowckpt.evidence.verdict",
-    "VerdictStatus": "flowckpt.evidence.verdict",
-    "VerificationReport": "flowckpt.evidence.verdict",
+    "Verdict": "flowckpt.evidence.report",
+    "VerdictStatus": "flowckpt.evidence.report",
+    "VerificationReport": "flowckpt.evidence.report",
     "api_response": "flowckpt.evidence.constructors",
     "artifact_exists": "flowckpt.evidence.constructors",
     "command_exit": "flowckpt.evidence.constructors",
@@ -74,7 +76,7 @@ _ROOMS = {
     "network_reachable": "flowckpt.evidence.constructors",
     "predicate": "flowckpt.evidence.constructors",
     "process_exists": "flowckpt.evidence.constructors",
-    "register_predicate": "flowckpt.evidence.registry",
+    "register_predicate": "flowckpt.evidence.claims",
 }
 
 __all__ = [

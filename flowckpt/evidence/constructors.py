@@ -6,20 +6,18 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import EvidenceError, FlowckptError
-from flowckpt.evidence.evidence_type import EvidenceType
-from flowckpt.evidence.model import Evidence, State
-from flowckpt.evidence.redaction import has_credentials, shown_url
-from flowckpt.lazy import LazyModule
+from flowckpt.evidence import claims
+from flowckpt.evidence.claims import Evidence, EvidenceType, State, has_credentials, shown_url
 
 if TYPE_CHECKING:
-    from flowckpt.evidence import function_name, registry, secret
+    from flowckpt.evidence import documents
     from flowckpt.evidence.databases import postgres_url
-else:  # they cost 10 ms and more, and few claims hold secrets, functions or servers
-    function_name = LazyModule("flowckpt.evidence.function_name")
-    registry = LazyModule("flowckpt.evidence.registry")
-    secret = LazyModule("flowckpt.evidence.secret")
+else:
+    documents = LazyModule("flowckpt.evidence.documents")
     postgres_url = LazyModule("flowckpt.evidence.databases.postgres_url")
+
 
 AnyPath = str | os.PathLike[str]
 
@@ -108,7 +106,7 @@ def db_row(
     if hidden:
         metadata["secret"] = list(hidden)
     promised = {
-        name: secret.digest_of_secret(value) if name in hidden else value for name, value in (values or {}).items()
+        name: documents.digest_of_secret(value) if name in hidden else value for name, value in (values or {}).items()
     }
     expected = {"table": table, "where": dict(where or {}), "values": promised}
     return Evidence(EvidenceType.DB_ROW, f"rows of {table} in {shown_url(address) if '://' in address else address}",
@@ -188,8 +186,8 @@ def predicate(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Evi
         *args: its arguments; values that can be recorded.
         **kwargs: its named arguments.
     """
-    registry.register_predicate(function)
-    name = function_name.function_name(function)
+    claims.register_predicate(function)
+    name = claims.function_name(function)
     expected: dict[str, Any] = {"function": name}
     if args:
         expected["args"] = list(args)

@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from flowckpt.evidence.checks.base import (
+    AllowedHost,
     CheckTimeoutError,
     Deadline,
     MalformedClaimError,
     RefusedClaimError,
     UncheckableClaimError,
 )
-from flowckpt.evidence.settings import AllowedHost
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

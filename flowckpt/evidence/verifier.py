@@ -3,34 +3,273 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import copy
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
-from flowckpt.blocking import run_blocking
-from flowckpt.clock import Clock, SystemClock
-from flowckpt.errors import EvidenceCaptureError, EvidenceError
+from flowckpt.core.system.blocking import run_blocking
+from flowckpt.core.system.clock import Clock, SystemClock
+from flowckpt.errors import EvidenceCaptureError, EvidenceError, FlowckptError
 from flowckpt.evidence.checks import TABLE, check_for
-from flowckpt.evidence.checks.base import Check, CheckContext, Outcome, UncheckableClaimError
-from flowckpt.evidence.daemon_thread import run_in_daemon
-from flowckpt.evidence.function_name import function_name
-from flowckpt.evidence.model import Evidence, EvidencePack, State
-from flowckpt.evidence.policy import decide
-from flowckpt.evidence.quorum import ask_workers
-from flowckpt.evidence.redaction import redacted_text, scrubbed, secrets_in
-from flowckpt.evidence.sandbox import Sandbox
-from flowckpt.evidence.settings import AllowedHost, Limits, Mode, Settings, StepFacts
-from flowckpt.evidence.tree_digest import THREADS
-from flowckpt.evidence.verdict import Moment, Verdict, VerdictStatus, VerificationReport
-from flowckpt.evidence.worker import Answer, capture_all, outcome_of, verify_all, verify_shipped
+from flowckpt.evidence.checks.base import (
+    AllowedHost,
+    Check,
+    CheckContext,
+    CheckTimeoutError,
+    Limits,
+    MalformedClaimError,
+    Mode,
+    Outcome,
+    RefusedClaimError,
+    Settings,
+    StepFacts,
+    UncheckableClaimError,
+)
+from flowckpt.evidence.claims import Evidence, EvidencePack, State, function_name, redacted_text, scrubbed, secrets_in
+from flowckpt.evidence.digests import THREADS
+from flowckpt.evidence.report import Moment, Verdict, VerdictStatus, VerificationReport, decide
+from flowckpt.evidence.sandbox import PathRefusedError, Sandbox
+
+# A thread for work that may never end, which neither the loop nor the end of the program waits for.
+
+
+T = TypeVar("T")
+
+
+async def run_in_daemon(work: Callable[[], T], seconds: float) -> T:
+    """Run work that cannot be stopped, and wait for it no longer than a time.
+
+    Args:
+        work: what to do.
+        seconds: how long to wait.
+
+    Raises:
+        TimeoutError: it did not end; its thread goes on by itself.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():  # given up
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = context.run(work)
+        except BaseException as raised:
+            error = raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="flowckpt-predicate", daemon=True).start()
+    async with asyncio.timeout(seconds):
+        return await future
+
+
+# What checks claims where blocking is allowed: in place, on a thread, or on any worker of an executor.
+#
+# Whatever goes wrong while a claim is checked becomes its outcome. Nothing here raises for what a record says, or for what
+# a plugin does.
+
+
+Answer = Outcome | Awaitable[Outcome]
+
+
+def verify_all(claims: Sequence[Evidence], context: CheckContext, own: Mapping[str, Check]) -> list[Answer]:
+    """Return the outcome of each claim.
+
+    Args:
+        claims: the claims.
+        context: what may be used; its sandbox is closed at the end.
+        own: the kinds that the program adds.
+    """
+    with closing(context.sandbox):
+        return [verify_one(claim, context, own) for claim in claims]
+
+
+def verify_one(claim: Evidence, context: CheckContext, own: Mapping[str, Check]) -> Answer:
+    """Return the outcome of a claim; an awaitable has to be awaited in the program's loop.
+
+    Args:
+        claim: the claim.
+        context: what may be used.
+        own: the kinds that the program adds.
+    """
+    if claim.state is State.UNREADABLE:
+        return Outcome(
+            VerdictStatus.CANNOT_CHECK,
+            "it cannot be checked: it was recorded by a newer program in a form that this one cannot read. "
+            "Upgrade flowckpt.",
+        )
+    try:
+        check = check_for(claim.evidence_type, own)
+        if claim.state is State.UNCAPTURED:
+            return check.verify_uncaptured(claim, context)
+        return check.verify(claim, context)
+    except Exception as error:
+        return outcome_of(error)
+
+
+def capture_all(
+    claims: Sequence[Evidence], context: CheckContext, own: Mapping[str, Check]
+) -> list[Evidence | Exception]:
+    """Return each claim with its facts, or why it has none.
+
+    Args:
+        claims: the claims.
+        context: what may be used; its sandbox is closed at the end.
+        own: the kinds that the program adds.
+    """
+    with closing(context.sandbox):
+        found: list[Evidence | Exception] = []
+        for claim in claims:
+            try:
+                found.append(check_for(claim.evidence_type, own).capture(claim, context))
+            except Exception as error:  # a plugin's too
+                found.append(error)
+        return found
+
+
+def verify_shipped(claims: Sequence[Evidence], settings: Settings) -> list[Outcome]:
+    """Return the outcome of each claim, on a worker of an executor: nothing but values comes along.
+
+    Args:
+        claims: the claims; of kinds that any worker can check.
+        settings: what may be done.
+    """
+    context = CheckContext(settings, Sandbox(settings.base_path, allow_absolute=settings.allow_absolute))
+    return [
+        each if isinstance(each, Outcome) else outcome_of(TypeError("it can only be checked by the program itself"))
+        for each in verify_all(claims, context, {})
+    ]
+
+
+def verify_for_quorum(claim: Evidence, settings: Settings, linger: float) -> tuple[str, Outcome]:
+    """Return which worker this is, and its outcome of a claim.
+
+    Args:
+        claim: the claim.
+        settings: what may be done.
+        linger: how long to keep the worker afterwards, so that the same question reaches another one.
+    """
+    outcome = verify_shipped([claim], settings)[0]
+    if linger:
+        time.sleep(linger)
+    return f"{os.uname().nodename}, process {os.getpid()}, thread {threading.get_native_id()}", outcome
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """Return the outcome of a claim whose check ended with an error: nobody knows, and this is why.
+
+    Args:
+        error: the error.
+    """
+    if isinstance(error, EvidenceCaptureError):
+        return Outcome(VerdictStatus.FAILED, error.detail, (error.detail,))
+    if isinstance(error, MalformedClaimError):
+        return Outcome(VerdictStatus.MALFORMED, f"the claim is malformed: {error}")
+    if isinstance(error, RefusedClaimError | PathRefusedError):
+        return Outcome(VerdictStatus.REFUSED, f"the check was refused: {error}")
+    if isinstance(error, CheckTimeoutError):
+        return Outcome(VerdictStatus.TIMED_OUT, f"it could not be checked in time: {error}")
+    if isinstance(error, TimeoutError):
+        return Outcome(VerdictStatus.TIMED_OUT, "it could not be checked in time")
+    if isinstance(error, FlowckptError):
+        return Outcome(VerdictStatus.CANNOT_CHECK, f"it cannot be checked: {error}")
+    if isinstance(error, OSError) and error.strerror:
+        return Outcome(VerdictStatus.CANNOT_CHECK, f"it cannot be checked: {error.strerror}")
+    return Outcome(
+        VerdictStatus.CANNOT_CHECK, f"it cannot be checked: its check raised {type(error).__name__}: {error!s:.200}"
+    )
+
+
+# Several workers answer the same claim, and must agree: what one machine sees of a shared system, another may not.
+
+
+# How long a worker is kept after its answer, round by round. A quick worker would else answer for its neighbours.
+LINGER = (0.0, 0.05, 0.25, 1.0)
+
+
+async def ask_workers(claim: Evidence, settings: Settings, executor: Executor) -> Outcome:
+    """Return the common outcome of a claim, or that there is none.
+
+    Args:
+        claim: the claim, with how many workers must agree.
+        settings: what may be done.
+        executor: has the workers.
+    """
+    answers: dict[str, list[Outcome]] = {}
+    lost: list[BaseException] = []
+    limits = settings.limits
+    seconds = limits.hash_seconds + limits.query_seconds + limits.network_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            for linger in LINGER:
+                asked = [
+                    asyncio.wrap_future(executor.submit(verify_for_quorum, claim, settings, linger))
+                    for _ in range(claim.workers)
+                ]
+                for answer in await asyncio.gather(*asked, return_exceptions=True):
+                    if isinstance(answer, BaseException):
+                        lost.append(answer)
+                    else:
+                        answers.setdefault(answer[0], []).append(answer[1])
+                if len(answers) >= claim.workers or lost:
+                    break
+    except TimeoutError:
+        return Outcome(
+            VerdictStatus.TIMED_OUT, f"{len(answers)} of {claim.workers} workers answered within {seconds:g} s"
+        )
+    except Exception as error:  # an executor that takes no work any more
+        lost.append(error)
+    return agreed(answers, claim.workers, lost)
+
+
+def agreed(answers: Mapping[str, Sequence[Outcome]], workers: int, lost: Sequence[BaseException] = ()) -> Outcome:
+    """Return what workers agree on.
+
+    Args:
+        answers: the outcomes by worker.
+        workers: how many must have answered.
+        lost: why others did not.
+    """
+    given = [outcome for outcomes in answers.values() for outcome in outcomes]
+    statuses = sorted({outcome.status for outcome in given})
+    if len(statuses) > 1:
+        said = ", ".join(f"{sum(outcome.status is status for outcome in given)} say {status}" for status in statuses)
+        details = [
+            f"{worker}: {outcome.status}{f' ({outcome.error})' if outcome.error else ''}"
+            for worker, outcomes in answers.items()
+            for outcome in outcomes
+        ]
+        return Outcome(VerdictStatus.DISAGREEMENT, f"the workers disagree: {said}", tuple(details), "quorum")
+    if len(answers) < workers:
+        why = f"; {outcome_of(lost[0]).error}" if lost else ""
+        return Outcome(
+            VerdictStatus.CANNOT_CHECK,
+            f"it cannot be checked: {len(answers)} of {workers} workers answered{why}. "
+            "Give the verifier an executor with as many workers as the quorum.",
+            method="quorum",
+        )
+    return Outcome(given[0].status, given[0].error, given[0].details, "quorum")
+
 
 _MANY = 64  # claims that one worker takes at once; fewer are not worth a pool
 _BESIDE = 8  # slow checks that wait at the same time

@@ -14,15 +14,14 @@ import re
 import signal
 from pathlib import Path
 
-from flowckpt.checkpoint.command_output import CommandOutput
-from flowckpt.dsl.command import CommandAction
+from flowckpt.core.dsl.command import CommandAction
+from flowckpt.core.records.outputs import CommandOutput
 from flowckpt.errors import CommandFailedError, StepTimeoutError
-from flowckpt.evidence.redaction import scrubbed, secrets_in
-from flowckpt.execution.command_process import CommandProcess
+from flowckpt.evidence.claims import scrubbed, secrets_in
+from flowckpt.execution.command_process import CommandProcess, OnLine
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.execution.late_cancel import deliver_later
-from flowckpt.execution.line_feed import OnLine
 from flowckpt.execution.python import waited
+from flowckpt.execution.thread import deliver_later
 
 _TAIL = 2_000  # characters of an output that go with an error
 _MOST_SHOWN = 300  # characters of a command, or of a line, in a message

@@ -11,7 +11,10 @@ for nothing else, so no signal can hit a stranger.
 from __future__ import annotations
 
 import asyncio
+import codecs
+import contextvars
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -24,11 +27,266 @@ from typing import IO
 
 import attrs
 
-from flowckpt.dsl.command import CommandAction
-from flowckpt.execution.line_feed import LineFeed, OnLine
-from flowckpt.execution.line_splitter import LineSplitter
-from flowckpt.execution.output_capture import OutputCapture
-from flowckpt.process_session import has_living, signal_session
+from flowckpt.core.dsl.command import CommandAction
+from flowckpt.core.system.process import has_living, signal_session
+
+# Lines on their way from a thread into a loop, as fast as they are taken, in bounded memory.
+
+
+OnLine = Callable[[str, str], None]
+
+MOST_PENDING = 1_000_000
+"""How many characters wait for the loop, at the most."""
+
+PATIENCE_SECONDS = 1.0
+"""How long a program waits for a loop that is busy, before lines are dropped instead."""
+
+_COST = 100  # of a line, beside its characters
+
+
+class LineFeed:
+    """Hands lines over to a function in the loop, in the context in which this was made.
+
+    Args:
+        loop: the loop.
+        on_line: told the stream and the line.
+        on_error: called in the loop when `on_line` raises; it is told nothing more then.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_line: OnLine, on_error: Callable[[], None]) -> None:
+        self._loop = loop
+        self._on_line = on_line
+        self._on_error = on_error
+        self._context = contextvars.copy_context()
+        self._changed = threading.Condition()
+        self._pending: list[tuple[str, str]] = []
+        self._size = 0
+        self._dropped = 0
+        self._dropped_of = ""
+        self._is_stalled = False
+        self._is_closed = False
+        self.error: BaseException | None = None
+        """What `on_line` raised."""
+
+    def put(self, stream: str, lines: list[str]) -> None:
+        """Queue lines; called in the thread.
+
+        Args:
+            stream: where they were written.
+            lines: the lines.
+        """
+        with self._changed:
+            for line in lines:
+                self._put(stream, line)
+
+    def finish(self) -> None:
+        """Say what was dropped last; called in the thread, when no line comes any more."""
+        with self._changed:
+            self._tell_dropped()
+
+    def close(self) -> None:
+        """Hand nothing over any more."""
+        with self._changed:
+            self._is_closed = True
+            self._pending.clear()
+            self._changed.notify_all()
+
+    def _put(self, stream: str, line: str) -> None:
+        if not self._has_room() and not self._is_stalled:
+            self._is_stalled = not self._changed.wait_for(self._has_room, PATIENCE_SECONDS)
+        if self._is_closed:
+            return
+        if not self._has_room():
+            self._dropped += 1
+            self._dropped_of = stream
+            return
+        self._tell_dropped()
+        self._append(stream, line)
+
+    def _tell_dropped(self) -> None:
+        if self._dropped and not self._is_closed:
+            self._append(self._dropped_of, f"… {self._dropped:,} lines are not shown: they came too fast …")
+        self._dropped = 0
+
+    def _has_room(self) -> bool:
+        return self._size < MOST_PENDING or self._is_closed
+
+    def _append(self, stream: str, line: str) -> None:
+        self._pending.append((stream, line))
+        self._size += len(line) + _COST
+        if len(self._pending) == 1:
+            try:
+                self._loop.call_soon_threadsafe(self._hand_over, context=self._context)
+            except RuntimeError:  # the loop is closed: nobody listens
+                self._is_closed = True
+
+    def _hand_over(self) -> None:
+        with self._changed:
+            lines, self._pending = self._pending, []
+            self._size = 0
+            self._is_stalled = False
+            self._changed.notify_all()
+        for stream, line in lines:
+            if self._is_closed:
+                return
+            try:
+                self._on_line(stream, line)
+            except BaseException as error:
+                self.error = error
+                self.close()
+                self._on_error()
+
+
+# The bytes of a stream as lines for people who watch, in bounded memory.
+
+
+MAX_LINE = 10_000
+"""How many characters of a line are shown."""
+
+PROGRESS_SECONDS = 0.05
+"""How far apart the states of a progress bar are shown, at the least."""
+
+_ENDS = re.compile("(\r\n|\n|\r)")
+
+
+class LineSplitter:
+    """Splits one stream as it comes.
+
+    A piece that ends with a carriage return is a state of a progress bar: a line too, but one of those that follow each
+    other within 50 ms is enough. The last one is held until its time comes, so that none is ever missing at the end.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._part = ""
+        self._is_cut = False
+        self._is_after_return = False
+        self._held: str | None = None
+        self._next_at = float("-inf")
+
+    def feed(self, data: bytes, now: float, *, is_last: bool = False) -> list[str]:
+        """Return the lines that are complete now.
+
+        Args:
+            data: what the program wrote next.
+            now: the time in seconds, of any clock that never goes back.
+            is_last: whether the stream ends here; then the rest is a line too.
+        """
+        *pairs, rest = _ENDS.split(self._decoder.decode(data, is_last))
+        lines: list[str] = []
+        for piece, end in zip(pairs[::2], pairs[1::2], strict=True):
+            was_after_return, self._is_after_return = self._is_after_return, end == "\r"
+            if end == "\n" and was_after_return and not piece:  # "\r" and "\n" of one end, which came apart
+                self._release(lines)
+            elif end == "\r":
+                self._progress(self._line(piece), now, lines)
+            else:
+                self._release(lines)
+                lines.append(self._line(piece))
+        if rest:
+            self._is_after_return = False
+            self._add(rest)
+        if is_last:
+            self._release(lines)
+            if self._part:
+                lines.append(self._line(""))
+        return lines
+
+    @property
+    def due_at(self) -> float | None:
+        """When a line is to be asked for by `overdue`, if one is held."""
+        return None if self._held is None else self._next_at
+
+    def overdue(self, now: float) -> list[str]:
+        """Return the line that was held, where its time has come.
+
+        Args:
+            now: the time in seconds.
+        """
+        lines: list[str] = []
+        if self._held is not None and now >= self._next_at:
+            self._progress(self._held, now, lines)
+        return lines
+
+    def _progress(self, line: str, now: float, lines: list[str]) -> None:
+        if not line:
+            return
+        if now < self._next_at:
+            self._held = line
+            return
+        self._held = None
+        self._next_at = now + PROGRESS_SECONDS
+        lines.append(line)
+
+    def _release(self, lines: list[str]) -> None:
+        if self._held is not None:
+            lines.append(self._held)
+            self._held = None
+
+    def _add(self, piece: str) -> None:
+        room = MAX_LINE - len(self._part)
+        self._is_cut = self._is_cut or len(piece) > room
+        self._part += piece[:room]
+
+    def _line(self, piece: str) -> str:
+        self._add(piece)
+        line = f"{self._part}…" if self._is_cut else self._part
+        self._part, self._is_cut = "", False
+        return line
+
+
+# What is kept of the output of a program: its beginning and its end, in bounded memory.
+
+
+_SLACK = 1 << 16
+_LONGEST_CHARACTER = 4
+
+
+class OutputCapture:
+    """Keeps the first and the last half of what is added.
+
+    Args:
+        limit: how many bytes to keep in all.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._head_limit = (limit + 1) // 2
+        self._tail_limit = limit - self._head_limit
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._behind_head = 0
+
+    def add(self, data: bytes) -> None:
+        """Take in what the program wrote next.
+
+        Args:
+            data: the bytes.
+        """
+        room = self._head_limit - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if data:
+            self._behind_head += len(data)
+            self._tail += data
+            if len(self._tail) > 2 * self._tail_limit + _SLACK:  # so that each byte is moved once
+                del self._tail[: len(self._tail) - self._tail_limit]
+
+    def text(self) -> tuple[str, int]:
+        r"""Return what is kept, as UTF-8 with `\xNN` for other bytes, and how many bytes were left out between."""
+        left_out = self._behind_head - self._tail_limit
+        if left_out <= 0:
+            return (self._head + self._tail).decode("utf-8", "backslashreplace"), 0
+        decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        head = decoder.decode(bytes(self._head))
+        tail = self._tail[len(self._tail) - self._tail_limit :]
+        halved = len(decoder.getstate()[0])  # a character that was cut in two belongs to neither half
+        start = 0
+        while start < min(len(tail), _LONGEST_CHARACTER - 1) and tail[start] & 0xC0 == 0x80:
+            start += 1
+        left_out += halved + start
+        return f"{head}\n… {left_out:,} bytes left out …\n{tail[start:].decode('utf-8', 'backslashreplace')}", left_out
+
 
 GRACE_SECONDS = 5.0
 """How long the processes have between SIGTERM and SIGKILL."""

@@ -12,23 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flowckpt.blocking import blocking_allowed
-from flowckpt.dsl import PythonAction
-from flowckpt.dsl.actions import Action
+from flowckpt.core.dsl import PythonAction
+from flowckpt.core.dsl.actions import Action
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import StepTimeoutError
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.lazy import LazyModule
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from flowckpt.execution import left_running
     from flowckpt.execution.thread import Call, StepThreads
-else:
-    left_running = LazyModule("flowckpt.execution.left_running")
 
 
 async def run_python(
@@ -55,7 +51,7 @@ async def run_python(
     """
 
     def on_left(call: Call) -> None:
-        left_running.leave_running(workflow_id, path, lambda: call.is_at_work)
+        leave_running(workflow_id, path, lambda: call.is_at_work)
 
     if timeout_seconds is None:
         return await _called(action, interrupts, threads, on_left)
@@ -102,3 +98,40 @@ def _is_async(function: Any) -> bool:
     while isinstance(function, partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+
+
+# Work that this process began and left to itself, and that may still be at it: on a thread, or on an executor.
+#
+# Nothing can stop a function on a thread, and few executors can stop what has begun.
+#
+# What such a step has not done yet it may do in a moment, so a claim that denies it proves nothing until it has ended. That
+# matters where a run is resumed in the very process in which it was stopped.
+
+
+_lock = threading.Lock()
+_left: dict[tuple[str, str], list[Callable[[], bool]]] = {}
+
+
+def leave_running(workflow_id: str, path: str, is_at_work: Callable[[], bool]) -> None:
+    """Note work that was left to itself.
+
+    Args:
+        workflow_id: the run.
+        path: its step.
+        is_at_work: tells whether it is still at it.
+    """
+    with _lock:
+        for key in [key for key, works in _left.items() if not any(each() for each in works)]:
+            del _left[key]
+        _left.setdefault((workflow_id, path), []).append(is_at_work)
+
+
+def is_left_running(workflow_id: str, path: str) -> bool:
+    """Tell whether work of a step goes on that this process began, and that nobody waits for any more.
+
+    Args:
+        workflow_id: the run.
+        path: the step.
+    """
+    with _lock:
+        return any(each() for each in _left.get((workflow_id, path), ()))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.dsl import Step
+from flowckpt.core.dsl import Step
+from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.system.secret import HIDDEN
 from flowckpt.errors import CommandFailedError, EncodingError, EvidenceError, StepDefinitionError
-from flowckpt.known_secrets import KnownSecrets
-from flowckpt.secret import HIDDEN
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from flowckpt.checkpoint.command_output import CommandOutput
+    from flowckpt.core.records.outputs import CommandOutput
 
 
 def refuse_secrets(tree: Any, secrets: KnownSecrets, place: str) -> None:

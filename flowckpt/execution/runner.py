@@ -9,42 +9,44 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt import codec
-from flowckpt.annotation import return_annotation
-from flowckpt.blocking import finish_despite_cancel, may_block
-from flowckpt.checkpoint import StepResult
-from flowckpt.codec.blob import Recorded
-from flowckpt.codec.results import plain_tree
-from flowckpt.dsl.actions import Action, PythonAction
-from flowckpt.dsl.step import Step
+from flowckpt.core import codec
+from flowckpt.core.codec.blob import Recorded
+from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.codec.types import return_annotation
+from flowckpt.core.dsl.actions import Action, PythonAction
+from flowckpt.core.dsl.step import Step
+from flowckpt.core.identity.function import KnownFunction, known_of
+from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.records import StepResult
+from flowckpt.core.system.blocking import finish_despite_cancel, may_block
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.secret import Secret
 from flowckpt.execution import redaction
-from flowckpt.execution.current import Told, tell_current
+from flowckpt.execution.current_step import Told, tell_current
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import is_left_behind, run_python, waited
 from flowckpt.execution.world import World
-from flowckpt.known_function import KnownFunction, known_of
-from flowckpt.known_secrets import KnownSecrets
-from flowckpt.lazy import LazyModule
-from flowckpt.secret import Secret
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import command_output
-    from flowckpt.dsl import command as commands
-    from flowckpt.dsl import composites, recorded
+    from flowckpt.core.dsl import command as commands
+    from flowckpt.core.dsl import composites
+    from flowckpt.core.dsl import world as recorded
+    from flowckpt.core.records import outputs
     from flowckpt.evidence.verifier import EvidenceVerifier
-    from flowckpt.execution import command, evidence, thread
-    from flowckpt.execution.remote import places
-    from flowckpt.execution.remote.place import Place
-    from flowckpt.executors.base import Given
-else:  # only steps with claims, commands, and steps that run elsewhere need them
-    commands = LazyModule("flowckpt.dsl.command")
-    composites = LazyModule("flowckpt.dsl.composites")
-    recorded = LazyModule("flowckpt.dsl.recorded")
+    from flowckpt.execution import claims, command, thread
+    from flowckpt.execution.executors.base import Given
+    from flowckpt.execution.remote import executors as places
+    from flowckpt.execution.remote.submit import Place
+else:
+    outputs = LazyModule("flowckpt.core.records.outputs")
+    commands = LazyModule("flowckpt.core.dsl.command")
+    composites = LazyModule("flowckpt.core.dsl.composites")
+    recorded = LazyModule("flowckpt.core.dsl.world")
     command = LazyModule("flowckpt.execution.command")
-    command_output = LazyModule("flowckpt.checkpoint.command_output")
-    evidence = LazyModule("flowckpt.execution.evidence")
+    claims = LazyModule("flowckpt.execution.claims")
     thread = LazyModule("flowckpt.execution.thread")
-    places = LazyModule("flowckpt.execution.remote.places")
+    places = LazyModule("flowckpt.execution.remote.executors")
+
 
 STOPS = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
 """What ends a run from outside; everything else that a step raises is its failure."""
@@ -65,7 +67,7 @@ class Outcome:
     value: Any = None
     tree: Any = None
     error: BaseException | None = None
-    committed: evidence.Committed | None = None
+    committed: claims.Committed | None = None
 
 
 class StepRunner:
@@ -307,17 +309,17 @@ class StepRunner:
         if claimed is None:
             pack = None
         elif is_adopted and step.modifiers.adopt is None:  # there is no result that a function could make claims of
-            pack = evidence.stated_pack(claimed)
+            pack = claims.stated_pack(claimed)
         else:
             own = value  # a function of the result gets a copy: what it did to it, a resumed run would not see
             if not step.modifiers.is_ephemeral and any(callable(each) for each in claimed.claims):
                 own = codec.decode(tree, output_annotation(action))
-            pack = evidence.claimed_pack(claimed, own, place=path)
+            pack = claims.claimed_pack(claimed, own, place=path)
         exit_code = None
         if action.is_command and isinstance(action, commands.CommandAction) and not is_adopted:
             output = value.reveal() if isinstance(value, Secret) else value
             exit_code = output.exit_code
-            if pack is None or not evidence.has_exit_claim(pack):
+            if pack is None or not claims.has_exit_claim(pack):
                 shown = attrs.evolve(output, stdout="", stderr="") if output is not value else output
                 command.check_exit(path, action, shown)
         if pack is None:
@@ -325,11 +327,11 @@ class StepRunner:
         if self._secrets.is_any:
             redaction.refuse_secret_claims(pack.to_document(), self._secrets, path)
         # The step is done: a cancel that comes while its claims are checked must not lose it.
-        committed = await finish_despite_cancel(evidence.commit(self._verifier(), pack, path=path, exit_code=exit_code))
+        committed = await finish_despite_cancel(claims.commit(self._verifier(), pack, path=path, exit_code=exit_code))
         if self._secrets.is_any:  # what was taken from the world
             redaction.refuse_secret_claims(committed.document["pack"], self._secrets, path)
             committed = attrs.evolve(committed, document=self._secrets.tree(committed.document))
-        error = None if committed.report.verified else evidence.not_verified(path, committed.report)
+        error = None if committed.report.verified else claims.not_verified(path, committed.report)
         return Outcome(value, tree, error, committed)
 
 
@@ -362,7 +364,7 @@ def output_annotation(action: Action) -> Any:
     if isinstance(action, PythonAction):
         return return_annotation(action.function)
     if action.is_command:
-        return command_output.CommandOutput
+        return outputs.CommandOutput
     if action.is_composite and isinstance(action, composites.WorkflowAction):
         return action.workflow.output_type
     return action.output_type

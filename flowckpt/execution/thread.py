@@ -14,15 +14,23 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flowckpt.abandoned import AbandonedStepError
-from flowckpt.lazy import LazyModule
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.execution.interrupts import Interrupts
 
 if TYPE_CHECKING:
     import ctypes
     import queue
-else:  # only a step that is abandoned needs it
-    queue = LazyModule("queue")
+else:
     ctypes = LazyModule("ctypes")
+    queue = LazyModule("queue")
+
+
+# What ends a step that nobody waits for any more.
+
+
+class AbandonedStepError(BaseException):
+    """Raised inside a step that nobody waits for any more, so that its `finally` blocks run and it ends."""
+
 
 Work = Callable[[], Any]
 
@@ -166,3 +174,21 @@ def _deliver(future: asyncio.Future[Any], value: Any, error: BaseException | Non
 
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
         future.get_loop().call_soon_threadsafe(settle)
+
+
+# Cancels that came when the work had just ended.
+
+
+def deliver_later(count: int, interrupts: Interrupts) -> None:
+    """Let cancels that came too late to stop the work stop what follows, once its result is safe.
+
+    Args:
+        count: how many there were.
+        interrupts: the signals.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    for index in range(count):
+        task.uncancel()
+        if index or not interrupts.noted:  # a signal is noted: the engine reads that where nothing can be lost
+            task.cancel()

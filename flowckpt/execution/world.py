@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import attrs
 
-from flowckpt.clock import Clock
-from flowckpt.lazy import LazyModule
+from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.lazy import LazyModule
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from flowckpt.dsl import recorded
+    from flowckpt.core.dsl import world
 else:
-    recorded = LazyModule("flowckpt.dsl.recorded")
+    world = LazyModule("flowckpt.core.dsl.world")
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -33,12 +33,12 @@ class World:
     random: Callable[[], float]
     new_uuid: Callable[[], UUID]
 
-    def answer(self, action: recorded.WorldAction) -> datetime | UUID | float:
+    def answer(self, action: world.WorldAction) -> datetime | UUID | float:
         """Return what an action asks for; the time is aware, and in UTC.
 
         Args:
             action: the action.
         """
-        if isinstance(action, recorded.NowAction):
+        if isinstance(action, world.NowAction):
             return self.clock.now().astimezone(UTC)
-        return self.new_uuid() if isinstance(action, recorded.UuidAction) else self.random()
+        return self.new_uuid() if isinstance(action, world.UuidAction) else self.random()

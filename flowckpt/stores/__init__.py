@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowckpt.lazy import front_door
+from flowckpt.core.system.lazy import front_door
 from flowckpt.stores.base import (
     CheckpointStore,
     DeletesCheckpoints,
+    FiltersCheckpoints,
     KeepsAttempts,
     Lease,
     ListsAttempts,
@@ -18,34 +19,33 @@ from flowckpt.stores.base import (
     ReceivesRuns,
     SharesValues,
     TellsFigures,
+    filters_checkpoints,
 )
-from flowckpt.stores.picking import FiltersCheckpoints, filters_checkpoints
 
 if TYPE_CHECKING:
-    from flowckpt.stores.by_status import runs_of_status
-    from flowckpt.stores.figures import store_figures
+    from flowckpt.stores.base import ChecksIntegrity, Finding
     from flowckpt.stores.file import FileCheckpointStore
-    from flowckpt.stores.finding import FindsRuns, find_runs
-    from flowckpt.stores.integrity import ChecksIntegrity, Finding
     from flowckpt.stores.memory import MemoryCheckpointStore
     from flowckpt.stores.objects import ObjectCheckpointStore
-    from flowckpt.stores.opening import open_store
+    from flowckpt.stores.open import open_store
     from flowckpt.stores.postgres import PostgresCheckpointStore
+    from flowckpt.stores.queries import FindsRuns, find_runs, runs_of_status, store_figures
     from flowckpt.stores.sqlite import SqliteCheckpointStore
 
+
 _ROOMS = {
-    "ChecksIntegrity": "flowckpt.stores.integrity",
+    "ChecksIntegrity": "flowckpt.stores.base",
     "FileCheckpointStore": "flowckpt.stores.file",
-    "Finding": "flowckpt.stores.integrity",
-    "FindsRuns": "flowckpt.stores.finding",
+    "Finding": "flowckpt.stores.base",
+    "FindsRuns": "flowckpt.stores.queries",
     "MemoryCheckpointStore": "flowckpt.stores.memory",
     "ObjectCheckpointStore": "flowckpt.stores.objects",
     "PostgresCheckpointStore": "flowckpt.stores.postgres",
     "SqliteCheckpointStore": "flowckpt.stores.sqlite",
-    "find_runs": "flowckpt.stores.finding",
-    "open_store": "flowckpt.stores.opening",
-    "runs_of_status": "flowckpt.stores.by_status",
-    "store_figures": "flowckpt.stores.figures",
+    "find_runs": "flowckpt.stores.queries",
+    "open_store": "flowckpt.stores.open",
+    "runs_of_status": "flowckpt.stores.queries",
+    "store_figures": "flowckpt.stores.queries",
 }
 
 __all__ = [

@@ -20,18 +20,23 @@ The five methods are all that the engine needs. What a store can do beyond them 
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import attrs
 
-from flowckpt.fieldwise import Fieldwise
+from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.errors import SettingError
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData
-    from flowckpt.checkpoint.figures import StoreFigures
-    from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
-    from flowckpt.checkpoint.signal import Signal
+    from flowckpt.core.records import CheckpointData, HistoryView, Reason
+    from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
+    from flowckpt.core.records.statistics import StoreFigures
+    from flowckpt.core.records.wait import Signal
+    from flowckpt.errors import FencedError
 
 
 class CheckpointStore(Protocol):
@@ -380,3 +385,372 @@ class TellsFigures(Protocol):
             CheckpointStorageError: the medium failed.
         """
         ...
+
+
+# Going on saving after a save that failed: what a store can do beyond the five methods.
+
+
+@runtime_checkable
+class RenewsAttempts(Protocol):
+    """A store that can let an owner save again whose last save failed, once the medium is well again."""
+
+    async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
+        """Make a run that this process owns savable again, without giving it up in between.
+
+        There are two ways. Where the very same save can be done again without harm, whether it was done or not, the store
+        does it, and the attempt goes on. Where a failed write must never be made again, as in files, the store begins the
+        next attempt, and what is missing goes there with the next save.
+
+        It is asked before each save behind one that failed, so it must not wait long for a medium that is away.
+
+        Args:
+            workflow_id: the run.
+            history: the results that the next save holds; nothing of them is written yet.
+
+        Returns:
+            The new attempt; None where the old one can be saved to, or another would not help.
+
+        Raises:
+            FencedError: another owner has the run, or it was removed.
+            CheckpointStorageError: the medium still fails; the old attempt stays as it is.
+        """
+        ...
+
+
+# The ability of a store to tell an owner that its run is another's now, while a step still works for it.
+
+
+@runtime_checkable
+class TellsOfLostRuns(Protocol):
+    """A store that looks, with each sign of life, whether the runs that it owns are still its own.
+
+    It is a matter of time only: a save by a former owner is refused whether or not anybody was told before.
+    """
+
+    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+        """Have somebody told once a run is lost, until it is given up.
+
+        Args:
+            workflow_id: a run that this store owns; for another one nothing happens.
+            tell: called with what a save would raise now, from a thread of the store, again with each look. It must
+                return at once.
+        """
+        ...
+
+
+# The ability of a store to tell those who wait that a message has come, so that they need not ask all the time.
+
+
+@runtime_checkable
+class AnnouncesSignals(Protocol):
+    """A store that says when a message has been sent.
+
+    An announcement is a hint: it may be lost, as with the connection it comes by, and may come for nothing. Whoever waits
+    still looks now and then.
+    """
+
+    def announcements(self, workflow_id: str | None = None) -> AbstractAsyncContextManager[asyncio.Event]:
+        """Listen while the block lasts; the event is set when a message may have come. Whoever heard it clears it.
+
+        Args:
+            workflow_id: the run whose messages are meant; those of all runs where it is None.
+        """
+        ...
+
+
+# Checking all that a store holds, and what is found in it.
+
+
+@attrs.frozen
+class Finding:
+    """Something that the check of a store found.
+
+    Attributes:
+        workflow_id: the run, or an empty string for the store itself.
+        severity: `ok`, `notice` (harmless, as a torn last record), `corrupt`, or `locked` (a key is missing, so nothing
+            is known about it).
+        detail: what was found, with its place.
+    """
+
+    workflow_id: str
+    severity: str
+    detail: str
+
+
+@runtime_checkable
+class ChecksIntegrity(Protocol):
+    """A store that can read all it holds and say what is damaged."""
+
+    async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
+        """Read and verify, changing nothing.
+
+        Args:
+            workflow_id: one run, or None for all.
+        """
+        ...
+
+
+# Stores that pick checkpoints themselves.
+
+
+class FiltersCheckpoints(CheckpointStore, Protocol):
+    """A store that picks checkpoints itself: two of the five methods, with keywords. Ask with `filters_checkpoints`.
+
+    What is picked is part of what the run is now. What an attempt left behind, `ListsAttempts` and `KeepsAttempts` tell.
+    """
+
+    async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
+        """Return the checkpoint with the highest sequence, or None where there is none.
+
+        Args:
+            workflow_id: the run.
+            attempt: only of those that this attempt saved.
+
+        Raises:
+            CheckpointCorruptedError: the record is damaged.
+            SettingError: the attempt is no number from 1 on.
+        """
+        ...
+
+    async def list_checkpoints(
+        self,
+        workflow_id: str,
+        *,
+        attempt: int | None = None,
+        reason: Reason | str | None = None,
+        verified: bool | None = None,
+        limit: int | None = None,
+    ) -> Sequence[CheckpointRef]:
+        """Return the run's checkpoints that are wanted, the newest first.
+
+        Args:
+            workflow_id: the run.
+            attempt: only those that this attempt saved.
+            reason: only those that were taken for this reason.
+            verified: only those whose evidence was found to hold (True), or was not (False).
+            limit: at most so many.
+
+        Raises:
+            CheckpointCorruptedError: the record is damaged.
+            SettingError: something is asked for that cannot be.
+        """
+        ...
+
+
+def filters_checkpoints(store: object) -> TypeGuard[FiltersCheckpoints]:
+    """Tell whether a store takes the keywords of `FiltersCheckpoints`: `isinstance` sees only the methods' names.
+
+    Args:
+        store: the store.
+    """
+    asked = {"load_latest": ("attempt",), "list_checkpoints": ("attempt", "reason", "verified", "limit")}
+    return all(
+        callable(method := getattr(store, name, None))
+        and (taken := inspect.signature(method).parameters).keys() >= {*keywords}
+        and all(taken[keyword].kind is not inspect.Parameter.POSITIONAL_ONLY for keyword in keywords)
+        for name, keywords in asked.items()
+    )
+
+
+# What a store can do so that it does not grow without bound: small protocols, as those of `flowckpt.stores.base`.
+#
+# None of them decides what goes; that is said by whoever calls. What each promises over a crash: what was to stay is there,
+# what went does not come back, and doing it again finishes it.
+
+
+@runtime_checkable
+class EvictsCheckpoints(Protocol):
+    """A store that can remove checkpoints of a run by their sequences. Their results stay: later ones need them."""
+
+    def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
+        """Remove checkpoints with the next save, in the same write: with it they go, and without it they stay.
+
+        It does no I/O, cannot fail, and costs nothing that grows with the run.
+
+        Args:
+            workflow_id: a run that the caller owns; nothing happens where it does not.
+            sequences: which; the checkpoint that is saved next is never among them.
+        """
+        ...
+
+    async def delete_sequences(self, workflow_id: str, sequences: Sequence[int]) -> int:
+        """Remove checkpoints now; return how many there were.
+
+        Args:
+            workflow_id: the run.
+            sequences: which.
+
+        Raises:
+            RunLockedError: another process owns the run.
+            FencedError: another process has taken it over; see `DeletesCheckpoints`.
+        """
+        ...
+
+
+@runtime_checkable
+class PinsCheckpoints(Protocol):
+    """A store in which a checkpoint can be pinned: retention never removes it, nor its run."""
+
+    async def pin(self, workflow_id: str, sequence: int) -> None:
+        """Pin a checkpoint, durably. A live run can be pinned, too; pinning twice is no error.
+
+        Args:
+            workflow_id: the run.
+            sequence: the checkpoint.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint.
+        """
+        ...
+
+    async def unpin(self, workflow_id: str, sequence: int) -> None:
+        """Take a pin away, durably; no error where there is none.
+
+        Args:
+            workflow_id: the run.
+            sequence: the checkpoint.
+        """
+        ...
+
+    async def pinned(self, workflow_id: str) -> frozenset[int]:
+        """Return the sequences that are pinned.
+
+        Args:
+            workflow_id: the run.
+        """
+        ...
+
+
+@attrs.frozen
+class Compacted:
+    """What a compaction came to.
+
+    Attributes:
+        is_changed: whether anything was removed.
+        bytes_freed: how much less the run takes.
+    """
+
+    is_changed: bool = False
+    bytes_freed: int = 0
+
+
+@runtime_checkable
+class CompactsRuns(Protocol):
+    """A store that can write a run anew without what nobody needs: removed checkpoints, values that only they had."""
+
+    async def compactable(self, after: str, limit: int) -> Sequence[str]:
+        """Return runs that a compaction may make smaller, in an order that stays.
+
+        Args:
+            after: go on behind this run; an empty string to begin.
+            limit: the most to return.
+        """
+        ...
+
+    async def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
+        """Drop what nobody needs. What any attempt recorded stays, but for checkpoints that were removed.
+
+        Args:
+            workflow_id: the run; one that does not exist is no error.
+            is_forced: do it also where little is gained.
+
+        Raises:
+            RunLockedError: another process owns the run.
+            CheckpointCorruptedError: its record is damaged; nothing was changed.
+        """
+        ...
+
+
+@runtime_checkable
+class SweepsLeftovers(Protocol):
+    """A store that can sweep what belongs to no run, beside whoever is at work."""
+
+    async def tidy(self) -> None:
+        """Finish the removals that a crash cut short, and give free space back where that is cheap."""
+        ...
+
+
+@runtime_checkable
+class PrunesRuns(Protocol):
+    """A store that can go through very many runs, and remove them, in bounded batches."""
+
+    async def page_runs(self, before: RunInfo | None, limit: int) -> Sequence[RunInfo]:
+        """Return runs, the one started last first, without loading them.
+
+        Args:
+            before: go on behind this one; None to begin.
+            limit: the most to return.
+        """
+        ...
+
+    async def stored_bytes(self, workflow_ids: Sequence[str]) -> Sequence[int]:
+        """Return about how many bytes each run takes; 0 for one that does not exist.
+
+        Args:
+            workflow_ids: the runs.
+        """
+        ...
+
+    async def clear_unchanged(self, runs: Sequence[RunInfo]) -> Sequence[str]:
+        """Remove those of the runs that nobody owns, that have no pin, and that still stand as described.
+
+        Args:
+            runs: as they were listed.
+
+        Returns:
+            The ids of those that were removed.
+        """
+        ...
+
+    async def tidy(self) -> None:
+        """Finish the removals that a crash cut short, and give free space back to the system where that is cheap."""
+        ...
+
+
+# Whether what was given as a store is one, told before anything is run or saved.
+
+
+S = TypeVar("S")
+
+_METHODS = ("save", "load", "load_latest", "clear", "list_checkpoints")
+
+
+def check_store(store: S, setting: str) -> S:
+    """Return what was given as a store, or refuse it: a description of one, a class, what lacks one of the five methods.
+
+    Args:
+        store: what was given.
+        setting: the argument's name, for the error.
+
+    Raises:
+        SettingError: it is none.
+    """
+    if not isinstance(store, type) and all(callable(getattr(store, name, None)) for name in _METHODS):
+        return store
+    way = "Give a FileCheckpointStore(…), a MemoryCheckpointStore() or open_store(…)"
+    if isinstance(store, str):
+        way = f"Open it first: open_store({store!r:.80})"
+    raise SettingError(
+        f"{setting}={store!r:.80} ({type(store).__name__}) is no store",
+        setting=setting,
+        remedy=f"{way}; one of your own has the methods {', '.join(_METHODS)}.",
+    )
+
+
+# Giving a run back that was taken, and no other owner's.
+
+
+async def released(store: OwnsRuns, lease: Lease) -> None:
+    """Give a run back that was taken; one that somebody else has taken since, through the same store, stays theirs.
+
+    Args:
+        store: where it lies.
+        lease: what was taken.
+
+    Raises:
+        CheckpointStorageError: the medium failed.
+    """
+    if lease.token:
+        await store.release(lease.workflow_id, token=lease.token)
+    else:  # of a store that cannot tell owners apart
+        await store.release(lease.workflow_id)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import attrs
 
-from flowckpt.process import ProcessIdentity, is_alive
+from flowckpt.core.system.process import ProcessIdentity, is_alive
+from flowckpt.errors import FlowckptError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from flowckpt.checkpoint.reference import Owner
+    from flowckpt.core.records.listing import Owner
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -53,3 +61,96 @@ class LeaseHolder:
         owner = self.owner
         lives = is_alive(ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time))
         return now < self.expires_at if lives is None else lives
+
+
+# Signs of life from a thread of their own, so that a step that takes long does not cost its run.
+
+
+_log = logging.getLogger("flowckpt")
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Keep signals from a thread that begins here: it inherits what is blocked.
+
+    The kernel gives a signal to any thread that does not block it, and to which one after a SIGCONT, nobody knows. In ours it
+    would wake nothing: the main thread, which alone handles signals in Python, would sleep on.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+class Heartbeat:
+    """Calls a method again and again while there is something to keep alive.
+
+    Args:
+        renew: a bound method that renews all leases and tells whether any are left; its object is not kept alive.
+        interval: seconds between two calls.
+    """
+
+    def __init__(self, renew: Callable[[], bool], interval: float) -> None:
+        self._renew = weakref.WeakMethod(renew)
+        self._interval = interval
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._starts = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin, where it is not going on already in this process. What is to be kept alive must be known by now."""
+        if self._pid != os.getpid():  # a forked child has no thread, and a lock and an event of unknown state
+            self._pid, self._lock, self._stop, self._thread = os.getpid(), threading.Lock(), threading.Event(), None
+        with self._lock:
+            self._starts += 1
+            if self._thread is not None and self._thread.is_alive():
+                return
+            self._stop = threading.Event()
+            self._thread = threading.Thread(target=self._beat, args=(self._stop,), name="flowckpt-lease", daemon=True)
+            with _signals_blocked():
+                self._thread.start()
+
+    def beat_every(self, seconds: float) -> None:
+        """Change the interval; a pause that has begun is not cut short.
+
+        Args:
+            seconds: between two calls.
+        """
+        self._interval = seconds
+
+    def stop(self) -> None:
+        """End it; the thread is not waited for, as it may be waiting for the store."""
+        self._stop.set()
+        self._thread = None
+
+    def _beat(self, stop: threading.Event) -> None:
+        while not stop.wait(self._interval):
+            renew = self._renew()
+            if renew is None:
+                return
+            starts = self._starts  # read before: what was begun since, `renew` may not have seen
+            try:
+                is_needed = renew()
+            except FlowckptError:  # no failure yet: each save asks the store whether the lease still holds
+                is_needed = True
+            except Exception:
+                _log.exception("a lease was not renewed; it is tried again in %g s", self._interval)
+                is_needed = True
+            del renew
+            if not is_needed and self._is_over(starts, stop):
+                return
+
+    def _is_over(self, starts: int, stop: threading.Event) -> bool:
+        """Let go of the thread that asks, unless somebody has begun meanwhile and relies on it."""
+        with self._lock:
+            if self._starts != starts:
+                return False
+            if self._stop is stop:
+                self._thread = None
+            return True

@@ -6,15 +6,19 @@ It keeps encoded bytes: it refuses and gives back what the durable ones do, and 
 from __future__ import annotations
 
 import copy
+import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from flowckpt.checkpoint import CheckpointData, History, HistoryView, Reason
-from flowckpt.counted import counted
+from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, checkpoint
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.numbers import counted
 from flowckpt.errors import (
     CheckpointNotFoundError,
     FencedError,
@@ -23,34 +27,218 @@ from flowckpt.errors import (
     RunLockedError,
     SaveConflictError,
 )
-from flowckpt.lazy import LazyModule
+from flowckpt.stores import base as integrity
+from flowckpt.stores import base as retention
+from flowckpt.stores.async_store import refusal_of_field, refused_as_encoding_error
 from flowckpt.stores.base import Lease
-from flowckpt.stores.memory_retention import MemoryRetention
-from flowckpt.stores.memory_signals import HoldsSignals
-from flowckpt.stores.refusal import refusal_of_field
 
 if TYPE_CHECKING:
-    import json
+    from flowckpt.core import codec
+    from flowckpt.core.codec import checkpoints, results
+    from flowckpt.core.codec.blob import Blob
+    from flowckpt.core.records import listing
+    from flowckpt.core.records import wait as messages
+    from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
+    from flowckpt.core.records.statistics import StoreFigures
+    from flowckpt.core.records.wait import Signal
+    from flowckpt.core.system import process as processes
+    from flowckpt.stores import queries
+    from flowckpt.stores.base import Compacted
+else:
+    checkpoints = LazyModule("flowckpt.core.codec.checkpoints")
+    codec = LazyModule("flowckpt.core.codec")
+    messages = LazyModule("flowckpt.core.records.wait")
+    processes = LazyModule("flowckpt.core.system.process")
+    listing = LazyModule("flowckpt.core.records.listing")
+    results = LazyModule("flowckpt.core.codec.results")
+    queries = LazyModule("flowckpt.stores.queries")
 
-    from flowckpt import codec
-    from flowckpt import process as processes
-    from flowckpt.checkpoint import reference, selection, verified
-    from flowckpt.checkpoint.figures import StoreFigures
-    from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
-    from flowckpt.codec import checkpoints, results
-    from flowckpt.codec.blob import Blob
-    from flowckpt.stores import figures, integrity
-else:  # needed once a run is saved or read; see flowckpt.lazy
-    json = LazyModule("json")
-    processes = LazyModule("flowckpt.process")
-    codec = LazyModule("flowckpt.codec")
-    checkpoints = LazyModule("flowckpt.codec.checkpoints")
-    figures = LazyModule("flowckpt.stores.figures")
-    integrity = LazyModule("flowckpt.stores.integrity")
-    reference = LazyModule("flowckpt.checkpoint.reference")
-    results = LazyModule("flowckpt.codec.results")
-    selection = LazyModule("flowckpt.checkpoint.selection")
-    verified = LazyModule("flowckpt.checkpoint.verified")
+
+# How the store in memory is kept small.
+
+
+class MemoryRetention:
+    """The part of the store in memory that forgets; `_runs` is what the store holds, by run."""
+
+    _runs: dict[str, Any]
+
+    # --- checkpoints -----------------------------------------------------------------------------------------------
+
+    def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
+        """Let the next save remove checkpoints, too; see `EvictsCheckpoints`."""
+        run = self._runs.get(workflow_id)
+        if run is not None and run.is_owned:
+            run.evicted.update(sequences)
+
+    @staticmethod
+    def _delete_evicted(run: Any) -> None:
+        """Mark what goes with the save that was just made; found by halving, so it costs the same in a long run."""
+        for sequence in run.evicted:
+            place = bisect_left(run.records, sequence, key=lambda record: record.sequence)
+            if place < len(run.records) - 1 and run.records[place].sequence == sequence:
+                run.records[place].is_deleted = True
+        run.evicted = set()
+
+    async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
+        """Remove the checkpoints of that id; see `DeletesCheckpoints`."""
+        run = self._runs.get(workflow_id)
+        if run is None:
+            return False
+        doomed = [record for record in run.live if record.head["checkpoint_id"] == checkpoint_id]
+        return await self._delete(workflow_id, run, doomed) > 0
+
+    async def _delete(self, workflow_id: str, run: Any, doomed: Sequence[Any]) -> int:
+        if not doomed:
+            return 0
+        is_mine = run.is_owned
+        if not is_mine:
+            self._claimed(workflow_id, 0)  # type: ignore[attr-defined]
+        if not run.is_adopted:
+            self._go_back_to(run, self._history(run, run.live[-1].results).view())  # type: ignore[attr-defined]
+        run.is_adopted = True
+        run.written_by.add(run.attempt)
+        for record in doomed:
+            record.is_deleted = True
+        if not is_mine:
+            await self.release(workflow_id)  # type: ignore[attr-defined]
+        return len(doomed)
+
+    async def delete_sequences(self, workflow_id: str, sequences: Sequence[int]) -> int:
+        """Remove checkpoints; see `EvictsCheckpoints`."""
+        run = self._runs.get(workflow_id)
+        if run is None:
+            return 0
+        return await self._delete(workflow_id, run, [each for each in run.live if each.sequence in sequences])
+
+    async def pin(self, workflow_id: str, sequence: int) -> None:
+        """Remember that a checkpoint is pinned; see `PinsCheckpoints`."""
+        run = self._runs.get(workflow_id)
+        if run is None or all(each.sequence != sequence for each in run.live):
+            raise CheckpointNotFoundError(workflow_id, None if run is None or not run.live else str(sequence))
+        run.pins.add(sequence)
+
+    async def unpin(self, workflow_id: str, sequence: int) -> None:
+        """Forget a pin; see `PinsCheckpoints`."""
+        if workflow_id in self._runs:
+            self._runs[workflow_id].pins.discard(sequence)
+
+    async def pinned(self, workflow_id: str) -> frozenset[int]:
+        """Return the pins; see `PinsCheckpoints`."""
+        run = self._runs.get(workflow_id)
+        return frozenset() if run is None else frozenset(run.pins)
+
+    # --- one run ---------------------------------------------------------------------------------------------------
+
+    async def compactable(self, after: str, limit: int) -> Sequence[str]:
+        """Return the runs that hold deleted checkpoints, in the order of their ids; see `CompactsRuns`."""
+        found = (run for run in sorted(self._runs) if run > after)
+        return [run for run in found if any(each.is_deleted for each in self._runs[run].records)][:limit]
+
+    async def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
+        """Let go of deleted checkpoints and of values that only they had; see `CompactsRuns`."""
+        del is_forced  # it costs little
+        run = self._runs.get(workflow_id)
+        if run is None:
+            return retention.Compacted()
+        if run.is_owned:
+            raise RunLockedError(workflow_id, holder=f"this process, attempt {run.attempt}")
+        before = _size(run)
+        for record, following in pairwise(run.records):
+            if record.is_deleted:  # what later heads leave out, because it stands here, moves on
+                carried = {name: record.head[name] for name in checkpoints.CARRIED if name in record.head}
+                following.head.update({**carried, **following.head})
+        run.records = [
+            record for place, record in enumerate(run.records) if not record.is_deleted or place == len(run.records) - 1
+        ]
+        named = _texts_of(run)
+        run.blobs = {digest: content for digest, content in run.blobs.items() if any(digest in each for each in named)}
+        freed = before - _size(run)
+        return retention.Compacted(freed > 0, freed)
+
+    # --- many runs -------------------------------------------------------------------------------------------------
+
+    async def page_runs(self, before: RunInfo | None, limit: int) -> Sequence[RunInfo]:
+        """Return runs, the one started last first; see `PrunesRuns`."""
+        runs: list[RunInfo] = sorted(await self.list_runs(), key=_place, reverse=True)  # type: ignore[attr-defined]
+        return [info for info in runs if before is None or _place(info) < _place(before)][:limit]
+
+    async def stored_bytes(self, workflow_ids: Sequence[str]) -> Sequence[int]:
+        """Return how much results, heads and large values take; see `PrunesRuns`."""
+        return [_size(self._runs[each]) if each in self._runs else 0 for each in workflow_ids]
+
+    async def clear_unchanged(self, runs: Sequence[RunInfo]) -> Sequence[str]:
+        """Forget those of the runs that nobody owns and that stand as they did; see `PrunesRuns`."""
+        gone = []
+        for info in runs:
+            run = self._runs.get(info.workflow_id)
+            now = await self.describe_run(info.workflow_id)  # type: ignore[attr-defined]
+            if run is not None and not run.is_owned and not run.pins and now == info:
+                del self._runs[info.workflow_id]
+                gone.append(info.workflow_id)
+        return gone
+
+    async def tidy(self) -> None:
+        """Do nothing: nothing is ever left half removed here."""
+
+
+def _place(info: RunInfo) -> tuple[Any, str]:
+    return info.started_at, info.workflow_id
+
+
+def _texts_of(run: Any) -> list[str]:
+    states = [*run.former, run]
+    return [repr(each.head) for state in states for each in state.records] + [
+        text.decode() for state in states for text in state.encoded
+    ]
+
+
+def _size(run: Any) -> int:
+    heads = sum(len(repr(record.head)) for record in run.records)
+    return heads + sum(map(len, run.encoded)) + sum(map(len, run.blobs.values()))
+
+
+# The messages for the runs of the store in memory, kept encoded, as the durable ones keep them.
+
+
+class _StartedRun(Protocol):
+    started_at: datetime | None
+
+
+class HoldsSignals:
+    """What makes the store in memory one that delivers signals."""
+
+    _runs: Any  # runs by their ids; the store says more
+
+    def _held(self, workflow_id: str) -> dict[str, bytes] | None:
+        """Return the messages of a run, by their ids; None where there is no such run."""
+        run: _StartedRun | None = self._runs.get(workflow_id)
+        if run is None or not run.started_at:
+            return None
+        held: dict[str, tuple[_StartedRun, dict[str, bytes]]] = self.__dict__.setdefault("_signals", {})
+        if workflow_id not in held or held[workflow_id][0] is not run:  # it was cleared, and begun anew
+            held[workflow_id] = run, {}
+        return held[workflow_id][1]
+
+    async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
+        """Keep a message; see `DeliversSignals`."""
+        held = self._held(workflow_id)
+        if held is None:
+            raise CheckpointNotFoundError(workflow_id)
+        with refused_as_encoding_error():
+            encoded = codec.dumps(signal.to_document()).encode()
+        return held.setdefault(signal.signal_id, encoded) is encoded
+
+    async def signals(self, workflow_id: str) -> Sequence[Signal]:
+        """Return the messages for a run; see `DeliversSignals`."""
+        held = self._held(workflow_id) or {}
+        found = [messages.Signal.from_document(json.loads(each)) for each in held.values()]
+        return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
+
+    async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
+        """Forget messages; see `DeliversSignals`."""
+        held = self._held(workflow_id) or {}
+        for each in signal_ids:
+            held.pop(each, None)
 
 
 class _Record:
@@ -210,7 +398,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
 
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Decode the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""
-        wanted = selection.Selection(attempt=attempt)
+        wanted = listing.Selection(attempt=attempt)
         run = self._runs.get(workflow_id)
         return self._latest(run, wanted.attempt) if run else None
 
@@ -262,7 +450,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
 
     async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
         """Return what the store holds in figures; see `TellsFigures`."""
-        return await figures.added_up(self, workflow_id, limit=limit)
+        return await queries.added_up(self, workflow_id, limit=limit)
 
     async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
         """Return the checkpoints of an attempt, oldest first; see `ListsAttempts`."""
@@ -322,7 +510,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         limit: int | None = None,
     ) -> Sequence[CheckpointRef]:
         """Return the run's checkpoints, newest first; see `FiltersCheckpoints.list_checkpoints`."""
-        wanted = selection.Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
+        wanted = listing.Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
         run = self._runs.get(workflow_id)
         return [] if run is None else wanted.of(self._references(workflow_id, run)[::-1])
 
@@ -330,7 +518,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         found, before = [], 0
         history, answer = self._history(run), None
         for record in run.records:
-            answer = verified.verified_after(answer, history.results[before : record.results])
+            answer = checkpoint.verified_after(answer, history.results[before : record.results])
             if not record.is_deleted:
                 found.append(self._reference(workflow_id, run, record, before, answer))
             before = record.results
@@ -341,7 +529,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         workflow_id: str, run: _Run, record: _Record, before: int, is_verified: bool | None
     ) -> CheckpointRef:
         head = record.head
-        return reference.CheckpointRef(
+        return listing.CheckpointRef(
             workflow_id,
             head["checkpoint_id"],
             head["sequence"],
@@ -385,7 +573,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         if run is None or not run.is_owned or run.acquired_at is None:
             return None
         me = processes.current_process()
-        return reference.Owner(me.host, me.boot_id, me.pid, me.start_time, run.acquired_at)
+        return listing.Owner(me.host, me.boot_id, me.pid, me.start_time, run.acquired_at)
 
     async def list_runs(self) -> Sequence[RunInfo]:
         """Return the runs; see `ListsRuns`."""
@@ -398,7 +586,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         data = self._latest(run) if run else None
         if run is None or data is None or run.started_at is None:
             return None
-        return reference.RunInfo(
+        return listing.RunInfo(
             workflow_id,
             data.workflow_name,
             data.status,

@@ -33,7 +33,7 @@ from uuid import UUID
 import attrs
 import pytest
 
-from flowckpt.checkpoint import CheckpointData, PartialState, Reason, Status, StepError, StepResult
+from flowckpt.core.records import CheckpointData, PartialState, Reason, Status, StepError, StepResult
 from flowckpt.errors import (
     CheckpointNotFoundError,
     EncodingError,
@@ -44,7 +44,7 @@ from flowckpt.errors import (
     SaveConflictError,
 )
 from flowckpt.stores.base import CheckpointStore, DeletesCheckpoints, ListsRuns, OwnsRuns, ReadsAttempts, ReceivesRuns
-from flowckpt.testing.ability_contract import AbilityContract
+from flowckpt.testing.abilities import AbilityContract
 from flowckpt.testing.store_under_test import NOON, RUN, checkpoint, results, same
 
 __all__ = ["EXACT", "HOSTILE_IDS", "NOON", "RUN", "CheckpointStoreContract", "checkpoint", "results", "same"]

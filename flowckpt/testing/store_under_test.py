@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowckpt.checkpoint import CheckpointData, StepResult
+from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.stores.base import CheckpointStore
 
 RUN = "run-1"

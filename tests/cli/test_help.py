@@ -48,7 +48,7 @@ def test_help_loads_neither_the_engine_nor_rich():
     code = (
         "import sys\nfrom flowckpt.cli import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
-        "slow = ('flowckpt.engine', 'flowckpt.codec', 'cattrs', 'attrs', 'rich', 'asyncio', 'logging')\n"
+        "slow = ('flowckpt.engine', 'flowckpt.core.codec', 'cattrs', 'attrs', 'rich', 'asyncio', 'logging')\n"
         "print([name for name in slow if name in sys.modules], file=sys.stderr)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ import tempfile
 
 import pytest
 
-from flowckpt.cli.recovering.output_file import OutputFile
+from flowckpt.cli.recoverer.child import OutputFile
 from tests.small_disk import mounted_disk
 
 

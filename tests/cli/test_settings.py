@@ -7,11 +7,11 @@ import re
 import pytest
 
 from flowckpt import FileCheckpointStore, Retention, configured_engine, configured_options
+from flowckpt.cli.config.read import Source, read_settings, unknown_variables
+from flowckpt.cli.config.settings import SETTINGS, Part
 from flowckpt.cli.settings import StoreChoice, choose_store
+from flowckpt.engine.rules.reasons import OnStale, ReuseMode
 from flowckpt.errors import SettingError
-from flowckpt.plan.policy import OnStale, ReuseMode
-from flowckpt.settings.reading import Source, read_settings, unknown_variables
-from flowckpt.settings.table import SETTINGS, Part
 
 
 @pytest.fixture

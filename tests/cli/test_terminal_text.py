@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from flowckpt.cli.durations import ago_text, duration_text
-from flowckpt.cli.terminal_text import escaped, escaped_lines, json_text, short_value, shortened
+from flowckpt.cli.render.tables import ago_text, duration_text
+from flowckpt.cli.render.terminal import escaped, escaped_lines, json_text, short_value, shortened
 
 UNSAFE = [
     ("\x1b[2J", r"\x1b[2J"),

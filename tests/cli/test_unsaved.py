@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 import pytest
 
-from flowckpt.checkpoint import Status
 from flowckpt.cli.exit_codes import ExitCode, code_of_result
-from flowckpt.cli.group import group
-from flowckpt.engine.result import StepCounts, WorkflowResult
+from flowckpt.cli.main import group
+from flowckpt.core.records import Status
+from flowckpt.engine.values.result import StepCounts, WorkflowResult
 from flowckpt.errors import CheckpointStorageError, StepFailedError
 
 PIPELINE = """

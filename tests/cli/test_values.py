@@ -16,7 +16,7 @@ import pydantic
 import pytest
 
 from flowckpt import step, workflow
-from flowckpt.cli.inputs import convert_inputs, read_inputs_file
+from flowckpt.cli.arguments import convert_inputs, read_inputs_file
 from flowckpt.cli.values import MisfitError, expected_text, from_json, from_text
 from flowckpt.errors import InputError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import attrs
 
-from flowckpt.checkpoint import CheckpointData, Reason, Status, StepError, StepResult
-from flowckpt.process import ProcessIdentity
+from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
+from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.testing import FakeClock
 
 RUN = "golden"

@@ -49,8 +49,8 @@ from closed_set import same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowckpt.annotation import return_annotation
-from flowckpt.codec import decode, dumps, encode, register
+from flowckpt.core.codec import decode, dumps, encode, register
+from flowckpt.core.codec.types import return_annotation
 from flowckpt.errors import DecodingError, EncodingError
 from tests.stable_ids import stable
 
@@ -423,9 +423,9 @@ def test_what_was_recorded_before_a_class_was_registered_is_read_after_it():
     values[LateRegistered | None] = LateRegistered(2)
     before = {annotation: dumps(encode(value, annotation)) for annotation, value in values.items()}
     register(LateRegistered)
-    from flowckpt.codec import kinds
+    from flowckpt.core.codec import types
 
-    kinds._is_structured.cache_clear()  # as in the next process
+    types._is_structured.cache_clear()  # as in the next process
     for annotation, text in before.items():
         assert decode(json.loads(text), annotation) == values[annotation]
         assert dumps(encode(values[annotation], annotation)) == text

@@ -15,11 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowckpt import CheckpointData, FileCheckpointStore, StepResult
-from flowckpt.checkpoint import History, Reason, Status, StepError
-from flowckpt.checkpoint.data import STATUS_OF_REASON
-from flowckpt.codec import dumps
-from flowckpt.codec.blob import BLOB_SIZE, Blob, unpack
-from flowckpt.codec.checkpoints import (
+from flowckpt.core.codec import dumps
+from flowckpt.core.codec.blob import BLOB_SIZE, Blob, unpack
+from flowckpt.core.codec.checkpoints import (
     check_schema,
     decode_head,
     encode_head,
@@ -27,8 +25,10 @@ from flowckpt.codec.checkpoints import (
     export_text,
     result_document,
 )
-from flowckpt.codec.results import append_result, as_view, decode_result, encode_result, encode_time
-from flowckpt.dsl import path_of
+from flowckpt.core.codec.results import append_result, as_view, decode_result, encode_result, encode_time
+from flowckpt.core.dsl import path_of
+from flowckpt.core.records import History, Reason, Status, StepError
+from flowckpt.core.records.checkpoint import STATUS_OF_REASON
 from flowckpt.errors import DecodingError, EncodingError, UnsupportedSchemaError
 from tests.stable_ids import stable
 

@@ -10,7 +10,8 @@ from typing import Any
 import attrs
 import pytest
 
-from flowckpt import FileCheckpointStore, MemoryCheckpointStore, RunOptions, WorkflowEngine, codec, step, workflow
+from flowckpt import FileCheckpointStore, MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt.core import codec
 from flowckpt.errors import DecodingError, EncodingError, FanOutFailedError, StepFailedError
 
 ONE = StepFailedError(

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowckpt import Approval, CommandOutput, codec
-from flowckpt.codec.described import annotation_of, described
-from flowckpt.codec.fitting import fitted, misfit
+from flowckpt import Approval, CommandOutput
+from flowckpt.core import codec
+from flowckpt.core.codec.fitting import annotation_of, described, fitted, misfit
 
 Name = NewType("Name", str)
 

@@ -14,17 +14,17 @@ import pytest
 from fixed_run import ATTEMPTS, EXPORTED, LARGE, LIVE, NEW, PROCESS, RUN, START, clock, save
 
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore
-from flowckpt.checkpoint import Reason
-from flowckpt.checkpoint.data import SCHEMA_VERSION
-from flowckpt.checkpoint.reference import CheckpointRef
-from flowckpt.codec.checkpoints import export_document, export_text, read_export
-from flowckpt.codec.results import as_view
+from flowckpt.core.codec.checkpoints import export_document, export_text, read_export
+from flowckpt.core.codec.results import as_view
+from flowckpt.core.records import Reason
+from flowckpt.core.records.checkpoint import SCHEMA_VERSION
+from flowckpt.core.records.listing import CheckpointRef
+from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import DecodingError, UnsupportedSchemaError
-from flowckpt.filesystem import PosixFileSystem
 from flowckpt.stores import SqliteCheckpointStore
-from flowckpt.stores.file.clearing import write_tombstone
-from flowckpt.stores.file.line import START as CHAIN_START
-from flowckpt.stores.file.line import seal
+from flowckpt.stores.file.claim import write_tombstone
+from flowckpt.stores.log.line import START as CHAIN_START
+from flowckpt.stores.log.line import seal
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = ["0.1"]

@@ -20,12 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowckpt import CheckpointData, MemoryCheckpointStore, StepResult
-from flowckpt.checkpoint import History
-from flowckpt.codec import decode, dumps, encode, register
-from flowckpt.codec.results import append_result, decode_result
-from flowckpt.codec.tags import MAX_DEPTH
+from flowckpt.core.codec import decode, dumps, encode, register
+from flowckpt.core.codec.results import append_result, decode_result
+from flowckpt.core.codec.tags import MAX_DEPTH
+from flowckpt.core.identity.inputs_hash import canonical
+from flowckpt.core.records import History
 from flowckpt.errors import DecodingError, EncodingError, FlowckptError
-from flowckpt.hashing import canonical
 
 
 def through_json(value):
@@ -473,7 +473,7 @@ def test_pitfall_4_nothing_of_the_package_can_run_code_out_of_stored_bytes():
 
     package = Path(flowckpt.__file__).parent
     # What goes from the engine to its workers and back is never stored; it is of our own making, or plain data.
-    sends = (package / "executors", package / "execution" / "remote")
+    sends = (package / "execution" / "executors", package / "execution" / "remote")
     for file in package.rglob("*.py"):
         if any(folder in file.parents for folder in sends):
             continue

@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable
 from random import Random
 
-from flowckpt.filesystem import FileStatus
+from flowckpt.core.system.filesystem import FileStatus
 
 SECTOR = 512
 CHANGES = frozenset(
@@ -273,7 +273,7 @@ def _copied(inode: Inode, copies: dict[int, Inode]) -> Inode:
 
 
 class SimulatedFileSystem:
-    """The calls of one process on a `Disk`: the port of `flowckpt.filesystem`, completely."""
+    """The calls of one process on a `Disk`: the port of `flowckpt.core.system.filesystem`, completely."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk

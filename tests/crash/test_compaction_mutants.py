@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 import flowckpt.stores.file.claim
-import flowckpt.stores.file.compacting
-import flowckpt.stores.file.image
+import flowckpt.stores.file.compaction
+import flowckpt.stores.log.image
 from flowckpt.errors import FencedError
-from flowckpt.stores.file.names import segment_name, segment_numbers
+from flowckpt.stores.file.layout import segment_name, segment_numbers
 from tests.crash.simulation import SimulatedFileSystem
 from tests.crash.workload import BrokenPromise, Tally, Workload, patched
 
@@ -164,34 +164,34 @@ def written_in_place(monkeypatch):
         file = filesystem.create(directory, segment_name(number))
         try:
             for place in range(len(lines)):
-                flowckpt.stores.file.compacting._write_lines(filesystem, file, lines[place : place + 1], None)
+                flowckpt.stores.file.compaction._write_lines(filesystem, file, lines[place : place + 1], None)
             filesystem.sync(file)
         finally:
             filesystem.close(file)
         filesystem.sync(directory)
 
-    monkeypatch.setattr(flowckpt.stores.file.compacting, "_write_pack", write)
+    monkeypatch.setattr(flowckpt.stores.file.compaction, "_write_pack", write)
 
 
 def no_look_behind_the_link(monkeypatch):
     """Take it for granted that nobody claimed the run while the pack was written."""
 
-    original = flowckpt.stores.file.compacting._write_pack
+    original = flowckpt.stores.file.compaction._write_pack
 
     def write(filesystem, directory, workflow_id, number, lines, *sealing):
-        numbers = flowckpt.stores.file.compacting.segment_numbers
-        monkeypatch.setattr(flowckpt.stores.file.compacting, "segment_numbers", lambda names: [number])
+        numbers = flowckpt.stores.file.compaction.segment_numbers
+        monkeypatch.setattr(flowckpt.stores.file.compaction, "segment_numbers", lambda names: [number])
         try:
             original(filesystem, directory, workflow_id, number, lines, *sealing)
         finally:
-            monkeypatch.setattr(flowckpt.stores.file.compacting, "segment_numbers", numbers)
+            monkeypatch.setattr(flowckpt.stores.file.compaction, "segment_numbers", numbers)
 
-    monkeypatch.setattr(flowckpt.stores.file.compacting, "_write_pack", write)
+    monkeypatch.setattr(flowckpt.stores.file.compaction, "_write_pack", write)
 
 
 def take_the_pack_back(monkeypatch):
     """Remove the pack where a thief is found, which may have gone on from it."""
-    module = flowckpt.stores.file.compacting
+    module = flowckpt.stores.file.compaction
     original = module._write_pack
 
     def write(filesystem, directory, workflow_id, number, lines, *sealing):
@@ -220,7 +220,7 @@ def over_the_number_of_a_thief(monkeypatch):
 
 def read_before_the_claim(monkeypatch):
     """Make the pack of what was read before the last writer was fenced."""
-    module = flowckpt.stores.file.compacting
+    module = flowckpt.stores.file.compaction
     original, read = module.attempts_in, {}
 
     def attempts_in(filesystem, directory, workflow_id, seals, *, below=None):
@@ -233,7 +233,7 @@ def read_before_the_claim(monkeypatch):
 
 def forget_the_highest_sequence(monkeypatch):
     """Take the highest sequence from the records that are left."""
-    module = flowckpt.stores.file.compacting
+    module = flowckpt.stores.file.compaction
     original = module.pack_lines
 
     def pack_lines(attempts, header, *begun):
@@ -245,7 +245,7 @@ def forget_the_highest_sequence(monkeypatch):
 
 def bring_removed_checkpoints_back(monkeypatch):
     """Write the checkpoints that were removed, and not that they were."""
-    module = flowckpt.stores.file.compacting
+    module = flowckpt.stores.file.compaction
     original = module.pack_lines
 
     def pack_lines(attempts, header, *begun):
@@ -257,7 +257,7 @@ def bring_removed_checkpoints_back(monkeypatch):
 
 def remove_before_the_pack(monkeypatch):
     """Remove the older segments first."""
-    module = flowckpt.stores.file.compacting
+    module = flowckpt.stores.file.compaction
     write, remove = module._write_pack, module._remove_below
 
     def write_late(filesystem, directory, workflow_id, number, lines, *sealing):
@@ -269,7 +269,7 @@ def remove_before_the_pack(monkeypatch):
 
 def find_orphans_late(monkeypatch):
     """Look for values that nothing names when a thief may have saved some."""
-    module = flowckpt.stores.file.compacting
+    module = flowckpt.stores.file.compaction
     original = module.orphans_of
 
     @contextlib.contextmanager
@@ -287,14 +287,14 @@ def find_orphans_late(monkeypatch):
 
 def remove_values_that_are_named(monkeypatch):
     """Take the results of the newest attempt for all that names a large value."""
-    module = flowckpt.stores.file.compacting
+    module = flowckpt.stores.file.compaction
     original = module.kept_names
     monkeypatch.setattr(module, "kept_names", lambda lines, there, values: original(lines[-1:], there, values))
 
 
 def read_what_is_left_of_an_attempt(monkeypatch):
     """Read an attempt from its own segment as long as that is there, which does not say what was removed later."""
-    module = flowckpt.stores.file.image
+    module = flowckpt.stores.log.image
     original = module._left_by
 
     def left_by(image, numbers, read, seals, attempt):

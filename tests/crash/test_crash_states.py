@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowckpt.stores.sealing.keys import Key, KeyRing
+from flowckpt.stores.log.sealing.keys import Key, KeyRing
 from tests.crash.workload import Tally, Workload, patched
 
 

@@ -8,17 +8,16 @@ import errno
 import pytest
 
 import flowckpt.stores.file.claim
-import flowckpt.stores.file.clearing
-import flowckpt.stores.file.image
-import flowckpt.stores.file.owning
+import flowckpt.stores.file.runs
+import flowckpt.stores.log.image
 from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
 from flowckpt.stores.file.directory import newest_owner, read_image
-from flowckpt.stores.file.image import RunImage
-from flowckpt.stores.file.line import seal
-from flowckpt.stores.file.names import LOCK, marked_segment, segment_name, segment_numbers
-from flowckpt.stores.file.owned import OwnedRun
-from flowckpt.stores.file.owning import FileRuns
+from flowckpt.stores.file.layout import LOCK, marked_segment, segment_name, segment_numbers
+from flowckpt.stores.file.owned_run import OwnedRun
+from flowckpt.stores.file.runs import FileRuns
 from flowckpt.stores.file.writer import SegmentWriter
+from flowckpt.stores.log.image import RunImage
+from flowckpt.stores.log.line import seal
 from tests.crash.simulation import File, SimulatedFileSystem
 from tests.crash.workload import RUN, BrokenPromise, Entry, Tally, Workload, done, patched
 
@@ -543,7 +542,7 @@ def read_before_the_claim(monkeypatch):
             owned.last_sequence = early.last_sequence
         return owned
 
-    monkeypatch.setattr(flowckpt.stores.file.owning, "claim", hasty)
+    monkeypatch.setattr(flowckpt.stores.file.runs, "claim", hasty)
 
 
 def retry_a_failed_sync(monkeypatch):
@@ -608,7 +607,7 @@ def append_to_the_old_segment(monkeypatch):
                 return owned
         return claim(filesystem, directory, **options)
 
-    monkeypatch.setattr(flowckpt.stores.file.owning, "claim", reusing)
+    monkeypatch.setattr(flowckpt.stores.file.runs, "claim", reusing)
 
 
 def no_copy_of_the_last_line(monkeypatch):
@@ -648,19 +647,19 @@ def clear_without_a_tombstone(monkeypatch):
                 filesystem.unlink(directory, name)
         filesystem.sync(directory)
 
-    monkeypatch.setattr(flowckpt.stores.file.owning, "write_tombstone", unlinked)
-    monkeypatch.setattr(flowckpt.stores.file.owning, "sweep_cleared", sweep)
+    monkeypatch.setattr(flowckpt.stores.file.runs, "write_tombstone", unlinked)
+    monkeypatch.setattr(flowckpt.stores.file.runs, "sweep_cleared", sweep)
 
 
 def tombstone_only_in_the_newest(monkeypatch):
     """Look for a tombstone in the newest segment alone: a claim that never began hides it."""
-    original = flowckpt.stores.file.image._header
+    original = flowckpt.stores.log.image._header
 
     def header(image, number, data, seals):
         found, sealed = original(image, number, data, seals)
         return found if number == image.newest else {key: found[key] for key in found if key != "kind"}, sealed
 
-    monkeypatch.setattr(flowckpt.stores.file.image, "_header", header)
+    monkeypatch.setattr(flowckpt.stores.log.image, "_header", header)
 
 
 def forget_the_tombstone_early(monkeypatch):
@@ -674,19 +673,19 @@ def forget_the_tombstone_early(monkeypatch):
             super().synced(name, file)
 
     Hasty.sweeping = False
-    original = flowckpt.stores.file.owning.sweep_cleared
+    original = flowckpt.stores.file.runs.sweep_cleared
 
     def sweep(filesystem, directory, tombstone):
         filesystem.sweeping = True
         original(filesystem, directory, tombstone)
 
-    monkeypatch.setattr(flowckpt.stores.file.owning, "sweep_cleared", sweep)
+    monkeypatch.setattr(flowckpt.stores.file.runs, "sweep_cleared", sweep)
     return Hasty
 
 
 def take_a_torn_line_for_damage(monkeypatch):
     """Refuse the run for a write that a power cut has cut short."""
-    monkeypatch.setattr(flowckpt.stores.file.segment, "is_torn", lambda tail, offset: False)
+    monkeypatch.setattr(flowckpt.stores.log.segment, "is_torn", lambda tail, offset: False)
 
 
 def take_a_refused_removal_for_none(monkeypatch):

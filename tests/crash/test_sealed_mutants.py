@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 
-import flowckpt.stores.file.guard
 import flowckpt.stores.file.known_keys
+import flowckpt.stores.file.store_keys
 from flowckpt.stores.file.head import HeadNote
-from flowckpt.stores.file.line import START, seal
-from flowckpt.stores.file.names import HEAD, IDENTITY, keys_name
-from flowckpt.stores.file.owned import OwnedRun
+from flowckpt.stores.file.layout import HEAD, IDENTITY, keys_name
+from flowckpt.stores.file.owned_run import OwnedRun
 from flowckpt.stores.file.writer import SegmentWriter
-from flowckpt.stores.sealing.keys import Key, KeyRing, proof_of
+from flowckpt.stores.log.line import START, seal
+from flowckpt.stores.log.sealing.keys import Key, KeyRing, proof_of
 from tests.crash.test_mutants import SCENES, caught, in_turn, saving_after_failures
 from tests.crash.workload import Tally, Workload, patched
 
@@ -72,7 +72,7 @@ def an_identity_that_is_not_synced(monkeypatch):
         filesystem.close(file)
         return "here"
 
-    monkeypatch.setattr(flowckpt.stores.file.guard, "make_identity", make_identity)
+    monkeypatch.setattr(flowckpt.stores.file.store_keys, "make_identity", make_identity)
 
 
 def a_note_of_keys_that_is_not_synced(monkeypatch):

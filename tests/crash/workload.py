@@ -14,24 +14,23 @@ from random import Random
 
 import attrs
 
-import flowckpt.codec.blob
-import flowckpt.stores.file.blobs
+import flowckpt.core.codec.blob
 import flowckpt.stores.file.claim
-import flowckpt.stores.file.compacting
+import flowckpt.stores.file.compaction
 import flowckpt.stores.file.directory
 import flowckpt.stores.file.head
-import flowckpt.stores.file.identity
 import flowckpt.stores.file.known_keys
 import flowckpt.stores.file.reading
+import flowckpt.stores.file.store_keys
+import flowckpt.stores.file.values
 import flowckpt.stores.file.writer
-import flowckpt.stores.lock
-from flowckpt.blocking import blocking_allowed
-from flowckpt.checkpoint import CheckpointData, StepResult
+from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunLockedError
-from flowckpt.portable import copy_run
-from flowckpt.process import ProcessIdentity
+from flowckpt.maintenance.portable import copy_run
 from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore
-from flowckpt.stores.file.names import marked_segment, segment_name
+from flowckpt.stores.file.layout import marked_segment, segment_name
 from flowckpt.testing import FakeClock
 from tests.crash.simulation import CHANGES, Disk
 
@@ -67,23 +66,23 @@ def patched(monkeypatch) -> Processes:
     """Put simulated processes in the place of real ones, and make small values large ones."""
     processes = Processes()
     tokens = iter(range(10**9))
-    monkeypatch.setattr(flowckpt.codec.blob, "BLOB_SIZE", 700)
-    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.blobs, flowckpt.stores.file.compacting):
+    monkeypatch.setattr(flowckpt.core.codec.blob, "BLOB_SIZE", 700)
+    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.values, flowckpt.stores.file.compaction):
         monkeypatch.setattr(module, "current_process", processes.identity)
-    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.blobs):
+    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.values):
         monkeypatch.setattr(module, "new_token", lambda n: f"{next(tokens):016x}")
-    monkeypatch.setattr(flowckpt.stores.file.compacting.secrets, "token_hex", lambda n: f"{next(tokens):016x}")
+    monkeypatch.setattr(flowckpt.stores.file.compaction.secrets, "token_hex", lambda n: f"{next(tokens):016x}")
     for module in (
-        flowckpt.stores.file.identity,
+        flowckpt.stores.file.store_keys,
         flowckpt.stores.file.known_keys,
         flowckpt.stores.file.head,
     ):
         monkeypatch.setattr(module, "current_process", processes.identity)
-    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.reading, flowckpt.stores.file.identity):
+    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.reading, flowckpt.stores.file.store_keys):
         monkeypatch.setattr(module, "is_alive", processes.is_alive)
     monkeypatch.setattr(flowckpt.stores.file.writer, "monotonic", lambda: 0.0)  # the marks alone must do
-    monkeypatch.setattr(flowckpt.stores.lock, "_LOOKS", 1)
-    monkeypatch.setattr(flowckpt.stores.lock, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(flowckpt.stores.file.directory, "_LOOKS", 1)
+    monkeypatch.setattr(flowckpt.stores.file.directory, "_LOOK_SECONDS", 0)
     return processes
 
 

@@ -12,8 +12,8 @@ from pages import DOCS, PAGES, ROOT, anchors, blocks, code_spans, headings, link
 
 import flowckpt
 from flowckpt import errors, events
-from flowckpt.checkpoint import Reason, Status
-from flowckpt.dsl.step import Step, StepWithoutAction
+from flowckpt.core.dsl.step import Step, StepWithoutAction
+from flowckpt.core.records import Reason, Status
 from flowckpt.engine import WorkflowEngine, WorkflowResult
 
 API = DOCS / "reference" / "api.md"
@@ -39,7 +39,7 @@ SIGNATURES = {
     "FileCheckpointStore": flowckpt.FileCheckpointStore,
     "MemoryCheckpointStore": flowckpt.MemoryCheckpointStore,
     "open_store": flowckpt.open_store,
-    "flowckpt.codec.register": import_module("flowckpt.codec").register,
+    "flowckpt.core.codec.register": import_module("flowckpt.core.codec").register,
     "flowckpt.testing.FakeClock": import_module("flowckpt.testing").FakeClock,
     **{f".{name}": getattr(StepWithoutAction, name) for name in MODIFIERS},
 }
@@ -88,9 +88,9 @@ def test_every_method_of_the_engine_is_documented_with_its_parameters(name):
         *(
             getattr(import_module(module), name)
             for module, names in (
-                ("flowckpt.checkpoint", "StepError CheckpointRef RunInfo Owner"),
+                ("flowckpt.core.records", "StepError CheckpointRef RunInfo Owner"),
                 ("flowckpt.stores.base", "Lease"),
-                ("flowckpt.stores.integrity", "Finding"),
+                ("flowckpt.stores.base", "Finding"),
                 ("flowckpt.engine", "StepCounts"),
             )
             for name in names.split()
@@ -107,21 +107,21 @@ def test_every_field_of_a_record_is_documented(cls):
 
 @pytest.mark.parametrize("enum", [Reason, Status])
 def test_every_reason_and_status_is_documented(enum):
-    text = section(API, f"flowckpt.checkpoint.{enum.__name__}")
+    text = section(API, f"flowckpt.core.records.{enum.__name__}")
     assert [member.value for member in enum if not said(text, member.value)] == []
 
 
 def test_the_record_format_names_every_reason_field_and_tag():
     checkpoints, results, tags = (
-        import_module(f"flowckpt.codec.{name}") for name in ("checkpoints", "results", "tags")
+        import_module(f"flowckpt.core.codec.{name}") for name in ("checkpoints", "results", "tags")
     )
-    import_module("flowckpt.codec.rare")
-    import_module("flowckpt.codec.own")
+    import_module("flowckpt.core.codec.rare")
+    import_module("flowckpt.core.codec.own")
     text = FORMAT.read_text(encoding="utf-8")
     named = {*checkpoints._KNOWN, *results._KNOWN, *tags._DECODERS, "$blob", *(reason.value for reason in Reason)}
     assert [name for name in sorted(named) if not said(text, name)] == []
     assert str(tags.MAX_DEPTH) in text
-    assert f"{import_module('flowckpt.codec.blob').BLOB_SIZE:,}" in text
+    assert f"{import_module('flowckpt.core.codec.blob').BLOB_SIZE:,}" in text
     written = set(re.findall(r"`(\$\w+)`", text))
     assert written == {*tags._DECODERS, "$blob"}, "tags that are documented and do not exist"
 

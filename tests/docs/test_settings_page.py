@@ -4,10 +4,10 @@ import importlib
 
 from pages import DOCS, prose
 
-from flowckpt.cli.group import COMMANDS
+from flowckpt.cli.config.kinds import Choice, Count
+from flowckpt.cli.config.settings import SETTINGS, Part, Setting
+from flowckpt.cli.main import COMMANDS
 from flowckpt.cli.options import SettingOption
-from flowckpt.settings.kinds import Choice, Count
-from flowckpt.settings.table import SETTINGS, Part, Setting
 
 PAGE = DOCS / "reference" / "settings.md"
 HEADER = "| key | variable | option | type | default | in Python | meaning |"

@@ -11,13 +11,13 @@ from flowckpt.stores import (
     MemoryCheckpointStore,
     ObjectCheckpointStore,
     SqliteCheckpointStore,
-    announcing,
     base,
-    finding,
-    losing,
-    renewing,
-    retention,
+    queries,
 )
+from flowckpt.stores import base as announcing
+from flowckpt.stores import base as losing
+from flowckpt.stores import base as renewing
+from flowckpt.stores import base as retention
 from flowckpt.stores.postgres import PostgresCheckpointStore
 
 STORES = {
@@ -29,7 +29,7 @@ STORES = {
 }
 ABILITIES = {
     name: found
-    for module in (base, retention, finding, announcing, losing, renewing)
+    for module in (base, retention, queries, announcing, losing, renewing)
     for name, found in vars(module).items()
     if inspect.isclass(found) and found.__module__ == module.__name__ and getattr(found, "_is_runtime_protocol", False)
 }

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowckpt import parallel, step, workflow
-from flowckpt.dsl.completion import ALL, Completion, completion_of
+from flowckpt.core.dsl.composites import ALL, Completion, completion_of
 from flowckpt.errors import InputError, StepDefinitionError
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flowckpt.dsl import path_of
+from flowckpt.core.dsl import path_of
 
 tricky = st.text(st.sampled_from("ab%/[]@2F5B0123.~ é\n\u202e"), min_size=1, max_size=6)
 names = tricky | st.text(st.characters(exclude_categories=()), min_size=1, max_size=6)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowckpt.dsl import Modifiers, PythonAction, RetryPolicy, Step, StepWithoutAction, step
-from flowckpt.dsl.actions import function_name
+from flowckpt.core.dsl import Modifiers, PythonAction, RetryPolicy, Step, StepWithoutAction, step
+from flowckpt.core.dsl.actions import function_name
 from flowckpt.errors import StepDefinitionError
 from tests.stable_ids import stable
 

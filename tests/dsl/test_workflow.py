@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flowckpt import step, workflow
-from flowckpt.dsl import Workflow
+from flowckpt.core.dsl import Workflow
 from flowckpt.errors import InputError, WorkflowDefinitionError
 
 

@@ -20,11 +20,11 @@ from typing import Any
 from composite_program import RECORDED, Node, all_nodes
 
 from flowckpt import current_step, now, parallel, random, step, uuid, workflow
-from flowckpt.abandoned import AbandonedStepError
-from flowckpt.checkpoint.command_output import CommandOutput
-from flowckpt.dsl import Workflow
+from flowckpt.core.dsl import Workflow
+from flowckpt.core.records.outputs import CommandOutput
 from flowckpt.errors import StepFailedError
 from flowckpt.evidence import file_sha256
+from flowckpt.execution.thread import AbandonedStepError
 
 _numbers = itertools.count()
 

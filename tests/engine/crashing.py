@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowckpt.checkpoint import CheckpointData
+from flowckpt.core.records import CheckpointData
 
 
 class SimulatedCrash(BaseException):

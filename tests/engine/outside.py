@@ -7,7 +7,7 @@ from typing import Any
 from crashing import SimulatedCrash
 
 from flowckpt import RunOptions, WorkflowEngine
-from flowckpt.checkpoint import CheckpointData, WaitKind
+from flowckpt.core.records import CheckpointData, WaitKind
 from flowckpt.testing import FakeClock
 
 

@@ -24,16 +24,10 @@ from flowckpt import (
     step,
 )
 from flowckpt import workflow as as_workflow
-from flowckpt.checkpoint import CheckpointData
-from flowckpt.dsl import Workflow
-from flowckpt.engine.group_commit import GroupCommit
-from flowckpt.errors import (
-    CheckpointStorageError,
-    FanOutFailedError,
-    FencedError,
-    StepDefinitionError,
-    StepFailedError,
-)
+from flowckpt.core.dsl import Workflow
+from flowckpt.core.records import CheckpointData
+from flowckpt.engine.run.attempt import GroupCommit
+from flowckpt.errors import CheckpointStorageError, FanOutFailedError, FencedError, StepDefinitionError, StepFailedError
 from flowckpt.evidence import file_sha256
 
 seen: list[Any] = []

@@ -15,9 +15,10 @@ import pytest
 from crashing import CrashingStore, SimulatedCrash
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.checkpoint import Reason, Status
+from flowckpt.core.records import Reason, Status
+from flowckpt.core.system.process import current_process, send_if_expected
 from flowckpt.engine import RunOptions
-from flowckpt.engine.live_runs import known_as_live
+from flowckpt.engine.run.lease import known_as_live
 from flowckpt.errors import (
     CancelPendingError,
     CancelRefusedError,
@@ -27,7 +28,6 @@ from flowckpt.errors import (
     RunMovedOnError,
 )
 from flowckpt.execution.interrupts import CANCEL_SIGNALS, Interrupts, RunInterrupted
-from flowckpt.process import current_process, send_if_expected
 
 world: list[str] = []
 begun: list[str] = []
@@ -145,7 +145,7 @@ async def test_an_owner_that_cannot_be_asked_is_told(monkeypatch):
     engine = WorkflowEngine(store)
     running = asyncio.create_task(engine.run(saga, workflow_id="run", how="waits"))
     await has_begun()
-    monkeypatch.setattr("flowckpt.engine.cancelling.live_interrupts", lambda store, run: None)
+    monkeypatch.setattr("flowckpt.engine.session.cancel.live_interrupts", lambda store, run: None)
     with pytest.raises(CancelPendingError) as told:  # asked by a message, which it reads at its next step
         await engine.cancel("run", patience_seconds=0.1)
     assert told.value.waited_seconds == 0.1

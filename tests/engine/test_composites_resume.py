@@ -22,14 +22,14 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine
-from flowckpt.checkpoint import Reason
-from flowckpt.engine.options import RunOptions
-from flowckpt.engine.rolling_back import unfinished_rollback
+from flowckpt.core.records import Reason
+from flowckpt.engine.rules.paths import step_of
+from flowckpt.engine.rules.plan import Decision, ResumePlan
+from flowckpt.engine.undo.compensate import unfinished_rollback
+from flowckpt.engine.values.options import RunOptions
 from flowckpt.errors import NotUndoableError, RunUndoneError, StaleStepError, StepInDoubtError
 from flowckpt.events import RollbackCompleted, RollbackStarted, StepAdopted, StepFailed, StepRestored, StepStarted
-from flowckpt.execution import left_running
-from flowckpt.plan.model import Decision, ResumePlan
-from flowckpt.plan.undoing import step_of
+from flowckpt.execution import python
 
 choices = st.fixed_dictionaries(
     {},
@@ -55,7 +55,7 @@ def a_world() -> Iterator[World]:
 def reopened(store: MemoryCheckpointStore) -> MemoryCheckpointStore:
     for run in store._runs.values():
         run.is_owned = False  # the process that owned it is gone
-    left_running._left.clear()  # and its threads with it
+    python._left.clear()  # and its threads with it
     return store
 
 

@@ -12,8 +12,8 @@ import pytest
 from crashing import CrashingStore, SimulatedCrash
 
 from flowckpt import WorkflowEngine
-from flowckpt.checkpoint import StepResult
-from flowckpt.dsl import Workflow
+from flowckpt.core.dsl import Workflow
+from flowckpt.core.records import StepResult
 
 
 def _plain(results: Any) -> list[tuple[Any, ...]]:

@@ -31,7 +31,7 @@ from flowckpt import (
     workflow,
     workflow_logger,
 )
-from flowckpt.dsl import Workflow
+from flowckpt.core.dsl import Workflow
 from flowckpt.engine.determinism import DeterminismReport, determinism_of
 from flowckpt.errors import StepDefinitionError, StepFailedError
 from flowckpt.testing import FakeClock

@@ -11,11 +11,10 @@ import pytest
 from crashing import CrashingStore, SimulatedCrash
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, parallel, step, workflow
-from flowckpt.abandoned import AbandonedStepError
+from flowckpt.engine.rules.plan import Decision
 from flowckpt.errors import RunUndoneError, StepInDoubtError
 from flowckpt.evidence import predicate, register_predicate
-from flowckpt.execution.thread import Call
-from flowckpt.plan.model import Decision
+from flowckpt.execution.thread import AbandonedStepError, Call
 
 world: list[str] = []
 fails: set[str] = set()

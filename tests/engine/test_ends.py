@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.checkpoint import CheckpointData
+from flowckpt.core.records import CheckpointData
 from flowckpt.errors import (
     CheckpointStorageError,
     FencedError,

@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from outside import MortalStore, Saves
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine
-from flowckpt.checkpoint import StepResult, WaitKind
-from flowckpt.engine.rolling_back import unfinished_rollback
+from flowckpt.core.records import StepResult, WaitKind
+from flowckpt.engine.undo.compensate import unfinished_rollback
 from flowckpt.errors import RunUndoneError, StepInDoubtError
-from flowckpt.execution import left_running
+from flowckpt.execution import python
 from flowckpt.testing import FakeClock
 
 
@@ -92,7 +92,7 @@ class Life:
     def _process(self, *, is_forced: bool) -> Any:
         for run in self.store._runs.values():
             run.is_owned = False  # the process before it is gone
-        left_running._left.clear()
+        python._left.clear()
         engine = WorkflowEngine(MortalStore(self.store, self.saves), clock=self.clock)
         program = self.world.workflow(self.block)
         if self._latest() is None:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.checkpoint.command_output import CommandOutput
-from flowckpt.dsl import Step, Workflow
+from flowckpt.core.dsl import Step, Workflow
+from flowckpt.core.records.outputs import CommandOutput
 from flowckpt.errors import (
     CommandFailedError,
     EvidenceError,

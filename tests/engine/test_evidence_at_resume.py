@@ -21,7 +21,7 @@ from flowckpt.errors import (
     StepNotFoundError,
     WorkflowChangedError,
 )
-from flowckpt.evidence import EvidenceVerifier, file_sha256, predicate, registry
+from flowckpt.evidence import EvidenceVerifier, claims, file_sha256, predicate
 
 ran: list[str] = []
 asked: list[str] = []
@@ -431,7 +431,7 @@ def test_a_predicate_that_only_the_program_knows_is_asked_when_its_step_is_yield
 
     with pytest.raises(SimulatedCrash):
         WorkflowEngine(CrashingStore(reopen(), at, is_after=True)).run_sync(late, workflow_id="run")
-    monkeypatch.setattr(registry, "_FUNCTIONS", {})  # another process, which has made no claims yet
+    monkeypatch.setattr(claims, "_FUNCTIONS", {})  # another process, which has made no claims yet
     ran.clear()
     world[state] = True
     result = resume(reopen(), late)

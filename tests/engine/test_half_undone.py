@@ -12,7 +12,7 @@ import pytest
 from crashing import CrashingStore, SimulatedCrash
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, parallel, step, workflow
-from flowckpt.engine.resume_planning import plan_resume
+from flowckpt.engine.undo.plan_resume import plan_resume
 from flowckpt.errors import NotUndoableError, RunParkedError, RunUndoneError, StepInDoubtError
 from flowckpt.execution.interrupts import RunInterrupted
 

@@ -16,7 +16,8 @@ import pytest
 from crashing import CrashingStore, SimulatedCrash
 
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
-from flowckpt.dsl import Step, Workflow
+from flowckpt.core.dsl import Step, Workflow
+from flowckpt.engine.values.options import StepCountTrigger
 from flowckpt.errors import (
     EvidenceNotVerifiedError,
     FencedError,
@@ -26,7 +27,6 @@ from flowckpt.errors import (
     StepTimeoutError,
 )
 from flowckpt.evidence import EvidencePack, artifact_exists, file_sha256, predicate
-from flowckpt.triggers import StepCountTrigger
 from tests.forked import Started
 
 log: list[str] = []

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.dsl import Workflow
+from flowckpt.core.dsl import Workflow
 from flowckpt.engine import StepCounts
 from flowckpt.errors import EncodingError, InputError, InputMismatchError
 

@@ -10,7 +10,7 @@ import pytest
 from crashing import SimulatedCrash
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, step, workflow
-from flowckpt.engine.parking import parked
+from flowckpt.engine.run.resumption import parked
 from flowckpt.errors import RunParkedError
 from flowckpt.stores.base import OwnsRuns
 

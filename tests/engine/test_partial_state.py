@@ -29,12 +29,12 @@ from flowckpt import (
     step,
     workflow,
 )
-from flowckpt.checkpoint import CheckpointData, Reason
-from flowckpt.dsl import Workflow
+from flowckpt.core.dsl import Workflow
+from flowckpt.core.records import CheckpointData, Reason
 from flowckpt.errors import CheckpointStorageError, EncodingError, FlowckptError, StaleStepError
 from flowckpt.events import CheckpointSaved, StepCompleted, StepStateDropped
 from flowckpt.execution.interrupts import RunInterrupted
-from flowckpt.portable import export_run, import_run
+from flowckpt.maintenance.portable import export_run, import_run
 
 world: dict[str, Any] = {}
 

@@ -12,8 +12,8 @@ import attrs
 import pytest
 
 from flowckpt import RunOptions, Secret, WorkflowEngine, WorkflowResult, step, workflow
-from flowckpt.engine import scope
-from flowckpt.engine.looking_back import UNSURE
+from flowckpt.engine.steps import scope
+from flowckpt.engine.steps.restore import UNSURE
 from flowckpt.errors import FlowckptError, StepFailedError
 from flowckpt.evidence import file_sha256
 

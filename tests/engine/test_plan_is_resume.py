@@ -25,12 +25,12 @@ from hypothesis import HealthCheck, Phase, event, example, given, settings
 from hypothesis import strategies as st
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.dsl import Workflow
-from flowckpt.engine.options import RunOptions
+from flowckpt.core.dsl import Workflow
+from flowckpt.engine.rules.plan import Decision, ResumePlan
+from flowckpt.engine.values.options import RunOptions
 from flowckpt.errors import StaleStepError, StepFailedError, StepInDoubtError
 from flowckpt.events import StepAdopted, StepRestored, StepStarted
 from flowckpt.evidence import file_sha256
-from flowckpt.plan.model import Decision, ResumePlan
 
 KINDS = ("pure", "file", "file", "once", "model", "fails")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, step, workflow
-from flowckpt.dsl import Workflow
+from flowckpt.core.dsl import Workflow
 from flowckpt.errors import InputError, StepDefinitionError, StepFailedError
 from flowckpt.testing import FakeClock
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.filesystem import PosixFileSystem
+from flowckpt.core.system.filesystem import PosixFileSystem
 
 
 class Counting(PosixFileSystem):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, current_step, step, workflow
-from flowckpt.dsl import Workflow
+from flowckpt.core.dsl import Workflow
 from flowckpt.errors import StepFailedError
 from flowckpt.events import StepCompleted, StepProgress
 from flowckpt.testing import FakeClock

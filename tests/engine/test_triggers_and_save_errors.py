@@ -24,9 +24,9 @@ from flowckpt import (
     step,
     workflow,
 )
-from flowckpt.checkpoint import CheckpointData
+from flowckpt.core.records import CheckpointData
+from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import CheckpointStorageError, FencedError, SettingError, StepFailedError, StepInDoubtError
-from flowckpt.filesystem import PosixFileSystem
 from flowckpt.testing import FakeClock
 
 ran: list[Any] = []

@@ -15,11 +15,11 @@ import pytest
 from crashing import CrashingStore, SimulatedCrash
 
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, Retention, RunOptions, WorkflowEngine, step, workflow
-from flowckpt.checkpoint import CheckpointData, Reason, Status
-from flowckpt.engine.options import OnStop
+from flowckpt.core.records import CheckpointData, Reason, Status
+from flowckpt.core.system.filesystem import PosixFileSystem
+from flowckpt.engine.values.options import OnStop
 from flowckpt.errors import CheckpointStorageError, FencedError, StepFailedError, SuspensionUnsavedError
 from flowckpt.execution.interrupts import RunInterrupted
-from flowckpt.filesystem import PosixFileSystem
 from flowckpt.stores.sqlite import SqliteCheckpointStore
 from flowckpt.testing import FakeClock
 

@@ -22,7 +22,7 @@ from flowckpt import (
     step,
     workflow,
 )
-from flowckpt.checkpoint import Reason, Status, Wait, WaitKind
+from flowckpt.core.records import Reason, Status, Wait, WaitKind
 from flowckpt.errors import (
     ApprovalRejectedError,
     ApprovalStaleError,
@@ -40,7 +40,7 @@ from flowckpt.errors import (
 )
 from flowckpt.events import ApprovalVoided, WorkflowSuspended, WorkflowWaiting
 from flowckpt.evidence import EvidencePack, EvidenceVerifier, artifact_exists, file_sha256
-from flowckpt.evidence.checks import file_sha256 as file_sha256_check
+from flowckpt.evidence.checks import files as file_sha256_check
 from flowckpt.testing import FakeClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

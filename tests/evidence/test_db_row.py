@@ -355,7 +355,7 @@ async def test_columns_with_the_name_of_a_secret_are_hidden(shop, verifier):
      (None, "None", False), (b"a", "a", False), (0.5, 0.5, True), (float("inf"), float("inf"), True)],
 )  # fmt: skip
 def test_secrets_compare_as_their_values_do(recorded, found, expected):
-    from flowckpt.evidence.secret import digest_of_secret, matches
+    from flowckpt.evidence.documents import digest_of_secret, matches
 
     assert matches(digest_of_secret(recorded), found) is expected
     assert digest_of_secret(recorded) != digest_of_secret(recorded)  # salted

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from flowckpt.clock import SystemClock
+from flowckpt.core.system.clock import SystemClock
 from flowckpt.evidence import (
     Evidence,
     EvidenceCaptureError,
@@ -30,9 +30,8 @@ from flowckpt.evidence import (
     file_sha256,
 )
 from flowckpt.evidence.checks.base import Deadline, UncheckableClaimError
-from flowckpt.evidence.file_digest import digest_path
+from flowckpt.evidence.digests import digest_path, is_settled
 from flowckpt.evidence.sandbox import PathRefusedError, Sandbox
-from flowckpt.evidence.signature import is_settled
 from tests.open_files import open_below
 
 ABC = hashlib.sha256(b"abc").hexdigest()

@@ -23,7 +23,7 @@ from flowckpt.evidence import (
     api_response,
     network_reachable,
 )
-from flowckpt.evidence.json_place import MISSING, is_same, steps_of, value_at
+from flowckpt.evidence.checks.http import MISSING, is_same, steps_of, value_at
 from flowckpt.evidence.network import _meant_by, is_public
 
 SECRET = "Bearer hunter2-hunter2"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowckpt.evidence import Evidence, EvidenceError, EvidencePack, PackOutcome, VerdictStatus, command_exit
-from flowckpt.evidence.policy import decide
+from flowckpt.evidence.report import decide
 
 V, F, C, M, N = (
     VerdictStatus.VERIFIED,

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.evidence import (
     AllowedHost,
     Check,
@@ -34,7 +34,7 @@ from flowckpt.evidence import (
     predicate,
 )
 from flowckpt.evidence import checks as table
-from flowckpt.evidence.quorum import agreed
+from flowckpt.evidence.verifier import agreed
 
 ABC = hashlib.sha256(b"abc").hexdigest()
 YES, NO = Outcome(VerdictStatus.VERIFIED), Outcome(VerdictStatus.FAILED, "it is gone")
@@ -99,10 +99,10 @@ async def test_transient_claims_are_checked_at_the_commit_only(base, verifier):
 async def test_a_commit_captures_and_verifies_reading_each_file_once(base, verifier, monkeypatch):
     (base / "f").write_text("abc")
     reads = []
-    from flowckpt.evidence import file_digest
+    from flowckpt.evidence import digests
 
-    real = file_digest._read
-    monkeypatch.setattr(file_digest, "_read", lambda file, *rest: (reads.append(file), real(file, *rest))[1])
+    real = digests._read
+    monkeypatch.setattr(digests, "_read", lambda file, *rest: (reads.append(file), real(file, *rest))[1])
     pack = EvidencePack([file_sha256("f"), file_sha256("f", ABC), command_exit(0), artifact_exists("f")])
     recorded, report = await verifier.commit(pack, facts=StepFacts(exit_code=0))
     assert report.verified
@@ -423,7 +423,7 @@ def test_writing_claims_imports_nothing_of_what_checks_them():
     code += (
         "EvidencePack([file_sha256('f'), db_row('a.db', 't', {'a': 1}), api_response('http://h/')])\n"
         "print([name for name in ('sqlite3', 'http.client', 'ssl', 'socket', 'hashlib', 'asyncio', 'concurrent.futures',"
-        " 'flowckpt.evidence.verifier', 'flowckpt.codec') if name in sys.modules])\n"
+        " 'flowckpt.evidence.verifier', 'flowckpt.core.codec') if name in sys.modules])\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.stdout.strip() == "[]", ended.stdout + ended.stderr

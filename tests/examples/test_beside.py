@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flowckpt import FileCheckpointStore, RunOptions, WorkflowEngine
-from flowckpt.plan.policy import ReuseMode
+from flowckpt.engine.rules.reasons import ReuseMode
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -17,13 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from flowckpt import CommandOutput, codec, step
+from flowckpt import CommandOutput, step
+from flowckpt.core import codec
 from flowckpt.errors import CommandFailedError, StepDefinitionError, StepTimeoutError
-from flowckpt.execution import command_process, line_feed
+from flowckpt.execution import command_process
+from flowckpt.execution import command_process as line_feed
 from flowckpt.execution.command import check_exit, run_command
+from flowckpt.execution.command_process import MAX_LINE, LineSplitter, OutputCapture
 from flowckpt.execution.interrupts import Interrupts, RunInterrupted
-from flowckpt.execution.line_splitter import MAX_LINE, LineSplitter
-from flowckpt.execution.output_capture import OutputCapture
 
 TREE = "sleep 1000 & echo $!; echo $$; sh -c 'sleep 1000 & echo $!; echo $$; echo ready; wait' & wait"
 """A shell, another one in it, and two programs: each tells its id."""

@@ -15,8 +15,8 @@ from typing import Any
 import attrs
 
 from flowckpt import current_step
-from flowckpt.execution.remote.post import Post
-from flowckpt.executors.way_up import way_up
+from flowckpt.execution.executors.base import way_up
+from flowckpt.execution.remote.channel import Post
 
 
 @attrs.frozen

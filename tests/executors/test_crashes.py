@@ -14,7 +14,7 @@ import pytest
 from far_processes import gone, is_running
 
 from flowckpt import FileCheckpointStore
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 
 HERE = Path(__file__).parent
 COUNT = 16
@@ -115,7 +115,7 @@ def test_two_signals_stop_at_once_and_leave_no_worker(tmp_path):
 def test_a_worker_of_an_engine_that_stands_still_stays():
     """A stopped engine is no dead one: its workers wait for it."""
     code = (
-        "from flowckpt.executors import ProcessExecutor; import os, signal\n"
+        "from flowckpt.execution.executors import ProcessExecutor; import os, signal\n"
         "e = ProcessExecutor(1); print(e.submit(os.getpid).result(), flush=True)\n"
         "input(); print(e.submit(abs, -3).result()); e.kill()\n"
     )

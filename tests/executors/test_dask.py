@@ -17,7 +17,7 @@ from far_processes import gone, seen
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
 from flowckpt.errors import ExecutorError, StepTimeoutError, UnknownExecutorError, WorkerDiedError
 from flowckpt.events import StepRetrying
-from flowckpt.executors import DaskExecutor, dask
+from flowckpt.execution.executors import DaskExecutor, dask
 
 distributed = pytest.importorskip("distributed")
 

@@ -15,11 +15,11 @@ import pytest
 from far_processes import seen
 
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.secret import Secret
 from flowckpt.errors import CheckpointStorageError, EncodingError, ExecutorError, FlowckptError
 from flowckpt.events import StepCompleted, StepProgress, StepRetrying
-from flowckpt.executors import DaskExecutor
-from flowckpt.secret import Secret
+from flowckpt.execution.executors import DaskExecutor
 
 PLACES = ["engine", "thread", "pool", "process", "dask"]
 

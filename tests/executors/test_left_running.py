@@ -15,8 +15,8 @@ from far_processes import seen
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.errors import StepInDoubtError, StepTimeoutError
 from flowckpt.evidence import file_sha256
-from flowckpt.execution.left_running import is_left_running
-from flowckpt.executors import DaskExecutor
+from flowckpt.execution.executors import DaskExecutor
+from flowckpt.execution.python import is_left_running
 
 
 class Unstoppable(Executor):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from flowckpt.execution.remote.post import Post, PostClosedError
+from flowckpt.execution.remote.channel import Post, PostClosedError
 
 
 class Way:

@@ -12,8 +12,8 @@ import pytest
 from far_processes import gone, seen
 
 from flowckpt.errors import SettingError
-from flowckpt.executors import ProcessExecutor
-from flowckpt.executors.base import StoppedWorkError
+from flowckpt.execution.executors import ProcessExecutor
+from flowckpt.execution.executors.base import StoppedWorkError
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from far_processes import gone, seen
 
 from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, current_step, step, workflow
-from flowckpt.engine.executors import chosen_executors
+from flowckpt.engine.session.session import chosen_executors
 from flowckpt.errors import (
     ExecutorError,
     NoAsyncioError,

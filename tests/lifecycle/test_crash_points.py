@@ -14,8 +14,8 @@ import pytest
 from workshop import Killed, latest, paths, ran, shop, superseded
 
 from flowckpt import FileCheckpointStore, RunOptions, WorkflowEngine
+from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import StepInDoubtError
-from flowckpt.filesystem import PosixFileSystem
 from tests.forked import Started
 
 Reopen = Callable[[], Any]

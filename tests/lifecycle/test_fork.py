@@ -12,7 +12,8 @@ import pytest
 from workshop import Rows, latest, paths, ran, shop, superseded, world
 
 from flowckpt import FileCheckpointStore, RunOptions, WorkflowEngine, step, workflow
-from flowckpt.checkpoint import Reason, Status
+from flowckpt.core.records import Reason, Status
+from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import (
     CheckpointNotFoundError,
     EncodingError,
@@ -23,7 +24,6 @@ from flowckpt.errors import (
     StepNotFoundError,
     WorkflowChangedError,
 )
-from flowckpt.filesystem import PosixFileSystem
 
 Reopen = Callable[[], Any]
 

@@ -9,8 +9,8 @@ from typing import Any
 from workshop import recorded_outputs, shop, world
 
 from flowckpt import RunOptions, WorkflowEngine
-from flowckpt.cli.run_history import run_history
-from flowckpt.cli.stored_runs import stored_run
+from flowckpt.cli.render.documents import run_history
+from flowckpt.cli.runs import stored_run
 
 Reopen = Callable[[], Any]
 

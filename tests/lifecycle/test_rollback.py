@@ -12,15 +12,9 @@ import workshop
 from workshop import latest, paths, ran, shop, superseded, world
 
 from flowckpt import CheckpointManager, RunOptions, WorkflowEngine, step, workflow
-from flowckpt.checkpoint import Reason, Status
-from flowckpt.errors import (
-    CheckpointNotFoundError,
-    InputError,
-    RunLockedError,
-    StaleCheckpointError,
-    StepInDoubtError,
-)
-from flowckpt.evidence import predicate, registry
+from flowckpt.core.records import Reason, Status
+from flowckpt.errors import CheckpointNotFoundError, InputError, RunLockedError, StaleCheckpointError, StepInDoubtError
+from flowckpt.evidence import claims, predicate
 
 Reopen = Callable[[], Any]
 
@@ -79,7 +73,7 @@ def test_what_nobody_can_check_is_no_yes(reopen: Reopen, monkeypatch: pytest.Mon
         yield step("more").python(abs, 2).checkpoint()
 
     WorkflowEngine(reopen()).run_sync(asks, workflow_id="run")
-    monkeypatch.setattr(registry, "_FUNCTIONS", {})  # as in a new process
+    monkeypatch.setattr(claims, "_FUNCTIONS", {})  # as in a new process
     with pytest.raises(StaleCheckpointError, match="ask"):
         WorkflowEngine(reopen()).rollback_sync("run", "ask")
     assert WorkflowEngine(reopen()).rollback_sync("run", "ask", workflow=asks).steps == 1

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flowckpt import CheckpointManager, EvidencePack, MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt.core.system.ids import why_no_run_id
 from flowckpt.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
@@ -19,7 +20,6 @@ from flowckpt.errors import (
     StepNotBegunError,
 )
 from flowckpt.evidence import artifact_exists, file_sha256
-from flowckpt.ids import why_no_run_id
 from flowckpt.stores.base import OwnsRuns
 from flowckpt.testing.contract import HOSTILE_IDS
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from flowckpt import CheckpointManager, FileCheckpointStore, MemoryCheckpointStore, in_sync
-from flowckpt.blocking import may_block
+from flowckpt.core.system.blocking import may_block
 from flowckpt.errors import CheckpointNotFoundError, NestedLoopError
 
 

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowckpt.manager.records import CommittedStep
-from flowckpt.manager.task_log import TaskLog
+from flowckpt.maintenance.task_log import CommittedStep, TaskLog
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CLAIM = {"pack": {"evidence": [{}]}, "outcome": "verified"}

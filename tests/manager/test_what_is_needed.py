@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowckpt import CheckpointManager, EvidencePack, MemoryCheckpointStore
-from flowckpt.checkpoint import Reason
-from flowckpt.codec.checkpoints import export_text
+from flowckpt.core.codec.checkpoints import export_text
+from flowckpt.core.records import Reason
 from flowckpt.errors import ImportRefusedError, RunLockedError
 from flowckpt.evidence import artifact_exists
-from flowckpt.portable import import_run
-from flowckpt.retention import prune_checkpoints
+from flowckpt.maintenance.portable import import_run
+from flowckpt.maintenance.retention import prune_checkpoints
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.testing import FakeClock
 from tests.reopening import reopened_files, reopened_memory

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowckpt.checkpoint import StepError, StepResult
-from flowckpt.plan.behind import below, failures_behind, is_within, nested_in, results_behind
+from flowckpt.core.records import StepError, StepResult
+from flowckpt.engine.rules.paths import below, failures_behind, is_within, nested_in, results_behind
 
 
 def result(path: str, step_type: str = "python", *, failed: str | None = None) -> StepResult:

@@ -17,10 +17,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flowckpt import step
-from flowckpt.checkpoint import StepResult
-from flowckpt.dsl import Step
-from flowckpt.known_function import known_of
-from flowckpt.plan.identity import (
+from flowckpt.core.dsl import Step
+from flowckpt.core.identity.function import known_of
+from flowckpt.core.records import StepResult
+from flowckpt.engine.rules.identity import (
     arguments_of,
     fingerprint_of,
     identity_reasons,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowckpt.checkpoint import CheckpointData, PartialState, Status, StepResult
-from flowckpt.plan.parking import Deaths, deaths_of, limit_of
+from flowckpt.core.records import CheckpointData, PartialState, Status, StepResult
+from flowckpt.engine.rules.crash_loop import Deaths, deaths_of, limit_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

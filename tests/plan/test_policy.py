@@ -9,15 +9,20 @@ from typing import Any
 import pytest
 
 from flowckpt import RunOptions, step
-from flowckpt.checkpoint import StepResult
+from flowckpt.core.records import StepResult
+from flowckpt.engine.rules.in_doubt import (
+    Question,
+    Settlement,
+    is_same_call,
+    open_question,
+    settle_done,
+    settle_started,
+)
+from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
 from flowckpt.errors import InputError
 from flowckpt.evidence import artifact_exists
-from flowckpt.evidence.model import EvidencePack
-from flowckpt.evidence.policy import decide
-from flowckpt.evidence.verdict import Verdict, VerdictStatus, VerificationReport
-from flowckpt.plan.in_doubt import Question, Settlement, is_same_call, open_question, settle_done, settle_started
-from flowckpt.plan.policy import OnStale, ResumePolicy, ReuseMode
-from flowckpt.plan.reason import Reason, ReasonKind
+from flowckpt.evidence.claims import EvidencePack
+from flowckpt.evidence.report import Verdict, VerdictStatus, VerificationReport, decide
 
 RERUN, REUSE, FAIL = OnStale.RERUN, OnStale.REUSE, OnStale.FAIL
 ANSWERS = (None, RERUN, REUSE, FAIL)

@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 from flowckpt import step
-from flowckpt.checkpoint import StepResult
+from flowckpt.core.records import StepResult
+from flowckpt.engine.rules.identity import arguments_of, fingerprint_of
+from flowckpt.engine.rules.judge import Judge, evidence_reasons
+from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
+from flowckpt.engine.rules.reasons import Reason, ReasonKind, ResumePolicy
 from flowckpt.evidence import artifact_exists
-from flowckpt.evidence.model import EvidencePack
-from flowckpt.evidence.policy import decide
-from flowckpt.evidence.verdict import Verdict, VerdictStatus, VerificationReport
-from flowckpt.plan.identity import arguments_of, fingerprint_of
-from flowckpt.plan.judge import Judge, evidence_reasons
-from flowckpt.plan.model import Decision, PlannedStep, ResumePlan
-from flowckpt.plan.policy import ResumePolicy
-from flowckpt.plan.reason import Reason, ReasonKind
+from flowckpt.evidence.claims import EvidencePack
+from flowckpt.evidence.report import Verdict, VerdictStatus, VerificationReport, decide
 
 YES, NO, NOBODY, LATER = (
     VerdictStatus.VERIFIED,

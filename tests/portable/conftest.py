@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowckpt import MemoryCheckpointStore
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -8,11 +8,10 @@ from hashlib import sha256
 
 import attrs
 
-from flowckpt.blocking import blocking_allowed
-from flowckpt.checkpoint import Reason, Status, StepError
-from flowckpt.portable.gathering import gathered
-from flowckpt.portable.lines import Counts, end_line
-from flowckpt.portable.writing import run_lines
+from flowckpt.core.records import Reason, Status, StepError
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.maintenance.portable.export import gathered, run_lines
+from flowckpt.maintenance.portable.format import Counts, end_line
 from flowckpt.testing.contract import NOON, checkpoint, results
 
 LARGE = "ü" * 40_000

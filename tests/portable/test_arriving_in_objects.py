@@ -14,13 +14,13 @@ from obstore.store import MemoryStore
 from runs import done, exported, history
 
 from flowckpt import MemoryCheckpointStore
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, RunExistsError, RunLockedError
-from flowckpt.portable import copy_run
-from flowckpt.process import current_process
+from flowckpt.maintenance.portable import copy_run
 from flowckpt.stores import ObjectCheckpointStore
 from flowckpt.stores.objects import claim
-from flowckpt.stores.objects import receiving as arrivals
+from flowckpt.stores.objects import receive as arrivals
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.testing.contract import checkpoint, results
 from tests.faulty_proxy import FaultyProxy

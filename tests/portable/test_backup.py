@@ -14,11 +14,11 @@ import attrs
 import psycopg
 import pytest
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointCorruptedError
-from flowckpt.portable import copy_run
+from flowckpt.maintenance.portable import copy_run
 from flowckpt.stores import open_store
-from flowckpt.stores.retention import CompactsRuns
+from flowckpt.stores.base import CompactsRuns
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
 

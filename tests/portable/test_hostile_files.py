@@ -18,8 +18,8 @@ from flowckpt.errors import (
     SourceUnreadableError,
     UnsupportedSchemaError,
 )
-from flowckpt.portable import ImportLimits, import_run
-from flowckpt.portable.limits import MOST_DEPTH
+from flowckpt.maintenance.portable import ImportLimits, import_run
+from flowckpt.maintenance.portable.format import MOST_DEPTH
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.testing.contract import checkpoint, results
 from tests.open_files import open_below
@@ -429,7 +429,7 @@ def test_whatever_a_line_says_the_file_is_refused_or_the_run_can_be_read(small, 
 )
 @example(changes={"attempt": 10**12})
 def test_whatever_the_document_of_a_checkpoint_says_it_is_refused_or_the_run_can_be_read(tmp_path_factory, changes):
-    from flowckpt.codec.checkpoints import export_document
+    from flowckpt.core.codec.checkpoints import export_document
 
     document = {**export_document(checkpoint(2, results(1, (2,)))), **changes}
     store = MemoryCheckpointStore()

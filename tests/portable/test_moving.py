@@ -13,7 +13,7 @@ from obstore.store import MemoryStore
 from runs import done, exported, history
 
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
-from flowckpt.checkpoint import CheckpointData
+from flowckpt.core.records import CheckpointData
 from flowckpt.errors import (
     CheckpointNotFoundError,
     FencedError,
@@ -22,7 +22,7 @@ from flowckpt.errors import (
     RunLockedError,
     StoreAbilityError,
 )
-from flowckpt.portable import copy_run, export_documents, export_run, import_run
+from flowckpt.maintenance.portable import copy_run, export_documents, export_run, import_run
 from flowckpt.stores import ObjectCheckpointStore, PostgresCheckpointStore, SqliteCheckpointStore
 from flowckpt.testing.contract import EXACT, checkpoint, results
 from tests.postgres import postgres  # noqa: F401 - a fixture

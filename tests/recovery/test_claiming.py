@@ -5,11 +5,10 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from flowckpt.blocking import blocking_allowed
-from flowckpt.clock import SystemClock
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.clock import SystemClock
 from flowckpt.errors import RunLockedError
-from flowckpt.recovery.claiming import kept
-from flowckpt.recovery.looking import due_runs
+from flowckpt.maintenance.recovery import due_runs, kept
 from flowckpt.stores import MemoryCheckpointStore, open_store
 from flowckpt.testing.contract import checkpoint, results
 

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from flowckpt import MemoryCheckpointStore
-from flowckpt.checkpoint import Owner, Reason, RunInfo, Status
-from flowckpt.checkpoint.signal import Signal
-from flowckpt.checkpoint.wait import Wait, WaitKind
+from flowckpt.core.records import Owner, Reason, RunInfo, Status
+from flowckpt.core.records.wait import Signal, Wait, WaitKind
 from flowckpt.errors import SettingError
-from flowckpt.manager.task import WORKFLOW_NAME
-from flowckpt.recovery.due import Why, why_due
-from flowckpt.recovery.looking import due_runs, look_again
+from flowckpt.maintenance.recovery import Why, due_runs, look_again, why_due
+from flowckpt.maintenance.task_log import WORKFLOW_NAME
 from flowckpt.testing.clock import FakeClock
 from flowckpt.testing.store_under_test import checkpoint
 

@@ -8,10 +8,8 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowckpt.checkpoint import RunInfo, Status
-from flowckpt.recovery.due import DueRun, Why
-from flowckpt.recovery.outcome import Outcome
-from flowckpt.recovery.tries import Tries
+from flowckpt.core.records import RunInfo, Status
+from flowckpt.maintenance.recovery import DueRun, Outcome, Tries, Why
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 from flowckpt import FileCheckpointStore, WorkflowEngine, prune, step, workflow
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import FlowckptError
-from flowckpt.filesystem import PosixFileSystem
-from flowckpt.retention import prune_checkpoints
+from flowckpt.maintenance.retention import prune_checkpoints
 from flowckpt.stores import SqliteCheckpointStore
-from flowckpt.stores.sealing.keys import KeyRing
+from flowckpt.stores.log.sealing.keys import KeyRing
 from flowckpt.stores.sqlite.database import SqliteSession
-from flowckpt.testing.retention_contract import told
+from flowckpt.testing.retention import told
 from tests.forked import Started
 from tests.sealing.sealed_runs import ENCRYPT, NEXT
 

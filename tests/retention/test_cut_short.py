@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
+from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import FencedError
-from flowckpt.filesystem import PosixFileSystem
-from flowckpt.portable import copy_run
+from flowckpt.maintenance.portable import copy_run
 from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore
-from flowckpt.stores.file.clearing import write_tombstone
-from flowckpt.stores.file.names import segment_name, segment_numbers
+from flowckpt.stores.file.claim import write_tombstone
+from flowckpt.stores.file.layout import segment_name, segment_numbers
 from flowckpt.testing.contract import checkpoint, results
 
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, Retention, RunOptions, WorkflowEngine, step, workflow
+from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import SettingError
-from flowckpt.filesystem import PosixFileSystem
 from flowckpt.testing import FakeClock
 
 world = {"fails": False}

@@ -10,9 +10,9 @@ import attrs
 import pytest
 
 from flowckpt import MemoryCheckpointStore, Retention
-from flowckpt.checkpoint import CheckpointData, History, Reason
-from flowckpt.retention import evicting
-from flowckpt.retention.evicting import Evictor
+from flowckpt.core.records import CheckpointData, History, Reason
+from flowckpt.maintenance.retention import evict
+from flowckpt.maintenance.retention.evict import Evictor
 from flowckpt.testing import FakeClock
 
 
@@ -22,7 +22,7 @@ class Attempt:
     def __init__(self, monkeypatch, **limits):
         self.clock, self.store, self.history = FakeClock(), MemoryCheckpointStore(), History()
         self.looks = self.references = self.questions = self.sequence = 0
-        plain, pinned = evicting.removable, self.store.pinned
+        plain, pinned = evict.removable, self.store.pinned
 
         def removable(references, *arguments, **options):
             self.looks += 1
@@ -33,7 +33,7 @@ class Attempt:
             self.questions += 1
             return await pinned(workflow_id)
 
-        monkeypatch.setattr(evicting, "removable", removable)
+        monkeypatch.setattr(evict, "removable", removable)
         self.store.pinned = asked
         self.evictor = Evictor(self.store, Retention(**limits), self.clock, "run", self.history, is_new=True)
 

@@ -9,9 +9,9 @@ import attrs
 import pytest
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, prune, step, workflow
-from flowckpt.checkpoint import Status
+from flowckpt.core.records import Status
 from flowckpt.errors import CheckpointNotFoundError, FencedError, RunLockedError, SettingError
-from flowckpt.retention import prune_checkpoints
+from flowckpt.maintenance.retention import prune_checkpoints
 from flowckpt.testing import FakeClock
 
 DAY = 86_400

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowckpt import Retention
-from flowckpt.ages import age_of
-from flowckpt.checkpoint import Reason
-from flowckpt.checkpoint.reference import CheckpointRef
+from flowckpt.core.records import Reason
+from flowckpt.core.records.listing import CheckpointRef
+from flowckpt.core.system.numbers import age_of
 from flowckpt.errors import SettingError
-from flowckpt.retention import removable
-from flowckpt.retention.rule import Resting
+from flowckpt.maintenance.retention import removable
+from flowckpt.maintenance.retention.rule import Resting
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

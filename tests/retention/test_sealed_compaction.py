@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import (
     CheckpointCorruptedError,
     ForeignRecordError,
@@ -14,14 +15,13 @@ from flowckpt.errors import (
     UnauthenticatedRecordError,
     WrongKeyError,
 )
-from flowckpt.filesystem import PosixFileSystem
-from flowckpt.retention import prune
+from flowckpt.maintenance.retention import prune
 from flowckpt.stores import FileCheckpointStore
-from flowckpt.stores.file.resealing import kept_names
-from flowckpt.stores.sealing.keys import Key, KeyRing
-from flowckpt.stores.sealing.values import ValueSeal
+from flowckpt.stores.file.compaction import kept_names
+from flowckpt.stores.log.sealing.keys import Key, KeyRing
+from flowckpt.stores.log.sealing.values import ValueSeal
 from flowckpt.testing.contract import checkpoint, results
-from flowckpt.testing.retention_contract import told
+from flowckpt.testing.retention import told
 from tests.sealing.sealed_runs import (
     AUTHENTICATE,
     ENCRYPT,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowckpt.stores.file.segment import Cut
-from flowckpt.stores.file.succession import counted_segments
+from flowckpt.stores.log.image import counted_segments
+from flowckpt.stores.log.segment import Cut
 
 PACK = True, None
 FIRST = True, None

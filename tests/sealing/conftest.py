@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from flowckpt.stores import FileCheckpointStore
-from flowckpt.stores.sealing.keys import Key, KeyRing
+from flowckpt.stores.log.sealing.keys import Key, KeyRing
 from flowckpt.testing.contract import checkpoint, results
 
 RUN = "run-1"

@@ -9,11 +9,10 @@ import pytest
 
 from flowckpt.errors import KeyFileError, SettingError, StoreSpecError
 from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore, open_store
-from flowckpt.stores.sealing.key_file import new_key, read_key_file, write_key_file
-from flowckpt.stores.sealing.keys import KeyRing
+from flowckpt.stores.log.sealing.keys import KeyRing, new_key, read_key_file, write_key_file
 from flowckpt.testing import FakeClock
 from flowckpt.testing.contract import CheckpointStoreContract
-from flowckpt.testing.retention_contract import RetentionContract
+from flowckpt.testing.retention import RetentionContract
 from tests.sealing.sealed_runs import AUTHENTICATE, ENCRYPT
 
 

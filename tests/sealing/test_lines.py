@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowckpt.errors import SettingError
-from flowckpt.stores.sealing import cipher, compression
-from flowckpt.stores.sealing.broken import SealBrokenError
-from flowckpt.stores.sealing.compression import LARGEST, chosen, packed, unpacked
-from flowckpt.stores.sealing.keys import Key, KeyRing, derived
-from flowckpt.stores.sealing.lines import LineSeal, Origin, inflated
-from flowckpt.stores.sealing.values import ValueSeal
+from flowckpt.stores.log.sealing import cipher, compression
+from flowckpt.stores.log.sealing.compression import LARGEST, chosen, packed, unpacked
+from flowckpt.stores.log.sealing.keys import Key, KeyRing, derived
+from flowckpt.stores.log.sealing.lines import LineSeal, Origin, inflated
+from flowckpt.stores.log.sealing.protection import SealBrokenError
+from flowckpt.stores.log.sealing.values import ValueSeal
 
 SECRET = bytes(range(32))
 ORIGIN = Origin("store", "run", 3, "aa" * 16)

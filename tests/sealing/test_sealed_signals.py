@@ -8,15 +8,10 @@ import shutil
 import attrs
 import pytest
 
-from flowckpt.errors import (
-    CheckpointCorruptedError,
-    KeyMissingError,
-    UnauthenticatedRecordError,
-    WrongKeyError,
-)
+from flowckpt.errors import CheckpointCorruptedError, KeyMissingError, UnauthenticatedRecordError, WrongKeyError
 from flowckpt.stores import FileCheckpointStore
-from flowckpt.stores.sealing.keys import KeyRing
-from flowckpt.testing.signals_contract import signal
+from flowckpt.stores.log.sealing.keys import KeyRing
+from flowckpt.testing.abilities import signal
 from tests.sealing.sealed_runs import NEXT, RINGS, RUN, SECRET, make
 
 SENT = attrs.evolve(signal("one", {"word": SECRET}), by=SECRET)

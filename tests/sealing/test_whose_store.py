@@ -11,18 +11,13 @@ import sys
 import attrs
 import pytest
 
-from flowckpt.errors import (
-    CheckpointCorruptedError,
-    KeyMissingError,
-    UnauthenticatedRecordError,
-    WrongKeyError,
-)
-from flowckpt.filesystem import PosixFileSystem
+from flowckpt.core.system.filesystem import PosixFileSystem
+from flowckpt.errors import CheckpointCorruptedError, KeyMissingError, UnauthenticatedRecordError, WrongKeyError
 from flowckpt.stores import FileCheckpointStore
-from flowckpt.stores.file.receiving import receive_run
-from flowckpt.stores.sealing.keys import Key, KeyRing, proof_of
+from flowckpt.stores.file.receive import receive_run
+from flowckpt.stores.log.sealing.keys import Key, KeyRing, proof_of
+from flowckpt.testing.abilities import signal
 from flowckpt.testing.contract import checkpoint
-from flowckpt.testing.signals_contract import signal
 from tests.sealing.sealed_runs import (
     AUTHENTICATE,
     ENCRYPT,
@@ -105,7 +100,7 @@ def test_nobody_changes_a_store_without_its_key_or_with_another(original, door):
 
 def test_every_method_that_writes_is_a_door():
     """What is added to the store is either known to read only, or is tried above."""
-    from flowckpt.stores.async_door import RetainedRuns
+    from flowckpt.stores.async_store import RetainedRuns
 
     reading = {"load", "owner", "list_runs", "describe", "latest_of_attempt", "attempts", "references_of_attempt"}
     reading |= {"data_of_attempt", "check", "signals", "pinned", "compactable", "page", "stored_bytes", "survey"}
@@ -283,7 +278,7 @@ def test_of_two_keys_that_come_at_once_one_is_refused(tmp_path):
 @pytest.mark.parametrize("keys", ["[]", "{}", "7"])
 def test_a_note_that_names_no_key_is_damaged(copy, keys):
     path, ring = copy
-    from flowckpt.stores.file.line import START, seal
+    from flowckpt.stores.log.line import START, seal
 
     text, _ = seal(f'{{"flowckpt":"keys","schema_version":1,"store_id":"one","keys":{keys}'.encode(), START)
     (path / "keys-00000001.json").unlink()

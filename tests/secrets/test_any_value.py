@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flowckpt import MemoryCheckpointStore, Secret, WorkflowEngine, step, workflow
-from flowckpt.codec.checkpoints import export_text
+from flowckpt.core.codec.checkpoints import export_text
 from flowckpt.errors import StepFailedError
 
 sys.path.insert(0, str(Path(__file__).parent))

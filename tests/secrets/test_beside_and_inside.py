@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowckpt import MemoryCheckpointStore, Secret, WorkflowEngine, parallel, step, workflow
-from flowckpt.codec.checkpoints import export_document
+from flowckpt.core.codec.checkpoints import export_document
 from flowckpt.errors import FlowckptError, StepDefinitionError
 
 TOKEN = "hunter2-hunter2"

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from flowckpt import MemoryCheckpointStore, Secret, WorkflowEngine, check_determinism, current_step, step, workflow
-from flowckpt.codec.checkpoints import export_document
+from flowckpt.core.codec.checkpoints import export_document
 
 TOKEN = "hunter2-hunter2"
 

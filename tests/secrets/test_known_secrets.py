@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flowckpt import Secret
-from flowckpt.known_secrets import KnownSecrets
+from flowckpt.core.identity.secrets import KnownSecrets
 
 SPELLINGS = {
     "plain": str,

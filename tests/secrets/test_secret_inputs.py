@@ -11,10 +11,10 @@ import attrs
 import pytest
 
 from flowckpt import MemoryCheckpointStore, RunOptions, Secret, WorkflowEngine, step, workflow
-from flowckpt.arguments import recorded_arguments
-from flowckpt.codec.checkpoints import export_document
+from flowckpt.core.codec.checkpoints import export_document
+from flowckpt.core.identity.arguments import recorded_arguments
+from flowckpt.engine.rules.plan import Decision
 from flowckpt.errors import EncodingError, InputError, InputMismatchError, SecretMissingError, StepDefinitionError
-from flowckpt.plan.model import Decision
 
 TOKEN = "hunter2-hunter2"
 seen: list[Any] = []

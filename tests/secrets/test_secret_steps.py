@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from flowckpt import MemoryCheckpointStore, Secret, WorkflowEngine, step, workflow
-from flowckpt.codec.checkpoints import export_document
+from flowckpt.core.codec.checkpoints import export_document
+from flowckpt.engine.rules.plan import Decision
 from flowckpt.errors import StepDefinitionError
 from flowckpt.evidence import artifact_exists
-from flowckpt.plan.model import Decision
 
 effects: list[str] = []
 is_ready: list[bool] = []

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Final
 
 import pytest
 
-from flowckpt import Secret, codec
+from flowckpt import Secret
+from flowckpt.core import codec
+from flowckpt.core.system.secret import MARK, NOT_SECRET, is_optional, secret_type
 from flowckpt.errors import EncodingError, SecretMissingError
-from flowckpt.secret import MARK, NOT_SECRET, is_optional, secret_type
 
 
 def test_it_shows_itself_nowhere_and_gives_its_value_to_whoever_asks():

@@ -13,24 +13,25 @@ import attrs
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from flowckpt.checkpoint import Reason, Signal
-from flowckpt.checkpoint.run_filter import RunFilter
+from flowckpt.core.records import Reason, Signal
+from flowckpt.core.records.listing import RunFilter
 from flowckpt.errors import FlowckptError
 from flowckpt.stores.base import (
+    ChecksIntegrity,
+    CompactsRuns,
     DeletesCheckpoints,
     DeliversSignals,
     KeepsAttempts,
     ListsAttempts,
     ListsRuns,
     OwnsRuns,
+    PinsCheckpoints,
+    PrunesRuns,
     ReadsAttempts,
     ReceivesRuns,
+    filters_checkpoints,
 )
-from flowckpt.stores.finding import find_runs
-from flowckpt.stores.integrity import ChecksIntegrity
-from flowckpt.stores.picking import filters_checkpoints
-from flowckpt.stores.retention import CompactsRuns, PinsCheckpoints, PrunesRuns
-from flowckpt.stores.surveying import surveyed
+from flowckpt.stores.queries import find_runs, surveyed
 from flowckpt.testing.contract import EXACT, NOON, checkpoint, results
 from tests.crash.workload import done
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import RunLockedError
 from flowckpt.stores import open_store
 from flowckpt.testing.contract import checkpoint, results

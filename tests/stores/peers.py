@@ -7,9 +7,9 @@ import signal
 
 import attrs
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.process import current_process
 from flowckpt.errors import FlowckptError
-from flowckpt.process import current_process
 from flowckpt.stores import open_store
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes

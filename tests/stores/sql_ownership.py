@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
 from flowckpt.stores import open_store
 from flowckpt.testing.contract import checkpoint, results

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,

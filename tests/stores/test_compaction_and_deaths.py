@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowckpt.engine.parking import deaths_at_resume
+from flowckpt.engine.run.resumption import deaths_at_resume
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.testing.contract import checkpoint, results
 

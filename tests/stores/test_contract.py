@@ -6,7 +6,7 @@ import pytest
 
 from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore, SqliteCheckpointStore
 from flowckpt.testing.contract import CheckpointStoreContract
-from flowckpt.testing.retention_contract import RetentionContract
+from flowckpt.testing.retention import RetentionContract
 
 
 class TestMemoryCheckpointStore(RetentionContract, CheckpointStoreContract):

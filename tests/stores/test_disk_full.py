@@ -9,9 +9,9 @@ import textwrap
 
 import pytest
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import CheckpointStorageError, EncodingError
-from flowckpt.filesystem import PosixFileSystem
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.testing.contract import checkpoint, results
 from tests.small_disk import mounted_disk

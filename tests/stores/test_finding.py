@@ -12,12 +12,12 @@ import pytest
 
 from benchmarks.filling import fill_postgres, fill_sqlite, run_id, save_template
 from benchmarks.scale import FILTERS
-from flowckpt.blocking import blocking_allowed
-from flowckpt.checkpoint import Reason, Status
-from flowckpt.checkpoint.run_filter import RunFilter
+from flowckpt.core.records import Reason, Status
+from flowckpt.core.records.listing import RunFilter
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import SettingError
 from flowckpt.stores import PostgresCheckpointStore, SqliteCheckpointStore
-from flowckpt.stores.postgres.adding import placed
+from flowckpt.stores.postgres.database import placed
 from flowckpt.stores.sql import finding
 from flowckpt.stores.sql.finding import Place, picking
 from flowckpt.testing.contract import checkpoint, results

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from flowckpt.stores.heartbeat import Heartbeat
+from flowckpt.stores.leases import Heartbeat
 
 
 class Owner:

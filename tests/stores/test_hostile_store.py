@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.filesystem import PosixFileSystem, _type_in_table
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointStorageError,
@@ -20,10 +21,9 @@ from flowckpt.errors import (
     UnsupportedFilesystemError,
     UnsupportedSchemaError,
 )
-from flowckpt.filesystem import PosixFileSystem, _type_in_table
 from flowckpt.stores import FileCheckpointStore
-from flowckpt.stores.file.line import START, seal
-from flowckpt.stores.file.names import run_directory
+from flowckpt.stores.file.layout import run_directory
+from flowckpt.stores.log.line import START, seal
 from flowckpt.testing.contract import HOSTILE_IDS, checkpoint, results
 
 RUN = "run-1"

@@ -14,13 +14,13 @@ import attrs
 import pytest
 from obstore.store import MemoryStore
 
+from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, RunLockedError
-from flowckpt.filesystem import PosixFileSystem
 from flowckpt.stores import FileCheckpointStore, ObjectCheckpointStore
+from flowckpt.stores.base import PinsCheckpoints
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.retention import PinsCheckpoints
+from flowckpt.testing.abilities import signal
 from flowckpt.testing.contract import checkpoint, results
-from flowckpt.testing.signals_contract import signal
 from tests.crash.workload import done
 from tests.sealing.sealed_runs import RINGS
 
@@ -198,7 +198,7 @@ class Objects(Files):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """Nobody lets go of a lock while somebody else waits for it: they are one thread."""
-    monkeypatch.setattr("flowckpt.stores.lock._LOOKS", 1)
+    monkeypatch.setattr("flowckpt.stores.file.directory._LOOKS", 1)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.stores import open_store
 from tests.forked import Started
 from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.stores import open_store
 from tests.forked import Started, run_module
 from tests.s3 import s3  # noqa: F401 - a fixture

@@ -19,21 +19,23 @@ import psycopg
 import pytest
 
 from flowckpt import WorkflowEngine, step, workflow
-from flowckpt.blocking import blocking_allowed
-from flowckpt.checkpoint.run_filter import RunFilter
+from flowckpt.core.records.listing import RunFilter
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import CheckpointStorageError, RunLockedError, UnsupportedSchemaError
 from flowckpt.evidence import EvidenceVerifier
-from flowckpt.filesystem import PosixFileSystem
 from flowckpt.stores import open_store
 from flowckpt.stores.leases import LeaseTimes
+from flowckpt.stores.postgres import connection as migrating
+from flowckpt.stores.postgres import connection as trying_again
 from flowckpt.stores.postgres import database as postgres_module
-from flowckpt.stores.postgres import migrating, trying_again
 from flowckpt.stores.postgres.database import PostgresSession
-from flowckpt.stores.sql import migration_wait, migrations
+from flowckpt.stores.sql import migrations
+from flowckpt.stores.sql import migrations as migration_wait
 from flowckpt.stores.sql.migrations import MIGRATIONS
+from flowckpt.stores.sqlite import connection as sqlite_migrating
 from flowckpt.stores.sqlite import database as sqlite_database
-from flowckpt.stores.sqlite import migrating as sqlite_migrating
-from flowckpt.stores.sqlite import trying_again as sqlite_trying_again
+from flowckpt.stores.sqlite import database as sqlite_trying_again
 from flowckpt.stores.sqlite.database import SqliteSession
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes

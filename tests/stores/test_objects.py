@@ -17,7 +17,8 @@ import pytest
 from obstore.store import MemoryStore
 
 from flowckpt import WorkflowEngine, step, workflow
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.process import current_process
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -28,14 +29,13 @@ from flowckpt.errors import (
     RunLockedError,
     StoreSpecError,
 )
-from flowckpt.process import current_process
 from flowckpt.stores import ObjectCheckpointStore, open_store
 from flowckpt.stores.objects import attempt as attempts
-from flowckpt.stores.objects import claim, compression, contents, reading
-from flowckpt.stores.objects.attempt import Tail
+from flowckpt.stores.objects import claim, layout, reading
+from flowckpt.stores.objects import reading as contents
+from flowckpt.stores.objects.attempt import FENCED, End, Tail
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.ending import FENCED, End
-from flowckpt.stores.objects.keys import AttemptKeys, number_in, run_keys
+from flowckpt.stores.objects.layout import AttemptKeys, number_in, run_keys
 from flowckpt.stores.objects.writer import BUNDLE
 from flowckpt.testing.contract import checkpoint, results
 from tests.faulty_proxy import FaultyProxy
@@ -236,20 +236,20 @@ def test_a_large_value_is_put_once_and_compressed_and_says_so_itself(s3):  # noq
     store.close()
 
 
-@pytest.mark.parametrize("length", [0, 1, compression.SHORTEST - 1, compression.SHORTEST, 100_000])
+@pytest.mark.parametrize("length", [0, 1, layout.SHORTEST - 1, layout.SHORTEST, 100_000])
 @pytest.mark.parametrize("text", [b"x", b"\x1f\x8b", None], ids=["text", "like gzip", "random"])
 def test_what_is_packed_comes_back(length, text):
     data = os.urandom(length) if text is None else (text * length)[:length]
-    assert compression.unpacked(compression.packed(data)) == data
+    assert layout.unpacked(layout.packed(data)) == data
 
 
 def test_nothing_inflates_to_more_than_it_may_be(store, driver):
     bomb = gzip.compress(bytes(50_000_000))
-    with pytest.raises(compression.InflationError, match="more than 1000 bytes"):
-        compression.unpacked(bomb, 1_000)
+    with pytest.raises(layout.InflationError, match="more than 1000 bytes"):
+        layout.unpacked(bomb, 1_000)
     for broken in (bomb[:-1], bomb + b"x", b"\x1f\x8b" + b"\0" * 20):
-        with pytest.raises(compression.InflationError):
-            compression.unpacked(broken)
+        with pytest.raises(layout.InflationError):
+            layout.unpacked(broken)
     fill(store, 1, output=lambda _: "x" * 70_000)
     (value,) = [key for key in keys(driver) if "values" in key]
     obstore.put(driver, value, bomb)
@@ -553,7 +553,7 @@ def test_a_claim_above_a_tombstone_is_none(store, driver, monkeypatch):
     fill(store, 2)
     store.runs.release(RUN)
     other = ObjectCheckpointStore(driver)
-    monkeypatch.setattr("flowckpt.stores.objects.owning.finish_clearing", lambda *_: None)
+    monkeypatch.setattr("flowckpt.stores.objects.runs.finish_clearing", lambda *_: None)
     after_look(monkeypatch, 1, lambda: other.runs.clear(RUN))
     lease = store.runs.acquire(RUN, steal=False, at_least=5)
     assert (lease.attempt, lease.latest) == (5, None)
@@ -563,7 +563,7 @@ def test_a_claim_above_a_tombstone_is_none(store, driver, monkeypatch):
 def test_a_clear_that_died_at_its_tombstone_is_finished_by_the_next_claim(store, driver, monkeypatch):
     fill(store, 2)
     store.runs.release(RUN)
-    monkeypatch.setattr("flowckpt.stores.objects.owning.finish_clearing", lambda *_: None)
+    monkeypatch.setattr("flowckpt.stores.objects.runs.finish_clearing", lambda *_: None)
     ObjectCheckpointStore(driver).runs.clear(RUN)
     assert f"{FIRST}/records/000000000001" in keys(driver)
     assert shown(store) == store.runs.list_runs() == []

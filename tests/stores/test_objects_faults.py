@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.stores import open_store
 from flowckpt.testing.contract import checkpoint, results

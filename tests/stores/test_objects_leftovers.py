@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, FencedError
-from flowckpt.retention import prune
+from flowckpt.maintenance.retention import prune
 from flowckpt.stores import open_store
 from flowckpt.testing.contract import checkpoint, results
 from tests.s3 import s3  # noqa: F401 - a fixture

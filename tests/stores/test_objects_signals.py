@@ -11,15 +11,15 @@ import obstore
 import pytest
 from obstore.store import MemoryStore
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError
 from flowckpt.stores import ObjectCheckpointStore, open_store
-from flowckpt.stores.file import line
-from flowckpt.stores.file.names import signal_name
+from flowckpt.stores.file.layout import signal_name
+from flowckpt.stores.log import line
 from flowckpt.stores.objects import signals
 from flowckpt.stores.objects.bucket import Bucket
+from flowckpt.testing.abilities import NOON, signal
 from flowckpt.testing.contract import RUN, checkpoint, results
-from flowckpt.testing.signals_contract import NOON, signal
 from tests.faulty_proxy import TIMEOUT, FaultyProxy, hang_up
 from tests.s3 import PAGE, s3  # noqa: F401 - a fixture
 

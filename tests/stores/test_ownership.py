@@ -11,7 +11,9 @@ import time
 
 import pytest
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.filesystem import PosixFileSystem
+from flowckpt.core.system.process import ProcessIdentity, current_process, is_alive
 from flowckpt.errors import (
     CheckpointStorageError,
     FencedError,
@@ -19,10 +21,8 @@ from flowckpt.errors import (
     RunLockedError,
     UnsupportedFilesystemError,
 )
-from flowckpt.filesystem import PosixFileSystem
-from flowckpt.process import ProcessIdentity, current_process, is_alive
 from flowckpt.stores import FileCheckpointStore
-from flowckpt.stores.file.names import temporary_name
+from flowckpt.stores.file.layout import temporary_name
 from flowckpt.testing.contract import checkpoint, results
 from tests.stores.peers import RUN, error_of, in_fork, peers_on, shown
 
@@ -391,7 +391,7 @@ def test_left_over_files_of_dead_processes_are_swept_and_those_of_live_ones_are_
     directory = store.path / "runs" / RUN
     me = current_process()
     peer = peers()
-    from flowckpt.process import _start_time
+    from flowckpt.core.system.process import _start_time
 
     live = ProcessIdentity(me.host, me.boot_id, peer.process.pid, _start_time(peer.process.pid))
     assert is_alive(live)

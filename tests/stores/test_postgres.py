@@ -12,21 +12,16 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from flowckpt.blocking import blocking_allowed
-from flowckpt.checkpoint.signal import Signal
-from flowckpt.errors import (
-    CheckpointStorageError,
-    FlowckptError,
-    ForeignRecordError,
-    StoreSpecError,
-)
+from flowckpt.core.records.wait import Signal
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.errors import CheckpointStorageError, FlowckptError, ForeignRecordError, StoreSpecError
 from flowckpt.stores import PostgresCheckpointStore, open_store
-from flowckpt.stores.opening import shown_spec
+from flowckpt.stores.open import shown_spec
+from flowckpt.stores.postgres import connection as trying_again
 from flowckpt.stores.postgres import database as database_module
-from flowckpt.stores.postgres import trying_again
 from flowckpt.stores.postgres.address import parsed_address
-from flowckpt.stores.postgres.durability import check_server
-from flowckpt.stores.sql import checking
+from flowckpt.stores.postgres.connection import check_server
+from flowckpt.stores.sql import reading
 from flowckpt.testing.contract import checkpoint, results
 from tests.cutting_proxy import CuttingProxy
 from tests.postgres import PostgresServer, free_port
@@ -441,14 +436,14 @@ def test_a_run_that_is_cleared_while_it_is_checked_is_not_called_corrupt(url, mo
     store, other = open_store(url), open_store(url)
     store.runs.save(RUN, checkpoint(1, results("x" * 70_000)))
     store.runs.release(RUN)
-    original = checking.open_image
+    original = reading.open_image
 
     def cleared_behind(*given, **told):
         found = original(*given, **told)
         other.runs.clear(RUN)
         return found
 
-    monkeypatch.setattr(checking, "open_image", cleared_behind)
+    monkeypatch.setattr(reading, "open_image", cleared_behind)
     assert store.runs.check(None) == []
     store.close()
     other.close()

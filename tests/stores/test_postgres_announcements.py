@@ -9,11 +9,11 @@ import psycopg
 import pytest
 
 from flowckpt import RunOptions, WorkflowEngine, step, workflow
-from flowckpt.checkpoint import Status
-from flowckpt.engine import resting
+from flowckpt.core.records import Status
+from flowckpt.engine.session import suspend
 from flowckpt.stores import PostgresCheckpointStore
-from flowckpt.stores.announcing import AnnouncesSignals
-from flowckpt.stores.postgres import announcements
+from flowckpt.stores.base import AnnouncesSignals
+from flowckpt.stores.postgres import store as announcements
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ async def test_a_message_that_is_sent_twice_is_told_once(store, sender):
 
 async def test_a_run_that_stays_goes_on_at_once_although_it_looks_seldom(store, sender, monkeypatch):
     for name in ("_FIRST_LOOK", "_LAST_LOOK_HEARING"):
-        monkeypatch.setattr(resting, name, 3600.0)
+        monkeypatch.setattr(suspend, name, 3600.0)
     running = asyncio.create_task(WorkflowEngine(store).run(asking, workflow_id="r", options=RunOptions(stay=7200)))
     while (info := await store.describe_run("r")) is None or info.status is not Status.SUSPENDED:
         await asyncio.sleep(0.02)

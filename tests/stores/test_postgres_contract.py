@@ -7,7 +7,7 @@ import pytest
 from flowckpt.stores import PostgresCheckpointStore
 from flowckpt.stores.sql.migrations import VERSION_TABLE
 from flowckpt.testing.contract import CheckpointStoreContract
-from flowckpt.testing.retention_contract import RetentionContract
+from flowckpt.testing.retention import RetentionContract
 
 SCHEMA = "contract"
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, ReadOnlyStoreError
 from flowckpt.stores.postgres import PostgresCheckpointStore
 from flowckpt.stores.postgres import database as database_module

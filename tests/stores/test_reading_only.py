@@ -8,15 +8,15 @@ import sqlite3
 import pytest
 
 from flowckpt import FileCheckpointStore
-from flowckpt.blocking import blocking_allowed
-from flowckpt.checkpoint import Status
+from flowckpt.core.records import Status
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, ReadOnlyStoreError
 from flowckpt.stores.base import NotesBeginnings
 from flowckpt.stores.sql import migrations
 from flowckpt.stores.sqlite import SqliteCheckpointStore
 from flowckpt.stores.sqlite import database as database_module
+from flowckpt.testing.abilities import signal
 from flowckpt.testing.contract import checkpoint, results
-from flowckpt.testing.signals_contract import signal
 from tests.read_only import HOWS, MOUNT, PERMISSION, made_place, names_in
 
 RUN = "run-1"

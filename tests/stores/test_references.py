@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from flowckpt.filesystem import PosixFileSystem
+from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.stores import (
     FileCheckpointStore,
     MemoryCheckpointStore,

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from flowckpt import WorkflowEngine, step, workflow
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.stores import open_store
 from flowckpt.stores.postgres import PostgresCheckpointStore

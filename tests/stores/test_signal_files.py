@@ -9,12 +9,12 @@ from pathlib import Path
 import attrs
 import pytest
 
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError
-from flowckpt.filesystem import PosixFileSystem
 from flowckpt.stores import FileCheckpointStore
+from flowckpt.testing.abilities import signal
 from flowckpt.testing.contract import RUN, checkpoint
-from flowckpt.testing.signals_contract import signal
 
 
 @pytest.fixture(autouse=True)

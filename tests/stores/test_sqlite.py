@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from flowckpt import WorkflowEngine, step, workflow
-from flowckpt.blocking import blocking_allowed
-from flowckpt.checkpoint import StepError, StepResult
-from flowckpt.clock import SystemClock
+from flowckpt.core.records import StepError, StepResult
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.clock import SystemClock
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointStorageError,
@@ -29,8 +29,10 @@ from flowckpt.errors import (
 from flowckpt.evidence import file_sha256
 from flowckpt.stores import SqliteCheckpointStore, open_store
 from flowckpt.stores.sql import migrations
+from flowckpt.stores.sqlite import connection as opening
 from flowckpt.stores.sqlite import database as database_module
-from flowckpt.stores.sqlite import opening, transaction, trying_again
+from flowckpt.stores.sqlite import database as transaction
+from flowckpt.stores.sqlite import database as trying_again
 from flowckpt.stores.sqlite.database import SqliteDatabase
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
@@ -191,7 +193,7 @@ def test_a_directory_in_its_place_is_an_error_of_the_store(tmp_path):
 
 
 def test_network_file_systems_are_refused_unless_allowed(path, monkeypatch):
-    monkeypatch.setattr("flowckpt.stores.sqlite.opening.PosixFileSystem.type_of", lambda self, path: "nfs4")
+    monkeypatch.setattr("flowckpt.stores.sqlite.connection.PosixFileSystem.type_of", lambda self, path: "nfs4")
     with pytest.raises(UnsupportedFilesystemError) as refused:
         SqliteCheckpointStore(path).runs.save(RUN, checkpoint())
     assert "SqliteCheckpointStore" in refused.value.remedy

@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from flowckpt.blocking import blocking_allowed
-from flowckpt.checkpoint import Reason, StepError, StepResult
+from flowckpt.core.records import Reason, StepError, StepResult
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.stores import PostgresCheckpointStore, SqliteCheckpointStore
 from flowckpt.testing.contract import checkpoint, results
 

@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from flowckpt import FileCheckpointStore, WorkflowEngine, step, workflow
-from flowckpt.blocking import blocking_allowed
 from flowckpt.cli.exit_codes import ExitCode, code_of_error
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,

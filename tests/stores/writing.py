@@ -13,8 +13,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flowckpt.blocking import blocking_allowed
-from flowckpt.checkpoint import CheckpointData, StepResult
+from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
 from flowckpt.stores import open_store
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowckpt import CompositeTrigger, StepCountTrigger, TimeTrigger
+from flowckpt.engine.values.options import Progress, asks_for_checkpoint, checked_trigger
 from flowckpt.errors import SettingError
 from flowckpt.testing import FakeClock
-from flowckpt.triggers import Progress, asks_for_checkpoint, checked_trigger
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LOG = logging.getLogger("test_triggers")

@@ -19,7 +19,7 @@ from flowckpt import (
     workflow,
     workflow_logger,
 )
-from flowckpt.dsl import Step
+from flowckpt.core.dsl import Step
 
 
 class Row:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import attrs
 import click
 
+from flowckpt.cli.loaded_run import recorded_run
+from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import (
     RunName,
     SecondsRange,
@@ -14,17 +16,14 @@ from flowckpt.cli.options import (
     target_option,
     without_repeats,
 )
-from flowckpt.cli.output import keep_for_document, say, write
-from flowckpt.cli.recorded_run import recorded_run
-from flowckpt.cli.resume_hint import show_resume_hint
+from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
+from flowckpt.cli.runs import opened_store, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.cli.store_hints import with_store
-from flowckpt.cli.stored_runs import opened_store, waited
-from flowckpt.cli.terminal_text import escaped, json_text
-from flowckpt.clock import SystemClock
+from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine import RunOptions, WorkflowEngine
-from flowckpt.engine.cancelling import PATIENCE_SECONDS, Cancelled, cancel_run
-from flowckpt.engine.session import Session
+from flowckpt.engine.session.cancel import PATIENCE_SECONDS, Cancelled, cancel_run
+from flowckpt.engine.session.session import Session
 
 _EXAMPLE = """\b
 Examples:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import click
 
-from flowckpt.cli.documents import finding_document
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.options import RunName, json_option, store_option
-from flowckpt.cli.output import say, write
+from flowckpt.cli.render.documents import finding_document
+from flowckpt.cli.render.terminal import escaped, json_text, say, write
+from flowckpt.cli.runs import checked, opened_store
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_runs import checked, opened_store
-from flowckpt.cli.terminal_text import escaped, json_text
-from flowckpt.counted import counted
-from flowckpt.stores.integrity import Finding
+from flowckpt.core.system.numbers import counted
+from flowckpt.stores.base import Finding
 
 _EXAMPLE = """\b
 Examples:

@@ -8,10 +8,9 @@ import click
 
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import RunName, store_option
-from flowckpt.cli.output import say, write
-from flowckpt.cli.stored_runs import latest_of, opened_store, waited
-from flowckpt.cli.terminal_text import escaped
-from flowckpt.counted import counted
+from flowckpt.cli.render.terminal import escaped, say, write
+from flowckpt.cli.runs import latest_of, opened_store, waited
+from flowckpt.core.system.numbers import counted
 from flowckpt.errors import CheckpointCorruptedError, UnauthenticatedRecordError, WrongKeyError
 
 _EXAMPLE = """\b

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-from flowckpt.cli.group import group
-from flowckpt.cli.output import write
+from flowckpt.cli.main import group
+from flowckpt.cli.render.terminal import write
 
 _EXAMPLE = """\b
 Examples:

@@ -6,14 +6,13 @@ from typing import Any
 
 import click
 
+from flowckpt.cli.config.read import Found, unknown_variables
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import color_option, json_option
-from flowckpt.cli.output import write
+from flowckpt.cli.render.tables import show_table
+from flowckpt.cli.render.terminal import json_text, write
 from flowckpt.cli.settings import command_settings
-from flowckpt.cli.table import show_table
-from flowckpt.cli.terminal_text import json_text
-from flowckpt.settings.reading import Found, unknown_variables
-from flowckpt.stores.opening import shown_spec
+from flowckpt.stores.open import shown_spec
 
 _EXAMPLE = """\b
 Examples:

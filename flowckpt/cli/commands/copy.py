@@ -8,23 +8,20 @@ from collections.abc import Sequence
 import click
 
 from flowckpt.cli.exit_codes import code_of_error
-from flowckpt.cli.failures import show_error
-from flowckpt.cli.moved import size_of_run
+from flowckpt.cli.next_steps import command_line
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import NewRunName, RunName, json_option, store_option
-from flowckpt.cli.output import keep_for_document, say, write
-from flowckpt.cli.resume_hint import command_line
+from flowckpt.cli.render.errors import show_error
+from flowckpt.cli.render.tables import size_of_run
+from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
+from flowckpt.cli.runs import opened_store, surveyed_runs, tell_left_out, waited
 from flowckpt.cli.settings import StoreChoice, choose_store
-from flowckpt.cli.stored_runs import opened_store, surveyed_runs, waited
-from flowckpt.cli.terminal_text import escaped, json_text
-from flowckpt.cli.unreadable import tell_left_out
-from flowckpt.codec import Json
+from flowckpt.core.codec import Json
+from flowckpt.core.system.ids import new_run_id
 from flowckpt.errors import FlowckptError, StoreSpecError
-from flowckpt.ids import new_run_id
-from flowckpt.portable import CopiedRun, copy_run
-from flowckpt.stores.base import CheckpointStore
-from flowckpt.stores.integrity import Finding
-from flowckpt.stores.opening import shown_spec
+from flowckpt.maintenance.portable import CopiedRun, copy_run
+from flowckpt.stores.base import CheckpointStore, Finding
+from flowckpt.stores.open import shown_spec
 
 _EXAMPLE = """\b
 Examples:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import attrs
 import click
 
-from flowckpt.checkpoint import Status
+from flowckpt.cli.arguments import convert_inputs, read_inputs_file, typed_target
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.inputs import convert_inputs, read_inputs_file
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import TargetName, color_option, input_option, json_option, without_repeats
-from flowckpt.cli.output import keep_for_document, write
 from flowckpt.cli.progress import choose_progress
-from flowckpt.cli.targets import typed_target
-from flowckpt.cli.terminal_text import escaped, json_text
-from flowckpt.counted import counted
+from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, write
+from flowckpt.core.records import Status
+from flowckpt.core.system.numbers import counted
 from flowckpt.engine.determinism import DeterminismReport, determinism_of
 
 _EXAMPLE = """\b

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import click
 
-from flowckpt.cli.diff_text import diff_document, diff_text
-from flowckpt.cli.named_checkpoint import named_checkpoint
+from flowckpt.cli.arguments import named_checkpoint
 from flowckpt.cli.options import RunName, color_option, json_option, store_option
-from flowckpt.cli.output import is_terminal, write
+from flowckpt.cli.render.diff import diff_document, diff_text
+from flowckpt.cli.render.terminal import is_terminal, json_text, write
+from flowckpt.cli.runs import opened_store
 from flowckpt.cli.settings import color_allowed
-from flowckpt.cli.stored_runs import opened_store
-from flowckpt.cli.terminal_text import json_text
-from flowckpt.diff.compare import compare
+from flowckpt.maintenance.diff import compare
 
 _EXAMPLE = """\b
 Examples:

@@ -8,20 +8,18 @@ from pathlib import Path
 
 import click
 
-from flowckpt.checkpoint import CheckpointData
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.moved import size_of_run
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import RunName, store_option
-from flowckpt.cli.output import is_terminal, say, write, write_bytes
-from flowckpt.cli.stored_runs import latest_of, opened_store, waited
-from flowckpt.cli.terminal_text import escaped, escaped_json
-from flowckpt.codec.checkpoints import export_text
-from flowckpt.counted import counted
-from flowckpt.engine.earlier import any_checkpoint
-from flowckpt.portable import ExportedRun, export_documents, export_run
-from flowckpt.portable.exporting import document_name, refuse_other, stream_run
-from flowckpt.portable.whole_file import whole_file
+from flowckpt.cli.render.tables import size_of_run
+from flowckpt.cli.render.terminal import escaped, escaped_json, is_terminal, say, write, write_bytes
+from flowckpt.cli.runs import latest_of, opened_store, waited
+from flowckpt.core.codec.checkpoints import export_text
+from flowckpt.core.records import CheckpointData
+from flowckpt.core.system.numbers import counted
+from flowckpt.engine.history.checkpoints import any_checkpoint
+from flowckpt.maintenance.portable import ExportedRun, export_documents, export_run
+from flowckpt.maintenance.portable.export import document_name, refuse_other, stream_run, whole_file
 from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.file import FileCheckpointStore
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from flowckpt.cli.edited_outputs import edits_from_texts
-from flowckpt.cli.inputs import convert_inputs
+from flowckpt.cli.arguments import convert_inputs, edits_from_texts, typed_target
+from flowckpt.cli.loaded_run import program_at_need, recorded_program
+from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import (
     KeyValue,
     NewRunName,
@@ -22,19 +23,15 @@ from flowckpt.cli.options import (
     verify_option,
     without_repeats,
 )
-from flowckpt.cli.output import keep_for_document, write
-from flowckpt.cli.recorded_program import program_at_need, recorded_program
-from flowckpt.cli.resume_hint import show_resume_hint
+from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, shortened, write
+from flowckpt.cli.runs import opened_store, waited
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_runs import opened_store, waited
-from flowckpt.cli.targets import typed_target
-from flowckpt.cli.terminal_text import escaped, json_text, shortened
-from flowckpt.clock import SystemClock
-from flowckpt.dsl import Workflow
+from flowckpt.core.dsl import Workflow
+from flowckpt.core.system.clock import SystemClock
+from flowckpt.core.system.ids import new_run_id
 from flowckpt.engine import RunOptions
-from flowckpt.engine.fork import Forked, ForkPlan, fork_run
-from flowckpt.engine.rechecking import Rechecking
-from flowckpt.ids import new_run_id
+from flowckpt.engine.history.checkpoints import Rechecking
+from flowckpt.engine.history.fork import Forked, ForkPlan, fork_run
 
 _EXAMPLE = """\b
 Examples:

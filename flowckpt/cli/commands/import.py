@@ -6,16 +6,15 @@ from pathlib import Path
 
 import click
 
-from flowckpt.cli.moved import size_of_run
+from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import NewRunName, json_option, store_option
-from flowckpt.cli.output import keep_for_document, write
-from flowckpt.cli.resume_hint import show_resume_hint
+from flowckpt.cli.render.tables import size_of_run
+from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, write
+from flowckpt.cli.runs import opened_store, waited
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_runs import opened_store, waited
-from flowckpt.cli.terminal_text import escaped, json_text
-from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
-from flowckpt.portable import ImportedRun, ImportLimits, import_run
+from flowckpt.maintenance.portable import ImportedRun, ImportLimits, import_run
+from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 
 _EXAMPLE = """\b
 Examples:

@@ -7,11 +7,9 @@ from pathlib import Path
 import click
 
 from flowckpt.cli.options import json_option
-from flowckpt.cli.output import say, write
-from flowckpt.cli.terminal_text import escaped, json_text
-from flowckpt.stores.sealing.cipher import check_installed
-from flowckpt.stores.sealing.key_file import new_key, read_key_file, write_key_file
-from flowckpt.stores.sealing.keys import AUTHENTICATE, ENCRYPT, KeyRing
+from flowckpt.cli.render.terminal import escaped, json_text, say, write
+from flowckpt.stores.log.sealing.cipher import check_installed
+from flowckpt.stores.log.sealing.keys import AUTHENTICATE, ENCRYPT, KeyRing, new_key, read_key_file, write_key_file
 
 _EXAMPLE = """\b
 Examples:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import click
 
-from flowckpt.checkpoint import Status
-from flowckpt.checkpoint.reference import RunInfo
-from flowckpt.checkpoint.run_filter import RunFilter
-from flowckpt.cli.documents import listed_document
-from flowckpt.cli.durations import ago_text, moment_text
 from flowckpt.cli.options import color_option, json_option, store_option
-from flowckpt.cli.output import is_terminal, say, write
+from flowckpt.cli.render.documents import listed_document
+from flowckpt.cli.render.tables import ago_text, moment_text, show_table
+from flowckpt.cli.render.terminal import is_terminal, json_text, say, write
+from flowckpt.cli.runs import opened_store, parked_runs, surveyed_runs, tell_left_out
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_runs import opened_store, parked_runs, surveyed_runs
-from flowckpt.cli.table import show_table
-from flowckpt.cli.terminal_text import json_text
-from flowckpt.cli.unreadable import tell_left_out
-from flowckpt.manager.task import WORKFLOW_NAME as MANAGED
+from flowckpt.core.records import Status
+from flowckpt.core.records.listing import RunFilter, RunInfo
+from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 
 _EXAMPLE = """\b
 Examples:

@@ -7,11 +7,10 @@ from typing import Any
 import click
 
 from flowckpt.cli.options import RunName, json_option, store_option
-from flowckpt.cli.output import keep_for_document, write
-from flowckpt.cli.stored_runs import latest_of, opened_store, waited
-from flowckpt.cli.terminal_text import escaped, json_text
-from flowckpt.engine.earlier import earlier_checkpoint
-from flowckpt.stores.retention import PinsCheckpoints
+from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, write
+from flowckpt.cli.runs import latest_of, opened_store, waited
+from flowckpt.engine.history.checkpoints import earlier_checkpoint
+from flowckpt.stores.base import PinsCheckpoints
 
 _EXAMPLE = """\b
 Examples:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from flowckpt.cli.loaded_run import recorded_run
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     RunName,
@@ -17,10 +18,9 @@ from flowckpt.cli.options import (
     target_option,
     without_repeats,
 )
-from flowckpt.cli.output import keep_for_document
-from flowckpt.cli.recorded_run import recorded_run
+from flowckpt.cli.render.plan import show_plan
+from flowckpt.cli.render.terminal import keep_for_document
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.showing_plan import show_plan
 from flowckpt.engine import RunOptions
 
 _EXAMPLE = """\b

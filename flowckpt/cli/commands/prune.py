@@ -7,19 +7,17 @@ from typing import Any
 
 import click
 
-from flowckpt.checkpoint import Status
-from flowckpt.cli.durations import ago_text
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.options import AgeText, RunName, json_option, store_option
-from flowckpt.cli.output import keep_for_document, say, write
-from flowckpt.cli.pruned import checkpoints_document, size_text, summary_document
+from flowckpt.cli.render.statistics import bytes_text, checkpoints_document, summary_document
+from flowckpt.cli.render.tables import ago_text
+from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
+from flowckpt.cli.runs import opened_store, tell_unreadable, waited
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_runs import opened_store, waited
-from flowckpt.cli.terminal_text import escaped, json_text
-from flowckpt.cli.unreadable import tell_unreadable
-from flowckpt.counted import counted
-from flowckpt.retention import PrunedRun, PruneReport, prune, prune_checkpoints
-from flowckpt.retention.pruning import FINISHED
+from flowckpt.core.records import Status
+from flowckpt.core.system.numbers import counted
+from flowckpt.maintenance.retention import PrunedRun, PruneReport, prune, prune_checkpoints
+from flowckpt.maintenance.retention.prune import FINISHED
 from flowckpt.stores.base import CheckpointStore
 
 _EXAMPLE = """\b
@@ -102,7 +100,7 @@ def command(
     def show(pruned: PrunedRun) -> None:
         said = [pruned.status.value, f"updated {ago_text(pruned.updated_at)}"]
         if pruned.size is not None:
-            said.append(size_text(pruned.size))
+            said.append(bytes_text(pruned.size))
         write(f"{verb} {escaped(pruned.workflow_id)} ({', '.join(said)})\n")
 
     report = waited(
@@ -130,10 +128,10 @@ def command(
 def _summarize(report: PruneReport, verb: str, *, is_dry_run: bool) -> None:
     for workflow_id, why in report.skipped.items():
         say(escaped(f"flowckpt: {workflow_id} stays: {why}"))
-    size = "" if report.unsized else f", {size_text(report.removed_bytes)}"
+    size = "" if report.unsized else f", {bytes_text(report.removed_bytes)}"
     say(f"flowckpt: {verb} {counted(report.removed, 'run')}{size}")
     if not is_dry_run and report.compacted:
-        say(f"flowckpt: wrote {counted(report.compacted, 'run')} anew, {size_text(report.compacted_bytes)} freed")
+        say(f"flowckpt: wrote {counted(report.compacted, 'run')} anew, {bytes_text(report.compacted_bytes)} freed")
 
 
 def _prune_one(
@@ -151,4 +149,4 @@ def _prune_one(
     if is_dry_run:
         write(f"would remove {counted(len(sequences), 'checkpoint')} of {escaped(run)}\n")
     else:
-        write(f"removed {counted(len(sequences), 'checkpoint')} of {escaped(run)}, {size_text(freed)} freed\n")
+        write(f"removed {counted(len(sequences), 'checkpoint')} of {escaped(run)}, {bytes_text(freed)} freed\n")

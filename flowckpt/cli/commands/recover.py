@@ -13,16 +13,14 @@ import click
 
 from flowckpt.cli.exit_codes import ExitCode, code_of_signal
 from flowckpt.cli.options import SecondsRange, executor_option, json_option, named_executors, store_option
-from flowckpt.cli.output import keep_for_document, say, write
-from flowckpt.cli.recovering.child import Child
-from flowckpt.cli.recovering.recoverer import Recoverer
+from flowckpt.cli.recoverer.child import Child
+from flowckpt.cli.recoverer.recoverer import Recoverer
+from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
+from flowckpt.cli.runs import opened_store
 from flowckpt.cli.settings import StoreChoice, choose_store
-from flowckpt.cli.stored_runs import opened_store
-from flowckpt.cli.terminal_text import escaped, json_text
-from flowckpt.clock import SystemClock
+from flowckpt.core.system.clock import SystemClock
 from flowckpt.errors import CheckpointStorageError
-from flowckpt.recovery.due import DueRun
-from flowckpt.recovery.outcome import Outcome, Recovered
+from flowckpt.maintenance.recovery import DueRun, Outcome, Recovered
 from flowckpt.stores.base import CheckpointStore
 
 _EXAMPLE = """\b

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flowckpt.cli import drive
+from flowckpt.cli.drive import Form, Resuming, follow
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.follow import Form, Resuming, follow
+from flowckpt.cli.loaded_run import RecordedRun, recorded_run
+from flowckpt.cli.next_steps import ResumeLine
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     RunName,
@@ -27,24 +30,21 @@ from flowckpt.cli.options import (
     target_option,
     without_repeats,
 )
-from flowckpt.cli.output import keep_for_document, say
-from flowckpt.cli.recorded_run import RecordedRun, recorded_run
+from flowckpt.cli.render.terminal import keep_for_document, say
+from flowckpt.cli.runs import RESUMABLE, last_unfinished, opened, surveyed_runs, tell_left_out
 from flowckpt.cli.settings import choose_store, limits_setting, retention_set_here
-from flowckpt.cli.stored_runs import RESUMABLE, last_unfinished, opened, surveyed_runs
-from flowckpt.cli.unreadable import tell_left_out
-from flowckpt.cli.ways_on import ResumeLine
+from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.errors import StaleStepError
-from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
-    from flowckpt.cli import resume_question, showing_plan
-    from flowckpt.cli.recovering import handing_over
-    from flowckpt.engine.session import Session
-else:  # most resumes neither show a plan nor ask
-    resume_question = LazyModule("flowckpt.cli.resume_question")
-    showing_plan = LazyModule("flowckpt.cli.showing_plan")
-    handing_over = LazyModule("flowckpt.cli.recovering.handing_over")
+    from flowckpt.cli.recoverer import child
+    from flowckpt.cli.render import plan
+    from flowckpt.engine.session.session import Session
+else:
+    plan = LazyModule("flowckpt.cli.render.plan")
+    child = LazyModule("flowckpt.cli.recoverer.child")
+
 
 _EXAMPLE = """\b
 Examples:
@@ -138,17 +138,17 @@ def command(
         steal=steal, target=recorded.moved_to, stay=stay, rolls_back=rolls_back, executors=places, **policy
     )
     if only_plan:
-        return showing_plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
+        return plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
     form = Form(as_json, as_events, no_color)
     resuming = Resuming(recorded.latest.attempt, ResumeLine(run, choice, options, target, on_save_error))
     session = _session(recorded, options, on_save_error)
     if kept_by is not None:
-        handing_over.ask_for_run(kept_by)
-    if as_json or as_events or not resume_question.can_ask(options):
+        child.ask_for_run(kept_by)
+    if as_json or as_events or not drive.can_ask(options):
         return follow(session, recorded.workflow, run, store=choice, form=form, resuming=resuming)
 
     def ask(error: StaleStepError) -> tuple[Session, Resuming] | None:
-        chosen = resume_question.ask_about_code(error, recorded, options, no_color=no_color)
+        chosen = drive.ask_about_code(error, recorded, options, no_color=no_color)
         if chosen is None:
             return None
         line = ResumeLine(recorded.workflow_id, choice, chosen, target, on_save_error)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import click
 
+from flowckpt.cli.loaded_run import program_at_need
+from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import RunName, json_option, network_option, store_option, target_option, verify_option
-from flowckpt.cli.output import keep_for_document, write
-from flowckpt.cli.recorded_program import program_at_need
-from flowckpt.cli.resume_hint import show_resume_hint
+from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, shortened, write
+from flowckpt.cli.runs import opened_store, waited
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_runs import opened_store, waited
-from flowckpt.cli.terminal_text import escaped, json_text, shortened
-from flowckpt.clock import SystemClock
+from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine import RunOptions
-from flowckpt.engine.rechecking import Rechecking
-from flowckpt.engine.rollback import RolledBack, roll_back
+from flowckpt.engine.history.checkpoints import Rechecking
+from flowckpt.engine.history.rollback import RolledBack, roll_back
 
 _EXAMPLE = """\b
 Examples:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from flowckpt.cli.follow import Form, follow
-from flowckpt.cli.inputs import convert_inputs, read_inputs_file
+from flowckpt.cli.arguments import convert_inputs, read_inputs_file, typed_target
+from flowckpt.cli.drive import Form, follow
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     KeyValue,
@@ -26,14 +26,13 @@ from flowckpt.cli.options import (
     store_option,
     without_repeats,
 )
-from flowckpt.cli.output import keep_for_document
-from flowckpt.cli.secret_inputs import ask_for_secrets
+from flowckpt.cli.render.terminal import keep_for_document
+from flowckpt.cli.runs import opened
+from flowckpt.cli.secrets import ask_for_secrets
 from flowckpt.cli.settings import choose_store, limits_setting, retention_set_here
-from flowckpt.cli.stored_runs import opened
-from flowckpt.cli.targets import typed_target
+from flowckpt.core.system.ids import new_run_id
 from flowckpt.engine import RunOptions, WorkflowEngine
-from flowckpt.engine.options import OnStop
-from flowckpt.ids import new_run_id
+from flowckpt.engine.values.options import OnStop
 
 _EXAMPLE = """\b
 Examples:

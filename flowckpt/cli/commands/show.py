@@ -7,29 +7,24 @@ from typing import Any
 
 import click
 
-from flowckpt.checkpoint import Reason, Status, StepResult
-from flowckpt.checkpoint.reference import CheckpointRef
-from flowckpt.checkpoint.result import look
-from flowckpt.checkpoint.signal import Signal
-from flowckpt.checkpoint.wait import WaitKind
-from flowckpt.cli.claims import recorded_claims
-from flowckpt.cli.documents import run_document
-from flowckpt.cli.durations import ago_text, duration_text, moment_text
+from flowckpt.cli.next_steps import wait_lines
 from flowckpt.cli.options import RunName, color_option, json_option, store_option
-from flowckpt.cli.output import say, write
-from flowckpt.cli.progress.fan_outs import COMPOSITES
-from flowckpt.cli.run_history import Standing, run_history
-from flowckpt.cli.status_text import status_text
-from flowckpt.cli.step_tree import Branch, step_tree
-from flowckpt.cli.stored_runs import StoredRun, opened_store, stored_run
-from flowckpt.cli.table import show_table
-from flowckpt.cli.terminal_text import escaped, json_text, short_value
-from flowckpt.cli.waiting import wait_lines
-from flowckpt.codec.results import plain_tree
-from flowckpt.engine.parking import parked_error
+from flowckpt.cli.progress.state import COMPOSITES
+from flowckpt.cli.render.documents import Standing, recorded_claims, run_document, run_history
+from flowckpt.cli.render.rich_table import status_text
+from flowckpt.cli.render.steps import Branch, step_tree
+from flowckpt.cli.render.tables import ago_text, duration_text, moment_text, show_table
+from flowckpt.cli.render.terminal import escaped, json_text, say, short_value, write
+from flowckpt.cli.runs import StoredRun, opened_store, stored_run
+from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.records import Reason, Status, StepResult
+from flowckpt.core.records.listing import CheckpointRef
+from flowckpt.core.records.result import look
+from flowckpt.core.records.wait import Signal, WaitKind
+from flowckpt.engine.rules.paths import ROLLBACK, step_of
+from flowckpt.engine.run.resumption import parked_error
 from flowckpt.errors import DecodingError
-from flowckpt.manager.task import is_task
-from flowckpt.plan.undoing import ROLLBACK, step_of
+from flowckpt.maintenance.task_log import is_task
 
 _EXAMPLE = """\b
 Examples:

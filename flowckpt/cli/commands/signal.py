@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from flowckpt.cli.answering import by_option, resume_option, resumed, tell_sent, user_name
+from flowckpt.cli.answers import by_option, resume_option, resumed, tell_sent, user_name
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.options import RunName, json_option, store_option
-from flowckpt.cli.output import keep_for_document
+from flowckpt.cli.render.terminal import keep_for_document
+from flowckpt.cli.runs import opened_store, waited
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_runs import opened_store, waited
 from flowckpt.engine import WorkflowEngine
 
 _EXAMPLE = """\b

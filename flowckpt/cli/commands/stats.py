@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import click
 
-from flowckpt.cli.figures import figures_document, figures_lines, figures_tables
 from flowckpt.cli.options import RunName, color_option, json_option, store_option
-from flowckpt.cli.output import write
-from flowckpt.cli.stored_runs import opened_store, waited
-from flowckpt.cli.table import show_table
-from flowckpt.cli.terminal_text import escaped, json_text
-from flowckpt.cli.unreadable import tell_unreadable
-from flowckpt.stores.figures import store_figures
+from flowckpt.cli.render.statistics import figures_document, figures_lines, figures_tables
+from flowckpt.cli.render.tables import show_table
+from flowckpt.cli.render.terminal import escaped, json_text, write
+from flowckpt.cli.runs import opened_store, tell_unreadable, waited
+from flowckpt.stores.queries import store_figures
 
 _EXAMPLE = """\b
 Examples:

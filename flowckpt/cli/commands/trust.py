@@ -6,17 +6,16 @@ import sys
 
 import click
 
+from flowckpt.cli.next_steps import command_line
 from flowckpt.cli.notices import warn
 from flowckpt.cli.options import RunName, store_option
-from flowckpt.cli.output import say, write
-from flowckpt.cli.resume_hint import command_line
+from flowckpt.cli.render.terminal import escaped, say, write
+from flowckpt.cli.runs import latest_of, waited
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.stored_runs import latest_of, waited
-from flowckpt.cli.terminal_text import escaped
-from flowckpt.counted import counted
+from flowckpt.core.system.numbers import counted
 from flowckpt.stores.file import FileCheckpointStore
-from flowckpt.stores.file.trusting import Doubts
-from flowckpt.stores.opening import open_store
+from flowckpt.stores.file.trust import Doubts
+from flowckpt.stores.open import open_store
 
 _MOST = 10
 

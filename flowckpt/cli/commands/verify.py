@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from flowckpt.checkpoint import CheckpointData
-from flowckpt.cli.claims import verdict_text
+from flowckpt.cli.config.settings import SETTINGS
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.options import (
     RunName,
@@ -21,15 +20,15 @@ from flowckpt.cli.options import (
     target_option,
     verify_option,
 )
-from flowckpt.cli.output import is_terminal, keep_for_document, write
+from flowckpt.cli.render.documents import verdict_text
+from flowckpt.cli.render.terminal import escaped, is_terminal, json_text, keep_for_document, write
+from flowckpt.cli.render.verification import Checked, check_evidence
+from flowckpt.cli.runs import latest_of, opened_store, waited
 from flowckpt.cli.settings import color_allowed
-from flowckpt.cli.stored_runs import latest_of, opened_store, waited
-from flowckpt.cli.terminal_text import escaped, json_text
-from flowckpt.cli.verification import Checked, check_evidence
+from flowckpt.core.records import CheckpointData
 from flowckpt.engine import RunOptions
-from flowckpt.engine.earlier import any_checkpoint
-from flowckpt.evidence.verdict import VerdictStatus
-from flowckpt.settings.table import SETTINGS
+from flowckpt.engine.history.checkpoints import any_checkpoint
+from flowckpt.evidence.report import VerdictStatus
 
 _EXAMPLE = """\b
 Examples:

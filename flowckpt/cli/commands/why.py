@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from flowckpt.cli.loaded_run import planned_run, recorded_run
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     RunName,
@@ -17,12 +18,9 @@ from flowckpt.cli.options import (
     verify_option,
     without_repeats,
 )
-from flowckpt.cli.output import is_terminal, keep_for_document, write
-from flowckpt.cli.planned_run import planned_run
-from flowckpt.cli.recorded_run import recorded_run
+from flowckpt.cli.render.plan import explained_step
+from flowckpt.cli.render.terminal import is_terminal, json_text, keep_for_document, write
 from flowckpt.cli.settings import choose_store, color_allowed
-from flowckpt.cli.step_explanation import explained_step
-from flowckpt.cli.terminal_text import json_text
 from flowckpt.engine import RunOptions
 
 _EXAMPLE = """\b

@@ -8,12 +8,10 @@ from typing import Any
 
 import attrs
 
-from flowckpt.cli.durations import duration_text
-from flowckpt.cli.output import say
-from flowckpt.cli.progress.amounts import progress_text
-from flowckpt.cli.progress.fan_outs import FanOutProgress, FanOuts
-from flowckpt.cli.terminal_text import escaped, short_value
-from flowckpt.counted import counted
+from flowckpt.cli.progress.state import FanOutProgress, FanOuts, progress_text
+from flowckpt.cli.render.tables import duration_text
+from flowckpt.cli.render.terminal import escaped, say, short_value
+from flowckpt.core.system.numbers import counted
 from flowckpt.events import CheckpointSaved, Event
 
 _VERIFIED = {"resume": "still holds", "in_doubt": "proves that it was done"}

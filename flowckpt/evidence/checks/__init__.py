@@ -11,29 +11,30 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from flowckpt.core.system.lazy import LazyModule
 from flowckpt.evidence.checks.base import Check, UncheckableClaimError
-from flowckpt.lazy import LazyModule
 
 if TYPE_CHECKING:
     from importlib import metadata
-else:  # 12 ms, and only the kinds of others need it
+else:
     metadata = LazyModule("importlib.metadata")
+
 
 ENTRY_POINTS = "flowckpt.evidence"
 
-TABLE: Mapping[str, str] = {
-    "artifact_exists": "ArtifactExists",
-    "file_sha256": "FileSha256",
-    "directory_digest": "DirectoryDigest",
-    "command_exit": "CommandExit",
-    "db_row": "DbRow",
-    "network_reachable": "NetworkReachable",
-    "api_response": "ApiResponse",
-    "process_exists": "ProcessExists",
-    "container_running": "ContainerRunning",
-    "predicate": "Predicate",
+TABLE: Mapping[str, tuple[str, str]] = {
+    "artifact_exists": ("files", "ArtifactExists"),
+    "file_sha256": ("files", "FileSha256"),
+    "directory_digest": ("files", "DirectoryDigest"),
+    "command_exit": ("processes", "CommandExit"),
+    "db_row": ("db_row", "DbRow"),
+    "network_reachable": ("http", "NetworkReachable"),
+    "api_response": ("http", "ApiResponse"),
+    "process_exists": ("processes", "ProcessExists"),
+    "container_running": ("processes", "ContainerRunning"),
+    "predicate": ("predicate", "Predicate"),
 }
-"""From a kind to the class of its check, in the module of the kind's own name."""
+"""From a kind to the module and the class of its check."""
 
 _MADE: dict[str, Check] = {}
 
@@ -52,8 +53,9 @@ def check_for(kind: str, own: Mapping[str, Check] | None = None) -> Check:
     if check is not None:
         return check
     if kind in TABLE:
-        module = importlib.import_module(f"flowckpt.evidence.checks.{kind}")  # a name of the table
-        own_check: Check = getattr(module, TABLE[kind])()
+        module_name, class_name = TABLE[kind]
+        module = importlib.import_module(f"flowckpt.evidence.checks.{module_name}")
+        own_check: Check = getattr(module, class_name)()
         return _MADE.setdefault(kind, own_check)
     if own and kind in own:
         return own[kind]

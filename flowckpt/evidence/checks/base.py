@@ -7,18 +7,132 @@ claims come from records, and records may have been written by somebody else.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import PurePath
 from typing import Any
 
 import attrs
 
-from flowckpt.clock import Clock, SystemClock
-from flowckpt.errors import FlowckptError
-from flowckpt.evidence.model import Evidence
+from flowckpt.core.system.clock import Clock, SystemClock
+from flowckpt.errors import EvidenceError, FlowckptError
+from flowckpt.evidence.claims import HIDDEN, Capture, Evidence
+from flowckpt.evidence.report import Moment, VerdictStatus
 from flowckpt.evidence.sandbox import Sandbox
-from flowckpt.evidence.settings import Settings
-from flowckpt.evidence.verdict import VerdictStatus
+
+# What a verifier may do, and how far: plain values, so that they can be sent to the workers of an executor.
+
+
+class Mode(StrEnum):
+    """How files are compared with what was recorded."""
+
+    HASH = "hash"
+    """Read every byte."""
+    STAT = "stat"
+    """Skip the bytes of a file whose device, inode, size and times are those of the capture."""
+
+
+@attrs.frozen
+class Limits:
+    """How much time and memory a check may take; a claim that needs more is not verified.
+
+    Attributes:
+        file_bytes: the largest file that is hashed, by its apparent size.
+        hash_seconds: how long one file or tree may be read.
+        tree_entries: how many entries a tree may have.
+        tree_depth: how deep a tree may be.
+        query_seconds: how long a query may run.
+        value_bytes: the largest value that a query may return.
+        network_seconds: how long a network check may take, from the name's resolution to the last byte.
+        body_bytes: the largest body of an API's response.
+        predicate_seconds: how long a predicate may run.
+    """
+
+    file_bytes: int = 64 << 30
+    hash_seconds: float = 900.0
+    tree_entries: int = 1_000_000
+    tree_depth: int = 200
+    query_seconds: float = 10.0
+    value_bytes: int = 16 << 20
+    network_seconds: float = 10.0
+    body_bytes: int = 1 << 20
+    predicate_seconds: float = 60.0
+
+
+def _header_text(headers: Mapping[str, str]) -> str:
+    return repr(dict.fromkeys(headers, HIDDEN))
+
+
+@attrs.frozen
+class AllowedHost:
+    """A host and port that network claims may reach, and what to say to it.
+
+    Credentials belong here, with the program, and not into claims: claims are recorded.
+
+    Attributes:
+        host: a name, or an address. An address in a private, loopback or link-local range may be reached only where
+            the address itself is allowed, whatever name led to it.
+        port: the port.
+        headers: request headers for this host alone; never shown.
+        ca_file: the certificates to trust instead of the system's.
+    """
+
+    host: str
+    port: int
+    headers: Mapping[str, str] = attrs.field(factory=dict, repr=_header_text)
+    ca_file: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> AllowedHost:
+        """Return the entry of `host:port` or `[address]:port`.
+
+        Args:
+            text: the text.
+        """
+        host, colon, port = text.rpartition(":")
+        if not colon or not host or not (port.isascii() and port.isdigit()):
+            raise EvidenceError(
+                f"{text!r} is no host and port", remedy="Write 'api.example.com:443' or '[2001:db8::1]:443'."
+            )
+        return cls(host, int(port))
+
+
+@attrs.frozen
+class StepFacts:
+    """What is known of the step whose claims are checked.
+
+    Attributes:
+        exit_code: what the step's command really returned, now or as recorded; None where it ran none.
+    """
+
+    exit_code: int | None = None
+
+
+@attrs.frozen
+class Settings:
+    """All that a check may know besides its claim; picklable.
+
+    Attributes:
+        base_path: the directory against which relative paths are taken, absolute.
+        allow_absolute: whether absolute paths may lead out of it.
+        mode: how files are compared.
+        allowed_hosts: what network claims may reach.
+        limits: time and memory.
+        moment: why the claims are checked.
+        facts: what is known of the step.
+    """
+
+    base_path: str
+    allow_absolute: bool = False
+    mode: Mode = Mode.HASH
+    allowed_hosts: tuple[AllowedHost, ...] = ()
+    limits: Limits = Limits()
+    moment: Moment = Moment.NOW
+    facts: StepFacts = StepFacts()
 
 
 class MalformedClaimError(FlowckptError):
@@ -178,3 +292,128 @@ class Check:
             context: what may be used.
         """
         return claim
+
+
+# Facts of a claim, read with suspicion: a record may say anything.
+
+
+_DIGEST = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
+
+
+def path_in(claim: Evidence) -> str:
+    """Return the path of a claim.
+
+    Args:
+        claim: the claim.
+    """
+    path = claim.expected.get("path")
+    if isinstance(path, PurePath):
+        path = os.fspath(path)
+    if type(path) is not str or not path:
+        raise MalformedClaimError(f"'path' is {path!r:.80}, which is no path", remedy="Write a text that is not empty.")
+    if "\0" in path:
+        raise MalformedClaimError(f"'path' is {path!r:.80}, and a path holds no NUL")
+    return path
+
+
+def sha256_in(claim: Evidence, name: str = "sha256") -> str:
+    """Return a SHA-256 of a claim as 64 lower-case digits; upper case and the prefix `sha256:` are right, too.
+
+    Args:
+        claim: the claim.
+        name: the name of the fact.
+    """
+    value = claim.expected.get(name)
+    match = _DIGEST.fullmatch(value) if type(value) is str else None
+    if match is None:
+        raise MalformedClaimError(f"{name!r} is {value!r:.80}, which is no SHA-256", remedy="Write 64 hex digits.")
+    return match[1].lower()
+
+
+def whole_number(facts: Mapping[str, Any], name: str, smallest: int, largest: int) -> int:
+    """Return a whole number of a claim. `True` is none.
+
+    Args:
+        facts: the facts.
+        name: the name of the fact.
+        smallest: the smallest number allowed.
+        largest: the largest.
+    """
+    value = facts.get(name)
+    if type(value) is not int or not smallest <= value <= largest:
+        raise MalformedClaimError(f"{name!r} is {value!r:.80}, and not a whole number from {smallest} to {largest}")
+    return value
+
+
+def text_in(facts: Mapping[str, Any], name: str) -> str:
+    """Return a text of a claim.
+
+    Args:
+        facts: the facts.
+        name: the name of the fact.
+    """
+    value = facts.get(name)
+    if type(value) is not str or not value:
+        raise MalformedClaimError(f"{name!r} is {value!r:.80}, and not a text")
+    return value
+
+
+def mapping_in(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a mapping with text keys of a claim; an empty one where the fact is missing.
+
+    Args:
+        facts: the facts.
+        name: the name of the fact.
+    """
+    value = facts.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or any(type(key) is not str for key in value):
+        raise MalformedClaimError(f"{name!r} is {value!r:.80}, and not a mapping with text keys")
+    return dict(value)
+
+
+# What to say of files that are not as recorded.
+
+
+def age(between: timedelta) -> str:
+    """Write a span for people, in one unit: `40 ms`, `12 s`, `2 h`, `3 days`.
+
+    Args:
+        between: the span; not negative.
+    """
+    seconds = between.total_seconds()
+    for limit, unit, per in ((1, "ms", 0.001), (120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / per:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
+def when_changed(found: os.stat_result, captured: Capture | None) -> str:
+    """Say when a file was changed, measured from its capture; empty where there was none.
+
+    Args:
+        found: the file's status.
+        captured: what was seen at the capture.
+    """
+    if captured is None:
+        return ""
+    changed = datetime.fromtimestamp(found.st_mtime, UTC)
+    if changed >= captured.at:
+        return f"; changed {age(changed - captured.at)} after the checkpoint"
+    touched = datetime.fromtimestamp(found.st_ctime, UTC)
+    if touched >= captured.at:
+        return (
+            f"; replaced or changed {age(touched - captured.at)} after the checkpoint, "
+            f"though it says that it was written {age(captured.at - changed)} before"
+        )
+    return ""
+
+
+def short(digest: str) -> str:
+    """Return the beginning of a digest, enough to tell two apart.
+
+    Args:
+        digest: hexadecimal digits.
+    """
+    return f"{digest[:8]}…"

@@ -6,13 +6,20 @@ import re
 from pathlib import PurePath
 from typing import Any
 
-from flowckpt.evidence.checks.base import VERIFIED, Check, CheckContext, MalformedClaimError, Outcome, failed
-from flowckpt.evidence.checks.reading import mapping_in, text_in
+from flowckpt.evidence.checks.base import (
+    VERIFIED,
+    Check,
+    CheckContext,
+    MalformedClaimError,
+    Outcome,
+    failed,
+    mapping_in,
+    text_in,
+)
+from flowckpt.evidence.claims import HIDDEN, Evidence, is_sensitive
 from flowckpt.evidence.databases import database_for
 from flowckpt.evidence.databases.base import NoSuchThingError, Query
-from flowckpt.evidence.model import Evidence
-from flowckpt.evidence.redaction import HIDDEN, is_sensitive
-from flowckpt.evidence.secret import is_digest
+from flowckpt.evidence.documents import is_digest
 
 MOST_SHOWN = 3
 

@@ -16,10 +16,10 @@ from flowckpt.evidence.checks.base import (
     Outcome,
     UncheckableClaimError,
     failed,
+    mapping_in,
+    text_in,
 )
-from flowckpt.evidence.checks.reading import mapping_in, text_in
-from flowckpt.evidence.model import Evidence
-from flowckpt.evidence.registry import registered_predicate
+from flowckpt.evidence.claims import Evidence, registered_predicate
 
 
 class Predicate(Check):

@@ -30,12 +30,12 @@ from flowckpt.evidence.checks.base import (
     RefusedClaimError,
     UncheckableClaimError,
 )
+from flowckpt.evidence.claims import scrubbed
 from flowckpt.evidence.databases import postgres_values
 from flowckpt.evidence.databases.base import NoSuchThingError, Query
 from flowckpt.evidence.databases.postgres_url import PostgresUrl, check_allowed
 from flowckpt.evidence.databases.postgres_values import Column
 from flowckpt.evidence.network import _resolve
-from flowckpt.evidence.redaction import scrubbed
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
 

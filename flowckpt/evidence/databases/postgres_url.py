@@ -13,9 +13,8 @@ from urllib.parse import unquote
 
 import attrs
 
-from flowckpt.evidence.checks.base import MalformedClaimError, RefusedClaimError
+from flowckpt.evidence.checks.base import AllowedHost, MalformedClaimError, RefusedClaimError
 from flowckpt.evidence.network import allowed, plain_host
-from flowckpt.evidence.settings import AllowedHost
 
 DEFAULT_PORT = 5432
 

@@ -16,10 +16,10 @@ from uuid import UUID
 
 import attrs
 
-from flowckpt.evidence import json_place
+from flowckpt.evidence.checks import http
 from flowckpt.evidence.checks.base import MalformedClaimError
 from flowckpt.evidence.databases.base import NoSuchThingError
-from flowckpt.evidence.secret import is_digest, matches
+from flowckpt.evidence.documents import is_digest, matches
 
 _INTEGERS = {"int2": 2**15, "int4": 2**31, "int8": 2**63}
 _FLOATS = frozenset({"float4", "float8"})
@@ -213,7 +213,7 @@ def is_same(wanted: Any, found: Any) -> bool:
     if is_digest(wanted):
         return any(matches(wanted, form) for form in _forms(found))
     if isinstance(found, JsonDocument):
-        return wanted is not None and json_place.is_same(wanted, found.document)
+        return wanted is not None and http.is_same(wanted, found.document)
     if type(wanted) in _NUMBER_TYPES and type(found) in _NUMBER_TYPES:
         one, other = _as_written(wanted), _as_written(found)
         return not one.is_nan() and not other.is_nan() and one == other

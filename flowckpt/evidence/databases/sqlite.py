@@ -28,8 +28,8 @@ from flowckpt.evidence.checks.base import (
     UncheckableClaimError,
 )
 from flowckpt.evidence.databases.base import NoSuchThingError, Query
+from flowckpt.evidence.documents import is_digest, matches
 from flowckpt.evidence.sandbox import shown_path
-from flowckpt.evidence.secret import is_digest, matches
 
 _ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ})
 _STEPS = 1_000  # instructions of SQLite's machine between two looks at the clock

@@ -21,21 +21,19 @@ import os
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from flowckpt.chance import new_token
-from flowckpt.checkpoint.data import SCHEMA_VERSION
-from flowckpt.codec.blob import Fetch
-from flowckpt.codec.results import encode_time
+from flowckpt.core.codec.blob import Fetch
+from flowckpt.core.codec.results import encode_time
+from flowckpt.core.records.checkpoint import SCHEMA_VERSION
+from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.system.ids import new_token
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.process import ProcessIdentity, current_process, is_alive
 from flowckpt.errors import FencedError, KeyMissingError, RunLockedError
-from flowckpt.filesystem import FileSystem
-from flowckpt.lazy import LazyModule
-from flowckpt.process import ProcessIdentity, current_process, is_alive
-from flowckpt.stores.file.blobs import NOT_OURS
-from flowckpt.stores.file.directory import give_up_segment, is_released, newest_owner, read_image
-from flowckpt.stores.file.line import START
-from flowckpt.stores.file.line import seal as seal_line
-from flowckpt.stores.file.names import (
+from flowckpt.stores.file.directory import give_up_segment, is_released, newest_owner, read_image, take_lock
+from flowckpt.stores.file.layout import (
     BLOBS,
     LOCK,
+    SIGNALS,
     maker_of_temporary,
     mark_name,
     marked_segment,
@@ -44,20 +42,23 @@ from flowckpt.stores.file.names import (
     segment_numbers,
     temporary_name,
 )
-from flowckpt.stores.file.owned import OwnedRun
+from flowckpt.stores.file.owned_run import OwnedRun
+from flowckpt.stores.file.values import NOT_OURS
 from flowckpt.stores.file.writer import SegmentWriter
-from flowckpt.stores.lock import take_lock
-from flowckpt.stores.sealing.protection import PLAIN, Seals
+from flowckpt.stores.log.line import START
+from flowckpt.stores.log.line import seal as seal_line
+from flowckpt.stores.log.sealing.protection import PLAIN, Seals
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint.reference import Owner
+    from flowckpt.core.records.listing import Owner
     from flowckpt.stores.file import head as head_note
     from flowckpt.stores.file import signals
-    from flowckpt.stores.file.image import RunImage
-    from flowckpt.stores.sealing.lines import LineSeal
-else:  # only whoever has a key needs it
-    signals = LazyModule("flowckpt.stores.file.signals")
+    from flowckpt.stores.log.image import RunImage
+    from flowckpt.stores.log.sealing.lines import LineSeal
+else:
     head_note = LazyModule("flowckpt.stores.file.head")
+    signals = LazyModule("flowckpt.stores.file.signals")
+
 
 _SLACK = 1 << 14
 """What a segment takes beside results: its header, what it continues, and all that a checkpoint says once."""
@@ -369,3 +370,44 @@ def _is_dead(owner: Owner | None) -> bool:
 
 def _describe(owner: Owner | None) -> str:
     return str(owner) if owner else "another process, which has not said who it is yet"
+
+
+# The end of a run on disk: a tombstone first, so that a half-cleared run never comes back.
+
+
+def write_tombstone(
+    filesystem: FileSystem, directory: int, workflow_id: str, now: datetime, seals: Seals = PLAIN
+) -> int:
+    """Claim the next segment with a header that says that the run is cleared; return its number."""
+    number = max([*segment_numbers(filesystem.names(directory)), 0]) + 1
+    said, seal = seals.for_new(workflow_id, number, new_token(16))
+    header = {**segment_header(workflow_id, number, now), "kind": "cleared", **said}
+    file, _ = claim_segment(filesystem, directory, number, header, seal)
+    filesystem.close(file)
+    mark_segments(filesystem, directory, number)
+    return number
+
+
+def sweep_cleared(filesystem: FileSystem, directory: int, tombstone: int) -> None:
+    """Remove everything in a cleared run's directory, the tombstone last: a crash leaves it cleared.
+
+    In between, a marked segment has one name, as an unmarked one has. The mode of its file, which was marked, too,
+    keeps a writer of it from taking the one for the other.
+    """
+    names = filesystem.names(directory)
+    if BLOBS in names:
+        blobs = filesystem.open_directory(directory, BLOBS)
+        try:
+            for name in filesystem.names(blobs):
+                filesystem.unlink(blobs, name)
+        finally:
+            filesystem.close(blobs)
+        filesystem.remove_directory(directory, BLOBS)
+    signals.clear_signals(filesystem, directory)
+    for name in names:
+        if name not in (BLOBS, SIGNALS, LOCK, segment_name(tombstone)):
+            with contextlib.suppress(FileNotFoundError):  # a mark, which the writer of the segment takes away itself
+                filesystem.unlink(directory, name)
+    filesystem.sync(directory)
+    filesystem.unlink(directory, segment_name(tombstone))
+    filesystem.sync(directory)

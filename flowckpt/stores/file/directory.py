@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import time
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from flowckpt.codec.blob import Fetch
+from flowckpt.core.codec.blob import Fetch
+from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import CheckpointCorruptedError, shell_word
-from flowckpt.filesystem import FileSystem
-from flowckpt.lazy import LazyModule
-from flowckpt.stores.file.image import RunImage, read_run
-from flowckpt.stores.file.names import (
-    HEAD,
-    mark_name,
-    released_name,
-    released_segment,
-    segment_name,
-    segment_numbers,
-)
-from flowckpt.stores.file.segment import SegmentDamagedError, read_header
-from flowckpt.stores.sealing.protection import PLAIN, Seals
+from flowckpt.stores.file.layout import HEAD, mark_name, released_name, released_segment, segment_name, segment_numbers
+from flowckpt.stores.log.image import RunImage, read_run
+from flowckpt.stores.log.sealing.protection import PLAIN, Seals
+from flowckpt.stores.log.segment import SegmentDamagedError, read_header
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import reference
-    from flowckpt.checkpoint.reference import Owner
+    from flowckpt.core.records import listing
+    from flowckpt.core.records.listing import Owner
     from flowckpt.stores.file import head as head_note
-else:  # only whoever finds the lock held needs it; or whoever has a key
-    reference = LazyModule("flowckpt.checkpoint.reference")
+else:
+    listing = LazyModule("flowckpt.core.records.listing")
     head_note = LazyModule("flowckpt.stores.file.head")
+
 
 _STEP = 16 * 1024
 """Bytes; most headers are of a few hundred."""
@@ -202,6 +197,29 @@ def newest_owner(filesystem: FileSystem, directory: int) -> Owner | None:
     try:
         header, _, _ = read_header(read_lines(filesystem, directory, segment_name(numbers[-1]), 1))
         owner = header["owner"]
-        return reference.Owner(**{**owner, "acquired_at": datetime.fromisoformat(owner["acquired_at"])})
+        return listing.Owner(**{**owner, "acquired_at": datetime.fromisoformat(owner["acquired_at"])})
     except (SegmentDamagedError, OSError, KeyError, TypeError, ValueError):
         return None
+
+
+# A lock on a file that others only look at: who finds it held asks again, for a moment.
+
+
+_LOOKS = 20
+_LOOK_SECONDS = 0.0005
+
+
+def take_lock(filesystem: FileSystem, lock: int) -> bool:
+    """Take a lock, if nobody keeps it.
+
+    Whoever looks whether it is held holds it for some microseconds; so one that is held is asked for again, for 10 ms.
+
+    Args:
+        filesystem: the calls.
+        lock: the file, open.
+    """
+    for _ in range(_LOOKS):
+        if filesystem.lock(lock):
+            return True
+        time.sleep(_LOOK_SECONDS)
+    return False

@@ -18,14 +18,13 @@ from collections.abc import Sequence
 from secrets import token_hex
 from typing import Any
 
-from flowckpt.filesystem import FileSystem
-from flowckpt.process import current_process
-from flowckpt.stores.file.image import RunImage
-from flowckpt.stores.file.line import START
-from flowckpt.stores.file.names import HEAD, segment_name, temporary_name
-from flowckpt.stores.sealing.broken import SealBrokenError
-from flowckpt.stores.sealing.lines import NOTE, LineSeal
-from flowckpt.stores.sealing.protection import Seals
+from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.system.process import current_process
+from flowckpt.stores.file.layout import HEAD, segment_name, temporary_name
+from flowckpt.stores.log.image import RunImage
+from flowckpt.stores.log.line import START
+from flowckpt.stores.log.sealing.lines import NOTE, LineSeal
+from flowckpt.stores.log.sealing.protection import SealBrokenError, Seals
 
 _SIZE = 512
 

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointCorruptedError, WrongKeyError
-from flowckpt.filesystem import FileSystem
-from flowckpt.process import current_process
-from flowckpt.stores.file.line import START, TRAILER, opened, seal
-from flowckpt.stores.file.names import keys_name, keys_numbers, temporary_name
-from flowckpt.stores.sealing.keys import proof_of
+from flowckpt.stores.file.layout import keys_name, keys_numbers, temporary_name
+from flowckpt.stores.log.line import START, TRAILER, opened, seal
+from flowckpt.stores.log.sealing.keys import proof_of
 
 if TYPE_CHECKING:
-    from flowckpt.stores.sealing.keys import Key, KeyRing
+    from flowckpt.stores.log.sealing.keys import Key, KeyRing
+
 
 _MOST_BYTES = 1 << 16
 

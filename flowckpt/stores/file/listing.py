@@ -7,18 +7,20 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from flowckpt.checkpoint import Reason, Status
-from flowckpt.checkpoint.data import STATUS_OF_REASON
-from flowckpt.checkpoint.reference import RunInfo
-from flowckpt.codec import decode
-from flowckpt.codec.blob import Fetch
+from flowckpt.core.codec import decode
+from flowckpt.core.codec.blob import Fetch
+from flowckpt.core.records import Reason, Status
+from flowckpt.core.records.checkpoint import STATUS_OF_REASON
+from flowckpt.core.records.listing import RunInfo
+from flowckpt.core.system.filesystem import FileSystem
 from flowckpt.errors import CheckpointCorruptedError, KeyMissingError, WrongKeyError
-from flowckpt.filesystem import FileSystem
 from flowckpt.stores.file.directory import read_file, read_image, read_lines
-from flowckpt.stores.file.image import opened_header
-from flowckpt.stores.file.line import TRAILER
-from flowckpt.stores.file.names import HEAD, segment_name, segment_numbers
-from flowckpt.stores.file.segment import (
+from flowckpt.stores.file.layout import HEAD, segment_name, segment_numbers
+from flowckpt.stores.log.image import counted_segments, opened_header
+from flowckpt.stores.log.line import TRAILER
+from flowckpt.stores.log.sealing.lines import PACKED, inflated
+from flowckpt.stores.log.sealing.protection import PLAIN, SealBrokenError, Seals
+from flowckpt.stores.log.segment import (
     PACK,
     Cut,
     Segment,
@@ -28,10 +30,6 @@ from flowckpt.stores.file.segment import (
     read_header,
     read_segment,
 )
-from flowckpt.stores.file.succession import counted_segments
-from flowckpt.stores.sealing.broken import SealBrokenError
-from flowckpt.stores.sealing.lines import PACKED, inflated
-from flowckpt.stores.sealing.protection import PLAIN, Seals
 
 _STEP = 16 * 1024
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from flowckpt.clock import Clock, SystemClock
-from flowckpt.codec.blob import Fetch
+from flowckpt.core.codec.blob import Fetch
+from flowckpt.core.system.clock import Clock, SystemClock
+from flowckpt.core.system.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -20,13 +21,11 @@ from flowckpt.errors import (
     ReadOnlyStoreError,
     UnsupportedFilesystemError,
 )
-from flowckpt.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem
-from flowckpt.stores.file.blobs import read_blob
 from flowckpt.stores.file.directory import read_image
-from flowckpt.stores.file.guard import Guard
-from flowckpt.stores.file.identity import read_identity
-from flowckpt.stores.file.names import RUNS, is_temporary, run_directory
-from flowckpt.stores.sealing.protection import PLAIN, Protection, Seals
+from flowckpt.stores.file.layout import RUNS, is_temporary, run_directory
+from flowckpt.stores.file.store_keys import Guard, read_identity
+from flowckpt.stores.file.values import read_blob
+from flowckpt.stores.log.sealing.protection import PLAIN, Protection, Seals
 
 T = TypeVar("T")
 _NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.codec import dumps
-from flowckpt.codec.checkpoints import CARRIED
-from flowckpt.stores.file.segment import (
+from flowckpt.core.codec import dumps
+from flowckpt.core.codec.checkpoints import CARRIED
+from flowckpt.stores.log.image import counted_segments
+from flowckpt.stores.log.segment import (
     PACK,
     RESULTS,
     Cut,
@@ -26,10 +27,10 @@ from flowckpt.stores.file.segment import (
     read_segment,
     split_record,
 )
-from flowckpt.stores.file.succession import counted_segments
 
 if TYPE_CHECKING:
-    from flowckpt.stores.sealing.lines import LineSeal
+    from flowckpt.stores.log.sealing.lines import LineSeal
+
 
 _DELETES = b'{"deletes":'
 _SECTION_KEYS = ("attempt", "created_at", "owner")

@@ -6,9 +6,11 @@ import errno
 import logging
 from typing import TYPE_CHECKING
 
-from flowckpt.checkpoint import CheckpointData
-from flowckpt.codec.blob import Blob
-from flowckpt.counted import counted
+from flowckpt.core.codec.blob import Blob
+from flowckpt.core.records import CheckpointData
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.process import ProcessIdentity, is_alive
 from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointNotFoundError,
@@ -17,29 +19,28 @@ from flowckpt.errors import (
     UnauthenticatedRecordError,
     WrongKeyError,
 )
-from flowckpt.lazy import LazyModule
-from flowckpt.process import ProcessIdentity, is_alive
-from flowckpt.stores.file.begun import begun_in
 from flowckpt.stores.file.directory import is_released, newest_owner, read_file, read_image, read_lines
-from flowckpt.stores.file.image import RunImage
+from flowckpt.stores.file.hints import begun_in
+from flowckpt.stores.file.layout import LOCK, run_directory, segment_name
 from flowckpt.stores.file.location import Location
-from flowckpt.stores.file.names import LOCK, run_directory, segment_name
-from flowckpt.stores.file.segment import SegmentDamagedError, read_header
-from flowckpt.stores.sealing.broken import SealBrokenError
+from flowckpt.stores.log.image import RunImage
+from flowckpt.stores.log.sealing.protection import SealBrokenError
+from flowckpt.stores.log.segment import SegmentDamagedError, read_header
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
-    from flowckpt.checkpoint.run_filter import RunFilter
-    from flowckpt.checkpoint.signal import Signal
-    from flowckpt.stores import integrity, surveying
+    from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
+    from flowckpt.core.records.wait import Signal
+    from flowckpt.stores import base as integrity
+    from flowckpt.stores import queries
     from flowckpt.stores.file import listing, signals
-    from flowckpt.stores.sealing.lines import LineSeal
-    from flowckpt.stores.surveying import RunSurvey
-else:  # a resume needs none of it
-    integrity = LazyModule("flowckpt.stores.integrity")
+    from flowckpt.stores.log.sealing.lines import LineSeal
+    from flowckpt.stores.queries import RunSurvey
+else:
+    integrity = LazyModule("flowckpt.stores.base")
+    queries = LazyModule("flowckpt.stores.queries")
     listing = LazyModule("flowckpt.stores.file.listing")
     signals = LazyModule("flowckpt.stores.file.signals")
-    surveying = LazyModule("flowckpt.stores.surveying")
+
 
 _log = logging.getLogger("flowckpt")
 
@@ -216,7 +217,7 @@ class ReadableRuns(Location):
         if locked is not None and not found:
             raise locked
         found.sort(key=lambda info: info.started_at, reverse=True)
-        return surveying.RunSurvey(found if wanted is None else wanted.of(found), left_out)
+        return queries.RunSurvey(found if wanted is None else wanted.of(found), left_out)
 
     def unreadable(self) -> list[integrity.Finding]:
         """Return the damaged runs; a missing key is no damage."""

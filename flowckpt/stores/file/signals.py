@@ -13,20 +13,19 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from flowckpt.chance import new_token
-from flowckpt.checkpoint.data import SCHEMA_VERSION
-from flowckpt.checkpoint.signal import Signal
-from flowckpt.codec.checkpoints import check_schema
+from flowckpt.core.codec.checkpoints import check_schema
+from flowckpt.core.records.checkpoint import SCHEMA_VERSION
+from flowckpt.core.records.wait import Signal
+from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.system.ids import new_token
+from flowckpt.core.system.process import current_process, is_alive
 from flowckpt.errors import CheckpointCorruptedError
-from flowckpt.filesystem import FileSystem
-from flowckpt.process import current_process, is_alive
-from flowckpt.stores.file import line as lines
-from flowckpt.stores.file.blobs import NOT_OURS
+from flowckpt.stores.async_store import refused_as_encoding_error
 from flowckpt.stores.file.directory import read_file
-from flowckpt.stores.file.names import SIGNALS, is_signal, maker_of_temporary, signal_name, temporary_name
-from flowckpt.stores.refusal import refused_as_encoding_error
-from flowckpt.stores.sealing.broken import SealBrokenError
-from flowckpt.stores.sealing.protection import Seals
+from flowckpt.stores.file.layout import SIGNALS, is_signal, maker_of_temporary, signal_name, temporary_name
+from flowckpt.stores.file.values import NOT_OURS
+from flowckpt.stores.log import line as lines
+from flowckpt.stores.log.sealing.protection import SealBrokenError, Seals
 
 
 def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Signal, seals: Seals) -> bool:

@@ -21,34 +21,34 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowckpt.blocking import run_blocking
-from flowckpt.lazy import LazyModule
-from flowckpt.stores.async_door import RetainingDoor
+from flowckpt.core.system.blocking import run_blocking
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.stores.async_store import RetainingDoor
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData, HistoryView, Reason, selection
-    from flowckpt.checkpoint.figures import StoreFigures
-    from flowckpt.checkpoint.reference import CheckpointRef
-    from flowckpt.clock import Clock
+    from flowckpt.core.records import CheckpointData, HistoryView, Reason, listing
+    from flowckpt.core.records.listing import CheckpointRef
+    from flowckpt.core.records.statistics import StoreFigures
+    from flowckpt.core.system.clock import Clock
+    from flowckpt.core.system.filesystem import FileSystem
     from flowckpt.errors import FencedError
-    from flowckpt.filesystem import FileSystem
-    from flowckpt.stores import figures
+    from flowckpt.stores import queries
     from flowckpt.stores.base import Lease
-    from flowckpt.stores.file import receiving, retaining
-    from flowckpt.stores.file.trusting import Doubts
-    from flowckpt.stores.sealing import keys as sealing_keys
-    from flowckpt.stores.sealing import opening
-    from flowckpt.stores.sealing.keys import KeyRing
-else:  # needed once a run is saved or read; see flowckpt.lazy
-    figures = LazyModule("flowckpt.stores.figures")
-    receiving = LazyModule("flowckpt.stores.file.receiving")
-    retaining = LazyModule("flowckpt.stores.file.retaining")
-    selection = LazyModule("flowckpt.checkpoint.selection")
-    opening = LazyModule("flowckpt.stores.sealing.opening")
-    sealing_keys = LazyModule("flowckpt.stores.sealing.keys")
+    from flowckpt.stores.file import receive, retention
+    from flowckpt.stores.file.trust import Doubts
+    from flowckpt.stores.log.sealing import keys as sealing_keys
+    from flowckpt.stores.log.sealing import opening
+    from flowckpt.stores.log.sealing.keys import KeyRing
+else:
+    listing = LazyModule("flowckpt.core.records.listing")
+    queries = LazyModule("flowckpt.stores.queries")
+    receive = LazyModule("flowckpt.stores.file.receive")
+    retention = LazyModule("flowckpt.stores.file.retention")
+    sealing_keys = LazyModule("flowckpt.stores.log.sealing.keys")
+    opening = LazyModule("flowckpt.stores.log.sealing.opening")
 
 
-class FileCheckpointStore(RetainingDoor["retaining.RetainedRuns"]):
+class FileCheckpointStore(RetainingDoor["retention.RetainedRuns"]):
     """Checkpoints in a local directory, safe against kill -9 and power cuts.
 
     Args:
@@ -88,7 +88,7 @@ class FileCheckpointStore(RetainingDoor["retaining.RetainedRuns"]):
         protection = None
         if key_file is not None or keys is not None or compression != "none":
             protection = opening.protection_of(key_file, keys, compression, trust)
-        self.runs = retaining.RetainedRuns(
+        self.runs = retention.RetainedRuns(
             self.path, allowed=allow_filesystems, filesystem=filesystem, clock=clock, protection=protection
         )
 
@@ -102,7 +102,7 @@ class FileCheckpointStore(RetainingDoor["retaining.RetainedRuns"]):
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Return the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""
         if attempt is not None:
-            attempt = selection.Selection(attempt=attempt).attempt
+            attempt = listing.Selection(attempt=attempt).attempt
         return await run_blocking(lambda: self.runs.latest(workflow_id, self.runs.image(workflow_id), attempt))
 
     async def list_checkpoints(
@@ -115,7 +115,7 @@ class FileCheckpointStore(RetainingDoor["retaining.RetainedRuns"]):
         limit: int | None = None,
     ) -> Sequence[CheckpointRef]:
         """Return the run's checkpoints, newest first; see `FiltersCheckpoints.list_checkpoints`."""
-        wanted = selection.Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
+        wanted = listing.Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
         return await run_blocking(lambda: wanted.of(self.runs.references(workflow_id)))
 
     def note_begun(self, workflow_id: str, path: str) -> None:
@@ -130,7 +130,7 @@ class FileCheckpointStore(RetainingDoor["retaining.RetainedRuns"]):
 
     async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Write a whole run beside the others and give it its name; see `ReceivesRuns`."""
-        await run_blocking(lambda: receiving.receive_run(self.runs, workflow_id, checkpoints))
+        await run_blocking(lambda: receive.receive_run(self.runs, workflow_id, checkpoints))
 
     async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
         """Go on in a new segment after a save that failed; see `RenewsAttempts`."""
@@ -138,7 +138,7 @@ class FileCheckpointStore(RetainingDoor["retaining.RetainedRuns"]):
 
     async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
         """Return what the store holds in figures, reading run by run; see `TellsFigures`."""
-        return await figures.added_up(self, workflow_id, limit=limit)
+        return await queries.added_up(self, workflow_id, limit=limit)
 
     async def trust(self, workflow_id: str) -> Doubts:
         """Take a run for true and whole from now on, though its record does not prove it. The store was told to `trust`.

@@ -54,15 +54,16 @@ import os
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from flowckpt.core.system.filesystem import FileSystem
 from flowckpt.errors import CheckpointStorageError, FencedError, shell_word
-from flowckpt.filesystem import FileSystem
 from flowckpt.stores.file.directory import give_up_segment, note_release, read_lines
-from flowckpt.stores.file.line import seal as seal_line
-from flowckpt.stores.file.names import mark_name, segment_name, segment_numbers
-from flowckpt.stores.file.segment import SegmentDamagedError, read_header
+from flowckpt.stores.file.layout import mark_name, segment_name, segment_numbers
+from flowckpt.stores.log.line import seal as seal_line
+from flowckpt.stores.log.segment import SegmentDamagedError, read_header
 
 if TYPE_CHECKING:
-    from flowckpt.stores.sealing.lines import LineSeal
+    from flowckpt.stores.log.sealing.lines import LineSeal
+
 
 _LOOK_SECONDS = 1.0
 _HEADER_BYTES = 64 * 1024

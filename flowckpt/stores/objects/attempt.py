@@ -7,17 +7,111 @@ each line carries the digest of the one before. So the rules of reading are the 
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 import attrs
 
+from flowckpt.core.records.listing import Owner
+from flowckpt.core.system.process import ProcessIdentity, is_alive
 from flowckpt.errors import CheckpointCorruptedError
-from flowckpt.stores.objects.arrival import is_mark, is_whole
+from flowckpt.stores.leases import LeaseHolder
+from flowckpt.stores.log.line import START, opened, seal
 from flowckpt.stores.objects.bucket import PAGE, Bucket, Listed
-from flowckpt.stores.objects.compression import InflationError, unpacked
-from flowckpt.stores.objects.ending import CLEARED, FENCED, RELEASED, End, end_in, is_end
-from flowckpt.stores.objects.keys import AttemptKeys, number_in, numbers_in
+from flowckpt.stores.objects.layout import AttemptKeys, InflationError, number_in, numbers_in, unpacked
+
+# The mark of an arrival: the first record of an attempt that belongs to a run which is brought whole.
+#
+# Such an attempt, and all below it, count as soon as whoever brought the run has put its end, `released`. Until then, and
+# for good where another one put an end there first, nobody sees anything of them: the run is as if it had been cleared.
+
+
+_ARRIVAL_PREFIX = b'{"flowckpt":"arrival"'
+
+
+def mark_of(token: str) -> bytes:
+    """Return what the mark holds.
+
+    Args:
+        token: random text of whoever brings the run.
+    """
+    return seal(json.dumps({"flowckpt": "arrival", "token": token}, separators=(",", ":"))[:-1].encode(), START)[0]
+
+
+def is_mark(content: bytes) -> bool:
+    """Tell whether a record is the mark of an arrival.
+
+    Args:
+        content: what its object holds.
+    """
+    return content.startswith(_ARRIVAL_PREFIX)
+
+
+def is_whole(content: bytes) -> bool:
+    """Tell whether a mark matches its checksum.
+
+    Args:
+        content: what its object holds.
+    """
+    return content[-1:] == b"\n" and opened(content[:-1], START) is not None
+
+
+# The end of an attempt: the object at the number where its next record would have been.
+#
+# A number is taken once, so whoever puts an end there has ended the attempt for good: a writer that comes later finds
+# its number taken. Three may do so: the owner, giving the run up (`released`) or clearing it (`cleared`), and whoever
+# takes the run over (`fenced`).
+
+
+RELEASED, FENCED, CLEARED = "released", "fenced", "cleared"
+_END_PREFIX = b'{"flowckpt":"end"'
+
+
+@attrs.frozen
+class End:
+    """The end of an attempt.
+
+    Attributes:
+        kind: `released`, `fenced` or `cleared`.
+        at: when, by the clock of whoever wrote it.
+        token: random text of whoever wrote it.
+        run: how the run stands, as a list shows it, where its owner said so.
+    """
+
+    kind: str
+    at: str
+    token: str
+    run: Mapping[str, Any] | None = None
+
+    def line(self) -> bytes:
+        """Return what its object holds."""
+        body = json.dumps({"flowckpt": "end", **attrs.asdict(self)}, separators=(",", ":"))
+        return seal(body[:-1].encode(), START)[0]
+
+
+def is_end(content: bytes) -> bool:
+    """Tell whether an object holds an end, and no record.
+
+    Args:
+        content: the content of the object.
+    """
+    return content.startswith(_END_PREFIX)
+
+
+def end_in(content: bytes) -> End:
+    """Return the end in an object.
+
+    Args:
+        content: the content of the object.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    if content[-1:] != b"\n" or opened(content[:-1], START) is None:
+        raise ValueError("the end of an attempt does not match its checksum")
+    said = json.loads(content)
+    return End(said["kind"], said["at"], said["token"], said.get("run"))
 
 
 class ChangedMeanwhileError(Exception):
@@ -266,3 +360,63 @@ def _end(content: bytes, keys: AttemptKeys, number: int, workflow_id: str) -> En
         return end_in(content)
     except (ValueError, KeyError, TypeError) as error:
         raise corrupt(keys.record(number), workflow_id, str(error)) from error
+
+
+# Who holds an attempt: the process that its claim names, while that gives signs of life.
+#
+# Every object of an attempt is one, and `alive` is overwritten when nothing else was written for a while. Their times
+# are the server's. They decide only whether a run may be taken without force; that a former owner can write no more is
+# the work of the numbers.
+
+
+_WHOLE_SECOND = 1.0
+"""Servers tell times in whole seconds, so a sign of life may be so much younger than it looks."""
+
+
+def holder_of(bucket: Bucket, keys: AttemptKeys, tail: Tail, workflow_id: str) -> LeaseHolder | None:
+    """Return who holds an attempt, alive or not; None where it has ended or was given up.
+
+    Args:
+        bucket: the bucket.
+        keys: the keys of the attempt.
+        tail: where it stands.
+        workflow_id: the run, for errors.
+    """
+    if tail.end is not None or tail.last_sign is None:
+        return None
+    return holder_in(bucket.get(keys.record(0), workflow_id), tail.last_sign)
+
+
+def holder_in(claim: bytes | None, last_sign: datetime) -> LeaseHolder | None:
+    """Return whom a claim names; None where it cannot be read.
+
+    Args:
+        claim: what the object of the claim holds.
+        last_sign: the last sign of life.
+    """
+    said = claim_in(claim)
+    if said is None:
+        return None
+    try:
+        seconds = float(said["lease_seconds"])
+        return LeaseHolder(_owner(said["owner"]), last_sign + timedelta(seconds=seconds + _WHOLE_SECOND))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def holds_now(bucket: Bucket, holder: LeaseHolder, workflow_id: str) -> bool:
+    """Tell whether a run is held, by the server's clock where a clock must tell.
+
+    Args:
+        bucket: the bucket.
+        holder: who may hold it.
+        workflow_id: the run, for errors.
+    """
+    owner = holder.owner
+    if is_alive(ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)) is None:
+        return holder.holds(bucket.now(workflow_id))
+    return holder.holds(holder.expires_at)
+
+
+def _owner(said: dict[str, Any]) -> Owner:
+    return Owner(**{**said, "acquired_at": datetime.fromisoformat(said["acquired_at"])})

@@ -12,21 +12,111 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
+from enum import Enum
 from itertools import islice
 from typing import Any, TypeVar
 
 import attrs
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    InvalidPathError,
+    NotSupportedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+)
 
 from flowckpt.errors import CheckpointStorageError, shell_word
-from flowckpt.stores.objects.failures import Failure, explained, failure_of
+from flowckpt.stores.objects.layout import MARK
+
+# What the errors of the library mean. It gives most of them one class, so the text must be read.
+
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>(?:\s*<Message>([^<]*)</Message>)?")
+_NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal")
+_SERVER = re.compile(r"Error performing \w+ (https?://[^/\s]+)")
+_AGAIN = {"408", "425", "429"}
+
+
+class Failure(Enum):
+    """What is known of a request that failed.
+
+    Attributes:
+        PASSING: it may succeed when it is made again; whether it was carried out is unknown.
+        REFUSED: it was not carried out, and will not be.
+        UNKNOWN: nothing is known.
+    """
+
+    PASSING = "passing"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return what an error of the library says.
+
+    Args:
+        error: the error.
+    """
+    refusals = (
+        PermissionDeniedError,
+        UnauthenticatedError,
+        FileNotFoundError,
+        InvalidPathError,
+        NotSupportedError,
+        UnknownConfigurationKeyError,
+        ValueError,
+    )
+    if isinstance(error, refusals):
+        return Failure.REFUSED
+    text = str(error)
+    if any(place in text for place in _NO_CREDENTIALS) or "builder error" in text:
+        return Failure.REFUSED
+    if status := _STATUS.search(text):
+        is_passing = status[1][0] == "5" and status[1] != "501"
+        return Failure.PASSING if is_passing or status[1] in _AGAIN else Failure.REFUSED
+    if isinstance(error, OSError) or "HTTP error" in text or "error decoding response body" in text:
+        return Failure.PASSING
+    return Failure.UNKNOWN
+
+
+def explained(error: Exception) -> tuple[str, str]:
+    """Return what an error of the library says, in one line, and what to do about it, where that is known.
+
+    Args:
+        error: the error.
+    """
+    text = str(error).partition("\n\nDebug source")[0]
+    if any(place in text for place in _NO_CREDENTIALS):
+        return (
+            "no credentials were found in the environment",
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or what your provider has), or use a role of the machine.",
+        )
+    status, code = _STATUS.search(text), _CODE.search(text)
+    if status:
+        said = f"the server answered {status[1]}"
+        if code:
+            said += f" {code[1]}" + (f" ({code[2].strip()})" if code[2] else "")
+        if code and code[1] in ("NoSuchBucket", "ContainerNotFound"):
+            return said, "Make the bucket first, or mend its name."
+        return said, "Mend the credentials or their rights." if status[1] in ("401", "403") else ""
+    if "builder error" in text:
+        return "the request could not be made", "For a server without TLS, give the endpoint as 'http://…'."
+    if "HTTP error" in text and (server := _SERVER.search(text)):
+        when = " in time" if "TimedOut" in str(error) else ""
+        return f"{server[1]} did not answer{when}", ""
+    return text.partition("\n")[0][:300] or type(error).__name__, ""
+
 
 T = TypeVar("T")
 PAGE = 1000
@@ -320,3 +410,34 @@ def _in_parallel(works: Sequence[Callable[[], T]]) -> Iterator[T]:
         finally:
             for future in futures:
                 future.cancel()
+
+
+# Does a server honour the condition that all rests upon? It is asked before the first write of a process.
+#
+# Some that speak the language of S3 take `If-None-Match: *` and overwrite all the same, without a word. With those two
+# owners of a run would both be told that their checkpoint is saved.
+
+
+def check_conditions(bucket: Bucket) -> None:
+    """Refuse a server that overwrites an object which was to be created only where there is none.
+
+    The mark of the store is created, twice where the first time succeeds. It is there for good, so for all but the
+    first process this is one request, and the server has to say no to it.
+
+    Args:
+        bucket: the bucket.
+
+    Raises:
+        CheckpointStorageError: the server does not honour the condition, or a request failed.
+    """
+    for _ in range(2):
+        mine = b'{"flowckpt":"store","token":"%b"}\n' % secrets.token_hex(8).encode()
+        found = bucket.create(MARK, mine, "", "open", is_outcome_told=False)
+        if found is not None:
+            return
+    raise CheckpointStorageError(
+        f"the server of {bucket} overwrites objects that were to be created only where there is none "
+        "(If-None-Match: *), so two owners of a run could not be told apart",
+        operation="open",
+        remedy="Use a server that honours conditional writes: S3 itself, Ceph, MinIO, Garage; not 'rclone serve s3'.",
+    )

@@ -22,20 +22,27 @@ from itertools import count
 
 import attrs
 
-from flowckpt.checkpoint.data import SCHEMA_VERSION
-from flowckpt.codec.results import encode_time
+from flowckpt.core.codec.results import encode_time
+from flowckpt.core.records.checkpoint import SCHEMA_VERSION
+from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import CheckpointStorageError, RunLockedError
-from flowckpt.process import ProcessIdentity
-from flowckpt.stores.file.line import START, seal
-from flowckpt.stores.objects.arrival import is_mark
-from flowckpt.stores.objects.attempt import Tail, tail_of
+from flowckpt.stores.async_store import refusal_of_field
+from flowckpt.stores.log.line import START, seal
+from flowckpt.stores.objects.attempt import (
+    FENCED,
+    End,
+    Tail,
+    end_in,
+    holder_in,
+    holder_of,
+    holds_now,
+    is_end,
+    is_mark,
+    tail_of,
+)
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.clearing import finish_clearing
-from flowckpt.stores.objects.compression import packed, unpacked
-from flowckpt.stores.objects.ending import FENCED, End, end_in, is_end
-from flowckpt.stores.objects.holding import holder_in, holder_of, holds_now
-from flowckpt.stores.objects.keys import MOST, AttemptKeys, RunKeys, run_key, run_keys
-from flowckpt.stores.refusal import refusal_of_field
+from flowckpt.stores.objects.layout import MOST, AttemptKeys, RunKeys, packed, run_key, run_keys, unpacked
 
 _PATIENCE = 100
 _TRIES, _LEAP = 4, 64

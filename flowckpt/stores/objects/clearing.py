@@ -7,10 +7,9 @@ numbers of a life are never used again; the run begins its next life with attemp
 
 from __future__ import annotations
 
+from flowckpt.stores.objects.attempt import RELEASED, end_in, is_end
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.compression import InflationError, unpacked
-from flowckpt.stores.objects.ending import RELEASED, end_in, is_end
-from flowckpt.stores.objects.keys import AttemptKeys, RunKeys, run_keys
+from flowckpt.stores.objects.layout import AttemptKeys, InflationError, RunKeys, run_keys, unpacked
 
 
 def finish_clearing(bucket: Bucket, keys: RunKeys, last: int, workflow_id: str) -> None:

@@ -11,16 +11,14 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from flowckpt.checkpoint import CheckpointData, Reason, Status
-from flowckpt.checkpoint.data import STATUS_OF_REASON
-from flowckpt.checkpoint.reference import RunInfo
-from flowckpt.codec import decode
+from flowckpt.core.codec import decode
+from flowckpt.core.records import CheckpointData, Reason, Status
+from flowckpt.core.records.checkpoint import STATUS_OF_REASON
+from flowckpt.core.records.listing import RunInfo
 from flowckpt.errors import DecodingError
-from flowckpt.stores.objects.attempt import ChangedMeanwhileError, Tail, claim_in, corrupt, tail_of
+from flowckpt.stores.objects.attempt import ChangedMeanwhileError, Tail, claim_in, corrupt, holder_of, tail_of
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.compression import InflationError, unpacked
-from flowckpt.stores.objects.holding import holder_of
-from flowckpt.stores.objects.keys import RUNS, AttemptKeys, RunKeys, run_keys
+from flowckpt.stores.objects.layout import RUNS, AttemptKeys, InflationError, RunKeys, run_keys, unpacked
 
 Latest = Callable[[str], tuple[CheckpointData, datetime] | None]
 """Returns the newest checkpoint of a run, and when its first one was saved; None where it has none."""

@@ -5,31 +5,97 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from hashlib import sha256
 from typing import TypeVar
 
 import attrs
 
-from flowckpt.checkpoint import CheckpointData
-from flowckpt.checkpoint.reference import CheckpointRef, Owner, RunInfo
-from flowckpt.checkpoint.run_filter import RunFilter
-from flowckpt.checkpoint.signal import Signal
-from flowckpt.clock import Clock
-from flowckpt.codec.blob import Fetch
-from flowckpt.counted import counted
+from flowckpt.core.codec.blob import Fetch
+from flowckpt.core.records import CheckpointData
+from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
+from flowckpt.core.records.wait import Signal
+from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.numbers import counted
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError, FlowckptError
-from flowckpt.stores.file.image import RunImage, read_run
-from flowckpt.stores.integrity import Finding
-from flowckpt.stores.objects.attempt import ChangedMeanwhileError, Content, corrupt, tail_of
+from flowckpt.stores.base import Finding
+from flowckpt.stores.log.image import RunImage, read_run
+from flowckpt.stores.objects.attempt import ChangedMeanwhileError, Content, corrupt, holder_of, read_attempt, tail_of
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import look
-from flowckpt.stores.objects.compression import InflationError, unpacked
-from flowckpt.stores.objects.contents import Contents
-from flowckpt.stores.objects.holding import holder_of
-from flowckpt.stores.objects.keys import RunKeys, run_key
+from flowckpt.stores.objects.layout import InflationError, RunKeys, run_key, unpacked
 from flowckpt.stores.objects.listing import has_records, left_behind, listed_runs, run_id_in, run_info
 from flowckpt.stores.objects.signals import read_signals
-from flowckpt.stores.surveying import RunSurvey
+from flowckpt.stores.queries import RunSurvey
+
+# What the attempts of a run hold, read as it is asked for: from the newest on, and some below it in the same go.
+
+
+_AT_ONCE = 16
+
+
+@attrs.define(eq=False, repr=False)
+class Contents:
+    """Reads the attempts of a run, each once.
+
+    What an attempt goes on from has ended before it. One that seems not to have was read beside that attempt or earlier,
+    and may have grown meanwhile; it is read again, once, because its end may be lost.
+
+    Attributes:
+        bucket: the bucket.
+        workflow_id: the run.
+        keys: its keys.
+        with_bundles: whether to read bundles in place of the records in them.
+        known: what was read, by the root of an attempt; it is added to.
+        begun: the newest attempt that has a record, once that is known.
+    """
+
+    bucket: Bucket
+    workflow_id: str
+    keys: RunKeys
+    with_bundles: bool
+    known: dict[str, Content]
+    begun: int = 0
+    _settled: set[int] = attrs.field(init=False, factory=set)
+
+    def of(self, number: int) -> Content:
+        """Return what an attempt holds.
+
+        Args:
+            number: the attempt.
+
+        Raises:
+            CheckpointCorruptedError: a record is missing, or cannot be read.
+            ChangedMeanwhileError: it was removed while it was being read.
+        """
+        root = self.place(number)
+        held = self.known.get(root)
+        if held is None:
+            self._read_from(number)
+        elif held.end is None and number < self.begun and number not in self._settled:
+            self.known[root] = self._read(number)
+        if number < self.begun:
+            self._settled.add(number)
+        return self.known[root]
+
+    def text(self, number: int) -> bytes:
+        """Return an attempt as the text of a segment; see `of`."""
+        return self.of(number).text
+
+    def place(self, number: int) -> str:
+        """Return where an attempt stands."""
+        return self.keys.at(number).root
+
+    def _read_from(self, number: int) -> None:
+        """Read an attempt and, as most runs continue one after the other, as many below it as were read before."""
+        lower = [each for each in self.keys.attempts if each <= number and self.place(each) not in self.known]
+        batch = lower[-min(len(self.known) + 1, _AT_ONCE) :]
+        read = self.bucket.each([partial(self._read, each) for each in batch])
+        self.known.update(zip(map(self.place, batch), read, strict=True))
+
+    def _read(self, number: int) -> Content:
+        return read_attempt(self.bucket, self.keys.at(number), self.workflow_id, with_bundles=self.with_bundles)
+
 
 T = TypeVar("T")
 _PATIENCE = 100

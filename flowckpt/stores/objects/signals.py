@@ -11,18 +11,17 @@ from __future__ import annotations
 import json
 import secrets
 
-from flowckpt.checkpoint.data import SCHEMA_VERSION
-from flowckpt.checkpoint.signal import Signal
-from flowckpt.codec.checkpoints import check_schema
+from flowckpt.core.codec.checkpoints import check_schema
+from flowckpt.core.records.checkpoint import SCHEMA_VERSION
+from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError
-from flowckpt.stores.file import line as lines
-from flowckpt.stores.file.names import is_signal, signal_name
+from flowckpt.stores.async_store import refused_as_encoding_error
+from flowckpt.stores.file.layout import is_signal, signal_name
+from flowckpt.stores.log import line as lines
 from flowckpt.stores.objects.attempt import tail_of
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import look
-from flowckpt.stores.objects.compression import InflationError, packed, unpacked
-from flowckpt.stores.objects.keys import RunKeys
-from flowckpt.stores.refusal import refused_as_encoding_error
+from flowckpt.stores.objects.layout import InflationError, RunKeys, packed, unpacked
 
 
 def send_signal(bucket: Bucket, workflow_id: str, signal: Signal) -> bool:

@@ -12,20 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowckpt.blocking import run_blocking
-from flowckpt.checkpoint.selection import Selection
-from flowckpt.stores.async_door import EvictingDoor
-from flowckpt.stores.figures import added_up
+from flowckpt.core.records.listing import Selection
+from flowckpt.core.system.blocking import run_blocking
+from flowckpt.stores.async_store import EvictingDoor
 from flowckpt.stores.objects.address import driver_at
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.owning import ObjectRuns
-from flowckpt.stores.objects.receiving import receive_run
+from flowckpt.stores.objects.receive import receive_run
+from flowckpt.stores.objects.runs import ObjectRuns
+from flowckpt.stores.queries import added_up
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData, HistoryView, Reason
-    from flowckpt.checkpoint.figures import StoreFigures
-    from flowckpt.checkpoint.reference import CheckpointRef
-    from flowckpt.clock import Clock
+    from flowckpt.core.records import CheckpointData, HistoryView, Reason
+    from flowckpt.core.records.listing import CheckpointRef
+    from flowckpt.core.records.statistics import StoreFigures
+    from flowckpt.core.system.clock import Clock
     from flowckpt.errors import FencedError
     from flowckpt.stores.base import Lease
 

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from time import monotonic
 
 from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
-from flowckpt.stores.file.line import seal
+from flowckpt.stores.log.line import seal
+from flowckpt.stores.objects.attempt import End, is_end
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.compression import packed, unpacked
-from flowckpt.stores.objects.ending import End, is_end
-from flowckpt.stores.objects.keys import AttemptKeys
+from flowckpt.stores.objects.layout import AttemptKeys, packed, unpacked
 
 BUNDLE = 64
 """So many records are put together into one object more, for a quick resume."""

@@ -14,13 +14,11 @@ from datetime import datetime, timedelta
 
 import attrs
 
+from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import RunLockedError
-from flowckpt.process import ProcessIdentity
 from flowckpt.stores.sql.database import Session
-from flowckpt.stores.sql.leases import live_owner
 from flowckpt.stores.sql.migrations import NEWEST_APPLIED, check_version_since_opened
-from flowckpt.stores.sql.rows import insertion
-from flowckpt.stores.sql.texts import sql_time
+from flowckpt.stores.sql.rows import insertion, live_owner, sql_time
 
 _ADD_ATTEMPT = insertion(
     "attempts",

@@ -11,15 +11,13 @@ from typing import Any
 
 import attrs
 
-from flowckpt.checkpoint import Status
-from flowckpt.checkpoint.reference import RunInfo
-from flowckpt.checkpoint.run_filter import RunFilter
-from flowckpt.stores.integrity import Finding
+from flowckpt.core.records import Status
+from flowckpt.core.records.listing import RunFilter, RunInfo
+from flowckpt.stores.base import Finding
+from flowckpt.stores.queries import RunSurvey
 from flowckpt.stores.sql.database import Database, Session
-from flowckpt.stores.sql.description import LISTED, readable
-from flowckpt.stores.sql.tags import tag_text
-from flowckpt.stores.sql.texts import id_text, moment_of, sql_time
-from flowckpt.stores.surveying import RunSurvey
+from flowckpt.stores.sql.rows import id_text, moment_of, sql_time, tag_text
+from flowckpt.stores.sql.summary import LISTED, readable
 
 _SMALLEST, _LARGEST = 50, 5_000
 _STORED = tuple(sorted(status.value for status in Status if status is not Status.CRASHED))

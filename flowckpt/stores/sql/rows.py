@@ -2,16 +2,64 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
-from flowckpt.checkpoint import CheckpointData, StepResult
-from flowckpt.checkpoint.verified import recorded_claims
-from flowckpt.codec import dumps
-from flowckpt.stores.sql.database import Row
-from flowckpt.stores.sql.texts import id_text, shown, sql_time
+from flowckpt.core.codec import decode, dumps
+from flowckpt.core.records import CheckpointData, Reason, StepResult
+from flowckpt.core.records.checkpoint import recorded_claims
+from flowckpt.core.records.listing import CheckpointRef, Owner
+from flowckpt.errors import DecodingError
+from flowckpt.stores.leases import LeaseHolder
+from flowckpt.stores.sql.database import Row, Session
+
+# Ids, messages and times as the columns of both databases can hold them.
+
+
+def id_text(name: str) -> str:
+    """Return an id as text that any database holds: itself, or JSON where it has a NUL or a lone surrogate.
+
+    Args:
+        name: any text; `name_of` returns it again.
+    """
+    if name[:1] != '"' and "\0" not in name:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return name
+    return json.dumps(name)
+
+
+def name_of(text: str) -> str:
+    """Return the id of a text in a column."""
+    if text[:1] != '"':
+        return text
+    name: str = json.loads(text)
+    return name
+
+
+def shown(text: str) -> str:
+    """Return text for people and queries, with a sign for each NUL, which PostgreSQL cannot hold."""
+    return text.replace("\0", "\u2400") if "\0" in text else text
+
+
+def sql_time(moment: datetime) -> str:
+    """Return a time in UTC with six digits, so that the order of texts is that of times."""
+    if moment.tzinfo is not UTC:
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return f"{moment.isoformat(timespec='microseconds')[:-6]}Z"
+
+
+def moment_of(column: Any) -> datetime:
+    """Return the time in a column: text from SQLite, a time from PostgreSQL."""
+    moment = column if isinstance(column, datetime) else datetime.fromisoformat(column)
+    return moment.astimezone(UTC)
+
 
 RESULT_COLUMNS = {
     "run": "int", "attempt": "int", "position": "int", "path": "text", "name": "text", "step_type": "text",
@@ -211,3 +259,138 @@ def checkpoint_digest(head: Any, said: tuple[Any, ...], document: str) -> str:
 def head_digest(head: str) -> Any:
     """Return SHA-256 over the head of an attempt, to be copied and continued."""
     return sha256(head.encode())
+
+
+# The light description of a checkpoint, from the columns of its row.
+
+
+REFERENCE = "checkpoint_id, sequence, attempt, reason, saved_at, steps, size, verified"
+
+
+def reference_of(workflow_id: str, row: Row) -> CheckpointRef:
+    """Return the light description of a checkpoint.
+
+    Args:
+        workflow_id: the run.
+        row: the columns of `REFERENCE`.
+    """
+    name, sequence, attempt, reason, saved_at, steps, size, verified = row
+    return CheckpointRef(
+        workflow_id,
+        name_of(name),
+        sequence,
+        attempt,
+        Reason(reason),
+        moment_of(saved_at),
+        steps,
+        size,
+        None if verified is None else bool(verified),
+    )
+
+
+# The tags of runs as rows, by which runs are found. What a tag really says, the metadata of the run say.
+
+
+ADD_TAG = (
+    "INSERT INTO run_tags (run, name, value, started_at) SELECT run, ?, ?, started_at FROM runs "
+    "WHERE run = ? AND started_at IS NOT NULL ON CONFLICT (run, name) DO UPDATE SET value = excluded.value"
+)
+_LONGEST = 200
+_AT_ONCE = 1000
+
+
+def tag_text(text: str) -> str:
+    """Return the name or the value of a tag as an index of any database holds it: a long one by its digest.
+
+    Args:
+        text: any text.
+    """
+    if len(text) <= _LONGEST:
+        return id_text(text)
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def tag_rows(metadata: Mapping[str, Any], run: int) -> list[Row]:
+    """Return the parameters of `ADD_TAG` for each tag of a run.
+
+    Args:
+        metadata: of the run; what they say of tags may be of any form.
+        run: the run's key.
+    """
+    tags = metadata.get("tags")
+    if not isinstance(tags, Mapping):
+        return []
+    return [(tag_text(name), tag_text(str(value)), run) for name, value in tags.items() if isinstance(name, str)]
+
+
+def add_missing_tags(session: Session) -> None:
+    """Add the rows of all runs, of a time before there were such rows.
+
+    Args:
+        session: the transaction.
+    """
+    last = 0
+    while found := session.execute(
+        "SELECT run, CAST(metadata AS TEXT) FROM runs WHERE run > ? AND metadata IS NOT NULL ORDER BY run LIMIT ?",
+        (last, _AT_ONCE),
+    ):
+        for run, text in found:
+            for row in _rows_of(text, run):
+                session.change(ADD_TAG, row)
+        last = found[-1][0]
+
+
+def _rows_of(text: str, run: int) -> list[Row]:
+    try:
+        metadata = decode(json.loads(text))
+    except (DecodingError, ValueError, TypeError):  # a damaged run is no reason to refuse the others
+        return []
+    return tag_rows(metadata, run) if isinstance(metadata, Mapping) else []
+
+
+# Who owns a run, as the tables say it.
+
+
+OWNER_COLUMNS = "a.host, a.boot_id, a.pid, a.start_time, a.acquired_at, a.lease_expires_at"
+
+
+def holder_of(columns: Row) -> LeaseHolder | None:
+    """Return the holder in the values of `OWNER_COLUMNS`; None where they are empty, as nobody owns the run."""
+    host, boot_id, pid, start_time, acquired_at, expires_at = columns
+    if host is None:
+        return None
+    return LeaseHolder(Owner(host, boot_id, pid, start_time, moment_of(acquired_at)), moment_of(expires_at))
+
+
+def live_owner(session: Session, run: int) -> Owner | None:
+    """Return who owns a run and is alive, as far as can be known from here.
+
+    Args:
+        session: the transaction.
+        run: the run's key.
+    """
+    found = session.execute(
+        f"SELECT {OWNER_COLUMNS} FROM runs r JOIN attempts a ON a.writer = r.writer WHERE r.run = ?",  # noqa: S608
+        (run,),
+    )
+    holder = holder_of(found[0]) if found else None
+    return holder.owner if holder is not None and holder.holds(session.now()) else None
+
+
+def stop_the_clock(session: Session, since: datetime) -> None:
+    """Let a time in which nobody could renew a lease count for none of those that were running when it began.
+
+    Args:
+        session: the transaction.
+        since: when it began, by the store's clock.
+    """
+    running = session.execute(
+        "SELECT run, attempt, lease_expires_at FROM attempts WHERE released_at IS NULL AND lease_expires_at >= ?",
+        (sql_time(since),),
+    )
+    passed = session.now() - since
+    for run, attempt, expires_at in running:
+        session.change(
+            "UPDATE attempts SET lease_expires_at = ? WHERE run = ? AND attempt = ?",
+            (sql_time(moment_of(expires_at) + passed), run, attempt),
+        )

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from flowckpt.blocking import run_blocking
-from flowckpt.checkpoint.selection import Selection
-from flowckpt.stores.async_door import RetainingDoor
+from flowckpt.core.records.listing import Selection
+from flowckpt.core.system.blocking import run_blocking
+from flowckpt.stores.async_store import RetainingDoor
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData, HistoryView, Reason
-    from flowckpt.checkpoint.figures import StoreFigures
-    from flowckpt.checkpoint.reference import CheckpointRef, RunInfo
-    from flowckpt.checkpoint.run_filter import RunFilter
+    from flowckpt.core.records import CheckpointData, HistoryView, Reason
+    from flowckpt.core.records.listing import CheckpointRef, RunFilter, RunInfo
+    from flowckpt.core.records.statistics import StoreFigures
     from flowckpt.errors import FencedError
     from flowckpt.stores.base import Lease
-    from flowckpt.stores.sql.retaining import RetainedRuns
+    from flowckpt.stores.sql.retention import RetainedRuns
 
 
 class SqlCheckpointStore(RetainingDoor["RetainedRuns"]):

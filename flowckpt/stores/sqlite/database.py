@@ -5,33 +5,151 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flowckpt.clock import Clock
+from flowckpt.core.system.clock import Clock
 from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, ReadOnlyStoreError, VanishedError
 from flowckpt.stores.sql import rows
-from flowckpt.stores.sql.database import Addition, Row
-from flowckpt.stores.sql.hurry import Hurry
-from flowckpt.stores.sql.migrations import MIGRATIONS, check_version, migrate, version_of
+from flowckpt.stores.sql.database import HURRIED_SECONDS, Addition, Hurry, Row
+from flowckpt.stores.sql.migrations import MIGRATIONS, NOTICE_SECONDS, MigrationWait, check_version, migrate, version_of
 from flowckpt.stores.sql.schema import VERSION_TABLE, Dialect
-from flowckpt.stores.sqlite.failures import error_of, is_busy, is_sync, os_error_of
-from flowckpt.stores.sqlite.migrating import told_to_others
-from flowckpt.stores.sqlite.opening import APPLICATION_ID, add_functions, connect, identity_of, sqlite_dialect
-from flowckpt.stores.sqlite.read_only import (
+from flowckpt.stores.sqlite.connection import (
+    APPLICATION_ID,
     ReadConnection,
+    add_functions,
     cannot_be_written,
+    connect,
     connect_to_read,
+    identity_of,
+    is_going_on,
+    sqlite_dialect,
     stamp_of,
+    told_to_others,
 )
-from flowckpt.stores.sqlite.transaction import commit, transaction
-from flowckpt.stores.sqlite.trying_again import TryingAgain
+from flowckpt.stores.sqlite.failures import BUSY_SECONDS, error_of, is_busy, is_sync, os_error_of
+
+# A transaction, and its COMMIT: the one statement that is made again by itself.
+#
+# Before the journal is a WAL, a COMMIT waits for the readers that are in the file, and SQLite keeps new ones out of it
+# meanwhile. Who finds it busy still has the transaction open. To roll it back would let new readers in, and have all of
+# its work done again: among readers who come all the time, a large migration again and again.
+
+
+_PAUSE_SECONDS = 0.001
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    """Do the block in a transaction, which is rolled back where the block or the COMMIT fails.
+
+    Args:
+        connection: the connection.
+        begin: the statement that begins it.
+
+    Raises:
+        sqlite3.Error: what SQLite says.
+    """
+    connection.execute(begin)
+    try:
+        yield
+        commit(connection)
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def commit(connection: sqlite3.Connection) -> None:
+    """Commit, and wait for the readers who are in the file; nothing is rolled back here.
+
+    Args:
+        connection: the connection, with an open transaction.
+
+    Raises:
+        sqlite3.Error: what SQLite says; that it is busy, where the readers stay for too long.
+    """
+    end = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if not (is_busy(error) and connection.in_transaction) or time.monotonic() > end:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return
+
+
+# How long something is tried again that a file did not take, because another process keeps it locked.
+
 
 T = TypeVar("T")
+
+
+class TryingAgain:
+    """The patience with one file.
+
+    SQLite's own waiting sleeps up to 100 ms at a time, so among many writers it waits far too long.
+
+    Args:
+        path: the file.
+        hurry: says whether somebody has stopped a wait, so that the next one is short.
+    """
+
+    def __init__(self, path: Path, hurry: Hurry) -> None:
+        self._path = path
+        self._hurry = hurry
+
+    def until_done(self, act: Callable[[], T], workflow_id: str, operation: str) -> T:
+        """Do something again while another process keeps the file locked; for longer while it brings the tables forward.
+
+        Args:
+            act: does it once.
+            workflow_id: the run, for errors.
+            operation: what is done to it, for errors.
+
+        Raises:
+            sqlite3.Error: it failed, or the file was locked for too long.
+            CheckpointStorageError: it was locked, and somebody is in a hurry.
+        """
+        began = time.monotonic()
+        look_at, end = began + NOTICE_SECONDS, began + BUSY_SECONDS
+        migration: MigrationWait | None = None
+        try:
+            while True:
+                try:
+                    done = act()
+                except sqlite3.Error as error:
+                    if not is_busy(error):
+                        raise
+                    now = time.monotonic()
+                    if self._hurry.is_on and now > began + HURRIED_SECONDS:
+                        raise self._hurry.error(f"the SQLite store {self._path}", workflow_id, operation) from error
+                    is_migrated = now > min(look_at, end) and is_going_on(self._path)
+                    if now > end and not is_migrated:
+                        raise
+                else:
+                    self._hurry.is_on = False
+                    return done
+                if is_migrated:
+                    migration = migration or MigrationWait(f"the SQLite store {self._path}", began=began)
+                    migration.pause()
+                    end = time.monotonic() + BUSY_SECONDS
+                    continue
+                if now > look_at:
+                    look_at = now + NOTICE_SECONDS
+                time.sleep(random.uniform(0.0002, 0.004))  # noqa: S311 - so that two do not meet again and again
+        except KeyboardInterrupt:
+            self._hurry.is_on = True
+            raise
+
 
 _log = logging.getLogger("flowckpt")
 

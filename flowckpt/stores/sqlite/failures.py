@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 
 from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, ReadOnlyStoreError
-from flowckpt.stores.sqlite.read_only import NOT_ALLOWED
+from flowckpt.stores.sqlite.connection import NOT_ALLOWED
 
 BUSY_SECONDS = 60.0
 """How long to wait for other processes that are writing."""

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowckpt.blocking import run_blocking
-from flowckpt.clock import Clock, SystemClock
+from flowckpt.core.system.blocking import run_blocking
+from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.errors import StoreSpecError
-from flowckpt.stores.sql.retaining import RetainedRuns
+from flowckpt.stores.sql.retention import RetainedRuns
 from flowckpt.stores.sql.store import SqlCheckpointStore
-from flowckpt.stores.sqlite.begun import BegunFiles
+from flowckpt.stores.sqlite.connection import check_library
 from flowckpt.stores.sqlite.database import SqliteDatabase
-from flowckpt.stores.sqlite.opening import check_library
+from flowckpt.stores.sqlite.hints import BegunFiles
 
 if TYPE_CHECKING:
-    from flowckpt.checkpoint import CheckpointData
+    from flowckpt.core.records import CheckpointData
 
 
 class SqliteCheckpointStore(SqlCheckpointStore):

@@ -18,10 +18,10 @@ import golden_pipeline
 
 import flowckpt
 from flowckpt import WorkflowEngine, open_store
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.process import current_process
 from flowckpt.engine import RunOptions
 from flowckpt.evidence import EvidenceVerifier
-from flowckpt.process import current_process
 from flowckpt.stores.leases import LeaseTimes
 
 LEASE_SECONDS = 0.3

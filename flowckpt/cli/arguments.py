@@ -1,0 +1,285 @@
+"""The inputs of a workflow as the command line gives them: `-i K=V`, and a file of them all."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from flowckpt.cli.notices import warn
+from flowckpt.cli.render.terminal import short_value
+from flowckpt.cli.runs import waited
+from flowckpt.cli.secrets import read_secret
+from flowckpt.cli.values import MisfitError, from_json, from_text
+from flowckpt.core.codec import Json
+from flowckpt.core.dsl import Workflow
+from flowckpt.core.records import CheckpointData
+from flowckpt.core.system.secret import HIDDEN, Secret
+from flowckpt.engine.history.checkpoints import any_checkpoint
+from flowckpt.engine.values.target import load_target, parse_target
+from flowckpt.errors import CheckpointNotFoundError, InputError, TargetError
+from flowckpt.stores.base import CheckpointStore
+
+
+def convert_inputs(
+    workflow: Workflow[..., Any], texts: Mapping[str, str], document: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the inputs with the types that the workflow's parameters ask for.
+
+    Args:
+        workflow: the workflow.
+        texts: inputs as text, by name; they go before the document's. Those of secret inputs may say where the value is.
+        document: inputs from a JSON or TOML file.
+
+    Raises:
+        InputError: a name is unknown, or a value does not fit its parameter.
+    """
+    found: dict[str, Any] = {}
+    for name, value in (document or {}).items():
+        if name in workflow.secret_inputs and name not in texts:
+            found[name] = read_secret(workflow, name, value, is_text=False)
+        elif name not in texts:
+            found[name] = _converted(workflow, name, value, from_json)
+    for name, text in texts.items():
+        if name in workflow.secret_inputs:
+            found[name] = read_secret(workflow, name, text, is_text=True)
+        else:
+            found[name] = _converted(workflow, name, text, from_text)
+    return found
+
+
+def read_inputs_file(file: str) -> dict[str, Any]:
+    """Return the object in a file of inputs.
+
+    Args:
+        file: a JSON file, a TOML file (by its name), or `-` for JSON on standard input.
+
+    Raises:
+        InputError: it cannot be read, or is no object.
+    """
+    shown = "standard input" if file == "-" else file
+    try:
+        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise InputError(f"the inputs in {shown} cannot be read: {error.strerror}") from error
+    try:
+        document = tomllib.loads(text.decode()) if file.endswith(".toml") else json.loads(text)
+    except ValueError as error:
+        kind = "TOML" if file.endswith(".toml") else "JSON"
+        raise InputError(f"the inputs in {shown} are no valid {kind}: {error}") from error
+    if not isinstance(document, dict):
+        raise InputError(
+            f"the inputs in {shown} must be an object, got {short_value(document, 80)}",
+            remedy='Write {"name": value, …}.',
+        )
+    return document
+
+
+def _converted(workflow: Workflow[..., Any], name: str, value: Any, convert: Callable[[Any, Any], Any]) -> Any:
+    parameter = workflow.signature.parameters.get(name)
+    if parameter is None:
+        known = ", ".join(map(_definition, workflow.signature.parameters.values())) or "none"
+        raise InputError(
+            f"workflow {workflow.name!r} has no input {name!r}", parameter=name, remedy=f"Its inputs: {known}."
+        )
+    annotation = _annotation(workflow, parameter)
+    try:
+        return convert(value, annotation)
+    except MisfitError as misfit:
+        place = f" at {name}{misfit.place}" if misfit.place else ""
+        raise InputError(
+            f"input {name!r} of workflow {workflow.name!r} must be {misfit.expected}{place}, "
+            f"got {short_value(misfit.got, 80)}",
+            parameter=name,
+            remedy=f"It is defined as {_definition(parameter)}.",
+        ) from misfit
+
+
+def _annotation(workflow: Workflow[..., Any], parameter: inspect.Parameter) -> Any:
+    """Return what a parameter takes: its annotation, else the type of its default."""
+    annotation = workflow.hints.get(parameter.name, Any)
+    if annotation is not Any:
+        return annotation
+    default = parameter.default
+    return Any if default is parameter.empty or default is None else type(default)
+
+
+def _definition(parameter: inspect.Parameter) -> str:
+    annotation = parameter.annotation
+    if isinstance(annotation, str):
+        said = f": {annotation}"
+    else:
+        said = "" if annotation is parameter.empty else f": {inspect.formatannotation(annotation)}"
+    said = said.replace("pathlib._local.", "pathlib.")  # Python 3.13 shows where it keeps the class
+    if isinstance(parameter.default, Secret):
+        return f"{parameter.name}{said} = {HIDDEN}"
+    default = "" if parameter.default is parameter.empty else f" = {short_value(parameter.default, 40)}"
+    return f"{parameter.name}{said}{default}"
+
+
+# Outputs of steps as the command line gives them: `--set STEP=JSON`.
+
+
+def edits_from_texts(texts: Mapping[str, str]) -> dict[str, Callable[[Any], Any]]:
+    """Return for each step what makes its output, given the annotation of its function.
+
+    Args:
+        texts: JSON, by step.
+
+    Raises:
+        InputError: a text is no JSON.
+    """
+    return {step: partial(_typed, step, _parsed(step, text)) for step, text in texts.items()}
+
+
+def _parsed(step: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"--set {step}={text[:60]} is no JSON: {error}",
+            parameter=step,
+            remedy=f"Text stands in double quotes: --set '{step}=\"text\"'.",
+        ) from error
+
+
+def _typed(step: str, value: Any, annotation: Any) -> Any:
+    try:
+        return from_json(value, annotation)
+    except MisfitError as misfit:
+        place = f" at {step}{misfit.place}" if misfit.place else ""
+        raise InputError(
+            f"the output of step {step!r} must be {misfit.expected}{place}, got {short_value(misfit.got, 80)}",
+            parameter=step,
+            remedy="It is what the function of the step says that it returns.",
+        ) from misfit
+
+
+# A checkpoint as it is typed: `RUN`, or `RUN@CHECKPOINT`.
+
+
+@attrs.frozen
+class NamedCheckpoint:
+    """A checkpoint and the run that it is of.
+
+    Attributes:
+        workflow_id: the run.
+        data: the checkpoint.
+    """
+
+    workflow_id: str
+    data: CheckpointData
+
+    def to_document(self) -> Json:
+        """Return what says which it is, as plain JSON."""
+        data = self.data
+        return {
+            "workflow_id": self.workflow_id,
+            "workflow_name": data.workflow_name,
+            "checkpoint_id": data.checkpoint_id,
+            "sequence": data.sequence,
+            "attempt": data.attempt,
+        }
+
+
+def named_checkpoint(store: CheckpointStore, text: str) -> NamedCheckpoint:
+    """Find a checkpoint.
+
+    Args:
+        store: where its run lies.
+        text: the id of a run, for its newest checkpoint; or that, an `@`, and a checkpoint's id or sequence. An `@` in
+            an id of a run is part of it: the shortest id that there is counts, and one that is all the text first.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run or checkpoint.
+    """
+    return waited(_found(store, text))
+
+
+async def _found(store: CheckpointStore, text: str) -> NamedCheckpoint:
+    if (latest := await store.load_latest(text)) is not None:
+        return NamedCheckpoint(text, latest)
+    at = text.find("@", 1)
+    first = text[:at] if at > 0 else text
+    while at > 0:
+        run, wanted = text[:at], text[at + 1 :]
+        if wanted and (latest := await store.load_latest(run)) is not None:
+            return NamedCheckpoint(run, await any_checkpoint(store, run, latest, wanted))
+        at = text.find("@", at + 1)
+    raise CheckpointNotFoundError(first)
+
+
+# The workflow of a command: from what is typed, or from what a run's record says.
+
+
+def typed_target(text: str) -> tuple[Workflow[..., Any], dict[str, str]]:
+    """Load a target as a user types it; return it with what the record shall say about where it is.
+
+    Args:
+        text: `path/to/file.py[:workflow]` or `package.module[:workflow]`.
+
+    Raises:
+        TargetError: there is no such workflow.
+    """
+    described = parse_target(text)
+    workflow = _loaded(described, text)
+    if not described["name"]:
+        described["name"] = _name_of(workflow)
+    if module := described.get("module"):
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file is not None:
+            described["file"] = str(Path(file).absolute())
+    return workflow, described
+
+
+def recorded_target(described: Mapping[str, str], workflow_id: str) -> Workflow[..., Any]:
+    """Load the target of a run from its record.
+
+    Args:
+        described: what the record says.
+        workflow_id: the run, for errors.
+
+    Raises:
+        TargetError: the record names none, or it is not there.
+    """
+    if not described.get("name") or not (described.get("file") or described.get("module")):
+        raise TargetError(
+            f"the record of run {workflow_id!r} does not say where its workflow is",
+            target="",
+            remedy="It was started by a program, from inside a function. Say where it can be loaded from "
+            "(--target path/to/file.py:workflow), or resume it from that program: engine.resume_sync(workflow, …).",
+        )
+    cwd = described.get("cwd", "")
+    if cwd and cwd != str(Path.cwd()):
+        warn(f"the run was started in {cwd}, and this is {Path.cwd()}: relative paths mean something else here")
+    file = described.get("file", "")
+    if file and not described.get("module") and not Path(file).is_file():
+        raise TargetError(
+            f"there is no file {file}, where run {workflow_id!r} has its workflow",
+            target=file,
+            remedy="Where the file has moved, say where it is now: --target path/to/file.py:name.",
+        )
+    return _loaded(described, f"{described.get('file') or described.get('module')}:{described['name']}")
+
+
+def _loaded(described: Mapping[str, str], shown: str) -> Workflow[..., Any]:
+    try:
+        return load_target(described, shown=shown)
+    except SystemExit as error:
+        raise TargetError(
+            f"{shown} exits when it is imported (with {error.code!r:.80})",
+            target=shown,
+            remedy="Put what it does as a program under: if __name__ == '__main__'.",
+        ) from error
+
+
+def _name_of(workflow: Workflow[..., Any]) -> str:
+    module = sys.modules[workflow.function.__module__]
+    return next(name for name, value in vars(module).items() if value is workflow)

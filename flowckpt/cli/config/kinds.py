@@ -1,0 +1,244 @@
+"""The kinds of values that settings have: how they are read from text, and what TOML may hold."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Protocol
+
+import attrs
+
+from flowckpt.core.system.numbers import age_of
+from flowckpt.errors import SettingError
+
+_SWITCH = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+_HOST_AND_PORT = re.compile(r".+:[0-9]+", re.ASCII)
+
+
+class Kind(Protocol):
+    """A kind of value."""
+
+    @property
+    def said(self) -> str:
+        """What a value must be, for an error."""
+        raise NotImplementedError
+
+    @property
+    def toml(self) -> str:
+        """Its type in TOML, for the reference."""
+        raise NotImplementedError
+
+    def from_text(self, text: str) -> Any:
+        """Return the value of a text that is not empty.
+
+        Raises:
+            ValueError: it has none.
+        """
+
+    def from_toml(self, value: object) -> Any:
+        """Return the value of what TOML holds.
+
+        Raises:
+            ValueError: it is of another type, or out of its range.
+        """
+
+
+@attrs.frozen
+class Text:
+    """Any text but none."""
+
+    said: str = "text"
+    toml: str = "text"
+
+    def from_text(self, text: str) -> str:
+        """Take the text as it is."""
+        return text
+
+    def from_toml(self, value: object) -> str:
+        """Take text."""
+        if not isinstance(value, str) or not value:
+            raise ValueError
+        return value
+
+
+@attrs.frozen
+class PathKind(Text):
+    """The path of a file; a relative one is relative to the working directory, or to the `pyproject.toml`."""
+
+    said: str = "a path"
+
+
+@attrs.frozen
+class Choice:
+    """One of a few words.
+
+    Attributes:
+        options: the words.
+    """
+
+    options: tuple[str, ...]
+    toml: str = "text"
+
+    @property
+    def said(self) -> str:
+        """What a value must be."""
+        return f"one of {', '.join(self.options)}"
+
+    def from_text(self, text: str) -> str:
+        """Take one of the words."""
+        return self.from_toml(text)
+
+    def from_toml(self, value: object) -> str:
+        """Take one of the words."""
+        if not isinstance(value, str) or value not in self.options:
+            raise ValueError
+        return value
+
+
+@attrs.frozen
+class Count:
+    """A whole number.
+
+    Attributes:
+        least: the smallest one.
+        most: the largest one, or None.
+    """
+
+    least: int = 1
+    most: int | None = None
+    toml: str = "integer"
+
+    @property
+    def said(self) -> str:
+        """What a value must be."""
+        limit = f"of at least {self.least}" if self.most is None else f"from {self.least} to {self.most}"
+        return f"a whole number {limit}"
+
+    def from_text(self, text: str) -> int:
+        """Read the digits."""
+        return self.from_toml(int(text))
+
+    def from_toml(self, value: object) -> int:
+        """Take an integer, which True is not."""
+        if type(value) is not int or value < self.least or (self.most is not None and value > self.most):
+            raise ValueError
+        return value
+
+
+@attrs.frozen
+class Seconds:
+    """A time of more than 0 seconds."""
+
+    said: str = "a number of seconds above 0"
+    toml: str = "number"
+
+    def from_text(self, text: str) -> float:
+        """Read the number."""
+        return self.from_toml(float(text))
+
+    def from_toml(self, value: object) -> float:
+        """Take a finite number."""
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise ValueError
+        return float(value)
+
+
+@attrs.frozen
+class Age:
+    """An age with its unit, kept as it was written."""
+
+    said: str = "an age with its unit, as 90s, 45m, 12h, 30d or 2w"
+    toml: str = "text"
+
+    def from_text(self, text: str) -> str:
+        """Take the text as it is."""
+        return self.from_toml(text)
+
+    def from_toml(self, value: object) -> str:
+        """Take what can be read as an age."""
+        if not isinstance(value, str) or not _is_age(value):
+            raise ValueError
+        return value
+
+
+@attrs.frozen
+class Switch:
+    """Yes or no."""
+
+    said: str = "true or false"
+    toml: str = "true or false"
+
+    def from_text(self, text: str) -> bool:
+        """Read what people write for yes and no."""
+        try:
+            return _SWITCH[text.lower()]
+        except KeyError:
+            raise ValueError from None
+
+    def from_toml(self, value: object) -> bool:
+        """Take a boolean."""
+        if isinstance(value, bool):
+            return value
+        raise ValueError
+
+
+@attrs.frozen
+class Hosts:
+    """Hosts with their ports, as `HOST:PORT`."""
+
+    said: str = "HOST:PORT, or several"
+    toml: str = "list of text"
+
+    def from_text(self, text: str) -> tuple[str, ...]:
+        """Read what stands between blanks and commas."""
+        return self.from_toml([part for part in re.split(r"[\s,]+", text) if part])
+
+    def from_toml(self, value: object) -> tuple[str, ...]:
+        """Take a list."""
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise ValueError
+        if not all(_HOST_AND_PORT.fullmatch(each) for each in value):
+            raise ValueError
+        return tuple(value)
+
+
+@attrs.frozen
+class Executors:
+    """Where steps can run, each as `SPEC` for those that name no executor, or as `NAME=SPEC`."""
+
+    said: str = "[NAME=]SPEC, or several of different names"
+    toml: str = "list of text"
+
+    def from_text(self, text: str) -> tuple[str, ...]:
+        """Read what stands between blanks."""
+        return self.from_toml(text.split())
+
+    def from_toml(self, value: object) -> tuple[str, ...]:
+        """Take a list."""
+        if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+            raise ValueError
+        names = [named_executor(each)[0] for each in value]
+        if len(set(names)) < len(names):
+            raise ValueError
+        return tuple(value)
+
+
+def named_executor(text: str) -> tuple[str, str]:
+    """Return the name and the description of an executor; one without a name is the default of all steps.
+
+    Args:
+        text: `SPEC` or `NAME=SPEC`.
+    """
+    name, equals, description = text.partition("=")
+    return (name, description) if equals and "/" not in name and ":" not in name else ("default", text)
+
+
+def _is_age(text: str) -> bool:
+    try:
+        age_of(text)
+    except SettingError:
+        return False
+    return True

@@ -1,0 +1,272 @@
+"""The table of the settings: options of the command, the reading of them and the reference come out of it."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from flowckpt.cli.config.kinds import Age, Choice, Count, Executors, Hosts, Kind, PathKind, Seconds, Switch, Text
+
+
+class Part(Enum):
+    """What a setting is for; the value is how the reference names it."""
+
+    STORE = "`open_store`"
+    ENGINE = "`WorkflowEngine`"
+    RETENTION = "`Retention`"
+    RUN = "`RunOptions`"
+    COMMAND = "the command"
+
+
+@attrs.frozen
+class Setting:
+    """Something that may be set.
+
+    Attributes:
+        name: its key in `[tool.flowckpt]`, and the name of the argument in Python.
+        part: what it is for.
+        kind: what its values are.
+        meaning: what it says, in a sentence.
+        option: its option on the command line; empty where it has none.
+        metavar: how the option's value is named; empty where the kind says it.
+        default: the value where nobody says one; None for what `default_said` says.
+        default_said: what happens where nobody says anything, where the default alone does not tell.
+    """
+
+    name: str
+    part: Part
+    kind: Kind
+    meaning: str
+    option: str = ""
+    metavar: str = ""
+    default: Any = None
+    default_said: str = ""
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return f"FLOWCKPT_{self.name.upper()}"
+
+
+_ANSWERS = Choice(("rerun", "reuse", "fail"))
+
+SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            "store",
+            Part.STORE,
+            Text(),
+            "Where the runs are: file:DIRECTORY, sqlite:FILE, postgresql://…",
+            option="--store",
+            metavar="SPEC",
+            default_said="the nearest directory .flowckpt upwards, else one in the working directory",
+        ),
+        Setting(
+            "key_file",
+            Part.STORE,
+            PathKind(),
+            "The file with the keys that protect the store.",
+            default_said="none",
+        ),
+        Setting(
+            "compression",
+            Part.STORE,
+            Choice(("none", "gzip", "zstd", "auto")),
+            "How the store packs what it writes.",
+            default="none",
+        ),
+        Setting(
+            "every",
+            Part.RUN,
+            Count(1),
+            "Take a checkpoint after N steps without one.",
+            option="--every",
+            metavar="N",
+            default_said="only where a step asks for one",
+        ),
+        Setting(
+            "interval",
+            Part.RUN,
+            Seconds(),
+            "Take a checkpoint after a step when the last is that many seconds old.",
+            option="--interval",
+            metavar="SECONDS",
+            default_said="only where a step asks for one",
+        ),
+        Setting(
+            "on_save_error",
+            Part.ENGINE,
+            Choice(("fail", "continue")),
+            "What to do when the checkpoint behind a step cannot be saved: end the run, or tell it and go on.",
+            option="--on-save-error",
+            default="fail",
+        ),
+        Setting(
+            "keep_last",
+            Part.RETENTION,
+            Count(1),
+            "Keep the N newest checkpoints of a run that is at work; older ones go with the next save.",
+            default_said="all of them",
+        ),
+        Setting(
+            "max_age",
+            Part.RETENTION,
+            Age(),
+            "Keep the checkpoints of a run that is at work for so long, as 12h or 30d; older ones go with a later save.",
+            default_said="for ever",
+        ),
+        Setting(
+            "max_bytes",
+            Part.RETENTION,
+            Count(1),
+            "Keep the newest checkpoints of a run that is at work whose records fit into so many bytes, all together.",
+            default_said="all of them",
+        ),
+        Setting(
+            "on_success",
+            Part.RETENTION,
+            Choice(("keep", "keep_last", "clear")),
+            "What becomes of a run that has completed: it stays, only its last checkpoint stays, or the run is removed.",
+            default="keep",
+        ),
+        Setting(
+            "retry_budget",
+            Part.ENGINE,
+            Count(0),
+            "How many retries a run may make, all its steps and attempts together, where the run does not say.",
+            default_said="any number",
+        ),
+        Setting(
+            "max_deaths",
+            Part.ENGINE,
+            Count(0),
+            "How often a run may die at the same step before a resume refuses it, where the run does not say; 0 for no limit.",
+            default=5,
+        ),
+        Setting(
+            "on_stale",
+            Part.RUN,
+            _ANSWERS,
+            "What a resume does where evidence, arguments or a version tag have moved.",
+            option="--on-stale",
+            default_said="what moved is run again; what cannot be checked stops the resume",
+        ),
+        Setting(
+            "on_code_change",
+            Part.RUN,
+            _ANSWERS,
+            "What a resume does where a step's function was edited.",
+            option="--on-code-change",
+            default_said="on a terminal it asks, elsewhere it stops",
+        ),
+        Setting(
+            "reuse",
+            Part.RUN,
+            Choice(("prefix", "inputs")),
+            "prefix: everything from the first stale step on is run again. inputs: behind it, results are reused where "
+            "steps are called with the same arguments.",
+            option="--reuse",
+            default="prefix",
+        ),
+        Setting(
+            "verify",
+            Part.RUN,
+            Choice(("stat", "hash")),
+            "How files are checked: hash reads every byte, stat skips files that look untouched.",
+            option="--verify",
+            default="hash",
+        ),
+        Setting(
+            "allow_network",
+            Part.RUN,
+            Hosts(),
+            "A host that claims of evidence may reach; repeat it for several.",
+            option="--allow-network",
+            metavar="HOST:PORT",
+            default=(),
+            default_said="none",
+        ),
+        Setting(
+            "executors",
+            Part.RUN,
+            Executors(),
+            "Where steps run: process, process:8, thread, engine, dask://host:8786, dask:local:4. With a name, steps with "
+            ".on(NAME); without, all steps that name none and may run there.",
+            option="--executor",
+            metavar="[NAME=]SPEC",
+            default=(),
+            default_said="in the engine's process",
+        ),
+        Setting(
+            "jobs",
+            Part.COMMAND,
+            Count(1, 256),
+            "Check so many claims at the same time.",
+            option="--jobs",
+            metavar="N",
+            default=1,
+        ),
+        Setting(
+            "color",
+            Part.COMMAND,
+            Switch(),
+            "Whether terminals may be drawn on; --no-color, NO_COLOR and TERM=dumb forbid it whatever else is said.",
+            option="--no-color",
+            default=True,
+        ),
+        Setting(
+            "log_level",
+            Part.COMMAND,
+            Choice(("debug", "info", "warning", "error")),
+            "Which messages of the package are shown on standard error: these, and worse ones.",
+            option="--log-level",
+            default="warning",
+        ),
+        Setting(
+            "traceback",
+            Part.COMMAND,
+            Switch(),
+            "Whether the traceback of flowckpt's own errors is shown too.",
+            default=False,
+        ),
+    )
+}
+
+
+# Where the runs are, when only a directory is known.
+
+
+DEFAULT_DIRECTORY = ".flowckpt"
+_SCHEMES_OF_PATHS = {"file": DEFAULT_DIRECTORY, "sqlite": f"{DEFAULT_DIRECTORY}.db"}
+
+
+def absolute_spec(spec: str, directory: Path) -> str:
+    """Return the description of a store with an absolute path, where it has one.
+
+    Args:
+        spec: the description.
+        directory: what a relative path is relative to.
+    """
+    scheme, colon, rest = spec.partition(":")
+    if colon and scheme in _SCHEMES_OF_PATHS:
+        return f"{scheme}:{Path(os.path.normpath(directory / (rest or _SCHEMES_OF_PATHS[scheme])))}"
+    return spec
+
+
+def nearest_store(directory: Path) -> str:
+    """Return the description of the default store.
+
+    Args:
+        directory: where to look from.
+    """
+    for candidate in (directory, *directory.parents):
+        place = candidate / DEFAULT_DIRECTORY
+        # A link to nothing is a disk that is not mounted, and no store that is not there yet.
+        if place.is_dir() or place.is_symlink():
+            return f"file:{place}"
+    return f"file:{directory / DEFAULT_DIRECTORY}"

@@ -1,0 +1,247 @@
+"""Driving a run from the command line: its progress, its result, and the exit code that says how it ended."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import attrs
+import click
+
+from flowckpt.cli.exit_codes import ExitCode, code_of_error, code_of_result, code_of_signal
+from flowckpt.cli.loaded_run import RecordedRun, planned_run
+from flowckpt.cli.next_steps import (
+    CODE,
+    STOPS,
+    ResumeLine,
+    kinds_of,
+    secret_ways,
+    show_resume_hint,
+    show_stop,
+    show_ways_on,
+)
+from flowckpt.cli.progress import choose_progress
+from flowckpt.cli.render.documents import ended_document
+from flowckpt.cli.render.errors import show_error
+from flowckpt.cli.render.plan import plan_text
+from flowckpt.cli.render.summary import show_failure, show_unsaved_output, show_what_is_left, summary_text
+from flowckpt.cli.render.terminal import OutputFailedError, escaped, is_error_terminal, json_text, say, write_if_read
+from flowckpt.cli.settings import StoreChoice, color_allowed
+from flowckpt.core.dsl import Workflow
+from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult
+from flowckpt.engine.rules.reasons import OnStale
+from flowckpt.engine.session.session import Session
+from flowckpt.errors import (
+    FencedError,
+    FlowckptError,
+    RunLockedError,
+    RunUndoneError,
+    SecretMissingError,
+    StaleStepError,
+    WorkflowChangedError,
+)
+from flowckpt.execution.interrupts import RunInterrupted
+
+_RESUMABLE = (RunLockedError, FencedError, WorkflowChangedError)
+
+
+@attrs.frozen
+class Form:
+    """In which form a run is told.
+
+    Attributes:
+        as_json: one document at the end, on standard output.
+        as_events: the events, as JSON lines on standard output.
+        no_color: nothing drawn.
+    """
+
+    as_json: bool = False
+    as_events: bool = False
+    no_color: bool = False
+
+
+@attrs.frozen
+class Resuming:
+    """What is known of a resume beside its session.
+
+    Attributes:
+        attempt: the attempt that it goes on from.
+        line: the resume as it was typed.
+    """
+
+    attempt: int
+    line: ResumeLine
+
+
+Ask: TypeAlias = Callable[[StaleStepError], tuple[Session, Resuming] | None]
+
+
+@attrs.frozen
+class _Ending:
+    """How the driving of a run ended.
+
+    Attributes:
+        result: the run's result, where it has one.
+        signal_name: the signal that stopped it, if one did.
+        notes: what is known beside that.
+    """
+
+    result: WorkflowResult | None
+    signal_name: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def follow(
+    session: Session,
+    workflow: Workflow[..., Any],
+    workflow_id: str,
+    *,
+    store: StoreChoice,
+    form: Form,
+    resuming: Resuming | None = None,
+    ask: Ask | None = None,
+) -> ExitCode:
+    """Drive a run to its end, show it, and return the exit code.
+
+    Args:
+        session: the start or the resume.
+        workflow: its workflow.
+        workflow_id: the run.
+        store: the store that it is in.
+        form: how it is told.
+        resuming: of a resume, what else is known.
+        ask: asks a person what to do where a step's function was edited, and returns what to go on with, if anything.
+    """
+    line = None if resuming is None else resuming.line
+    try:
+        ending = _drive(session, workflow, form, resuming)
+    except FlowckptError as error:
+        if isinstance(error, StaleStepError) and ask is not None and CODE in kinds_of(error):
+            answer = ask(error)
+            if answer is None:
+                say("flowckpt: stopped; nothing was run, and nothing was changed")
+                return code_of_error(error)
+            chosen, resuming = answer
+            return follow(chosen, workflow, workflow_id, store=store, form=form, resuming=resuming)
+        if isinstance(error, STOPS) and line is not None:
+            show_stop(error, line)
+            return code_of_error(error)
+        if isinstance(error, SecretMissingError) and line is not None:
+            show_error(error, secret_ways(line, error.names))
+        else:
+            show_error(error)
+        if isinstance(error, FencedError) and not error.newest_attempt:
+            show_what_is_left(workflow_id, session.store, store)
+        elif isinstance(error, _RESUMABLE):
+            show_resume_hint(workflow_id, store)
+        return code_of_error(error)
+    result = ending.result
+    if result is None:
+        say(f"flowckpt: stopped at once by {ending.signal_name}; what was saved before is saved")
+        for note in ending.notes:
+            say(note)
+        show_resume_hint(workflow_id, store)
+        return code_of_signal(ending.signal_name)
+    code = code_of_result(result, signal_name=ending.signal_name, goes_on_unsaved=session.goes_on_unsaved)
+    try:
+        if form.as_json:
+            write_if_read(f"{json_text(ended_document(result, workflow.output_type))}\n")
+        elif not form.as_events:
+            write_if_read(summary_text(result, no_color=form.no_color))
+    except OutputFailedError as error:
+        say(f"flowckpt: standard output cannot be written: {error}")
+        code = code or ExitCode.OUTPUT_FAILED
+    if result.error is None and not result.is_saved:
+        show_unsaved_output(result)
+        show_what_is_left(workflow_id, session.store, store, last_saved=result.last_saved)
+    elif isinstance(result.error, STOPS) and line is not None:
+        show_stop(result.error, line)
+    elif code is ExitCode.SUSPENDED:
+        show_ways_on(workflow_id, result.waits, store)
+    elif code not in (ExitCode.DONE, ExitCode.OUTPUT_FAILED):
+        show_failure(result, ending.signal_name)
+        if _would_end_the_same_way(result):
+            say("Every step was restored, so a resume ends the same way: mend the workflow's own code first.")
+        if result.is_saved:
+            show_resume_hint(workflow_id, store)
+        else:
+            show_what_is_left(workflow_id, session.store, store, last_saved=result.last_saved)
+    return code
+
+
+def _would_end_the_same_way(result: WorkflowResult) -> bool:
+    """Tell whether a failed run did nothing that its resume would do differently; what was undone is run again."""
+    is_undone = bool(result.undone) or isinstance(result.error, RunUndoneError)
+    return result.status == "failed" and result.steps.restored > 0 and not result.steps.executed and not is_undone
+
+
+def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming: Resuming | None) -> _Ending:
+    progress = choose_progress(
+        as_events=form.as_events,
+        no_color=form.no_color,
+        output_type=workflow.output_type,
+        restored_attempt=0 if resuming is None else resuming.attempt,
+    )
+    progress.start()
+    try:
+        result = WorkflowEngine.drive_sync(session, door="flowckpt", on_event=progress.tell)
+    except RunInterrupted as stop:
+        return _Ending(stop.result, stop.signal_name, tuple(getattr(stop, "__notes__", ())))
+    finally:
+        progress.stop()
+    return _Ending(result)
+
+
+# What a resume asks a person at a terminal where a step's function was edited.
+
+
+_ANSWERS = {
+    "r": OnStale.RERUN,
+    "run": OnStale.RERUN,
+    "rerun": OnStale.RERUN,  # the word of the option
+    "u": OnStale.REUSE,
+    "reuse": OnStale.REUSE,
+    "s": None,
+    "stop": None,
+}
+
+
+def can_ask(options: RunOptions) -> bool:
+    """Tell whether a person sits there, and has not said already what to do.
+
+    Args:
+        options: how the resume is to be done.
+    """
+    is_open = options.on_code_change is None and not options.force
+    return is_open and sys.stdin is not None and sys.stdin.isatty() and is_error_terminal()
+
+
+def ask_about_code(
+    error: StaleStepError, run: RecordedRun, options: RunOptions, *, no_color: bool
+) -> RunOptions | None:
+    """Show the plan and ask what to do; return the options to resume with, or None to stop.
+
+    Args:
+        error: what the resume stopped at.
+        run: the run.
+        options: how it was to be done.
+        no_color: whether the command line forbids colours.
+    """
+    plan = planned_run(run, options).plan
+    line = ResumeLine(run.workflow_id, run.choice, options, run.target)
+    say(plan_text(plan, line, is_colored=not no_color and color_allowed()).rstrip("\n"))
+    question = f"[r]un again from '{escaped(error.path)}' on / re[u]se / [s]top"
+    while True:
+        try:
+            typed = click.prompt(question, default="s", show_default=False, err=True)
+        except click.Abort as abort:
+            if isinstance(abort.__context__, KeyboardInterrupt):
+                raise
+            say("")  # the end of the input
+            return None
+        answer = str(typed).strip().lower()
+        if answer in _ANSWERS:
+            chosen = _ANSWERS[answer]
+            return None if chosen is None else attrs.evolve(options, on_code_change=chosen)
+        say("flowckpt: answer with r, u or s")

@@ -1,0 +1,203 @@
+"""A run as a resume finds it: its record, its program, and the inputs that are given again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from flowckpt.cli.arguments import convert_inputs, recorded_target, typed_target
+from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.notices import warn
+from flowckpt.cli.runs import latest_of, opened, waited
+from flowckpt.cli.secrets import ask_for_secrets
+from flowckpt.cli.settings import StoreChoice, max_deaths_setting
+from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.dsl import Workflow
+from flowckpt.core.records import CheckpointData, Status
+from flowckpt.core.system.secret import MARK
+from flowckpt.engine import RunOptions
+from flowckpt.engine.rules.plan import Decision, ResumePlan
+from flowckpt.engine.rules.reasons import ReasonKind
+from flowckpt.engine.undo.plan_resume import PlannedResume, plan_resume
+from flowckpt.engine.values.task_refusal import refuse_task
+from flowckpt.stores.base import CheckpointStore
+
+
+@attrs.frozen
+class RecordedRun:
+    """A run that may be resumed.
+
+    Attributes:
+        workflow_id: the run.
+        choice: which store it is in.
+        store: that store.
+        latest: its newest checkpoint.
+        workflow: its workflow, loaded.
+        target: where the workflow is, as typed; None where the record says it.
+        moved_to: the same for the record.
+        inputs: the inputs that were given again, by name.
+    """
+
+    workflow_id: str
+    choice: StoreChoice
+    store: CheckpointStore
+    latest: CheckpointData
+    workflow: Workflow[..., Any]
+    target: str | None
+    moved_to: Mapping[str, str] | None
+    inputs: dict[str, Any]
+
+
+def recorded_run(
+    choice: StoreChoice,
+    workflow_id: str,
+    *,
+    target: str | None = None,
+    inputs: Mapping[str, str] | None = None,
+    asks_for_secrets: bool = False,
+) -> RecordedRun:
+    """Read a run and load its program.
+
+    Args:
+        choice: the store.
+        workflow_id: the run.
+        target: where the workflow is now, as typed; where it was at the start, if not given.
+        inputs: inputs given again, as text.
+        asks_for_secrets: whether secret inputs that are needed again are asked for at a terminal.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        TargetError: there is no such workflow.
+        InputError: an input is unknown, or does not fit; or it is a task of a checkpoint manager.
+    """
+    store = opened(choice)
+    latest = latest_of(store, workflow_id)  # verified: what it names is imported
+    refuse_task(workflow_id, latest)
+    moved_to = None
+    if target is None:
+        workflow = recorded_target(latest.metadata.get("target", {}), workflow_id)
+    else:
+        workflow, moved_to = typed_target(target)
+    values = convert_inputs(workflow, inputs or {})
+    if workflow.secret_inputs:
+        at_terminal = asks_for_secrets and latest.status is not Status.COMPLETED  # that most likely needs none
+        ask_for_secrets(workflow, _needed(workflow, latest), values, at_terminal=at_terminal)
+    return RecordedRun(workflow_id, choice, store, latest, workflow, target, moved_to, values)
+
+
+def _needed(workflow: Workflow[..., Any], latest: CheckpointData) -> list[str]:
+    """Return the secret inputs that were given at the start."""
+    recorded, defaulted = plain_tree(latest.held_inputs, "inputs"), latest.metadata.get("defaulted", ())
+    return [name for name in workflow.secret_inputs if recorded.get(name) == MARK and name not in defaulted]
+
+
+# The program of a recorded run, for commands that can do without it.
+
+
+def recorded_program(store: CheckpointStore, workflow_id: str, target: str | None) -> Workflow[..., Any]:
+    """Load the workflow of a run.
+
+    Args:
+        store: where the run lies.
+        workflow_id: the run.
+        target: where the workflow is now, as typed; None for where the record says.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        TargetError: there is no such workflow.
+    """
+    return _loaded(latest_of(store, workflow_id), workflow_id, target)
+
+
+def program_at_need(
+    store: CheckpointStore, workflow_id: str, target: str | None
+) -> Callable[[], Workflow[..., Any] | None]:
+    """Return what loads the workflow of a run where its record alone cannot answer, and says so where it cannot.
+
+    Args:
+        store: where the run lies.
+        workflow_id: the run.
+        target: where the workflow is now, as typed; None for where the record says.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+    """
+    latest = latest_of(store, workflow_id)
+
+    def load() -> Workflow[..., Any] | None:
+        try:
+            return _loaded(latest, workflow_id, target)
+        except Exception as error:
+            warn(f"the run's program cannot be loaded, so what only it can answer cannot be checked: {error}")
+            return None
+
+    return load
+
+
+def _loaded(latest: CheckpointData, workflow_id: str, target: str | None) -> Workflow[..., Any]:
+    refuse_task(workflow_id, latest)
+    if target is not None:
+        return typed_target(target)[0]
+    return recorded_target(latest.metadata.get("target", {}), workflow_id)
+
+
+# The plan of a run's resume, with the answers of the world that it rests upon.
+
+
+def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
+    """Plan the resume of a run; nothing is run or saved.
+
+    Args:
+        run: the run.
+        options: how it would be resumed.
+
+    Raises:
+        InputMismatchError: an input differs from the recorded one.
+        WorkflowChangedError: it is another workflow.
+        StepNotFoundError: the step to go on from is not in the record.
+    """
+    most = max_deaths_setting()
+    return waited(
+        plan_resume(
+            run.store, run.workflow, run.workflow_id, run.latest, inputs=run.inputs, options=options, max_deaths=most
+        )
+    )
+
+
+def code_of_plan(plan: ResumePlan) -> ExitCode:
+    """Return the exit code of a plan: what the resume would stop with, else whether anything is stale.
+
+    Args:
+        plan: the plan.
+    """
+    if plan.stops:
+        return code_of_stop(plan)
+    return ExitCode.STALE if plan.stale else ExitCode.DONE
+
+
+def code_of_stop(plan: ResumePlan) -> ExitCode:
+    """Return the exit code of the resume that a plan says would stop.
+
+    Args:
+        plan: the plan.
+    """
+    if plan.is_parked:
+        return ExitCode.IN_DOUBT
+    if plan.is_undoing:
+        return ExitCode.MISMATCH if plan.stopped_by else ExitCode.WORKFLOW_FAILED
+    step = plan.step(plan.stopped_by)
+    if step is None:
+        return ExitCode.MISMATCH
+    return ExitCode.IN_DOUBT if step.decision is Decision.IN_DOUBT else ExitCode.STALE
+
+
+def kinds_of_stop(plan: ResumePlan) -> frozenset[ReasonKind]:
+    """Return what moved at the step that a resume would stop at.
+
+    Args:
+        plan: the plan.
+    """
+    step = plan.step(plan.stopped_by)
+    return frozenset() if step is None else frozenset(reason.kind for reason in step.reasons if reason.makes_stale)

@@ -1,0 +1,295 @@
+"""The commands that go on where a resume stops and asks."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from flowckpt.cli.config.settings import SETTINGS
+from flowckpt.cli.render.errors import show_error
+from flowckpt.cli.render.terminal import escaped, say
+from flowckpt.cli.settings import StoreChoice, is_set_already
+from flowckpt.core.records.wait import Wait, WaitKind, due_at, shown_moment
+from flowckpt.engine.values.approved import digests_of
+from flowckpt.errors import FlowckptError, NotUndoableError, RunParkedError, StaleStepError, StepInDoubtError
+from flowckpt.stores.open import shown_spec
+
+if TYPE_CHECKING:
+    from flowckpt.engine import RunOptions
+
+
+CODE = "code"
+STOPS = (StaleStepError, StepInDoubtError, RunParkedError, NotUndoableError)
+"""What a resume stops at until somebody says what to do."""
+
+
+@attrs.frozen
+class ResumeLine:
+    """A resume as it was typed, so that the next one can be written down.
+
+    Attributes:
+        workflow_id: the run.
+        choice: the store that it is in.
+        options: how it was to be done.
+        target: where the workflow is, as typed, or None.
+        on_save_error: what to do when a checkpoint cannot be saved, or None.
+    """
+
+    workflow_id: str
+    choice: StoreChoice
+    options: RunOptions
+    target: str | None = None
+    on_save_error: str | None = None
+
+    def command(self, *added: str, name: str = "resume") -> str:
+        """Return the command, ready for a shell and safe to show.
+
+        Args:
+            *added: options beside those that were typed; they replace those of the same name.
+            name: the command.
+        """
+        words = ["flowckpt", name, *self.store_words()]
+        if self.target is not None:
+            words += ["--target", self.target]
+        for option, value in (*self._typed(), *(self._typed_of_saving() if name == "resume" else ())):
+            if option not in added:
+                words += [option, value]
+        words += added
+        if self.workflow_id.startswith("-"):
+            words.append("--")
+        return escaped(shlex.join([*words, self.workflow_id]))
+
+    def store_words(self) -> list[str]:
+        """Return what names the store in a command, where it must be named."""
+        return ["--store", shown_spec(self.choice.given)] if self.choice.given else []
+
+    def _typed(self) -> Iterable[tuple[str, str]]:
+        options = self.options
+        for name in ("on_stale", "on_code_change", "reuse", "verify"):
+            if (value := getattr(options, name)) is not None and not is_set_already(name, value):
+                yield SETTINGS[name].option, str(value)
+        for name in ("retry_budget", "max_deaths"):
+            if (number := getattr(options, name)) is not None:
+                yield f"--{name.replace('_', '-')}", str(number)
+        if not is_set_already("allow_network", tuple(options.allow_network)):
+            for host in options.allow_network:
+                yield SETTINGS["allow_network"].option, host
+        executors = [each if name == "default" else f"{name}={each}" for name, each in options.executors.items()]
+        if not is_set_already("executors", tuple(executors)):
+            for each in executors:
+                yield SETTINGS["executors"].option, each
+        if options.from_step is not None:
+            yield "--from", options.from_step
+
+    def _typed_of_saving(self) -> Iterable[tuple[str, str]]:
+        if self.on_save_error is not None and not is_set_already("on_save_error", self.on_save_error):
+            yield SETTINGS["on_save_error"].option, self.on_save_error
+
+
+def stale_ways(line: ResumeLine, kinds: Collection[str]) -> list[str]:
+    """Return the ways on from a stale result, a sentence with a command each.
+
+    Args:
+        line: the resume that stopped.
+        kinds: what moved: the kinds of the reasons.
+    """
+    options = ["--on-code-change"] * (CODE in kinds) + ["--on-stale"] * any(kind != CODE for kind in kinds)
+    rerun, reuse = ([word for option in options for word in (option, answer)] for answer in ("rerun", "reuse"))
+    return [
+        f"Run it and what follows again: {line.command(*rerun)}",
+        f"Take its recorded result all the same: {line.command(*reuse)}",
+    ]
+
+
+def in_doubt_ways(line: ResumeLine) -> list[str]:
+    """Return the ways on from a step in doubt.
+
+    Args:
+        line: the resume that stopped.
+    """
+    return [
+        "Find out what it did. Where its evidence can tell after that, resume again.",
+        f"Run it again, whatever it has done: {line.command('--force')}",
+    ]
+
+
+def parked_ways(line: ResumeLine) -> list[str]:
+    """Return the ways on from a run that died too often at the same step.
+
+    Args:
+        line: the resume that was refused.
+    """
+    return [
+        "Find out what its process dies of: memory, a crash in native code, a limit of the machine.",
+        f"Go on, and count anew: {line.command('--force')}",
+    ]
+
+
+def changed_ways(line: ResumeLine) -> list[str]:
+    """Return the ways on from a workflow that yields something else than the record says.
+
+    Args:
+        line: the resume that stopped.
+    """
+    return [
+        "Restore the code that wrote the record, and resume.",
+        f"Run everything again from where they differ: {line.command('--force')}",
+        f"Run everything again from a step on: {line.command('--from', 'STEP')}",
+    ]
+
+
+def not_undoable_ways(line: ResumeLine) -> list[str]:
+    """Return the ways on from steps that are to be undone and whose code no longer says how.
+
+    Args:
+        line: the resume that stopped.
+    """
+    words = [*line.store_words(), "--no-rollback", *["--"] * line.workflow_id.startswith("-"), line.workflow_id]
+    leave = escaped(shlex.join(["flowckpt", "cancel", *words]))
+    return [
+        "Restore the code that did them, and resume.",
+        f"Undo the others, and tell these as failures: {line.command('--force')}",
+        f"End the run, and leave as it is what its steps did: {leave}",
+    ]
+
+
+def secret_ways(line: ResumeLine, names: Iterable[str]) -> list[str]:
+    """Return the way on from a resume that lacks secret inputs.
+
+    Args:
+        line: the resume that stopped.
+        names: the inputs.
+    """
+    given = [word for name in names for word in ("-i", f"{name}=@env:{name.upper()}")]
+    return [
+        f"Put it into the environment, and: {line.command(*given)}",
+        "@file:PATH reads it from a file, and - asks for it.",
+    ]
+
+
+def show_stop(error: FlowckptError, line: ResumeLine) -> None:
+    """Show on standard error what a resume stopped at, and the commands that go on.
+
+    Args:
+        error: one of `STOPS`.
+        line: the resume.
+    """
+    if isinstance(error, StaleStepError):
+        ways = stale_ways(line, kinds_of(error))
+    elif isinstance(error, NotUndoableError):
+        ways = not_undoable_ways(line)
+    else:
+        ways = parked_ways(line) if isinstance(error, RunParkedError) else in_doubt_ways(line)
+    show_error(error, [*ways, f"See it step by step: {line.command(name='plan')}"])
+
+
+def kinds_of(error: StaleStepError) -> frozenset[str]:
+    """Return what moved.
+
+    Args:
+        error: the error of a resume that stopped.
+    """
+    return frozenset(reason.partition(":")[0] for reason in error.reasons)
+
+
+# The command that carries a run on, for a run that stopped early.
+
+
+def show_resume_hint(workflow_id: str, store: StoreChoice) -> None:
+    """Show the very command that carries the run on.
+
+    Args:
+        workflow_id: the run.
+        store: the store that it is in.
+    """
+    if store.spec.startswith("memory:"):
+        say("It cannot be resumed: its store was the memory of this process.")
+    else:
+        say(f"Resume with: {resume_command(workflow_id, store)}")
+
+
+def resume_command(workflow_id: str, store: StoreChoice) -> str:
+    """Return the command that carries a run on, ready for a shell.
+
+    Args:
+        workflow_id: the run.
+        store: the store that it is in.
+    """
+    return command_line("resume", store, workflow_id)
+
+
+def command_line(name: str, store: StoreChoice, *words: str) -> str:
+    """Return a command on the same store, ready for a shell.
+
+    Args:
+        name: the command.
+        store: the store.
+        *words: its arguments.
+    """
+    line = ["flowckpt", name]
+    if store.given:
+        line += ["--store", shown_spec(store.given)]
+    if any(word.startswith("-") for word in words):
+        line.append("--")
+    return escaped(shlex.join([*line, *words]))
+
+
+# What a suspended run waits for, for people: what it is, and the very commands that go on.
+
+
+_MOST = 8
+
+
+def wait_lines(waits: Sequence[Wait]) -> list[str]:
+    """Write what a run waits for.
+
+    Args:
+        waits: the waits.
+    """
+    lines = []
+    for wait in waits[:_MOST]:
+        lines.append(f"waiting: {escaped(str(wait))}")
+        lines += [f"  to approve: {escaped(said)}: {digest}" for said, digest in digests_of(wait).items()]
+        if wait.voided:
+            lines.append(f"  asked anew: {escaped(wait.voided)}")
+    if len(waits) > _MOST:
+        lines.append(f"waiting: {len(waits) - _MOST} more")
+    return lines
+
+
+def show_ways_on(workflow_id: str, waits: Sequence[Wait], store: StoreChoice) -> None:
+    """Show on standard error the commands that continue a suspended run.
+
+    Args:
+        workflow_id: the run.
+        waits: what it waits for.
+        store: the store that it is in.
+    """
+    if store.spec.startswith("memory:"):
+        say("It cannot be resumed: its store was the memory of this process.")
+        return
+    for line in _answers(workflow_id, waits, store):
+        say(line)
+    first = due_at(waits)
+    when = "" if first is None else f", from {shown_moment(first)} on"
+    if any(wait.kind is not WaitKind.SLEEP for wait in waits):
+        when = ", once that is done" + (f"; or from {shown_moment(first)} on" if first is not None else "")
+    say(f"Resume with: {resume_command(workflow_id, store)}{when}")
+
+
+def _answers(workflow_id: str, waits: Iterable[Wait], store: StoreChoice) -> list[str]:
+    asked = [wait for wait in waits if wait.kind is not WaitKind.SLEEP]
+    names = Counter(wait.name for wait in asked if wait.kind is WaitKind.APPROVAL)
+    lines: dict[str, None] = {}
+    for wait in asked:
+        if wait.kind is WaitKind.SIGNAL:
+            lines[f"Send it with: {command_line('signal', store, workflow_id, wait.name)}"] = None
+        else:
+            name = wait.name if names[wait.name] == 1 else wait.path
+            lines[f"Approve with: {command_line('approve', store, workflow_id, name)}"] = None
+    shown = list(lines)
+    return [*shown[:_MOST], *([f"… and {len(shown) - _MOST} more"] if len(shown) > _MOST else [])]

@@ -1,0 +1,203 @@
+"""What a way of showing progress can do."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import attrs
+
+from flowckpt.events import Event
+
+
+class Progress(Protocol):
+    """Shows the events of a run. It never raises: no run ends because nobody can see it."""
+
+    def start(self) -> None:
+        """Begin to show."""
+        ...
+
+    def tell(self, event: Event) -> None:
+        """Show an event; called between two steps, so it must be quick."""
+        ...
+
+    def stop(self) -> None:
+        """Show what is left to show, and give the terminal back."""
+        ...
+
+
+# How far a step is, in a few words.
+
+
+def progress_text(done: float, total: float | None, note: str) -> str:
+    """Write how far a step is: `1,200 of 5,000 (24 %), parsing`.
+
+    Args:
+        done: how much is done.
+        total: how much there is, or None.
+        note: what it is at; may be empty.
+    """
+    text = _number(done)
+    if total is not None:
+        text += f" of {_number(total)}"
+        if total > 0:
+            text += f" ({min(100, int(100 * done / total))} %)"
+    return f"{text}, {note}" if note else text
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int) or value.is_integer():
+        return f"{int(value):,}"
+    return f"{value:,.2f}"
+
+
+# The maps and groups of a run as its progress shows them: a large one as one line, whatever happens inside.
+
+
+COMPOSITES = frozenset({"map", "parallel", "workflow"})
+_FAN_OUTS = frozenset({"map", "parallel"})
+_MOST_SHOWN = 8
+
+
+@attrs.define
+class FanOutProgress:
+    """How far a map or group has come.
+
+    Attributes:
+        path: its path.
+        total: how many members it has; None where that is not known yet.
+        done: how many have ended, with those restored.
+        failed: how many of them failed.
+        has_started: whether it runs; before, results of its members are being restored.
+    """
+
+    path: str
+    total: int | None = None
+    done: int = 0
+    failed: int = 0
+    has_started: bool = False
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether it is one line, and its members have none."""
+        return self.total is None or self.total > _MOST_SHOWN
+
+    def __str__(self) -> str:
+        total = "" if self.total is None else f"/{self.total}"
+        return f"{self.done}{total}" + (f", {self.failed} failed" if self.failed else "")
+
+
+class FanOuts:
+    """Counts the members of all maps and groups of a run."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, FanOutProgress] = {}
+        self._composites: set[str] = set()
+
+    def is_composite(self, path: str) -> bool:
+        """Tell whether a step is made of steps, which are counted instead of it.
+
+        Args:
+            path: the step.
+        """
+        return path in self._composites
+
+    def of(self, path: str) -> FanOutProgress | None:
+        """Return how far a map or group has come; None where the path is not that of one that runs.
+
+        Args:
+            path: the step.
+        """
+        found = self._found.get(path)
+        return found if found is not None and found.has_started else None
+
+    def folding(self, path: str) -> FanOutProgress | None:
+        """Return the map or group that stands for a step: the outermost large one that it lies in, if any.
+
+        Args:
+            path: the step.
+        """
+        end = path.find("/[")
+        while end >= 0:
+            found = self.of(path[:end])
+            if found is not None and found.is_folded:
+                return found
+            end = path.find("/[", end + 1)
+        return None
+
+    def note(self, event: Event) -> None:
+        """Count what an event tells.
+
+        Args:
+            event: any event of the run.
+        """
+        kind, path = event.kind, getattr(event, "path", "")
+        if kind == "StepStarted":
+            self._started(event)
+        elif kind == "StepRestored":
+            if getattr(event, "step_type", "") in COMPOSITES:
+                self._composites.add(path)
+            self._ended(path, has_failed=not getattr(event, "success", True))
+        elif kind in ("StepCompleted", "StepFailed", "StepAdopted"):
+            self._ended(path, has_failed=kind == "StepFailed")
+
+    def forget(self, path: str) -> None:
+        """Forget a map or group that has ended.
+
+        Args:
+            path: the step.
+        """
+        self._found.pop(path, None)
+
+    def _started(self, event: Any) -> None:
+        if event.step_type in COMPOSITES:
+            self._composites.add(event.path)
+        if event.step_type in _FAN_OUTS:
+            found = self._found.setdefault(event.path, FanOutProgress(event.path))
+            found.total, found.has_started = event.members, True
+
+    def _ended(self, path: str, *, has_failed: bool) -> None:
+        outer, _, place = path.rpartition("/")
+        if place.startswith("["):
+            found = self._found.setdefault(outer, FanOutProgress(outer))
+            found.done += 1
+            found.failed += has_failed
+
+
+# Progress of a resume that may yet be refused: nothing is told of it until it has something to do.
+#
+# A resume is refused, and the run left as it was, after the results before the stale one were restored. Told at once, it
+# would say "resumed" of a run that was not.
+
+
+_BEFORE_WORK = frozenset({"WorkflowResumed", "StepRestored", "EvidenceVerified", "EvidenceFailed"})
+
+
+class HeldBack:
+    """Holds back what a resume tells before it runs anything, and then tells it in order.
+
+    Args:
+        shown: what shows the events.
+    """
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self._held: list[Event] | None = []
+
+    def start(self) -> None:
+        """Begin to show."""
+        self._shown.start()
+
+    def tell(self, event: Event) -> None:
+        """Hold the event back, or show it with all that was held back before it."""
+        if self._held is None:
+            self._shown.tell(event)
+            return
+        self._held.append(event)
+        if event.kind not in _BEFORE_WORK:
+            held, self._held = self._held, None
+            for each in held:
+                self._shown.tell(each)
+
+    def stop(self) -> None:
+        """Forget what was held back: the error says why the resume was refused."""
+        self._shown.stop()

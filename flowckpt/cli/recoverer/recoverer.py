@@ -1,0 +1,259 @@
+"""Resumes what is due, so many at a time: once, or again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, MutableSequence
+from contextlib import AsyncExitStack, nullcontext
+from typing import Any, TypeAlias
+
+from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.recoverer.child import Child, ChildEnd, why_not_here
+from flowckpt.core.records import Status
+from flowckpt.core.records.listing import RunInfo
+from flowckpt.core.system.clock import Clock
+from flowckpt.errors import CheckpointStorageError, FlowckptError, ReadOnlyStoreError
+from flowckpt.maintenance.recovery import DueRun, Outcome, Recovered, Tries, due_runs, kept, look_again
+from flowckpt.stores.base import AnnouncesSignals, CheckpointStore, ListsRuns
+
+_BREATHER_SECONDS = 0.2
+"""How long a watcher waits behind an announcement before it looks."""
+
+_MOVED = "somebody else has gone on with it"
+
+Shuffle: TypeAlias = Callable[[MutableSequence[DueRun]], None]
+
+_STOPS = {ExitCode.SIGINT, ExitCode.SIGTERM, ExitCode.SIGHUP}
+_CRASHES = {ExitCode.STORE_FAILED, ExitCode.INTERNAL, ExitCode.OUTPUT_FAILED, ExitCode.OUTPUT_CLOSED}
+_OUTCOMES_OF_STATUS = {
+    Status.FAILED: Outcome.FAILED,
+    Status.CANCELLED: Outcome.CANCELLED,
+    Status.SUSPENDED: Outcome.SUSPENDED,
+}
+
+
+class Recoverer:
+    """Resumes the runs of a store that are due, each in a process of its own.
+
+    Args:
+        store: where they lie.
+        clock: the time.
+        new_child: makes the process of a run.
+        jobs: how many run at the same time.
+        workflows: only runs of these workflows; of any where it is empty.
+        shuffle: mixes the runs, so that several recoverers seldom begin with the same one.
+        on_start: told of each run before it is resumed.
+        on_end: told what became of each.
+        on_trouble: told that the store could not be read, or takes no write; a watcher goes on looking.
+        tries: knows what is not to be tried again yet.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        clock: Clock,
+        new_child: Callable[[DueRun], Child],
+        *,
+        jobs: int,
+        workflows: Collection[str],
+        shuffle: Shuffle,
+        on_start: Callable[[DueRun], None],
+        on_end: Callable[[Recovered], None],
+        on_trouble: Callable[[CheckpointStorageError], None],
+        tries: Tries | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._new_child = new_child
+        self._jobs = jobs
+        self._workflows = workflows
+        self._shuffle = shuffle
+        self._on_start = on_start
+        self._on_end = on_end
+        self._on_trouble = on_trouble
+        self._tries = tries or Tries()
+        self._children: dict[str, Child] = {}
+        self._tasks: dict[str, asyncio.Task[Recovered]] = {}
+        self._stop = asyncio.Event()
+        self._refusal: ReadOnlyStoreError | None = None
+        self._is_watching = False
+
+    def stop(self) -> None:
+        """Begin no more, and have the processes save their runs and end."""
+        self._stop.set()
+        for child in self._children.values():
+            child.stop()
+
+    async def once(self) -> list[Recovered]:
+        """Resume what is due now, and return what became of each run.
+
+        Raises:
+            ReadOnlyStoreError: the store takes no write, so that no run can be resumed; those that are being resumed are
+                waited for.
+            CheckpointStorageError: the store could not be read.
+        """
+        runs = await due_runs(self._store, self._clock, workflows=self._workflows)
+        self._shuffle(runs)
+        found: list[Recovered] = []
+        while runs or self._tasks:
+            if self._stop.is_set() or self._is_refused:
+                runs.clear()
+            while runs and len(self._tasks) < self._jobs:
+                self._begin(runs.pop())
+            if self._tasks:
+                await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+                found += self._ended()
+        if self._refusal is not None:
+            raise self._refusal
+        return found
+
+    async def watch(self, every_seconds: float) -> None:
+        """Resume what is due until it is stopped.
+
+        Args:
+            every_seconds: how long to wait between two looks at the store.
+        """
+        self._is_watching = True
+        stopping = asyncio.ensure_future(self._stop.wait())
+        store = self._store
+        try:
+            async with store.announcements() if isinstance(store, AnnouncesSignals) else nullcontext() as heard:
+                while not self._stop.is_set():
+                    if heard is not None:
+                        heard.clear()
+                    self._refusal = None
+                    has_more = await self._begin_due()
+                    waits: set[asyncio.Future[Any]] = {stopping}
+                    if has_more:  # the next one begins as soon as one has ended
+                        waits |= set(self._tasks.values())
+                    await _first_of(waits, heard, every_seconds)
+                    self._ended()
+                    if self._is_refused and has_more:  # else each is tried as soon as one was refused
+                        await _first_of({stopping}, None, every_seconds)
+            if self._tasks:
+                await asyncio.wait(self._tasks.values())
+                self._ended()
+        finally:
+            stopping.cancel()
+
+    async def _begin_due(self) -> bool:
+        """Begin what is due and may be tried; tell whether there is more than may run at the same time."""
+        try:
+            runs = await due_runs(self._store, self._clock, workflows=self._workflows)
+        except CheckpointStorageError as error:
+            self._on_trouble(error)
+            return False
+        now = self._clock.elapsed_ns() / 1e9
+        self._tries.keep_only([*(run.workflow_id for run in runs), *self._tasks])
+        todo = [run for run in runs if run.workflow_id not in self._tasks and self._tries.may_try(run, now)]
+        self._shuffle(todo)
+        while todo and len(self._tasks) < self._jobs and not self._stop.is_set():
+            self._begin(todo.pop())
+        return bool(todo)
+
+    def _begin(self, run: DueRun) -> None:
+        self._tasks[run.workflow_id] = asyncio.create_task(self._recovered(run))
+
+    def _ended(self) -> list[Recovered]:
+        """Return what became of the runs that have come to an end since."""
+        ended = [workflow_id for workflow_id, task in self._tasks.items() if task.done()]
+        return [self._tasks.pop(workflow_id).result() for workflow_id in ended]
+
+    async def _recovered(self, run: DueRun) -> Recovered:
+        try:
+            found = await self._tried(run)
+        except CheckpointStorageError as error:
+            found = _of(run, Outcome.DIED, error.message)
+        except OSError as error:
+            found = _of(run, Outcome.LEFT, f"its process could not be started: {error}")
+        except Exception as error:  # whatever is wrong with this run, the others are gone on with
+            found = _of(run, Outcome.LEFT, error.message if isinstance(error, FlowckptError) else f"{error!r:.200}")
+        if not self._is_refused or found.outcome is not Outcome.SKIPPED:
+            self._tries.note(run, found.outcome, self._clock.elapsed_ns() / 1e9)
+        self._on_end(found)
+        return found
+
+    async def _tried(self, run: DueRun) -> Recovered:
+        if run.damage:
+            return _of(run, Outcome.LEFT, run.damage)
+        if reason := why_not_here(run.info):
+            return _of(run, Outcome.LEFT, reason)
+        now = await look_again(self._store, self._clock, run)
+        if now is None or self._stop.is_set():
+            return _of(run, Outcome.SKIPPED, _MOVED if now is None else "")
+        async with AsyncExitStack() as keeps:
+            try:
+                keeping = await keeps.enter_async_context(kept(self._store, now))
+            except ReadOnlyStoreError as error:  # the store's trouble and not the run's: no process was started for it
+                self._note_refusal(error)
+                return _of(run, Outcome.SKIPPED)
+            if keeping is None or self._stop.is_set():
+                return _of(run, Outcome.SKIPPED, _MOVED if keeping is None else "")
+            self._on_start(now)
+            child = self._children[run.workflow_id] = self._new_child(now)
+            try:
+                end = await child.end(keeping.give_up)
+            finally:
+                del self._children[run.workflow_id]
+        info = await self._store.describe_run(run.workflow_id) if isinstance(self._store, ListsRuns) else None
+        outcome = _outcome(now, end, info, is_stopping=self._stop.is_set())
+        attempt = run.info.attempt if info is None else info.attempt
+        detail = end.detail if outcome.is_trouble else ""
+        if outcome is Outcome.SKIPPED:
+            detail = "it is gone" if info is None else _MOVED
+        if end.exit_code < 0 and outcome is Outcome.DIED:
+            detail = f"its process was killed by signal {-end.exit_code}" + (f"; {detail}" if detail else "")
+        return _of(run, outcome, detail, attempt=attempt, exit_code=end.exit_code)
+
+    @property
+    def _is_refused(self) -> bool:
+        """Whether the store took no write since this was last looked at."""
+        return self._refusal is not None
+
+    def _note_refusal(self, error: ReadOnlyStoreError) -> None:
+        """Note that the store takes no write. A watcher tells of it and goes on: a standby may become the primary."""
+        if self._is_watching and not self._is_refused:
+            self._on_trouble(error)
+        self._refusal = error
+
+
+async def _first_of(waits: set[asyncio.Future[Any]], heard: asyncio.Event | None, seconds: float) -> None:
+    """Wait until one of some futures is done, a message is heard of, or the time is over."""
+    hearing = None if heard is None else asyncio.ensure_future(heard.wait())
+    try:
+        every = waits if hearing is None else {*waits, hearing}
+        await asyncio.wait(every, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if hearing is not None and hearing.done():  # several messages at once are one reason to look
+            await asyncio.wait(waits, timeout=min(seconds, _BREATHER_SECONDS), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if hearing is not None:
+            hearing.cancel()
+
+
+def _outcome(run: DueRun, end: ChildEnd, info: RunInfo | None, *, is_stopping: bool) -> Outcome:
+    """Return what became of a run, by how its process ended and by how it stands now."""
+    code = end.exit_code
+    if code == ExitCode.DONE:  # told to go on unsaved, a run can complete of which the store does not know it
+        return Outcome.COMPLETED if info is None or info.status is Status.COMPLETED else Outcome.DIED
+    if code == ExitCode.SUSPENDED:
+        return Outcome.SUSPENDED
+    if info is None or code in (ExitCode.LOCKED, ExitCode.NOT_FOUND):
+        return Outcome.SKIPPED
+    has_moved = info.attempt != run.info.attempt
+    if code in _STOPS:
+        return Outcome.CANCELLED if has_moved and info.status is Status.CANCELLED else Outcome.STOPPED
+    if code < 0 or code in _CRASHES:
+        return Outcome.STOPPED if is_stopping and code == -15 else Outcome.DIED
+    with contextlib.suppress(KeyError):
+        if has_moved:
+            return _OUTCOMES_OF_STATUS[info.status]
+    return Outcome.LEFT
+
+
+def _of(
+    run: DueRun, outcome: Outcome, detail: str = "", *, attempt: int | None = None, exit_code: int | None = None
+) -> Recovered:
+    info = run.info
+    at = info.attempt if attempt is None else attempt
+    return Recovered(info.workflow_id, info.workflow_name, run.why, outcome, at, detail, exit_code)

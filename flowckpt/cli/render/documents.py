@@ -1,0 +1,438 @@
+"""The JSON documents about what a store holds: their keys are a promise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from flowckpt.cli.runs import StoredRun, waited
+from flowckpt.core import codec
+from flowckpt.core.codec import Json, encode
+from flowckpt.core.codec.checkpoints import result_document
+from flowckpt.core.codec.results import encode_error, encode_time, plain_tree
+from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
+from flowckpt.core.records.wait import Signal, Wait, moment_text
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.history.rollback import KEY as ROLLED_BACK
+from flowckpt.engine.rules.crash_loop import Deaths
+from flowckpt.engine.values.failures import recorded_error
+from flowckpt.engine.values.result import WorkflowResult
+from flowckpt.errors import DecodingError
+from flowckpt.events import Event
+from flowckpt.evidence.claims import Evidence, redacted, redacted_text
+from flowckpt.evidence.report import Verdict, VerdictStatus
+from flowckpt.execution.claims import recorded_pack
+from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
+from flowckpt.maintenance.task_log import is_task
+from flowckpt.stores.base import CheckpointStore, Finding, KeepsAttempts, ListsAttempts
+
+if TYPE_CHECKING:
+    from flowckpt.engine.values import approved
+else:
+    approved = LazyModule("flowckpt.engine.values.approved")
+
+
+# The claims of a step's recorded result, for people and their tools: without secrets, and safe to show.
+
+
+@attrs.frozen
+class RecordedClaim:
+    """A claim with the answer that was recorded when its step ended.
+
+    Attributes:
+        claim: the claim.
+        status: the answer; empty where none was recorded.
+        verified_at: when, as ISO 8601; empty likewise.
+        error: why it did not hold; empty where it did.
+    """
+
+    claim: Evidence
+    status: str
+    verified_at: str
+    error: str
+
+    @property
+    def description(self) -> str:
+        """What it claims."""
+        return redacted_text(self.claim.description)
+
+    def to_document(self) -> dict[str, Json]:
+        """Return the claim as plain JSON without its secrets."""
+        claim = self.claim
+        document: dict[str, Any] = {
+            "evidence_type": str(claim.evidence_type),
+            "description": self.description,
+            "expected": redacted(dict(claim.expected), claim.hidden_names),
+            "is_transient": claim.is_transient,
+            "status": self.status,
+            "verified_at": self.verified_at or None,
+            "error": self.error or None,
+        }
+        return document
+
+
+def recorded_claims(result: StepResult) -> list[RecordedClaim]:
+    """Return the claims of a result; none where it has none, or where they cannot be read.
+
+    Args:
+        result: the result.
+    """
+    if result.evidence is None:
+        return []
+    try:
+        claims = list(recorded_pack(result))
+    except DecodingError:
+        return []
+    recorded = result.evidence.get("verdicts")
+    verdicts = list(recorded) if isinstance(recorded, list | tuple) else []
+    verdicts += [{}] * (len(claims) - len(verdicts))
+    return [
+        RecordedClaim(claim, _text(verdict, "status"), _text(verdict, "verified_at"), _text(verdict, "error"))
+        for claim, verdict in zip(claims, verdicts, strict=False)
+    ]
+
+
+def evidence_document(result: StepResult) -> Json:
+    """Return the evidence of a result: null where it has none.
+
+    Args:
+        result: the result.
+    """
+    if result.evidence is None:
+        return None
+    return {
+        "outcome": result.evidence.get("outcome"),
+        "claims": [claim.to_document() for claim in recorded_claims(result)],
+    }
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """Write the answer to a claim on one line: `holds: …`, `fails: …`, `cannot be checked: …`.
+
+    Args:
+        verdict: the answer.
+    """
+    description = redacted_text(verdict.evidence.description)
+    if verdict.verified:
+        return f"holds: {description}"
+    if verdict.status is VerdictStatus.NOT_RECHECKED:
+        return f"not checked again: {description} (it was to be true when the step ended, and only then)"
+    word = "fails" if verdict.status is VerdictStatus.FAILED else "cannot be checked"
+    return f"{word}: {description}: {verdict.error}"
+
+
+def _text(verdict: Any, key: str) -> str:
+    value = verdict.get(key) if isinstance(verdict, Mapping) else None
+    return value if isinstance(value, str) else ""
+
+
+# The JSON documents about a run that this command drives: their keys are a promise.
+
+
+def ended_document(result: WorkflowResult, output_type: Any) -> Json:
+    """Return how a run ended: what `run --json` and `resume --json` print.
+
+    Args:
+        result: how it ended.
+        output_type: what the workflow says that it returns.
+    """
+    waits = {"waits": [wait_document(wait) for wait in result.waits]} if result.waits else {}
+    return {
+        "workflow_id": result.workflow_id,
+        "workflow_name": result.workflow_name,
+        "status": result.status.value,
+        "output": codec.encode(result.output, output_type, place="the workflow's output"),
+        "attempt": result.attempt,
+        "steps": attrs.asdict(result.steps),
+        "duration_ms": result.duration_ms,
+        "error": None if result.failure is None else encode_error(result.failure),
+        **waits,
+        **({"removed": True} if result.is_removed else {}),
+        "undone": list(result.undone),
+        "rollback_failures": [encode_error(recorded_error(each, path=each.path)) for each in result.rollback_failures],
+        "is_saved": result.is_saved,
+        "last_saved": result.last_saved,
+    }
+
+
+def event_document(event: Event, output_type: Any) -> Json:
+    """Return an event: one line of `--events`.
+
+    Args:
+        event: the event.
+        output_type: what the workflow says that it returns.
+    """
+    document: dict[str, Any] = {"event": event.kind}
+    for field in attrs.fields(type(event)):
+        value = getattr(event, field.name)
+        document[field.name] = codec.encode(value, output_type) if field.name == "output" else _plain(value)
+    return document
+
+
+def wait_document(wait: Wait) -> Json:
+    """Return what a step waits for: one of the `waits` of `run --json` and of `show --json`.
+
+    Args:
+        wait: the wait.
+    """
+    return {
+        "path": wait.path,
+        "kind": str(wait.kind),
+        "name": wait.name,
+        "since": moment_text(wait.since),
+        "due_at": None if wait.due_at is None else moment_text(wait.due_at),
+        "digests": approved.digests_of(wait) if wait.claims else {},
+        "voided": wait.voided or None,
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return moment_text(value)
+    if isinstance(value, tuple):
+        return [wait_document(each) if isinstance(each, Wait) else each for each in value]
+    return value
+
+
+_STEP_KEYS = ("path", "step_type", "success", "output", "error", "duration_ms", "started_at", "attempt")
+
+
+def listed_document(info: RunInfo, parked: Deaths | None = None) -> Json:
+    """Return a run in a list: one item of `list --json`.
+
+    Args:
+        info: the run.
+        parked: how often it died at the same step, where it is parked.
+    """
+    return {
+        "workflow_id": info.workflow_id,
+        "workflow_name": info.workflow_name,
+        "status": info.status.value,
+        "attempt": info.attempt,
+        "steps": info.steps,
+        "started_at": encode_time(info.started_at),
+        "updated_at": encode_time(info.updated_at),
+        "due_at": None if info.due_at is None else encode_time(info.due_at),
+        "tags": dict(info.tags),
+        "owner": _owner_document(info.owner),
+        "parked": _parked_document(parked),
+        "is_task": info.workflow_name == MANAGED,
+    }
+
+
+def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[CheckpointRef]) -> dict[str, Json]:
+    """Return one run with its steps and checkpoints: what `show --json` prints.
+
+    Args:
+        workflow_id: the run.
+        run: what the store has of it.
+        checkpoints: those of its checkpoints that are wanted, the newest first.
+    """
+    latest = run.latest
+    return {
+        "workflow_id": workflow_id,
+        "workflow_name": latest.workflow_name,
+        "status": run.status.value,
+        "attempt": latest.attempt,
+        "started_at": encode_time(run.started_at),
+        "updated_at": encode_time(latest.saved_at),
+        "inputs": plain_tree(latest.held_inputs, "inputs"),
+        "inputs_hash": latest.inputs_hash,
+        "output": plain_tree(latest.held_output, "output"),
+        "error": None if latest.error is None else encode_error(latest.error),
+        "tags": codec.encode(dict(latest.metadata.get("tags", {}))),
+        "target": codec.encode(dict(latest.metadata.get("target", {}))),
+        "rolled_back_to": codec.encode(latest.metadata.get("rolled_back_to")),
+        "forked_from": codec.encode(latest.metadata.get("forked_from")),
+        "owner": _owner_document(run.owner),
+        "in_flight": list(latest.in_flight),
+        "waits": [wait_document(wait) for wait in run.waits],
+        "signals": [_signal_document(signal) for signal in run.signals],
+        "pinned": sorted(run.pinned),
+        "parked": _parked_document(run.parked),
+        "steps": [step_document(result) for result in latest.step_results],
+        "checkpoints": [checkpoint_document(reference) for reference in reversed(checkpoints)],
+        "left_behind": run.left_behind,
+        "is_task": is_task(latest),
+    }
+
+
+def finding_document(finding: Finding) -> Json:
+    """Return something that a check found: one item of `check --json`.
+
+    Args:
+        finding: what was found.
+    """
+    return attrs.asdict(finding)
+
+
+def step_document(result: StepResult) -> dict[str, Json]:
+    """Return a step's result: one of the `steps` of `show --json`.
+
+    Args:
+        result: the result.
+    """
+    document = result_document(result)
+    kept = {key: document[key] for key in _STEP_KEYS}
+    return {**kept, "evidence": evidence_document(result), "marks": list(result.marks)}
+
+
+def checkpoint_document(reference: CheckpointRef) -> dict[str, Json]:
+    """Return a checkpoint: one of the `checkpoints` of `show --json`.
+
+    Args:
+        reference: the checkpoint.
+    """
+    return {
+        "checkpoint_id": reference.checkpoint_id,
+        "sequence": reference.sequence,
+        "attempt": reference.attempt,
+        "reason": reference.reason.value,
+        "saved_at": encode_time(reference.saved_at),
+        "verified": reference.verified,
+    }
+
+
+def _signal_document(signal: Signal) -> Json:
+    return {
+        "signal_id": signal.signal_id,
+        "kind": str(signal.kind),
+        "name": signal.name,
+        "path": signal.path or None,
+        "by": signal.by,
+        "sent_at": encode_time(signal.sent_at),
+        "data": signal.data,
+    }
+
+
+def _parked_document(deaths: Deaths | None) -> Json:
+    if deaths is None:
+        return None
+    return {"count": deaths.count, "path": deaths.path, "paths": list(deaths.paths), "since": deaths.since}
+
+
+def _owner_document(owner: Owner | None) -> Json:
+    if owner is None:
+        return None
+    return {"host": owner.host, "pid": owner.pid, "acquired_at": encode_time(owner.acquired_at)}
+
+
+# All that a run ever recorded, attempt by attempt: also what no longer counts.
+
+
+class Standing(StrEnum):
+    """What became of a checkpoint or a result."""
+
+    COUNTS = "counts"
+    """It is part of the run."""
+    OVERWRITTEN = "overwritten"
+    """It is part of the run, and a later checkpoint of the same id is the one that the id finds."""
+    LEFT_BEHIND = "left_behind"
+    """A later attempt went on from before it."""
+
+
+@attrs.frozen
+class Attempt:
+    """What one attempt recorded.
+
+    Attributes:
+        number: which attempt.
+        last: its last checkpoint, as it left it.
+        checkpoints: its checkpoints, oldest first, each with what became of it.
+        results: the results of the steps that it executed, likewise.
+        rolled_back_to: the checkpoint that it went back to, where that is all that it did.
+    """
+
+    number: int
+    last: CheckpointData
+    checkpoints: Sequence[tuple[CheckpointRef, Standing]]
+    results: Sequence[tuple[StepResult, Standing]]
+    rolled_back_to: Any = None
+
+    def to_document(self) -> Json:
+        """Return the attempt: one item of `history` in `show --history --json`."""
+        return {
+            "attempt": self.number,
+            "status": self.last.status.value,
+            "updated_at": encode_time(self.last.saved_at),
+            "rolled_back_to": encode(self.rolled_back_to),
+            "checkpoints": [_checkpoint(*each) for each in self.checkpoints],
+            "results": [{**step_document(result), "standing": str(standing)} for result, standing in self.results],
+        }
+
+
+def run_history(store: CheckpointStore, workflow_id: str, run: StoredRun) -> list[Attempt]:
+    """Return the attempts of a run, the first one first.
+
+    Args:
+        store: where it lies.
+        workflow_id: the run.
+        run: what counts of it.
+
+    Raises:
+        click.UsageError: the store keeps nothing but what counts.
+        CheckpointCorruptedError: its record is damaged.
+    """
+    if not isinstance(store, KeepsAttempts):
+        raise click.UsageError(f"{store!r} keeps nothing but what counts, so there is no history to show")
+    return waited(_history(store, workflow_id, run))
+
+
+async def _history(store: KeepsAttempts, workflow_id: str, run: StoredRun) -> list[Attempt]:
+    counting = {_identity(result) for result in run.latest.step_results}
+    newest: dict[str, int] = {}
+    for reference in reversed(run.checkpoints):
+        newest[reference.checkpoint_id] = reference.sequence
+    sequences = {reference.sequence for reference in run.checkpoints}
+
+    def standing(reference: CheckpointRef) -> Standing:
+        if reference.sequence not in sequences:
+            return Standing.LEFT_BEHIND
+        is_newest = newest[reference.checkpoint_id] == reference.sequence
+        return Standing.COUNTS if is_newest else Standing.OVERWRITTEN
+
+    found: list[Attempt] = []
+    shown: set[tuple[Any, ...]] = set()
+    numbers: Sequence[int] = range(1, run.latest.attempt + 1)
+    if isinstance(store, ListsAttempts):
+        numbers = await store.attempts(workflow_id)
+    for number in numbers:
+        last = await store.load_attempt(workflow_id, number)
+        if last is None:
+            continue
+        references = [CheckpointRef.of(workflow_id, last)]  # of a store that cannot list the others
+        if isinstance(store, ListsAttempts):
+            references = list(await store.list_attempt(workflow_id, number))
+        made = [
+            each
+            for each in last.step_results
+            if each.attempt == number
+            or (not found and each.attempt == 0)
+            # An attempt that could not save it any more went on as this one.
+            or (found and 0 < each.attempt < number and _identity(each) not in shown)
+        ]
+        shown.update(map(_identity, made))
+        found.append(
+            Attempt(
+                number,
+                last,
+                [(reference, standing(reference)) for reference in references],
+                [(each, Standing.COUNTS if _identity(each) in counting else Standing.LEFT_BEHIND) for each in made],
+                last.metadata.get(ROLLED_BACK) if last.checkpoint_id == f"@rollback.{number}" else None,
+            )
+        )
+    return found
+
+
+def _identity(result: StepResult) -> tuple[Any, ...]:
+    return result.path, result.attempt, result.started_at
+
+
+def _checkpoint(reference: CheckpointRef, standing: Standing) -> Json:
+    return {**checkpoint_document(reference), "steps": reference.steps, "standing": str(standing)}

@@ -1,0 +1,40 @@
+"""Errors for people: what happened, and what to do about it. A traceback only of the user's own code."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flowckpt.cli.render.terminal import escaped, escaped_lines, say
+from flowckpt.cli.store_hints import with_store
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import FlowckptError, SettingError
+
+if TYPE_CHECKING:
+    from flowckpt.cli import settings
+else:
+    settings = LazyModule("flowckpt.cli.settings")
+
+
+def show_error(error: FlowckptError, remedies: Sequence[str] | None = None) -> None:
+    """Show an error and its remedy on standard error, and its traceback where the settings ask for it.
+
+    Args:
+        error: the error.
+        remedies: what to do about it, safe to show, where that is better known here; else what the error says.
+    """
+    if _is_traceback_shown():
+        with contextlib.suppress(Exception):  # a traceback that cannot be written must not hide the error
+            say(escaped_lines("".join(traceback.format_exception(error)).rstrip()))
+    say(f"flowckpt: {escaped(error.message)}")
+    for remedy in [escaped(error.remedy)] * bool(error.remedy) if remedies is None else remedies:
+        say(with_store(remedy))
+
+
+def _is_traceback_shown() -> bool:
+    try:
+        return bool(settings.command_settings()["traceback"])
+    except (SettingError, OSError):  # most likely the very error that is shown; or the directory is gone
+        return False

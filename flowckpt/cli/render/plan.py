@@ -1,0 +1,361 @@
+"""A resume plan for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import attrs
+import click
+
+from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.loaded_run import RecordedRun, code_of_plan, code_of_stop, kinds_of_stop, planned_run
+from flowckpt.cli.next_steps import ResumeLine, changed_ways, in_doubt_ways, not_undoable_ways, parked_ways, stale_ways
+from flowckpt.cli.render.documents import RecordedClaim, recorded_claims, verdict_text
+from flowckpt.cli.render.tables import duration_text, moment_text
+from flowckpt.cli.render.terminal import escaped, is_terminal, json_text, say, shortened, write
+from flowckpt.cli.runs import owner_of, waited
+from flowckpt.cli.settings import color_allowed
+from flowckpt.core.codec.results import encode_time
+from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.engine import RunOptions
+from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
+from flowckpt.engine.rules.reasons import ReasonKind
+from flowckpt.engine.undo.plan_resume import PlannedResume
+from flowckpt.engine.values.superseded import Superseded
+from flowckpt.errors import StepNotFoundError
+from flowckpt.evidence.report import VerificationReport
+
+_WORDS = {Decision.IN_DOUBT: "in doubt"}
+_COLORS = {
+    Decision.REUSE: "green",
+    Decision.RERUN: "yellow",
+    Decision.NEW: "blue",
+    Decision.IN_DOUBT: "red",
+    Decision.ORPHANED: "bright_black",
+    Decision.UNDO: "magenta",
+    Decision.KEEP: "bright_black",
+}
+_WIDTH = 10
+_MOST_ALIKE = 8
+_MOST_ASSUMED = 3
+
+
+def plan_text(plan: ResumePlan, line: ResumeLine, *, is_colored: bool) -> str:
+    """Write a plan: its steps with their reasons, what would be run, and what would stop it.
+
+    Args:
+        plan: the plan.
+        line: the resume that it is of.
+        is_colored: whether there may be colours.
+    """
+    lines = [f"plan of run {escaped(plan.workflow_id)} ({escaped(plan.workflow_name)})"]
+    width = min(40, max((len(escaped(step.path)) for step in plan.steps), default=0))
+    for group in _alike(plan.steps):
+        lines += _step_lines(group, width, is_colored=is_colored)
+    lines.append(_summary(plan))
+    if plan.ends_at and not plan.stops:
+        lines.append(f"The plan sees no further: {escaped(plan.ends_at)}.")
+    if plan.is_undoing and not plan.is_parked and not plan.stopped_by:
+        lines += _undoing_lines(plan, line)
+    elif plan.stops:
+        lines.append(f"The resume would stop: {escaped(plan.stops)}")
+        lines += _ways(plan, line)
+    elif not plan.is_nothing_to_do:
+        lines.append(f"Resume with: {line.command(*['--force'] * line.options.force)}")
+    return "".join(f"{each}\n" for each in lines)
+
+
+def decision_text(decision: Decision, *, is_colored: bool) -> str:
+    """Write a decision, as wide as the widest.
+
+    Args:
+        decision: the decision.
+        is_colored: whether there may be colours.
+    """
+    word = f"{_WORDS.get(decision, str(decision)):{_WIDTH}}"
+    return click.style(word, fg=_COLORS[decision]) if is_colored else word
+
+
+def _alike(steps: Sequence[PlannedStep]) -> Iterable[list[PlannedStep]]:
+    """Gather long rows of steps of one name, of which the same is to be said."""
+    for _, row in groupby(steps, key=lambda step: (_name(step), step.decision, step.reasons, step.assumes)):
+        group = list(row)
+        if len(group) > _MOST_ALIKE:
+            yield group
+        else:
+            yield from ([step] for step in group)
+
+
+def _name(step: PlannedStep) -> str:
+    return step.path.partition("[")[0]
+
+
+def _step_lines(group: list[PlannedStep], width: int, *, is_colored: bool) -> list[str]:
+    step = group[0]
+    path = shortened(step.path, 80)
+    durations = [each.duration_ms for each in group if each.duration_ms is not None]
+    took = duration_text(sum(durations)) if durations else ""
+    if len(group) > 1:
+        path = f"{path} … {shortened(group[-1].path, 80)}"
+        took = f"{len(group)} steps, {took}" if took else f"{len(group)} steps"
+    lines = [f"{decision_text(step.decision, is_colored=is_colored)}{path:{width}}  {took}".rstrip()]
+    lines += [" " * _WIDTH + "  " + escaped(str(reason)) for reason in step.reasons]
+    if step.assumes and step.decision is not Decision.RERUN:
+        lines.append(" " * _WIDTH + f"  if {assumed_text(step.assumes)} what was returned before")
+    return lines
+
+
+def assumed_text(paths: Sequence[str]) -> str:
+    """Write of which steps the plan takes for granted that they return the same: `a, b and 3 more return`.
+
+    Args:
+        paths: the steps.
+    """
+    shown = ", ".join(escaped(path) for path in paths[:_MOST_ASSUMED])
+    more = f" and {len(paths) - _MOST_ASSUMED} more" if len(paths) > _MOST_ASSUMED else ""
+    return f"{shown}{more} return{'s' if len(paths) == 1 else ''}"
+
+
+def _undoing_lines(plan: ResumePlan, line: ResumeLine) -> list[str]:
+    """Write what a resume does that runs nothing."""
+    lines = [f"The plan sees no further: {escaped(plan.ends_at)}."] * bool(plan.ends_at)
+    lines.append(f"The resume would run nothing: {escaped(plan.stops)}; the resume after that carries on")
+    undoes = line.options.rolls_back
+    words = [*["--force"] * line.options.force, *["--no-rollback"] * (not undoes)]
+    lines.append(f"{'Undo what is left' if undoes else 'End the run so'}: {line.command(*words)}")
+    return lines
+
+
+def _summary(plan: ResumePlan) -> str:
+    if plan.is_undoing:
+        undo, kept = plan.count(Decision.UNDO), plan.count(Decision.KEEP)
+        lost = plan.count(Decision.ORPHANED)
+        return f"{undo} to undo, {kept} left as {'it is' if kept == 1 else 'they are'}" + (
+            f", {lost} that cannot be undone" if lost else ""
+        )
+    if plan.is_nothing_to_do:
+        return f"nothing to run: all {plan.count(Decision.REUSE)} results are reused"
+    rerun = [step.duration_ms for step in plan.steps if step.decision is Decision.RERUN]
+    took = duration_text(sum(each for each in rerun if each is not None))
+    parts = [f"{plan.count(Decision.REUSE)} reused"]
+    parts.append(f"{len(rerun)} run again" + (f" ({'it' if len(rerun) == 1 else 'they'} took {took})" if rerun else ""))
+    for decision, word in ((Decision.NEW, "new"), (Decision.IN_DOUBT, "in doubt"), (Decision.ORPHANED, "orphaned")):
+        if count := plan.count(decision):
+            parts.append(f"{count} {word}")
+    return ", ".join(parts)
+
+
+def _ways(plan: ResumePlan, line: ResumeLine) -> list[str]:
+    if plan.is_parked:
+        return parked_ways(line)
+    if plan.is_undoing:
+        return not_undoable_ways(line)
+    code = code_of_stop(plan)
+    if code is ExitCode.MISMATCH:
+        return changed_ways(line)
+    if code is ExitCode.IN_DOUBT:
+        return in_doubt_ways(line)
+    return stale_ways(line, kinds_of_stop(plan))
+
+
+# Showing the plan of a run: what `plan` and `resume --plan` do.
+
+
+def show_plan(run: RecordedRun, options: RunOptions, *, as_json: bool, no_color: bool) -> ExitCode:
+    """Show the plan of a run on standard output, and return the exit code that sums it up.
+
+    Args:
+        run: the run.
+        options: how it would be resumed.
+        as_json: as one document.
+        no_color: whether the command line forbids colours.
+    """
+    owner = owner_of(run.store, run.workflow_id)
+    if owner is not None:
+        say(f"flowckpt: the run is running now, in {escaped(str(owner))}: this is the plan from its newest checkpoint")
+    plan = planned_run(run, options).plan
+    if as_json:
+        write(f"{json_text(plan.to_document(), indent=2)}\n")
+    else:
+        is_colored = is_terminal() and not no_color and color_allowed()
+        line = ResumeLine(run.workflow_id, run.choice, options, run.target)
+        write(plan_text(plan, line, is_colored=is_colored))
+    return code_of_plan(plan)
+
+
+# Why a resume would run one step again, or reuse it: everything that is compared, and what was found.
+
+
+_SAID = {
+    Decision.REUSE: "it is reused: nothing speaks against its recorded result",
+    Decision.RERUN: "it would run again",
+    Decision.NEW: "it is new: it was never recorded",
+    Decision.IN_DOUBT: "it is in doubt",
+    Decision.ORPHANED: "it is orphaned: it was recorded, and the workflow does not yield it any more",
+    Decision.UNDO: "it would be undone: the run stopped while that was done",
+    Decision.KEEP: "it is left as it is: nothing is run but what undoes",
+}
+
+
+@attrs.frozen
+class StepExplanation:
+    """What is known of one step.
+
+    Attributes:
+        step: what would be done with it, and why.
+        result: its recorded result, if any.
+        report: the answers to its recorded claims now, if it has any.
+    """
+
+    step: PlannedStep
+    result: StepResult | None
+    report: VerificationReport | None
+
+    def to_document(self, workflow_id: str) -> dict[str, Any]:
+        """Return the explanation as plain JSON, without secrets.
+
+        Args:
+            workflow_id: the run.
+        """
+        return {
+            "workflow_id": workflow_id,
+            **self.step.to_document(),
+            "assumes": list(self.step.assumes),
+            "stale": self.step.is_stale,
+            "recorded": None if self.result is None else _recorded_document(self.result),
+            "arguments": [] if self.result is None else _arguments(self.step, self.result),
+            "evidence": None if self.result is None or self.result.evidence is None else self._evidence_document(),
+        }
+
+    def lines(self, *, is_colored: bool) -> list[str]:
+        """Write the explanation for people.
+
+        Args:
+            is_colored: whether there may be colours.
+        """
+        step, result = self.step, self.result
+        decision = decision_text(step.decision, is_colored=is_colored).rstrip()
+        said = _SAID[step.decision]
+        if step.decision is Decision.REUSE and step.reasons:
+            said = "it is reused all the same"
+        lines = [f"{escaped(step.path)}: {decision}: {said}"]
+        lines += [f"  {escaped(str(reason))}" for reason in step.reasons]
+        if step.assumes:
+            lines.append(f"  this holds if {assumed_text(step.assumes)} what was returned before")
+        if result is None:
+            lines += [f"yielded: {escaped(step.location)}"] * bool(step.location)
+            return lines
+        when = "" if result.started_at is None else f"{moment_text(result.started_at)} "
+        ended = "" if result.success else ", and failed"
+        lines.append(f"recorded: {when}by attempt {result.attempt}, in {duration_text(result.duration_ms)}{ended}")
+        lines += [f"yielded: {escaped(result.location)}"] * bool(result.location)
+        moved = {reason.kind for reason in step.reasons}
+        if result.function:
+            code = (
+                "edited" if ReasonKind.CODE in moved else "no change seen" if result.fingerprint else "cannot be known"
+            )
+            lines.append(f"code: {escaped(result.function)}: {code}")
+        version = "changed" if ReasonKind.VERSION in moved else "no change seen"
+        if result.version is not None or ReasonKind.VERSION in moved:
+            lines.append(f"version: recorded {escaped(repr(result.version))}: {version}")
+        for argument in _arguments(step, result):
+            lines.append(f"argument {escaped(argument['name'])}: {escaped(_argument_text(argument))}")
+        lines += self._claim_lines()
+        return lines
+
+    def _claim_lines(self) -> list[str]:
+        assert self.result is not None
+        claims = recorded_claims(self.result)
+        verdicts = [None] * len(claims) if self.report is None else self.report.verdicts
+        lines = []
+        for claim, verdict in zip(claims, verdicts, strict=False):
+            now = f"not checked: {claim.description}" if verdict is None else verdict_text(verdict)
+            lines.append(f"evidence {escaped(now)}")
+            lines += [f"  {escaped(detail)}" for detail in ([] if verdict is None else verdict.details)]
+            lines.append(f"  {escaped(_then(claim))}")
+        return lines
+
+    def _evidence_document(self) -> dict[str, Any]:
+        assert self.result is not None
+        claims = recorded_claims(self.result)
+        verdicts = [None] * len(claims) if self.report is None else self.report.verdicts
+        return {
+            "outcome": None if self.report is None else str(self.report.outcome),
+            "reason": None if self.report is None else self.report.reason,
+            "claims": [
+                {**claim.to_document(), "now": None if verdict is None else verdict.to_document()}
+                for claim, verdict in zip(claims, verdicts, strict=False)
+            ],
+        }
+
+
+def explained_step(workflow_id: str, wanted: str, latest: CheckpointData, planned: PlannedResume) -> StepExplanation:
+    """Return what is known of a step.
+
+    Args:
+        workflow_id: the run.
+        wanted: the step: its path, or its name, whose first use is meant.
+        latest: the run's newest checkpoint.
+        planned: the plan of the run.
+
+    Raises:
+        StepNotFoundError: neither the record nor the plan has such a step.
+    """
+    recorded = {result.path: result for result in [*Superseded(latest.metadata).results, *latest.step_results]}
+    steps = planned.plan.steps
+    step = planned.plan.step(wanted) or next((each for each in steps if _name_of(each, recorded) == wanted), None)
+    if step is None:
+        raise StepNotFoundError(workflow_id, wanted, known=[each.path for each in steps])
+    result = recorded.get(step.path)
+    report = planned.reports.get(step.path)
+    if report is None and result is not None:
+        report = waited(planned.verifying.reports_of([result])).get(step.path)
+    return StepExplanation(step, result, report)
+
+
+def _name_of(step: PlannedStep, recorded: Mapping[str, StepResult]) -> str:
+    result = recorded.get(step.path)
+    return step.path.partition("[")[0] if result is None else result.name
+
+
+def _recorded_document(result: StepResult) -> dict[str, Any]:
+    return {
+        "step_type": result.step_type,
+        "success": result.success,
+        "function": result.function,
+        "fingerprint": result.fingerprint,
+        "version": result.version,
+        "marks": list(result.marks),
+        "attempt": result.attempt,
+        "started_at": None if result.started_at is None else encode_time(result.started_at),
+    }
+
+
+def _arguments(step: PlannedStep, result: StepResult) -> list[dict[str, Any]]:
+    """Return the arguments, each as it is recorded, and how it moved; None where no change was seen."""
+    moved = dict(_moved(reason.detail for reason in step.reasons if reason.kind is ReasonKind.ARGUMENTS))
+    names = [*result.arguments, *(name for name in moved if name not in result.arguments)]
+    return [{"name": name, "recorded": result.arguments.get(name), "moved": moved.get(name)} for name in names]
+
+
+def _moved(details: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for detail in details:
+        name, _, how = detail.partition(": ")
+        yield name, how
+
+
+def _argument_text(argument: Mapping[str, Any]) -> str:
+    if argument["moved"] is not None:
+        return str(argument["moved"])
+    recorded = argument["recorded"]
+    if recorded == "?":
+        return "cannot be compared"
+    return "no change seen" if isinstance(recorded, str) else f"{recorded!r}, no change seen"
+
+
+def _then(claim: RecordedClaim) -> str:
+    if not claim.status:
+        return "nothing was recorded of it when the step ended"
+    return f"when the step ended: {claim.status}" + (f", {claim.verified_at}" if claim.verified_at else "")

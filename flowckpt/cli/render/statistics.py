@@ -1,0 +1,207 @@
+"""The figures of a store for programs and for people: what `stats` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from flowckpt.cli.render.tables import duration_text, size_text
+from flowckpt.core.codec import Json
+from flowckpt.core.codec.results import encode_time
+from flowckpt.core.records.statistics import ClaimFigures, StoreFigures
+from flowckpt.maintenance.retention import PruneReport
+
+Table = tuple[tuple[str, ...], list[list[str]], tuple[str, ...]]
+"""Header, rows, and the columns that may be wrapped."""
+
+
+def figures_document(figures: StoreFigures) -> dict[str, Json]:
+    """Return the figures as plain JSON: what `stats --json` prints.
+
+    Args:
+        figures: the figures.
+    """
+    return {
+        "runs": figures.runs,
+        "statuses": {status.value: count for status, count in sorted(figures.statuses.items())},
+        "checkpoints": figures.checkpoints,
+        "steps": figures.steps,
+        "size": figures.size,
+        "mean_run_size": figures.mean_run_size,
+        "days": [{**attrs.asdict(day), "day": day.day.isoformat()} for day in figures.days],
+        "largest_runs": [attrs.asdict(run) for run in figures.largest_runs],
+        "largest_checkpoints": [
+            {
+                "workflow_id": each.workflow_id,
+                "checkpoint_id": each.checkpoint_id,
+                "sequence": each.sequence,
+                "size": each.size,
+            }
+            for each in figures.largest_checkpoints
+        ],
+        "verification": {**_claims(figures.all_claims), "kinds": [_kind(kind) for kind in figures.claims]},
+        "failures": [attrs.asdict(failure) for failure in figures.failures],
+        "slowest_steps": [attrs.asdict(step) for step in figures.slowest_steps],
+        "unreadable": list(figures.unreadable),
+    }
+
+
+def _claims(claims: ClaimFigures) -> dict[str, Json]:
+    return {
+        "claims": claims.total,
+        "verified": claims.verified,
+        "failed": claims.failed,
+        "unknown": claims.unknown,
+        "success_rate": claims.success_rate,
+    }
+
+
+def _kind(claims: ClaimFigures) -> Json:
+    return {"evidence_type": claims.evidence_type, **_claims(claims)}
+
+
+def figures_lines(figures: StoreFigures, workflow_id: str | None) -> list[str]:
+    """Return the sums, a line each.
+
+    Args:
+        figures: the figures.
+        workflow_id: the run that they are of; None for all runs.
+    """
+    statuses = ", ".join(f"{count:,} {status}" for status, count in sorted(figures.statuses.items()))
+    size = f"{size_text(figures.size)} of records"
+    if workflow_id is None:
+        lines = [f"runs: {figures.runs:,}" + (f" ({statuses})" if statuses else "")]
+        size += "" if figures.mean_run_size is None else f", {size_text(figures.mean_run_size)} a run"
+    else:
+        lines = [f"run: {workflow_id} ({', '.join(figures.statuses)})"]
+    lines += [f"checkpoints: {figures.checkpoints:,}, {size}", f"executed steps: {figures.steps:,}"]
+    claims = figures.all_claims
+    if claims.total:
+        lines.append(f"claims: {claims.total:,}, of which {claims.verified:,} held ({_rate(claims)})")
+    else:
+        lines.append("claims: none")
+    lines += [f"left out, as its record is damaged: {each}" for each in figures.unreadable]
+    return lines
+
+
+def figures_tables(figures: StoreFigures, limit: int) -> list[Table]:
+    """Return the tables, those without rows left out.
+
+    Args:
+        figures: the figures.
+        limit: how many days, the newest.
+    """
+    tables: Sequence[Table] = (
+        (
+            ("DAY (UTC)", "RUNS STARTED", "CHECKPOINTS", "SIZE"),
+            [
+                [day.day.isoformat(), f"{day.runs:,}", f"{day.checkpoints:,}", size_text(day.size)]
+                for day in figures.days[-limit:]
+            ],
+            (),
+        ),
+        (
+            ("LARGEST RUN", "WORKFLOW", "CHECKPOINTS", "SIZE"),
+            [
+                [run.workflow_id, run.workflow_name, f"{run.checkpoints:,}", size_text(run.size)]
+                for run in (figures.largest_runs if figures.runs > 1 else ())
+            ],
+            ("WORKFLOW",),
+        ),
+        (
+            ("LARGEST CHECKPOINT", "RUN", "SEQUENCE", "SIZE"),
+            [
+                [each.checkpoint_id, each.workflow_id, str(each.sequence), size_text(each.size)]
+                for each in figures.largest_checkpoints
+            ],
+            ("LARGEST CHECKPOINT",),
+        ),
+        (
+            ("SLOWEST STEP", "WORKFLOW", "TIMES", "MEDIAN", "LONGEST"),
+            [
+                [step.path, step.workflow_name, f"{step.times:,}", *map(duration_text, (step.median_ms, step.max_ms))]
+                for step in figures.slowest_steps
+            ],
+            ("SLOWEST STEP",),
+        ),
+        (
+            ("FAILED WITH", "STEPS", "ATTEMPTS ENDED"),
+            [[each.error_type or "-", f"{each.steps:,}", f"{each.attempts:,}"] for each in figures.failures],
+            ("FAILED WITH",),
+        ),
+        (
+            ("CLAIM", "HELD", "FAILED", "UNKNOWN", "SUCCESS"),
+            [
+                [kind.evidence_type, f"{kind.verified:,}", f"{kind.failed:,}", f"{kind.unknown:,}", _rate(kind)]
+                for kind in figures.claims
+            ],
+            (),
+        ),
+    )
+    return [table for table in tables if table[1]]
+
+
+def _rate(claims: ClaimFigures) -> str:
+    """Write a share so that only all is 100 %."""
+    rate = claims.success_rate
+    if rate is None:
+        return "-"
+    shown = f"{rate:.1%}"
+    return "99.9%" if shown == "100.0%" and rate < 1 else shown
+
+
+# What a pruning came to, for people and for programs: the keys of the documents are a promise.
+
+
+def bytes_text(size: int) -> str:
+    """Write a number of bytes: `512 B`, `1.5 kB`, `23 MB`.
+
+    Args:
+        size: how many.
+    """
+    number, units = float(max(size, 0)), ["B", "kB", "MB", "GB", "TB"]
+    while number >= 999.5 and len(units) > 1:
+        number /= 1000
+        units.pop(0)
+    return f"{number:.0f} {units[0]}" if number >= 10 or units[0] == "B" else f"{number:.1f} {units[0]}"
+
+
+def summary_document(report: PruneReport, *, is_dry_run: bool) -> Json:
+    """Return what `prune --json` prints; sizes that the store does not know are null.
+
+    Args:
+        report: what it came to.
+        is_dry_run: whether nothing was removed.
+    """
+    return {
+        "dry_run": is_dry_run,
+        "runs": [
+            {
+                "workflow_id": each.workflow_id,
+                "workflow_name": each.workflow_name,
+                "status": each.status.value,
+                "updated_at": encode_time(each.updated_at),
+                "bytes": each.size,
+            }
+            for each in report.runs
+        ],
+        "removed": report.removed,
+        "removed_bytes": None if report.unsized else report.removed_bytes,
+        "compacted": report.compacted,
+        "compacted_bytes": report.compacted_bytes,
+        "unreadable": list(report.unreadable),
+        "skipped": [{"workflow_id": run, "reason": why} for run, why in report.skipped.items()],
+    }
+
+
+def checkpoints_document(workflow_id: str, sequences: Sequence[int], freed: int, *, is_dry_run: bool) -> Json:
+    """Return what `prune RUN --json` prints.
+
+    Args:
+        workflow_id: the run.
+        sequences: the checkpoints that went, or would go.
+        freed: how many bytes less the run takes.
+        is_dry_run: whether nothing was removed.
+    """
+    return {"dry_run": is_dry_run, "workflow_id": workflow_id, "checkpoints": list(sequences), "bytes_freed": freed}

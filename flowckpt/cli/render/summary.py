@@ -1,0 +1,116 @@
+"""The last words about a run, for people."""
+
+from __future__ import annotations
+
+from flowckpt.cli.next_steps import show_resume_hint, wait_lines
+from flowckpt.cli.render.errors import show_error
+from flowckpt.cli.render.rich_table import status_text
+from flowckpt.cli.render.tables import duration_text
+from flowckpt.cli.render.terminal import escaped, escaped_lines, say, short_value
+from flowckpt.cli.runs import waited
+from flowckpt.cli.settings import StoreChoice
+from flowckpt.core.records import Status
+from flowckpt.engine.rules.paths import step_of
+from flowckpt.engine.values.failures import failed_step, recorded_error
+from flowckpt.engine.values.result import WorkflowResult
+from flowckpt.errors import FlowckptError, StepFailedError
+from flowckpt.stores.base import CheckpointStore
+
+
+def summary_text(result: WorkflowResult, *, no_color: bool) -> str:
+    """Write how a run ended: a few lines, each ending in a line feed.
+
+    Args:
+        result: how it ended.
+        no_color: whether the command line forbids colours.
+    """
+    attempt = f" (attempt {result.attempt})" if result.attempt > 1 else ""
+    status = status_text(result.status.value, no_color=no_color)
+    lines = [f"{status}: {escaped(result.workflow_name)} {escaped(result.workflow_id)}{attempt}"]
+    if result.status.value == "completed":
+        lines.append(f"output: {short_value(result.output)}")
+    lines += wait_lines(result.waits)
+    counts = result.steps
+    lines.append(f"steps: {counts.executed} executed, {counts.restored} restored, {counts.failed} failed")
+    if result.undone or result.rollback_failures:
+        stuck = f", {len(result.rollback_failures)} could not be undone" if result.rollback_failures else ""
+        lines.append(f"undone: {len(result.undone)}{stuck}")
+    lines.append(f"time: {duration_text(result.duration_ms)}")
+    if result.is_removed:
+        lines.append("removed: it has completed, and on_success is clear; the store has it no more")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def show_failure(result: WorkflowResult, signal_name: str) -> None:
+    """Show on standard error why a run ended before its end.
+
+    Args:
+        result: how it ended.
+        signal_name: the signal that stopped it, if one did.
+    """
+    error = result.error
+    if signal_name:
+        is_saved = "it is saved" if result.is_saved else "its end could not be saved"
+        say(f"flowckpt: the run was stopped by {signal_name}; {is_saved}")
+    elif isinstance(error, FlowckptError) and not isinstance(error, StepFailedError):
+        show_error(error)
+    elif error is not None:
+        recorded = result.failure or recorded_error(error, path=failed_step(error))
+        if recorded.traceback:
+            say(escaped_lines(recorded.traceback.rstrip()))
+        if isinstance(error, StepFailedError):
+            say(f"flowckpt: {escaped(error.message)}")
+            if error.remedy:
+                say(escaped(error.remedy))
+        else:
+            said = f": {recorded.message}" if recorded.message else ""
+            say(f"flowckpt: workflow {result.workflow_name!r} failed with {escaped(recorded.type + said)}")
+    for failure in result.rollback_failures:
+        said = f"{failure.error_type}: {failure.error_message}"
+        path = step_of(failure.path)
+        say(escaped(f"flowckpt: step {path!r} could not be undone: {said}"))
+    for note in getattr(error, "__notes__", ()):
+        say(escaped(str(note)))
+
+
+# The last words about a run whose end is not in the store: what a resume would find there.
+
+
+def show_unsaved_output(result: WorkflowResult) -> None:
+    """Warn of a run that completed and could not save that it did.
+
+    Args:
+        result: how it ended.
+    """
+    say("flowckpt: warning: the run completed, but its end is not saved; its output is nowhere but here")
+    if result.save_error is not None:
+        say(escaped(result.save_error.message))
+
+
+def show_what_is_left(
+    workflow_id: str, store: CheckpointStore, choice: StoreChoice, *, last_saved: str | None = None
+) -> None:
+    """Show from which checkpoint a resume would go on, as the store is now, and the very command for it.
+
+    Args:
+        workflow_id: the run.
+        store: the store that it is in.
+        choice: which one that is.
+        last_saved: the id of the last checkpoint that is known to be saved, in case the store cannot be read.
+    """
+    try:
+        latest = waited(store.load_latest(workflow_id))
+    except FlowckptError as error:
+        known = f"; the last checkpoint known to be saved is {last_saved!r}" if last_saved else ""
+        say(escaped(f"What is left of the run cannot be read now: {error.message}{known}"))
+        show_resume_hint(workflow_id, choice)
+        return
+    if latest is None:
+        say("Nothing of the run is in the store, so it cannot be carried on: start it again.")
+        return
+    if latest.status is Status.COMPLETED:
+        say("The store shows its end now, but that was not acknowledged, and may not outlive the machine.")
+    else:
+        place = f"checkpoint {latest.checkpoint_id!r} (sequence {latest.sequence})"
+        say(escaped(f"A resume goes on from {place}; what was done after it is done again."))
+    show_resume_hint(workflow_id, choice)

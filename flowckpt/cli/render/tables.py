@@ -1,0 +1,113 @@
+"""Tables for people: drawn by rich on a terminal, plain aligned columns everywhere else."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+
+from flowckpt.cli.render.terminal import escaped, is_terminal, write
+from flowckpt.cli.settings import color_allowed
+from flowckpt.core.system.numbers import counted
+from flowckpt.maintenance.portable import CopiedRun, ExportedRun, ImportedRun
+
+
+def show_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, wrapped: Collection[str], no_color: bool
+) -> None:
+    """Write a table to standard output.
+
+    Args:
+        header: the names of the columns.
+        rows: the cells, as users' text: it is made safe here.
+        wrapped: the columns that may take several lines on a narrow terminal.
+        no_color: whether the command line forbids colours.
+    """
+    safe = [[escaped(cell) for cell in row] for row in rows]
+    if is_terminal() and not no_color and color_allowed():
+        write(importlib.import_module("flowckpt.cli.render.rich_table").drawn(header, safe, wrapped))
+    else:
+        write(_aligned([list(header), *safe]))
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
+    )
+
+
+# Times for people.
+
+
+def duration_text(milliseconds: float) -> str:
+    """Write how long something took: `12 ms`, `5.32 s`, `3 min 05 s`, `2 h 05 min`.
+
+    Args:
+        milliseconds: how long.
+    """
+    seconds = milliseconds / 1000
+    if seconds < 1:
+        return f"{milliseconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.2f} s"
+    whole = int(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def ago_text(moment: datetime, now: datetime | None = None) -> str:
+    """Write how long ago something was: `just now`, `5 min ago`, `3 h ago`, `12 days ago`.
+
+    Args:
+        moment: when it was, aware.
+        now: the time to count from; the machine's where not given.
+    """
+    seconds = int(((now or datetime.now(UTC)) - moment).total_seconds())
+    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length or (length < 86_400 and seconds >= length):
+            return f"{seconds // length} {unit} ago"
+    return "just now" if seconds < 5 else f"{seconds} s ago"
+
+
+def moment_text(moment: datetime, *, is_short: bool = False) -> str:
+    """Write a moment in the reader's own time zone: `2026-11-20 15:30:00`, or short, `11-20 15:30`.
+
+    Args:
+        moment: when, aware.
+        is_short: leave the year and the seconds out.
+    """
+    here = moment.astimezone()
+    return f"{here:%m-%d %H:%M}" if is_short else f"{here:%Y-%m-%d %H:%M:%S}"
+
+
+# Sizes for people.
+
+
+def size_text(count: float) -> str:
+    """Write a number of bytes: `512 B`, `4.2 kB`, `1.0 GB`, by thousands.
+
+    Args:
+        count: how many.
+    """
+    if count < 1000:
+        return f"{count:.0f} B"
+    units = ["TB", "GB", "MB", "kB"]
+    while (count := count / 1000) >= 999.95 and len(units) > 1:
+        units.pop()
+    return f"{count:.1f} {units[-1]}"
+
+
+# How much of a run was moved, for people.
+
+
+def size_of_run(done: ExportedRun | ImportedRun | CopiedRun) -> str:
+    """Write what a file or a copy holds, in brackets: checkpoints that no longer count go with a run.
+
+    Args:
+        done: what was moved.
+    """
+    behind = f", {done.left_behind} of them left behind" if done.left_behind else ""
+    attempts, results = counted(done.attempts, "attempt"), counted(done.steps, "result")
+    return f"({attempts}, {counted(done.checkpoints, 'checkpoint')}{behind}, {results})"

@@ -1,0 +1,245 @@
+"""Standard output and standard error of the command.
+
+Results go to standard output, everything else to standard error. Where the result is a document for a program
+(`--json`, `--events`), standard output is kept for it: user code and its child processes find standard error in its
+place, so their prints can never get into the document.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import reprlib
+import sys
+from typing import Any
+
+_STDOUT, _STDERR = 1, 2
+
+
+class OutputClosedError(Exception):
+    """Whoever read standard output has gone away, as `head` does."""
+
+
+class OutputFailedError(Exception):
+    """Standard output cannot be written, as on a full disk."""
+
+
+class _Place:
+    """Which descriptor results are written to."""
+
+    descriptor = _STDOUT
+    is_closed = False
+
+
+def open_missing_descriptors() -> None:
+    """Put the null device where descriptor 0, 1 or 2 is closed.
+
+    Otherwise the next file that is opened, a run's own record perhaps, would get the number, and prints would go there.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def keep_for_document() -> None:
+    """Keep standard output for one document: from here on, prints go to standard error."""
+    if _Place.descriptor != _STDOUT:
+        return
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    _Place.descriptor = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    with contextlib.suppress(AttributeError):  # closed, or replaced by something simpler
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def write(text: str) -> None:
+    """Write a result to standard output, whole, now.
+
+    Args:
+        text: what to write, with its line feeds.
+
+    Raises:
+        OutputClosedError: nobody reads it.
+        OutputFailedError: it cannot be written.
+    """
+    encoding = "utf-8"
+    try:
+        if sys.stdout is not None and _Place.descriptor == _STDOUT:
+            encoding = sys.stdout.encoding or encoding
+            sys.stdout.flush()
+    except BrokenPipeError:
+        abandon()
+        raise OutputClosedError from None
+    except OSError as error:
+        raise OutputFailedError(error.strerror or str(error)) from error
+    write_bytes(text.encode(encoding, "backslashreplace"))
+
+
+def write_bytes(data: bytes) -> None:
+    """Write bytes to standard output as they are, whole, now; what is printed otherwise has been flushed.
+
+    Args:
+        data: what to write.
+
+    Raises:
+        OutputClosedError: nobody reads it.
+        OutputFailedError: it cannot be written.
+    """
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(_Place.descriptor, left) :]
+    except BrokenPipeError:
+        abandon()
+        raise OutputClosedError from None
+    except OSError as error:
+        raise OutputFailedError(error.strerror or str(error)) from error
+
+
+def write_if_read(text: str) -> None:
+    """Write like `write`, but go on without a word once nobody reads; for what a run tells on its way.
+
+    Args:
+        text: what to write.
+    """
+    if not _Place.is_closed:
+        with contextlib.suppress(OutputClosedError):
+            write(text)
+
+
+def abandon() -> None:
+    """Give standard output up, so that nothing complains about it when the program ends."""
+    _Place.is_closed = True
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, _STDOUT)
+    os.close(null)
+
+
+def say(text: str) -> None:
+    """Write a line to standard error; a message that nobody can read is dropped.
+
+    Args:
+        text: the line.
+    """
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+
+def is_terminal() -> bool:
+    """Tell whether standard output is a terminal."""
+    return _is_terminal(_Place.descriptor)
+
+
+def is_error_terminal() -> bool:
+    """Tell whether standard error is a terminal."""
+    return _is_terminal(_STDERR)
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        return os.isatty(descriptor)
+    except OSError:
+        return False
+
+
+# Text of users on a terminal: what could move the cursor, change colours or reorder a line is written as an escape.
+#
+# Names of steps, messages of errors and outputs come from users and from files. A terminal would obey an ESC in them.
+
+
+_CONTROLS = "\x00-\x1f"
+_OTHERS = (
+    "\x7f-\x9f"  # DEL and the C1 controls: one of them alone begins a command on some terminals
+    "\u00ad\u061c\u180e\u200b\u200e\u200f"  # invisible, or turning the direction of writing
+    "\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+    "\ud800-\udfff"  # half characters, as in undecodable file names: no terminal can show them
+)
+_UNSAFE = re.compile(f"[{_CONTROLS}{_OTHERS}]")
+_UNSAFE_IN_JSON = re.compile(f"[{_OTHERS}]")
+
+
+def escaped(text: str) -> str:
+    r"""Return text on one line that a terminal shows and never obeys: `\x1b[2J`, `\n`, `\u202e`.
+
+    Args:
+        text: any text.
+    """
+    return text if text.isprintable() else _UNSAFE.sub(_escape, text)
+
+
+def escaped_lines(text: str) -> str:
+    """Return text like `escaped`, but with its line feeds kept; for tracebacks.
+
+    Args:
+        text: any text.
+    """
+    return "\n".join(escaped(line.replace("\t", "    ")) for line in text.split("\n"))
+
+
+def shortened(text: str, most: int) -> str:
+    """Return text like `escaped`, cut in the middle where it is longer than `most`.
+
+    Args:
+        text: any text.
+        most: how many characters there may be.
+    """
+    if len(text) > most:
+        tail = most // 3
+        text = f"{text[: most - tail - 1]}…{text[-tail:]}"
+    return escaped(text)
+
+
+def short_value(value: Any, most: int = 200) -> str:
+    """Write a value of the user's for people, on one line and not for ever.
+
+    Args:
+        value: any value.
+        most: how many characters there may be.
+    """
+    writer = reprlib.Repr()
+    writer.maxstring = writer.maxother = most
+    writer.maxlist = writer.maxtuple = writer.maxset = writer.maxfrozenset = writer.maxdict = 10
+    writer.maxlevel = 4
+    return shortened(writer.repr(value), most)
+
+
+def json_text(document: Any, *, indent: int | None = None) -> str:
+    """Return JSON text of one document, safe to show: the same value to every JSON reader.
+
+    Args:
+        document: a JSON tree.
+        indent: spaces a level; all on one line where not given.
+    """
+    return escaped_json(json.dumps(document, ensure_ascii=False, indent=indent))
+
+
+def escaped_json(text: str) -> str:
+    r"""Write what a terminal would obey in JSON text as `\uXXXX`; it can only stand within strings.
+
+    Args:
+        text: JSON text.
+    """
+    return text if text.isascii() and "\x7f" not in text else _UNSAFE_IN_JSON.sub(_escape_json, text)
+
+
+_SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    code = ord(character)
+    if code < 0x100:
+        return _SHORT.get(character, f"\\x{code:02x}")
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _escape_json(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\u{code:04x}" if code < 0x10000 else json.dumps(match[0])[1:-1]

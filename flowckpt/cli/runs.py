@@ -1,0 +1,340 @@
+"""Reading a store from a command that runs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import attrs
+import click
+
+from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.notices import show_warnings
+from flowckpt.cli.render.terminal import escaped, say
+from flowckpt.cli.settings import StoreChoice, choose_store, max_deaths_setting
+from flowckpt.cli.store_hints import with_store
+from flowckpt.core.records import CheckpointData, Status
+from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
+from flowckpt.core.records.wait import TAKEN, Signal, Wait, open_waits
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.engine.history.checkpoints import left_behind
+from flowckpt.engine.rules.crash_loop import Deaths, limit_of
+from flowckpt.engine.run.resumption import parked, parked_at
+from flowckpt.errors import CheckpointNotFoundError
+from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
+from flowckpt.stores.base import (
+    CheckpointStore,
+    ChecksIntegrity,
+    DeliversSignals,
+    Finding,
+    ListsRuns,
+    OwnsRuns,
+    PinsCheckpoints,
+)
+from flowckpt.stores.open import open_store
+from flowckpt.stores.queries import RunSurvey, find_runs, surveyed
+
+T = TypeVar("T")
+_OFFERED = 1_000
+"""So many runs, the newest, a shell is told of: it waits for them."""
+
+
+@attrs.frozen
+class StoredRun:
+    """A run as the store has it.
+
+    Attributes:
+        latest: its newest checkpoint, with the whole history.
+        checkpoints: all of them, the newest first.
+        owner: the process that runs it now, or None.
+        status: where it stands; `crashed` where it is running and has no owner.
+        signals: messages that the run has not taken yet, in the order in which they were sent.
+        started: when it began, as the store says; None where it cannot tell.
+        pinned: the sequences of the checkpoints that are pinned.
+        parked: how often it died at the same step, where a resume would refuse it for that.
+        left_behind: how many checkpoints no longer count, as a later attempt went on from before them.
+    """
+
+    latest: CheckpointData
+    checkpoints: tuple[CheckpointRef, ...]
+    owner: Owner | None
+    status: Status
+    signals: Sequence[Signal] = ()
+    started: datetime | None = None
+    pinned: frozenset[int] = frozenset()
+    parked: Deaths | None = None
+    left_behind: int = 0
+
+    @property
+    def waits(self) -> tuple[Wait, ...]:
+        """What it waits for; nothing where it has ended."""
+        if self.status is Status.COMPLETED:
+            return ()
+        return open_waits(self.latest.metadata, self.latest.step_results)
+
+    @property
+    def started_at(self) -> datetime:
+        """When its first checkpoint was saved."""
+        if self.started is not None:  # the first one may have been removed since
+            return self.started
+        return self.checkpoints[-1].saved_at if self.checkpoints else self.latest.saved_at
+
+
+def opened_store(option: str | None) -> CheckpointStore:
+    """Open the store that a command works on.
+
+    Args:
+        option: what the command line says, or None.
+    """
+    show_warnings()
+    return opened(choose_store(option))
+
+
+def opened(choice: StoreChoice) -> CheckpointStore:
+    """Open a store, with its keys.
+
+    Args:
+        choice: the store.
+    """
+    store: CheckpointStore = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression)
+    return store
+
+
+def waited(work: Coroutine[Any, Any, T]) -> T:
+    """Do one thing with a store, in a loop where nothing else runs.
+
+    Args:
+        work: what to do.
+    """
+
+    async def alone() -> T:
+        with blocking_allowed(True):
+            return await work
+
+    with asyncio.Runner() as runner:
+        return runner.run(alone())
+
+
+def found_runs(store: CheckpointStore, wanted: RunFilter) -> list[RunInfo]:
+    """Return the runs of a store that are wanted, the one started last first.
+
+    Args:
+        store: the store.
+        wanted: which.
+    """
+    if not isinstance(store, ListsRuns):
+        raise click.UsageError(f"{store!r} cannot list its runs")
+    return list(waited(find_runs(store, wanted)))
+
+
+def listed_runs(store: CheckpointStore) -> list[RunInfo]:
+    """Return the runs of a store, the one started last first.
+
+    Args:
+        store: the store.
+    """
+    return list(surveyed_runs(store).runs)
+
+
+def surveyed_runs(store: CheckpointStore, wanted: RunFilter | None = None) -> RunSurvey:
+    """Return the runs of a store, the one started last first, and those that cannot be read.
+
+    Args:
+        store: the store.
+        wanted: which of the runs; all where not given.
+    """
+    if not isinstance(store, ListsRuns):
+        raise click.UsageError(f"{store!r} cannot list its runs")
+    return waited(surveyed(store, wanted))
+
+
+def parked_runs(store: CheckpointStore, runs: Sequence[RunInfo]) -> dict[str, Deaths]:
+    """Return those of some runs that a resume would refuse because they died too often, by id.
+
+    Args:
+        store: the store.
+        runs: the runs.
+    """
+    most = max_deaths_setting()
+
+    async def look() -> dict[str, Deaths]:
+        found = {info.workflow_id: await parked(store, info, max_deaths=most) for info in runs}
+        return {run: deaths for run, deaths in found.items() if deaths is not None}
+
+    return waited(look())
+
+
+RESUMABLE = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.RUNNING})
+
+
+def last_unfinished(runs: Sequence[RunInfo]) -> RunInfo | None:
+    """Return the run that was updated last among those that can be resumed; a task is none of them.
+
+    Args:
+        runs: those that are not complete, and not running.
+    """
+    unfinished = [info for info in runs if info.workflow_name != MANAGED]
+    return max(unfinished, key=lambda info: info.updated_at, default=None)
+
+
+def latest_of(store: CheckpointStore, workflow_id: str) -> CheckpointData:
+    """Return the newest checkpoint of a run.
+
+    Args:
+        store: the store.
+        workflow_id: the run.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+    """
+    latest = waited(store.load_latest(workflow_id))
+    if latest is None:
+        raise CheckpointNotFoundError(workflow_id)
+    return latest
+
+
+def owner_of(store: CheckpointStore, workflow_id: str) -> Owner | None:
+    """Return the process that runs a run now, or None.
+
+    Args:
+        store: the store.
+        workflow_id: the run.
+    """
+    return waited(store.owner(workflow_id)) if isinstance(store, OwnsRuns) else None
+
+
+def stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
+    """Return a run with everything that a command shows of it.
+
+    Args:
+        store: the store.
+        workflow_id: the run.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+    """
+    return waited(_stored_run(store, workflow_id))
+
+
+async def _stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
+    latest = await store.load_latest(workflow_id)
+    if latest is None:
+        raise CheckpointNotFoundError(workflow_id)
+    owner = await store.owner(workflow_id) if isinstance(store, OwnsRuns) else None
+    status = latest.status
+    if status is Status.RUNNING and owner is None and isinstance(store, OwnsRuns):
+        # It may have ended between the two questions: only a run that still says "running" has crashed.
+        latest = await store.load_latest(workflow_id) or latest
+        status = Status.CRASHED if latest.status is Status.RUNNING else latest.status
+    checkpoints = tuple(await store.list_checkpoints(workflow_id))
+    info = await store.describe_run(workflow_id) if isinstance(store, ListsRuns) else None
+    pinned = await store.pinned(workflow_id) if isinstance(store, PinsCheckpoints) else frozenset[int]()
+    started = None if info is None else info.started_at
+    untaken = await _untaken(store, workflow_id, latest)
+    parked = None
+    if status is Status.CRASHED:
+        most = limit_of(latest.metadata, default=max_deaths_setting())
+        parked = await parked_at(store, workflow_id, latest, most=most)
+    behind = len(await left_behind(store, workflow_id)) if latest.attempt > 1 else 0
+    return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, parked, behind)
+
+
+async def _untaken(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> list[Signal]:
+    if not isinstance(store, DeliversSignals):
+        return []
+    taken = {result.signal for result in latest.step_results if result.signal} | {*latest.metadata.get(TAKEN, ())}
+    return [signal for signal in await store.signals(workflow_id) if signal.signal_id not in taken]
+
+
+def checked(store: CheckpointStore, workflow_id: str | None) -> list[Finding]:
+    """Return what the check of a store found.
+
+    Args:
+        store: the store.
+        workflow_id: one run, or None for all.
+    """
+    if not isinstance(store, ChecksIntegrity):
+        raise click.UsageError(f"{store!r} cannot check itself")
+    return list(waited(store.check(workflow_id)))
+
+
+def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]:
+    """Return the newest runs whose id begins so, each with a word about it; for a shell, which is told nothing of errors.
+
+    Args:
+        prefix: what was typed so far.
+        option: the store on the command line, or None.
+    """
+    try:
+        runs = found_runs(opened(choose_store(option)), RunFilter(limit=_OFFERED))
+    except Exception:
+        return []
+    return [
+        (info.workflow_id, f"{info.workflow_name} {info.status}")
+        for info in runs
+        if info.workflow_id.startswith(prefix) and info.workflow_id.isprintable()
+    ]
+
+
+def steps_beginning_with(prefix: str, workflow_id: str, option: str | None) -> list[str]:
+    """Return the recorded steps of a run whose path begins so; for a shell, which is told nothing of errors.
+
+    Args:
+        prefix: what was typed so far.
+        workflow_id: the run.
+        option: the store on the command line, or None.
+    """
+    try:
+        latest = latest_of(opened(choose_store(option)), workflow_id)
+    except Exception:
+        return []
+    paths = [result.path for result in latest.step_results]
+    return [path for path in paths if path.startswith(prefix) and path.isprintable()]
+
+
+# Runs that a command had to leave out, because their records are damaged: named, and told by the exit code.
+
+
+_MOST = 8
+
+
+def tell_left_out(findings: Sequence[Finding]) -> ExitCode:
+    """Tell which runs were left out and why, and return the exit code: what can be read was told before.
+
+    Args:
+        findings: what the list of a store left out. One for which a key is missing is told, and is no damage.
+    """
+    for finding in findings[:_MOST]:
+        say(f"flowckpt: {escaped(finding.workflow_id)} is left out: {escaped(finding.detail)}")
+    if len(findings) > _MOST:
+        say(f"flowckpt: {len(findings) - _MOST} more are left out")
+    damaged = sum(finding.severity == "corrupt" for finding in findings)
+    if not damaged:
+        return ExitCode.DONE
+    _point_at_check(damaged)
+    return ExitCode.CORRUPT
+
+
+def tell_unreadable(names: Sequence[str]) -> ExitCode:
+    """Name the runs that are damaged, if any, and return the exit code.
+
+    Args:
+        names: their ids, or where they lie where the id cannot be read.
+    """
+    if not names:
+        return ExitCode.DONE
+    for name in names[:_MOST]:
+        say(f"flowckpt: {escaped(name)} is left out: its record is damaged")
+    if len(names) > _MOST:
+        say(f"flowckpt: {len(names) - _MOST} more are left out")
+    _point_at_check(len(names))
+    return ExitCode.CORRUPT
+
+
+def _point_at_check(count: int) -> None:
+    what = "A run is" if count == 1 else f"{count} runs are"
+    say(
+        with_store(f"{what} damaged, and nothing was done with {'it' if count == 1 else 'them'}. See 'flowckpt check'.")
+    )

@@ -1,0 +1,58 @@
+"""Values and records as JSON, and back: what goes in comes out, in value and in type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowckpt.core.codec import results as _failures  # noqa: F401 - it adds what it knows to the closed set
+from flowckpt.core.codec.difference import difference
+from flowckpt.core.codec.tags import Json, dumps, is_itself
+from flowckpt.core.codec.tags import decode as _decode_plain
+from flowckpt.core.codec.tags import encode as _encode_plain
+from flowckpt.core.codec.types import from_plain, is_structured, register, to_plain
+from flowckpt.errors import DecodingError, EncodingError, type_name
+
+__all__ = ["Json", "decode", "dumps", "encode", "is_itself", "register"]
+
+
+def encode(value: Any, annotation: Any = Any, *, place: str = "value") -> Json:
+    """Return the JSON tree of a value, or refuse it.
+
+    Args:
+        value: the value.
+        annotation: its type, where one is known.
+        place: what to call the value in an error.
+
+    Raises:
+        EncodingError: the value would not come back as it is; the error names the place.
+    """
+    if not is_structured(annotation):
+        return _encode_plain(value, place)
+    tree = _encode_plain(to_plain(value, annotation, place), place)
+    try:
+        found = difference(value, decode(tree, annotation, place=place), place)
+    except DecodingError as error:
+        found = f"{place} is a {type_name(type(value))} that could not be read again: {error.message}"
+    if found:
+        raise EncodingError(
+            found,
+            place=place,
+            type_name=type_name(type(value)),
+            remedy="Annotate the very type, register it (flowckpt.core.codec.register), or mark the step .ephemeral().",
+        )
+    return tree
+
+
+def decode(tree: Json, annotation: Any = Any, *, place: str = "value") -> Any:
+    """Return the value of a JSON tree: a fresh one each time.
+
+    Args:
+        tree: what `encode` returned, perhaps by way of a store.
+        annotation: the type to build, where one is known.
+        place: what to call the value in an error.
+
+    Raises:
+        DecodingError: the tree is malformed, or does not fit the annotation.
+    """
+    plain = _decode_plain(tree, place)
+    return from_plain(plain, annotation, place) if is_structured(annotation) else plain

@@ -1,0 +1,128 @@
+"""Large values: kept once per content, beside the records that name them by digest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+from flowckpt.core.codec.tags import Json, decode, dumps
+from flowckpt.core.records import LazyValue
+from flowckpt.errors import DecodingError
+
+BLOB_SIZE = 64 * 1024
+"""A value whose JSON text has this many bytes or more becomes a blob."""
+
+Fetch = Callable[[str, int], bytes]
+"""Reads the content of a blob from a store: digest and size in, bytes out."""
+
+
+class Recorded(LazyValue):
+    """A value of a record that is small: held as its tree, decoded at each look."""
+
+    __slots__ = ("tree",)
+
+    def __init__(self, tree: Json) -> None:
+        self.tree = tree
+
+    def __repr__(self) -> str:
+        return f"<recorded {self.tree!r:.200}>"
+
+    def value(self) -> Any:
+        """Decode the tree."""
+        return decode(self.tree)
+
+
+class Blob(LazyValue):
+    """A large value, named by the SHA-256 of its JSON text.
+
+    Its content is held in memory until a store has it on its medium, and is read from there afterwards: a run of
+    large outputs does not pile them up.
+
+    Attributes:
+        digest: SHA-256 of the content, in hex.
+        size: the content's length in bytes.
+    """
+
+    __slots__ = ("_content", "_fetch", "digest", "size")
+
+    def __init__(self, digest: str, size: int, *, content: bytes | None = None, fetch: Fetch | None = None) -> None:
+        self.digest = digest
+        self.size = size
+        self._content = content
+        self._fetch = fetch
+
+    def __repr__(self) -> str:
+        return f"<large value of {self.size} bytes, sha256:{self.digest[:12]}>"
+
+    def content(self) -> bytes:
+        """Return the JSON text, from memory or from the store.
+
+        Raises:
+            DecodingError: no store holds it.
+        """
+        if self._content is not None:
+            return self._content
+        if self._fetch is None:
+            raise DecodingError(
+                f"the large value sha256:{self.digest} is not at hand", remedy="Load it from its store."
+            )
+        return self._fetch(self.digest, self.size)
+
+    def settle(self, fetch: Fetch) -> None:
+        """Let go of the content: the store holds it durably and `fetch` reads it."""
+        self._fetch = fetch
+        self._content = None
+
+    @property
+    def tree(self) -> Json:
+        """The value's tree, read again."""
+        try:
+            return json.loads(self.content())
+        except (ValueError, RecursionError) as error:
+            raise DecodingError(f"the large value sha256:{self.digest} is no JSON: {error}") from error
+
+    def value(self) -> Any:
+        """Read and decode the content."""
+        return decode(self.tree)
+
+    def reference(self) -> Json:
+        """Return what a record holds in place of the value."""
+        return {"$blob": [self.digest, self.size]}
+
+
+def pack(tree: Json) -> tuple[str, Blob | None]:
+    """Return the text that a record holds for a tree, and the blob where it is large."""
+    text = dumps(tree)
+    if len(text) * 4 < BLOB_SIZE or len(data := text.encode()) < BLOB_SIZE:
+        return text, None
+    blob = Blob(sha256(data).hexdigest(), len(data), content=data)
+    return dumps(blob.reference()), blob
+
+
+def unpack(held: Json, fetch: Fetch | None) -> LazyValue:
+    """Return the value that a record holds, decoded only when it is looked at.
+
+    Args:
+        held: the tree in the record, or the reference to a blob.
+        fetch: reads blobs from the store that the record came from.
+    """
+    if type(held) is dict and len(held) == 1 and "$blob" in held:
+        body = held["$blob"]
+        if not _is_reference(body):
+            raise DecodingError(f"a record names a large value by {body!r:.80}")
+        return Blob(body[0], body[1], fetch=fetch)
+    return Recorded(held)
+
+
+def _is_reference(body: Any) -> bool:
+    return (
+        isinstance(body, list)
+        and len(body) == 2
+        and isinstance(body[0], str)
+        and len(body[0]) == 64
+        and not body[0].strip("0123456789abcdef")
+        and type(body[1]) is int
+        and body[1] >= BLOB_SIZE
+    )

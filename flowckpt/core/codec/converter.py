@@ -1,0 +1,276 @@
+"""The one converter: cattrs, with every conversion between types of the closed set taken out of it.
+
+What an annotation leaves open (any sequence, any set, one type of several) is decided by the value, whose own type the
+tags have kept.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import enum
+import functools
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cattrs import Converter
+from cattrs.errors import AttributeValidationNote, IterableValidationNote
+
+from flowckpt.core.codec import tags
+from flowckpt.core.codec.types import LEAVES, UNIONS, bare_type, is_leaf, is_named_tuple, is_pydantic, is_structured
+from flowckpt.errors import type_name
+
+_ANY_SEQUENCE = (collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_SETS: dict[Any, Callable[[Any], Any] | None] = {
+    set: set,
+    frozenset: frozenset,
+    collections.abc.MutableSet: set,
+    collections.abc.Set: None,  # as the value says
+}
+
+Apart = Callable[[Any], Any]
+Build = Callable[[Any, Any], Any]
+
+
+@functools.cache
+def converter(*, keeps_places: bool = False) -> Converter:
+    """Make the converter at its first use.
+
+    Args:
+        keeps_places: whether its errors note in which field and at which index they arose. That takes a third longer, so
+            only who has an error already asks for it. What is registered by users it does not know.
+    """
+    made = Converter(forbid_extra_keys=True, prefer_attrib_converters=False, detailed_validation=keeps_places)
+    for leaf in LEAVES:  # by class: cattrs looks these up before any predicate
+        made.register_unstructure_hook(leaf, _leaf_apart)
+        made.register_structure_hook(leaf, _same_leaf)
+    made.register_unstructure_hook_func(is_leaf, lambda value: value)
+    made.register_structure_hook_func(is_leaf, _same_leaf)
+    made.register_unstructure_hook_func(lambda t: t is Any or t is object, lambda value: value)
+    made.register_structure_hook_func(lambda t: t is Any or t is object, lambda plain, _: plain)
+    made.register_unstructure_hook_factory(is_named_tuple, _named_tuple_apart)
+    made.register_structure_hook_factory(is_named_tuple, _named_tuple_built)
+    made.register_unstructure_hook_func(is_pydantic, lambda model: made.unstructure(model.model_dump(mode="python")))
+    made.register_structure_hook_func(is_pydantic, _pydantic_built)
+    made.register_unstructure_hook_factory(_is_any_sequence, _sequence_apart)
+    made.register_structure_hook_factory(_is_any_sequence, _sequence_built)
+    made.register_unstructure_hook_factory(_is_set, _set_apart)
+    made.register_structure_hook_factory(_is_set, _set_built)
+    made.register_unstructure_hook_func(lambda t: t is tuple, lambda value: tuple(map(made.unstructure, value)))
+    made.register_structure_hook_factory(_is_union, _union_built)
+    return made
+
+
+def steps_to(error: BaseException) -> Iterator[str]:
+    """Yield the fields and indexes on the way to the first cause of an error, from the outside in.
+
+    Args:
+        error: what a converter raised that keeps places.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+        for note in getattr(error, "__notes__", ()):
+            if isinstance(note, AttributeValidationNote):
+                yield f".{note.name}"
+            elif isinstance(note, IterableValidationNote):
+                yield f"[{note.index!r:.40}]"
+
+
+def _leaf_apart(value: Any) -> Any:
+    return value.value if isinstance(value, enum.Enum) else value  # the members of an IntEnum are ints too
+
+
+def _same_leaf(plain: Any, cls: Any) -> Any:
+    """Take a leaf as it is. `int("3")` or `bool(1)` would change what was recorded."""
+    if isinstance(cls, type) and issubclass(cls, enum.Enum):
+        return cls(plain)
+    if not _fits(plain, cls):
+        raise ValueError(f"{plain!r:.80} is a {type_name(type(plain))}, not a {type_name(cls)}")
+    return plain
+
+
+def _fits(plain: Any, annotation: Any) -> bool:
+    """Tell whether a value of the closed set fits an annotation that names nothing else."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _fits(plain, typing.get_args(annotation)[0])
+    if origin is typing.Literal:
+        return any(plain == item and type(plain) is type(item) for item in typing.get_args(annotation))
+    cls = origin or annotation
+    if not isinstance(cls, type):  # Any, a type variable
+        return True
+    number = (int,) if cls is float else (int, float) if cls is complex else ()  # as type checkers see it
+    return isinstance(plain, (cls, *number))
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in UNIONS
+
+
+def _union_built(union: Any, made: Converter) -> Build:
+    """Build the first member that the recorded value fits; the very value was tried when it was recorded."""
+    members = typing.get_args(union)
+    structured = [(member, made.get_structure_hook(member)) for member in members if is_structured(member)]
+    closed = [member for member in members if not is_structured(member)]
+
+    def build(plain: Any, _: Any) -> Any:
+        failure: Exception | None = None
+        for member, hook in structured:
+            try:
+                return hook(plain, member)
+            except Exception as error:  # it does not fit this one
+                failure = error
+        if any(_fits(plain, member) for member in closed):
+            return plain
+        if failure is not None and len(structured) == 1 and isinstance(plain, dict):
+            raise failure  # it can be no other than this one: what is wrong in it says more
+        raise ValueError(f"{plain!r:.80} fits none of {union}")
+
+    return build
+
+
+# --- containers ------------------------------------------------------------------------------------------------------
+
+
+def _is_any_sequence(annotation: Any) -> bool:
+    return (typing.get_origin(annotation) or annotation) in _ANY_SEQUENCE
+
+
+def _is_set(annotation: Any) -> bool:
+    return (typing.get_origin(annotation) or annotation) in _SETS
+
+
+def _item_apart(annotation: Any, made: Converter) -> Apart:
+    arguments = typing.get_args(annotation)
+    return made.get_unstructure_hook(arguments[0]) if arguments else made.unstructure
+
+
+def _item_built(annotation: Any, made: Converter) -> Apart:
+    arguments = typing.get_args(annotation)
+    if not arguments:
+        return lambda plain: plain
+    item, hook = arguments[0], made.get_structure_hook(arguments[0])
+    return lambda plain: hook(plain, item)
+
+
+def _sequence_apart(annotation: Any, made: Converter) -> Apart:
+    item, as_set = _item_apart(annotation, made), _set_apart(annotation, made)
+    return lambda value: type(value)([item(each) for each in value]) if type(value) in (list, tuple) else as_set(value)
+
+
+def _sequence_built(annotation: Any, made: Converter) -> Build:
+    item = _item_built(annotation, made)
+
+    def build(plain: Any, _: Any) -> Any:
+        if type(plain) not in (list, tuple, set, frozenset):
+            raise ValueError(f"{plain!r:.80} is a {type_name(type(plain))}, not a sequence")
+        return type(plain)([item(each) for each in plain])
+
+    return build
+
+
+def _set_apart(annotation: Any, made: Converter) -> Apart:
+    """Keep a set of what can be in one; else a list (of a set) or a tuple (of a frozenset), in an order of its own."""
+    item = _item_apart(annotation, made)
+
+    def apart(value: Any) -> Any:
+        if type(value) not in (set, frozenset):
+            return value
+        items = [item(each) for each in value]
+        try:
+            return type(value)(items)
+        except TypeError:
+            items.sort(key=lambda plain: tags.dumps(tags.encode(plain)))
+            return items if type(value) is set else tuple(items)
+
+    return apart
+
+
+def _set_built(annotation: Any, made: Converter) -> Build:
+    item = _item_built(annotation, made)
+    asked = _SETS[typing.get_origin(annotation) or annotation]
+
+    def build(plain: Any, _: Any) -> Any:
+        if type(plain) not in (list, tuple, set, frozenset):
+            raise ValueError(f"{plain!r:.80} is a {type_name(type(plain))}, not a set")
+        cls = asked or (set if type(plain) in (list, set) else frozenset)
+        return cls([item(each) for each in plain])
+
+    return build
+
+
+# --- classes ---------------------------------------------------------------------------------------------------------
+
+
+def _pydantic_built(plain: Any, cls: Any) -> Any:
+    try:
+        return cls.model_validate(plain, by_alias=True, by_name=True)
+    except (
+        TypeError
+    ):  # before pydantic 2.11: fields with an alias are only taken by it, unless the model says otherwise
+        return cls.model_validate(plain)
+
+
+def _named_tuple_apart(cls: Any, made: Converter) -> Apart:
+    hints = typing.get_type_hints(cls)
+    return lambda value: {
+        name: made.unstructure(item, unstructure_as=hints.get(name, Any))
+        for name, item in zip(cls._fields, value, strict=True)
+    }
+
+
+def _named_tuple_built(cls: Any, made: Converter) -> Build:
+    hints = typing.get_type_hints(cls)
+    return lambda plain, _: cls(**{name: made.structure(item, hints.get(name, Any)) for name, item in plain.items()})
+
+
+# Whether a value is of the annotated type, as far as that can be told without a doubt.
+
+
+_OF_ONE = (list, set, frozenset)
+_NUMBERS: dict[Any, tuple[type, ...]] = {float: (int, float), complex: (int, float, complex)}
+"""What fits a number's type beside itself, as type checkers see it."""
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Tell whether a value is of the annotated type; True where that cannot be told.
+
+    What has to be taken apart (attrs classes, dataclasses …) is not looked at: `encode` compares it with its annotation.
+
+    Args:
+        value: the value.
+        annotation: the resolved annotation.
+    """
+    annotation = bare_type(annotation)
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is None:
+        return value is None
+    if origin in UNIONS:
+        return any(fits(value, each) for each in arguments)
+    if origin is typing.Literal:
+        return any(type(value) is type(each) and value == each for each in arguments)
+    if is_structured(annotation):
+        return True
+    cls = origin or annotation
+    if cls in _NUMBERS:
+        return isinstance(value, _NUMBERS[cls])
+    if not isinstance(cls, type):  # Any, a type variable
+        return True
+    if not _is_one(value, cls):
+        return False
+    if cls in _OF_ONE and arguments:
+        return all(fits(item, arguments[0]) for item in value)
+    if cls is dict and arguments:
+        return all(fits(key, arguments[0]) and fits(item, arguments[1]) for key, item in value.items())
+    if cls is tuple and arguments:
+        if arguments[-1] is Ellipsis:
+            return all(fits(item, arguments[0]) for item in value)
+        return len(value) == len(arguments) and all(map(fits, value, arguments))
+    return True
+
+
+def _is_one(value: object, cls: type) -> bool:
+    try:
+        return isinstance(value, cls)
+    except TypeError:  # a protocol that is not for the run time
+        return True

@@ -1,0 +1,225 @@
+"""Does a value fit an annotation? Asked of what comes from outside, where nobody has returned it from a function.
+
+JSON is taken at its word: `"5"` is no integer, `true` is no number, and a text is no list of letters. A list serves for
+every kind of sequence and set, because JSON has no other.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import enum
+import typing
+from collections.abc import Iterable
+from datetime import date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core.codec import tags
+from flowckpt.core.codec.tags import Json, shown
+from flowckpt.core.codec.types import LEAVES, UNIONS, bare_type, from_plain, is_named_tuple, is_pydantic, is_structured
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import type_name
+
+if TYPE_CHECKING:
+    import dataclasses
+
+    from flowckpt.core.codec import converter as converters
+else:
+    dataclasses = LazyModule("dataclasses")
+    converters = LazyModule("flowckpt.core.codec.converter")
+
+
+_SEQUENCES = (list, tuple, set, frozenset)
+_LISTS = {
+    *_SEQUENCES,
+    collections.abc.Sequence,
+    collections.abc.MutableSequence,
+    collections.abc.Iterable,
+    collections.abc.Collection,
+    collections.abc.Set,
+    collections.abc.MutableSet,
+}
+_MAPPINGS = {dict, collections.abc.Mapping, collections.abc.MutableMapping}
+
+
+def fitted(tree: Json, annotation: Any, *, place: str) -> Any:
+    """Return the value of a JSON tree that came from outside.
+
+    Args:
+        tree: the tree.
+        annotation: the type that is asked for.
+        place: what to call the value in an error.
+
+    Raises:
+        DecodingError: the tree is malformed, or a class of the program refuses it.
+        ValueError: it does not fit; the text says what, and where.
+    """
+    plain = tags.decode(tree, place)
+    if said := misfit(plain, annotation, place):
+        raise ValueError(said)
+    if is_structured(annotation):
+        return from_plain(plain, annotation, place)
+    try:
+        return converters.converter().structure(plain, bare_type(annotation))  # a list for a tuple, as JSON has it
+    except Exception:
+        return plain  # a type that only `register` knows: it fits, as it is
+
+
+def misfit(plain: Any, annotation: Any, place: str) -> str:
+    """Say what in a plain value does not fit an annotation; empty where all does.
+
+    Args:
+        plain: a value of the closed set, or of a registered type.
+        annotation: the type that is asked for.
+        place: what to call the value.
+    """
+    bare = bare_type(annotation)
+    if bare is Any or bare is object or isinstance(bare, typing.TypeVar):
+        return ""
+    origin, arguments = typing.get_origin(bare) or bare, typing.get_args(bare)
+    if origin in UNIONS:
+        fits = any(not misfit(plain, member, place) for member in arguments)
+        return "" if fits else _said(plain, bare, place)
+    if origin is typing.Literal:
+        fits = any(each == plain and type(each) is type(plain) for each in map(_value_of, arguments))
+        return "" if fits else _said(plain, bare, place)
+    if bare is None or bare is type(None):
+        return "" if plain is None else _said(plain, bare, place)
+    if not isinstance(origin, type):
+        return ""
+    return _of_class(plain, origin, arguments, bare, place)
+
+
+def _of_class(plain: Any, cls: type, arguments: tuple[Any, ...], bare: Any, place: str) -> str:
+    if cls in _LISTS:
+        if not isinstance(plain, _SEQUENCES):
+            return _said(plain, bare, place)
+        if cls is tuple and arguments and arguments[-1] is not Ellipsis:
+            if len(arguments) != len(plain):
+                return f"{place} has {len(plain)} items, not {len(arguments)}"
+            items: Iterable[tuple[Any, Any]] = zip(plain, arguments, strict=True)
+        else:
+            items = ((each, arguments[0] if arguments else Any) for each in plain)
+        return _first(misfit(each, item, f"{place}[{index}]") for index, (each, item) in enumerate(items))
+    if cls in _MAPPINGS:
+        if type(plain) is not dict:
+            return _said(plain, bare, place)
+        key, item = arguments or (Any, Any)
+        return _first(
+            misfit(name, key, f"{place} key {shown(name)}") or misfit(each, item, f"{place}[{shown(name)}]")
+            for name, each in plain.items()
+        )
+    if cls in LEAVES:
+        allowed = {float: (int, float), complex: (int, float, complex)}.get(cls, (cls,))
+        fits = isinstance(plain, allowed) and (cls is bool or type(plain) is not bool)
+        return "" if fits else _said(plain, bare, place)
+    if issubclass(cls, enum.Enum) or is_pydantic(cls) or isinstance(plain, cls):
+        return ""  # these say by themselves what they take
+    fields = _fields(cls)
+    if fields is None or type(plain) is not dict:
+        return _said(plain, bare, place)
+    return _first(misfit(each, fields.get(name, Any), f"{place}.{name}") for name, each in plain.items())
+
+
+def _fields(cls: type) -> dict[str, Any] | None:
+    """Return the annotations of a class that is taken apart into its fields."""
+    if not (attrs.has(cls) or dataclasses.is_dataclass(cls) or is_named_tuple(cls) or typing.is_typeddict(cls)):
+        return None
+    try:
+        return typing.get_type_hints(cls)
+    except Exception:  # an annotation that names what is not there; cattrs will say what it makes of it
+        return {}
+
+
+def _value_of(choice: Any) -> Any:
+    return choice.value if isinstance(choice, enum.Enum) else choice
+
+
+def _first(found: Iterable[str]) -> str:
+    return next((said for said in found if said), "")
+
+
+def _said(plain: Any, bare: Any, place: str) -> str:
+    wanted = "None" if bare in (None, type(None)) else type_name(bare) if isinstance(bare, type) else str(bare)
+    return f"{place} is {shown(plain)} ({type_name(type(plain))}), not {wanted}"
+
+
+# Types of the closed set as JSON, for a record: whoever has the record, and not the program, can ask what fits.
+#
+# What cannot be told without the program is described as None, which anything fits.
+
+
+_LEAVES: dict[str, Any] = {
+    "null": None,
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "bytes": bytes,
+    "complex": complex,
+    "date": date,
+    "time": time,
+    "datetime": datetime,
+    "timedelta": timedelta,
+}
+_NAMES = {cls: name for name, cls in _LEAVES.items()} | {type(None): "null"}
+_DESCRIBED_LISTS = {
+    list,
+    set,
+    frozenset,
+    collections.abc.Sequence,
+    collections.abc.Collection,
+    collections.abc.Iterable,
+}
+_DESCRIBED_MAPPINGS = {dict, collections.abc.Mapping}
+
+
+def described(annotation: Any) -> Json:
+    """Return the description of an annotation: a name, a list that begins with one, or None.
+
+    Args:
+        annotation: any annotation.
+    """
+    origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return described(arguments[0])
+    if origin in UNIONS:
+        members = [described(each) for each in arguments]
+        return None if None in members else ["union", *members]
+    if origin is typing.Literal:
+        return ["literal", *arguments] if all(type(each) in (str, int, bool) for each in arguments) else None
+    if not isinstance(origin, type | None):
+        return None
+    if origin in _DESCRIBED_LISTS:
+        return ["list", described(arguments[0]) if arguments else None]
+    if origin is tuple:
+        is_any_length = not arguments or arguments[-1] is Ellipsis
+        kind = "list" if is_any_length else "tuple"
+        return [kind, *(described(each) for each in (arguments[:1] if is_any_length else arguments) or (Any,))]
+    if origin in _DESCRIBED_MAPPINGS:
+        return ["dict", *(described(each) for each in arguments or (Any, Any))]
+    return _NAMES.get(origin)
+
+
+def annotation_of(description: Json) -> Any:
+    """Return an annotation that takes what was described.
+
+    Args:
+        description: what `described` returned; one of a newer version that is not known takes anything.
+    """
+    if isinstance(description, str):
+        return _LEAVES.get(description, Any)
+    if not isinstance(description, list) or not description:
+        return Any
+    kind, *parts = description
+    if kind == "literal" and parts:
+        return typing.Literal[tuple(parts)]
+    made = tuple(map(annotation_of, parts))
+    if kind == "union" and made:
+        return Any if Any in made else typing.Union[made]  # noqa: UP007 - made of a list
+    if kind == "list" and len(made) == 1:
+        return list[made[0]]  # type: ignore[valid-type]
+    if kind == "tuple" and made:
+        return tuple[made]  # type: ignore[valid-type]
+    return dict[made[0], made[1]] if kind == "dict" and len(made) == 2 else Any  # type: ignore[valid-type]

@@ -1,0 +1,607 @@
+"""Python values as JSON trees, and back, with value and type kept exactly.
+
+The rules:
+
+- JSON's own types stand for themselves: None, bool, int, float, str, list, and dict with text keys.
+- Everything else of the closed set is an object with one key that begins with `$`, the tag: `{"$tuple": [1, 2]}`.
+- A dict that JSON cannot express (keys that are no text, or that begin with `$`) is a tag too:
+  `{"$dict": [[1, "a"], …]}`.
+- Types are matched exactly. A subclass (a namedtuple, a defaultdict, numpy's numbers) is refused, not flattened:
+  it would come back as another type.
+- Decoding looks tags up in a table. It never imports or calls a name that the bytes chose.
+- Trees are at most `MAX_DEPTH` deep, so what was written can also be read, whatever the reader's stack.
+"""
+
+from __future__ import annotations
+
+import binascii
+import importlib
+import math
+import threading
+from base64 import b64decode, b64encode
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from json import encoder as _json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+
+import attrs
+
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.secret import MARK, Secret, absent_secret
+from flowckpt.errors import DecodingError, EncodingError, SecretMissingError, type_name
+
+if TYPE_CHECKING:
+    from flowckpt.core.codec import rare
+else:
+    rare = LazyModule("flowckpt.core.codec.rare")
+
+
+# Where in a value something was refused: looked for only then, so that encoding itself carries no places about.
+
+
+CONTAINERS = frozenset({list, dict, tuple, set, frozenset})
+
+
+class RefusedError(Exception):
+    """A value is not of the closed set. Its text says why, where the type alone does not."""
+
+
+def refusal(
+    value: Any, place: str, *, reason: Callable[[Any], str | None], inside: Callable[[Any], Any], max_depth: int
+) -> EncodingError:
+    """Return the error that names the first thing in a value that cannot be recorded.
+
+    Args:
+        value: the value that was refused.
+        place: what to call it.
+        reason: says why something that is no container is refused; None where it is not.
+        inside: takes a value of a registered type apart; gives others back as they are.
+        max_depth: how deep a value may be.
+    """
+    for where, found in _walk(value, place, 0, inside, max_depth, set()):
+        if type(found) not in CONTAINERS and (why := reason(found)) is not None:
+            return _refusal_of(found, where, why)
+    return EncodingError(
+        f"{place} is nested more than {max_depth} deep, or contains itself",
+        place=place,
+        type_name=type_name(type(value)),
+        remedy="Return a flatter value, or write it to a file and return the path.",
+    )
+
+
+def _walk(
+    value: Any, place: str, depth: int, inside: Callable[[Any], Any], max_depth: int, seen: set[int]
+) -> Iterator[tuple[str, Any]]:
+    """Yield what is in a value, innermost things before what holds them; each container once, as it may hold itself."""
+    opened = inside(value)
+    if type(opened) in CONTAINERS and id(value) not in seen and depth < max_depth:
+        seen.add(id(value))
+        for step, item in _items(opened, place):
+            yield from _walk(item, step, depth + 1, inside, max_depth, seen)
+    yield place, value
+
+
+def _items(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    if type(value) is dict:
+        for key, item in value.items():
+            yield f"key {shown(key)} of {place}", key
+            yield place + (f".{key}" if type(key) is str and key.isidentifier() else f"[{shown(key)}]"), item
+    elif type(value) in (list, tuple):
+        for index, item in enumerate(value):
+            yield f"{place}[{index}]", item
+    else:
+        for item in value:
+            yield f"{place}{{…}}", item
+
+
+def shown(value: object) -> str:
+    """Write a value for an error, shortly, also where its own `__repr__` fails: there is a better error to tell."""
+    try:
+        return f"{value!r:.60}"
+    except Exception:
+        return f"<{type_name(type(value))}>"
+
+
+def _refusal_of(found: Any, place: str, why: str) -> EncodingError:
+    name = type_name(type(found))
+    if isinstance(found, Secret):
+        return EncodingError(
+            f"{place} is a secret, and secrets are never recorded: mark a step that returns one .secret(), and annotate a "
+            "whole input, as 'token: Secret[str]'",
+            place=place,
+            type_name=name,
+        )
+    if isinstance(found, Generator | AsyncGenerator):
+        return EncodingError(
+            f"{place} is a {name}, and a generator that has begun cannot be recorded",
+            place=place,
+            type_name=name,
+            remedy="Return a list of what it yields. A generator function that yields steps is a workflow: decorate it with "
+            "@workflow, and run it by .workflow(child) or .map(child, items). Or mark the step .ephemeral().",
+        )
+    return EncodingError(
+        f"{place} is a {name}, which cannot be recorded so that it comes back the same{why and f': {why}'}",
+        place=place,
+        type_name=name,
+        remedy="Annotate its type (what a step's function returns; for a workflow Generator[Any, Any, T]), register it "
+        "(flowckpt.codec.register), or mark the step .ephemeral().",
+    )
+
+
+# Dates and times with their zones: as text that `fromisoformat` reads, the fold, and the zone.
+#
+# A naive one without a fold is its text alone. A zone is its key (`"Europe/Berlin"`), or the offset and perhaps the name
+# of a fixed one (`[[0, 3600, 0], "CET"]`).
+
+
+def encode_moment(value: datetime | time) -> Any:
+    """Return the body of a moment's tag.
+
+    Raises:
+        RefusedError: its zone is none that could be made again.
+    """
+    zone = value.tzinfo
+    if zone is None:
+        return value.isoformat() if not value.fold else [value.isoformat(), value.fold, None]
+    return [value.replace(tzinfo=None).isoformat(), value.fold, _encode_zone(zone)]
+
+
+def _encode_zone(zone: tzinfo) -> Any:
+    if type(zone) is timezone:
+        offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]  # (offset,) or (offset, name)
+        if all(type(part) is str and part.isprintable() for part in name):
+            return [[offset.days, offset.seconds, offset.microseconds], *name]
+    elif type(zone).__module__.partition(".")[0] == "zoneinfo":
+        key = getattr(zone, "key", None)
+        if key is not None:
+            return str(key)
+    raise RefusedError(f"its time zone {zone!r:.80} has no name by which it could be made again")
+
+
+def moment_decoder(cls: type[datetime | time]) -> Callable[[Any], datetime | time]:
+    """Return what reads the bodies of a tag.
+
+    Args:
+        cls: what to make of them.
+    """
+
+    def decode_moment(body: Any) -> datetime | time:
+        if isinstance(body, str):
+            return cls.fromisoformat(body)
+        text, fold, zone = body
+        moment = cls.fromisoformat(text).replace(fold=fold)
+        return moment if zone is None else moment.replace(tzinfo=_decode_zone(zone))
+
+    return decode_moment
+
+
+def _decode_zone(body: Any) -> tzinfo:
+    if isinstance(body, list):
+        offset, *name = body
+        if offset == [0, 0, 0] and not name:
+            return UTC
+        return timezone(timedelta(*offset), *name)
+    return rare.zone(body)
+
+
+# Room on the stack: a value of the depth that may be recorded can be written and read wherever a program stands.
+
+
+T = TypeVar("T")
+
+
+def on_fresh_stack(work: Callable[[], T]) -> T:
+    """Do work in a thread of its own: depth is counted by thread, and the caller's may be nearly used up.
+
+    Args:
+        work: what to do; what it returns or raises is handed on.
+    """
+    outcome: list[Any] = [None, None]
+
+    def do() -> None:
+        try:
+            outcome[0] = work()
+        except BaseException as error:
+            outcome[1] = error
+
+    thread = threading.Thread(target=do, name="flowckpt-codec")
+    thread.start()
+    thread.join()
+    value, error = outcome
+    if error is not None:
+        raise error
+    result: T = value
+    return result
+
+
+Json: TypeAlias = Any
+"""A JSON tree: None, bool, int, float, str, and lists and text-keyed dicts of them."""
+
+MAX_DEPTH = 100
+"""How many containers may lie in one another."""
+
+_slow_dumps = _json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_make_chunks: Any = getattr(_json, "c_make_encoder", None)  # CPython's
+_chunks = _make_chunks and _make_chunks(None, _slow_dumps, _json.encode_basestring, None, ":", ",", False, False, False)
+
+
+def dumps(tree: Json) -> str:
+    """Write a tree as compact JSON text.
+
+    `JSONEncoder.encode` makes its C encoder anew at each call; one made beforehand takes 1.3 µs for a small dict, not 2.
+    A tree has no cycles (its depth is limited), so the encoder need not look for them.
+    """
+    try:
+        return "".join(_chunks(tree, 0)) if _chunks else _slow_dumps(tree)
+    except RecursionError:
+        return on_fresh_stack(lambda: _slow_dumps(tree))
+
+
+SMALLEST, LARGEST = -(2**63), 2**64  # what other JSON readers still take as an integer
+
+
+# --- encoding --------------------------------------------------------------------------------------------------------
+
+
+def encode(value: Any, place: str = "value") -> Json:
+    """Return the tree of a value.
+
+    Args:
+        value: any value of the closed set (design: values).
+        place: what to call the value in an error.
+
+    Raises:
+        EncodingError: something in it is not of the closed set; the error names the place.
+    """
+    encoder = _ENCODERS.get(type(value))
+    try:
+        return encoder(value, 0) if encoder else _encode_other(value, 0)
+    except RefusedError:
+        raise _refusal(value, place) from None
+    except RecursionError:
+        return on_fresh_stack(lambda: _encode_again(value, place))
+
+
+def _encode_again(value: Any, place: str) -> Json:
+    try:
+        return _encode(value, 0)
+    except (RefusedError, RecursionError):
+        raise _refusal(value, place) from None
+
+
+def _encode(value: Any, depth: int) -> Json:
+    encoder = _ENCODERS.get(type(value))
+    return encoder(value, depth) if encoder else _encode_other(value, depth)
+
+
+def _encode_other(value: Any, depth: int) -> Json:
+    """Encode a type seen for the first time: a registered one, or one whose module is loaded only now."""
+    if module := _RARE_MODULES.get(type(value).__module__):
+        _load(module)
+        if encoder := _ENCODERS.get(type(value)):
+            return encoder(value, depth)
+    raise RefusedError
+
+
+def _self(value: Any, _: int) -> Json:
+    return value
+
+
+def _int(value: int, _: int) -> Json:
+    return value if SMALLEST <= value < LARGEST else {"$int": hex(value)}  # hex has no digit limit
+
+
+def _float(value: float, _: int) -> Json:
+    return value if math.isfinite(value) else {"$float": repr(value)}
+
+
+def _str(value: str, _: int) -> Json:
+    if value.isascii():
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # lone surrogates, as in undecodable file names: UTF-8 cannot hold them
+        return {"$str": _b64(value.encode("utf-8", "surrogatepass"))}
+    return value
+
+
+def _list(value: list[Any], depth: int) -> Json:
+    if depth >= MAX_DEPTH:
+        raise RefusedError
+    depth += 1
+    return [_encode(item, depth) for item in value]
+
+
+def _dict(value: dict[Any, Any], depth: int) -> Json:
+    if depth >= MAX_DEPTH:
+        raise RefusedError
+    depth += 1
+    for key in value:
+        if type(key) is not str or key[:1] == "$" or not (key.isascii() or _str(key, 0) is key):
+            return {"$dict": [[_encode(k, depth), _encode(v, depth)] for k, v in value.items()]}
+    return {key: _encode(item, depth) for key, item in value.items()}
+
+
+def _tagged_items(tag: str) -> Callable[[Any, int], Json]:
+    return lambda value, depth: {tag: _list(value, depth)}
+
+
+def _tagged_set(tag: str) -> Callable[[Any, int], Json]:
+    # Sorted by their text, so that equal sets have equal bytes in every process.
+    return lambda value, depth: {tag: sorted(_list(value, depth), key=dumps)}
+
+
+def _complex(value: complex, _: int) -> Json:
+    return {"$complex": [_float(value.real, 0), _float(value.imag, 0)]}
+
+
+def _timedelta(value: timedelta, _: int) -> Any:
+    return {"$timedelta": [value.days, value.seconds, value.microseconds]}
+
+
+def _secret(value: Secret[Any], _: int) -> Json:
+    if value.is_absent:  # it came from a record, and goes back as it came
+        return dict(MARK)
+    raise RefusedError("a secret is never recorded")
+
+
+def _missing() -> NoReturn:
+    raise SecretMissingError(())
+
+
+def _b64(data: bytes) -> str:
+    return b64encode(data).decode("ascii")
+
+
+PathType = type(Path())
+
+_ENCODERS: dict[type, Callable[[Any, int], Json]] = {
+    type(None): _self,
+    bool: _self,
+    int: _int,
+    float: _float,
+    str: _str,
+    list: _list,
+    dict: _dict,
+    tuple: _tagged_items("$tuple"),
+    set: _tagged_set("$set"),
+    frozenset: _tagged_set("$frozenset"),
+    bytes: lambda value, _: {"$bytes": _b64(value)},
+    complex: _complex,
+    date: lambda value, _: {"$date": value.isoformat()},
+    time: lambda value, _: {"$time": encode_moment(value)},
+    datetime: lambda value, _: {"$datetime": encode_moment(value)},
+    timedelta: _timedelta,
+    Secret: _secret,
+    PathType: lambda value, _: {"$path": _str(str(value), 0)},
+}
+
+_RARE_MODULES = {
+    **dict.fromkeys(("decimal", "_pydecimal", "fractions", "uuid"), "rare"),
+    **dict.fromkeys(("flowckpt.core.records.outputs", "flowckpt.core.records.outputs"), "own"),
+}
+
+
+def _load(module: str) -> None:
+    # The rare ones take 7 to 16 ms to import, as much as all of flowckpt; most runs never meet one of these values.
+    importlib.import_module(f"flowckpt.core.codec.{module}")
+
+
+# --- decoding --------------------------------------------------------------------------------------------------------
+
+
+def decode(tree: Json, place: str = "value", *, _is_again: bool = False) -> Any:
+    """Return the value of a tree: a fresh one, that shares nothing with the tree.
+
+    Args:
+        tree: what `encode` returned, perhaps by way of JSON text.
+        place: what to call the value in an error.
+
+    Raises:
+        DecodingError: a tag is unknown, or what it holds is malformed.
+    """
+    kind = type(tree)
+    if kind is not dict and kind is not list:
+        return tree
+    try:
+        return _decode(tree)
+    except DecodingError:
+        raise
+    except RecursionError:
+        if not _is_again:
+            return on_fresh_stack(lambda: decode(tree, place, _is_again=True))
+        raise DecodingError(f"{place} is nested too deep to be read", place=place) from None
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        ArithmeticError,
+        AttributeError,
+        binascii.Error,
+    ) as error:
+        raise DecodingError(f"{place} holds a malformed tag: {error}", place=place) from error
+
+
+def _decode(tree: Json) -> Any:
+    kind = type(tree)
+    if kind is dict:
+        if len(tree) == 1:
+            for key in tree:
+                if key[:1] == "$":
+                    return _decode_tag(key, tree[key])
+        return {key: _decode(item) for key, item in tree.items()}
+    if kind is list:
+        return [_decode(item) for item in tree]
+    return tree
+
+
+def _decode_tag(tag: str, body: Json) -> Any:
+    decoder = _DECODERS.get(tag)
+    if decoder is None and tag in _RARE_TAGS:
+        _load(_RARE_TAGS[tag])
+        decoder = _DECODERS.get(tag)
+    if decoder is None:
+        raise DecodingError(
+            f"a recorded value has the tag {tag!r}, which this flowckpt does not know",
+            remedy="It was written by a newer version: upgrade flowckpt.",
+        )
+    return decoder(body)
+
+
+def _decode_int(body: str) -> int:
+    if len(body) > 1 << 26:
+        raise ValueError("an integer of more than 2**28 bits")
+    return int(body, 16)
+
+
+def _decode_float(body: str) -> float:
+    if body not in ("nan", "inf", "-inf"):
+        raise ValueError(f"{body!r:.40} is no float")
+    return float(body)  # a new one each time: two NaNs in a set, or as keys of a dict, stay two
+
+
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    "$int": _decode_int,
+    "$float": _decode_float,
+    "$str": lambda body: b64decode(body, validate=True).decode("utf-8", "surrogatepass"),
+    "$dict": lambda body: {_decode(key): _decode(item) for key, item in body},
+    "$tuple": lambda body: tuple([_decode(item) for item in body]),
+    "$set": lambda body: {_decode(item) for item in body},
+    "$frozenset": lambda body: frozenset([_decode(item) for item in body]),
+    "$bytes": lambda body: b64decode(body, validate=True),
+    "$complex": lambda body: complex(*[_decode(part) for part in body]),
+    "$date": date.fromisoformat,
+    "$time": moment_decoder(time),
+    "$datetime": moment_decoder(datetime),
+    "$timedelta": lambda body: timedelta(*body),
+    "$path": lambda body: Path(_decode(body)),
+    "$secret": lambda _: absent_secret(_missing),
+}
+_RARE_TAGS = {"$decimal": "rare", "$fraction": "rare", "$uuid": "rare", "$approval": "own", "$command": "own"}
+
+
+# --- types that the program registers ------------------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Registered:
+    cls: type
+    name: str
+    to_plain: Callable[[Any], Any]
+    from_plain: Callable[[Any], Any]
+
+
+_REGISTERED: dict[str, _Registered] = {}
+
+
+def add(tag: str, cls: type, to_body: Callable[[Any], Json], from_body: Callable[[Any], Any]) -> None:
+    """Add a type of the closed set, by its tag; for this package's own modules."""
+    _ENCODERS[cls] = lambda value, _: {tag: to_body(value)}
+    _DECODERS[tag] = from_body
+
+
+def add_nested(tag: str, cls: type, to_plain: Callable[[Any], Any], from_plain: Callable[[Any], Any]) -> None:
+    """Add a type of the closed set that holds values of the closed set; for this package's own modules."""
+    _ENCODERS[cls] = lambda value, depth: {tag: _encode_registered(to_plain, value, depth)}
+    _DECODERS[tag] = lambda body: from_plain(_decode(body))
+
+
+def add_registered(cls: type, name: str, to_plain: Callable[[Any], Any], from_plain: Callable[[Any], Any]) -> None:
+    """Add a type of the program under a name of its choice; see `flowckpt.core.codec.register`."""
+    known = _REGISTERED.get(name)
+    if known is not None and type_name(known.cls) != type_name(cls):
+        raise EncodingError(
+            f"the name {name!r} is registered for {type_name(known.cls)} already",
+            type_name=type_name(cls),
+            remedy="Give another name: register(…, name=…).",
+        )
+    _REGISTERED[name] = _Registered(cls, name, to_plain, from_plain)
+    _ENCODERS[cls] = lambda value, depth: {"$as": [name, _encode_registered(to_plain, value, depth)]}
+
+
+def _encode_registered(to_plain: Callable[[Any], Any], value: Any, depth: int) -> Json:
+    if depth >= MAX_DEPTH:
+        raise RefusedError
+    try:
+        plain = to_plain(value)
+    except RecursionError:
+        raise
+    except Exception as error:
+        raise RefusedError(f"taking it apart raised {type(error).__name__}: {error}") from error
+    return _encode(plain, depth + 1)
+
+
+def _decode_registered(body: Any) -> Any:
+    name, plain = body
+    known = _REGISTERED.get(name) if isinstance(name, str) else None
+    if known is None:
+        raise DecodingError(
+            f"a recorded value is of the registered type {name!r}, which this program has not registered",
+            remedy="Call flowckpt.core.codec.register(…) at the top of the module that defines the workflow.",
+        )
+    made = _decode(plain)
+    try:
+        return known.from_plain(made)
+    except (DecodingError, RecursionError):
+        raise
+    except Exception as error:
+        raise DecodingError(
+            f"a recorded {name} cannot be built again: {type(error).__name__}: {error}",
+            remedy="If the type was changed, give its new fields defaults, or let the step run again.",
+        ) from error
+
+
+_DECODERS["$as"] = _decode_registered
+
+
+def is_registered(cls: type) -> bool:
+    """Tell whether a class was registered by the program."""
+    return any(known.cls is cls for known in _REGISTERED.values())
+
+
+def is_closed(cls: type) -> bool:
+    """Tell whether values of exactly this type need no annotation to come back as they are."""
+    return cls in _ENCODERS or cls.__module__ in _RARE_MODULES
+
+
+# --- where a value was refused --------------------------------------------------------------------------------------
+
+
+def _refusal(value: Any, place: str) -> EncodingError:
+    return refusal(value, place, reason=_reason, inside=_inside, max_depth=MAX_DEPTH)
+
+
+def _reason(value: Any) -> str | None:
+    try:
+        _encode(value, 0)
+    except RefusedError as refused:
+        return str(refused)
+    except RecursionError:
+        return "it contains itself"
+    return None
+
+
+def _inside(value: Any) -> Any:
+    for known in _REGISTERED.values():
+        if known.cls is type(value):
+            try:
+                return known.to_plain(value)
+            except Exception:
+                break
+    return value
+
+
+# Values that are their own tree: most outputs are a number, a short text, a yes or no.
+
+
+def is_itself(value: Any) -> bool:
+    """Tell whether a value is its own tree and nothing could change it, so that it need not be encoded, nor decoded.
+
+    Args:
+        value: any value; of one that is its own tree all the same, such as a list, nothing is said.
+    """
+    kind = type(value)
+    if kind is int:
+        return bool(SMALLEST <= value < LARGEST)
+    return value is None or kind is bool or (kind is str and value.isascii())

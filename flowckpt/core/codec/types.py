@@ -1,0 +1,335 @@
+"""Values whose type an annotation gives: attrs classes, dataclasses, enums, named tuples, pydantic models.
+
+A function's return annotation decides how its recorded output is built again. Two stages each way, so that the two
+jobs stay apart:
+
+    value  --cattrs-->  plain values of the closed set  --tags-->  JSON tree
+
+An annotation made of the closed set only (`list[int]`, `dict[str, Any]`) needs no first stage: tags keep the types
+exactly, also where the value does not fit the annotation, and nothing is converted behind the user's back.
+
+What cattrs builds is compared with what the function returned, once, when the step finishes (`difference`). A field
+that would be lost, or an object that would come back as its base class, is refused there instead of found at a resume.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import enum
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import date, datetime, time, timedelta
+from pathlib import Path, PurePath
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core.codec import tags
+from flowckpt.core.system.functions import per_function
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import DecodingError, EncodingError, StepFailedError, type_name
+
+if TYPE_CHECKING:
+    from flowckpt.core.codec import converter as converters
+else:
+    converters = LazyModule("flowckpt.core.codec.converter")
+
+
+# What an annotation says about values: nothing beyond the closed set, or a class that has to be taken apart.
+
+
+UNIONS = (typing.Union, types.UnionType)
+LEAVES = (int, float, str, bytes, bool, complex, date, time, datetime, timedelta, type(Path()))
+_CONTAINERS = {
+    list,
+    dict,
+    tuple,
+    set,
+    frozenset,
+    collections.abc.Sequence,
+    collections.abc.MutableSequence,
+    collections.abc.Mapping,
+    collections.abc.MutableMapping,
+    collections.abc.Iterable,
+    collections.abc.Collection,
+    collections.abc.Set,
+    collections.abc.MutableSet,
+}
+
+
+def is_structured(annotation: Any) -> bool:
+    """Tell whether values of this annotation need cattrs: whether it names a class outside the closed set."""
+    try:
+        return _is_structured(annotation)
+    except TypeError:  # an annotation that cannot be hashed (Annotated with a list)
+        return _is_structured.__wrapped__(annotation)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_structured(annotation: Any) -> bool:
+    if annotation is Any or annotation is None or annotation is object or isinstance(annotation, typing.TypeVar):
+        return False
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated or origin in (typing.Final, typing.ClassVar):
+        return is_structured(typing.get_args(annotation)[0])
+    if origin is typing.Literal:
+        return any(isinstance(item, enum.Enum) for item in typing.get_args(annotation))
+    if origin in UNIONS or origin in _CONTAINERS:
+        return any(is_structured(argument) for argument in typing.get_args(annotation) if argument is not Ellipsis)
+    if annotation in _CONTAINERS:
+        return False
+    supertype = getattr(annotation, "__supertype__", None)  # NewType
+    if supertype is not None:
+        return is_structured(supertype)
+    cls = annotation if origin is None else origin
+    return isinstance(cls, type) and _is_taken_apart(cls)
+
+
+def _is_taken_apart(cls: type) -> bool:
+    """Tell whether a class is one for cattrs, registered or not: what was recorded before it was registered is too.
+
+    All others (protocols, abstract classes, classes that only `register` knows) say nothing about how a value is built:
+    the value itself decides.
+    """
+    return is_known_kind(cls) or typing.is_typeddict(cls) or cls.__module__ == "collections"
+
+
+def is_known_kind(cls: type) -> bool:
+    """Tell whether values of a class are taken apart without anybody saying how."""
+    return attrs.has(cls) or is_dataclass(cls) or is_named_tuple(cls) or issubclass(cls, enum.Enum) or is_pydantic(cls)
+
+
+def is_dataclass(cls: Any) -> bool:
+    """Tell whether a class is a dataclass, without their library, which most programs do not use."""
+    return hasattr(cls, "__dataclass_fields__")
+
+
+def is_named_tuple(cls: Any) -> bool:
+    """Tell whether a class is a named tuple's."""
+    return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
+def is_pydantic(cls: Any) -> bool:
+    """Tell whether a class is a pydantic model; one can only exist where its library is loaded."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
+
+
+def is_leaf(cls: Any) -> bool:
+    """Tell whether a class of the closed set has no parts."""
+    return cls in LEAVES or (
+        isinstance(cls, type)
+        and (
+            cls.__module__ in {"decimal", "_pydecimal", "fractions", "uuid"}
+            or issubclass(cls, PurePath | StepFailedError)
+        )
+    )
+
+
+def bare_type(annotation: Any) -> Any:
+    """Return an annotation without what says nothing about the value: `Annotated`, `Final`, new types, aliases.
+
+    Args:
+        annotation: the annotation.
+    """
+    while True:
+        if typing.get_origin(annotation) in (typing.Annotated, typing.Final, typing.Required, typing.NotRequired):
+            annotation = typing.get_args(annotation)[0]
+        elif (supertype := getattr(annotation, "__supertype__", None)) is not None:
+            annotation = supertype
+        elif type(annotation).__name__ == "TypeAliasType":
+            annotation = annotation.__value__
+        else:
+            return annotation
+
+
+def to_plain(value: Any, annotation: Any, place: str) -> Any:
+    """Take a value apart into the closed set.
+
+    Args:
+        value: what the function returned.
+        annotation: what it is annotated with.
+        place: what to call the value in an error.
+
+    Raises:
+        EncodingError: cattrs cannot take it apart by this annotation.
+    """
+    try:
+        return converters.converter().unstructure(value, unstructure_as=_bare(annotation))
+    except RecursionError as error:
+        raise EncodingError(
+            f"{place} is a {type_name(type(value))} that is nested too deep, or contains itself",
+            place=place,
+            type_name=type_name(type(value)),
+            remedy="Return a flatter value, or write it to a file and return the path.",
+        ) from error
+    except Exception as error:
+        raise EncodingError(
+            f"{place} is a {type_name(type(value))} and cannot be taken apart as its annotation "
+            f"{_show(annotation)} says: {_first_cause(error)}",
+            place=place,
+            type_name=type_name(type(value)),
+            remedy="Return what the annotation says, or correct the annotation.",
+        ) from error
+
+
+def from_plain(plain: Any, annotation: Any, place: str) -> Any:
+    """Build a value again from the closed set.
+
+    Args:
+        plain: what `to_plain` made.
+        annotation: the type to build.
+        place: what to call the value in an error.
+
+    Raises:
+        DecodingError: the recorded value does not fit the annotation.
+    """
+    try:
+        return converters.converter().structure(plain, _bare(annotation))
+    except Exception as error:
+        raise DecodingError(
+            f"the recorded {place} does not fit {_show(annotation)}: {_first_cause(error)}{_place_of(error, plain, annotation, place)}",
+            place=place,
+            remedy="If the type was changed, give its new fields defaults, or let the step run again.",
+        ) from error
+
+
+def register(
+    cls: type,
+    *,
+    name: str | None = None,
+    to_plain: Callable[[Any], Any] | None = None,
+    from_plain: Callable[[Any], Any] | None = None,
+) -> None:
+    """Let values of a class be recorded anywhere, without an annotation.
+
+    Args:
+        cls: the class; an attrs class, dataclass or enum needs nothing more.
+        name: what records call it; its qualified name where not given. Keep it when the class moves.
+        to_plain: takes a value apart into the closed set of types.
+        from_plain: builds it again.
+
+    Raises:
+        EncodingError: the name is taken by another class, the class is of the closed set, or one of another kind comes
+            without both functions.
+    """
+    if tags.is_closed(cls) and not tags.is_registered(cls):
+        raise EncodingError(f"register({cls.__qualname__}): it is recorded as it is", type_name=type_name(cls))
+    if (to_plain is None) != (from_plain is None) or (to_plain is None and not is_known_kind(cls)):
+        raise EncodingError(
+            f"register({cls.__qualname__}) needs both to_plain= and from_plain=",
+            type_name=type_name(cls),
+            remedy="Only attrs classes, dataclasses, named tuples, pydantic models and enums are taken apart by "
+            "themselves.",
+        )
+    made = converters.converter()
+    apart = to_plain or functools.partial(made.unstructure, unstructure_as=cls)
+    build = from_plain or functools.partial(_structure_as, cls)
+    tags.add_registered(cls, name or type_name(cls), apart, build)
+    if to_plain is not None and from_plain is not None:  # also where an annotation names the class
+        made.register_unstructure_hook(cls, to_plain)
+        made.register_structure_hook(cls, lambda plain, _: from_plain(plain))
+
+
+def _structure_as(cls: type, plain: Any) -> Any:
+    return converters.converter().structure(plain, cls)
+
+
+def _bare(annotation: Any) -> Any:
+    """Strip what `Annotated` says beside the type: it may be unhashable, and cattrs wants a key."""
+    while typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
+    return annotation
+
+
+def _show(annotation: Any) -> str:
+    return type_name(annotation) if isinstance(annotation, type) else str(annotation)
+
+
+def _place_of(error: Exception, plain: Any, annotation: Any, place: str) -> str:
+    """Say where in the value it does not fit; an empty text where the same error cannot be had with its place."""
+    try:
+        converters.converter(keeps_places=True).structure(plain, _bare(annotation))
+    except Exception as placed:
+        steps = "".join(converters.steps_to(placed))
+        if steps and _first_cause(placed) == _first_cause(error):
+            return f", at {place}{steps}"
+    return ""
+
+
+def _first_cause(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) or type_name(type(error))
+
+
+# What a function says that it returns: the type by which its recorded output is built again.
+
+
+_AS_IT_STANDS = object()
+
+
+def return_annotation(function: Callable[..., Any]) -> Any:
+    """Return the resolved return annotation of a function; `Any` where it has none, or none that can be resolved.
+
+    An annotation that cannot be resolved (a name imported only for type checkers) is as good as none: the closed set
+    of types needs none, and a value outside it is refused when the step finishes, with the remedy.
+
+    Args:
+        function: a function, method, class, partial or callable object.
+    """
+    if type(function) is not FunctionType:
+        while isinstance(function, functools.partial | MethodType):
+            function = function.func if isinstance(function, functools.partial) else function.__func__
+        if inspect.isclass(function):
+            return function
+        if not hasattr(function, "__annotations__") and hasattr(type(function), "__call__"):
+            function = type(function).__call__
+    plain = inspect.unwrap(function) if hasattr(function, "__wrapped__") else function
+    found = _looked_up(plain)
+    return _awaited(plain.__annotations__["return"]) if found is _AS_IT_STANDS else found
+
+
+@per_function
+def _looked_up(function: Callable[..., Any]) -> Any:
+    """Return what had to be looked up by name.
+
+    What stands there as it is must not be kept: it may be a class that is defined beside a nested function, and that
+    refers to the function and so keeps it alive. Names are looked up in the module alone.
+    """
+    try:
+        annotation = getattr(function, "__annotations__", {}).get("return", Any)
+    except Exception:  # evaluated only now (Python 3.14), and naming what exists only for type checkers
+        return Any
+    if annotation is Any:
+        return Any
+    if isinstance(annotation, str) or not _is_resolved(annotation):
+        return _awaited(_resolved(function))
+    return _AS_IT_STANDS
+
+
+def _awaited(annotation: Any) -> Any:
+    """Return what a plain function returns in the end: where that is awaitable, it is awaited."""
+    if type(annotation) is not type and typing.get_origin(annotation) in (Awaitable, Coroutine):
+        return typing.get_args(annotation)[-1]
+    return annotation
+
+
+def _is_resolved(annotation: Any) -> bool:
+    return not any(isinstance(part, str | typing.ForwardRef) for part in typing.get_args(annotation))
+
+
+def _resolved(function: Callable[..., Any]) -> Any:
+    """Resolve the return annotation alone: the other ones may name what exists only for type checkers."""
+    only = type("_Only", (), {"__annotations__": {"return": function.__annotations__["return"]}})
+    try:
+        return typing.get_type_hints(
+            only, globalns=getattr(function, "__globals__", {}), localns=None, include_extras=True
+        )["return"]
+    except Exception:
+        return Any

@@ -1,0 +1,182 @@
+"""The action that runs a program: what `.command()` is given, checked where it is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import attrs
+
+from flowckpt.core.dsl.actions import Action
+from flowckpt.core.dsl.checks import caller
+from flowckpt.core.system.secret import Secret
+from flowckpt.errors import StepDefinitionError
+
+
+@attrs.frozen(eq=False, repr=False)
+class CommandAction(Action):
+    """Run a program; made by `command_action`, which checks what it is given.
+
+    Attributes:
+        argv: the program and its arguments.
+        cwd: the directory to run it in, relative to the process's own; None for that one.
+        env: what is added to the environment of the process, secrets too; None takes a name out of it.
+        stdin: what it reads, as bytes or as text in UTF-8, or a secret of these; None for nothing.
+        max_output: how many bytes are kept of its standard output, and of its standard error.
+    """
+
+    step_type: ClassVar[str] = "command"
+    is_command: ClassVar[bool] = True
+
+    argv: tuple[str, ...]
+    cwd: str | None = None
+    env: Mapping[str, str | Secret[str] | None] = attrs.field(factory=dict, repr=False)  # it may hold secrets
+    stdin: str | bytes | Secret[str] | Secret[bytes] | None = attrs.field(default=None, repr=False)
+    max_output: int = 1_000_000
+
+    def given(self) -> tuple[dict[str, str | None], bytes | None]:
+        """Return the environment and the input as the program gets them, secrets revealed.
+
+        Raises:
+            TypeError: a secret holds neither text nor, for the input, bytes.
+        """
+        env = {name: value.reveal() if isinstance(value, Secret) else value for name, value in self.env.items()}
+        stdin = self.stdin.reveal() if isinstance(self.stdin, Secret) else self.stdin
+        for name, value in env.items():
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"the secret {name!r} in env= holds a {type(value).__name__}, not a text")
+        if stdin is not None and not isinstance(stdin, str | bytes):
+            raise TypeError(f"the secret in stdin= holds a {type(stdin).__name__}, neither text nor bytes")
+        return env, stdin.encode() if isinstance(stdin, str) else stdin
+
+    def refused_modifier(self, modifiers: Any) -> str:
+        """Return `on` where it is given: a program is a process of its own already."""
+        return "" if modifiers.placement is None else "on"
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What makes it this command; how much of the output is kept is no part of it."""
+        return {"argv": self.argv, "cwd": self.cwd, "env": self.env, "stdin": self.stdin}
+
+
+def command_action(step_name: str, argv: Any, cwd: Any, env: Any, stdin: Any, max_output: Any) -> CommandAction:
+    """Check the arguments of `.command()` and return the action; see `StepWithoutAction.command`.
+
+    Args:
+        step_name: the step, for errors.
+        argv: the program and its arguments.
+        cwd: the directory to run it in, or None.
+        env: what is added to the environment, or None.
+        stdin: what it reads, or None.
+        max_output: the bytes to keep of each output.
+
+    Raises:
+        StepDefinitionError: an argument is none that a program can be run with.
+    """
+    if isinstance(stdin, str):
+        if not _is_unicode(stdin):
+            raise _refused(step_name, f"stdin= is no valid Unicode: {stdin!r:.80}", "Pass it as bytes.")
+    elif stdin is not None and not isinstance(stdin, bytes | Secret):
+        raise _refused(step_name, f"stdin= takes text, bytes or None, got {_shown(stdin)}", "Read the file first.")
+    if type(max_output) is not int or max_output < 0:
+        raise _refused(
+            step_name,
+            f"max_output={max_output!r:.80} must be a whole number from 0",
+            "It is the bytes that are kept of the standard output, and as many of the standard error.",
+        )
+    directory = None if cwd is None else _checked_text(step_name, "cwd=", cwd)
+    return CommandAction(_checked_argv(step_name, argv), directory, _checked_env(step_name, env), stdin, max_output)
+
+
+def _checked_argv(step_name: str, argv: Any) -> tuple[str, ...]:
+    if isinstance(argv, str):
+        raise _refused(
+            step_name,
+            f"it takes a list, got the text {argv!r:.80}",
+            f'Write a list, {argv.split()!r:.80}, or let a shell read it: ["sh", "-c", {argv!r:.80}].',
+        )
+    if not isinstance(argv, list | tuple):
+        raise _refused(
+            step_name, f"it takes a list of the program and its arguments, got {_shown(argv)}", 'As ["make", "all"].'
+        )
+    if not argv:
+        raise _refused(step_name, "the list is empty", 'Its first item is the program: ["make", "all"].')
+    found = tuple(_checked_text(step_name, f"item {index}", item, can_be_empty=True) for index, item in enumerate(argv))
+    if not found[0].strip():
+        raise _refused(step_name, f"the program is blank: {found[0]!r}", 'It is the first item: ["make", "all"].')
+    return found
+
+
+def _checked_env(step_name: str, env: Any) -> Mapping[str, str | Secret[str] | None]:
+    """Check the environment; its values may be secret, so no message shows one."""
+    if env is None:
+        return {}
+    if not isinstance(env, Mapping):
+        raise _refused(step_name, f"env= takes a mapping, got a {type(env).__name__}", 'As {"LANG": "C"}.')
+    for name, value in env.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name or not _is_for_the_system(name):
+            raise _refused(step_name, f"env= has the name {name!r:.80}", "A name is text without '=' and NUL.")
+        if isinstance(value, Secret):  # it is looked at when the program is started: a plan does not have it
+            continue
+        if value is not None and not isinstance(value, str):
+            raise _refused(
+                step_name,
+                f"the value of {name!r} in env= is a {type(value).__name__}",
+                "Pass text; None takes the name out of the environment.",
+            )
+        if value is not None and ("\0" in value or not _is_for_the_system(value)):
+            raise _refused(step_name, f"the value of {name!r} in env= holds a NUL or no valid Unicode", "Leave it out.")
+    return {
+        str.__str__(name): value if value is None or isinstance(value, Secret) else str.__str__(value)
+        for name, value in env.items()
+    }
+
+
+def _checked_text(step_name: str, what: str, value: Any, *, can_be_empty: bool = False) -> str:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(text, Secret):
+        raise _refused(
+            step_name,
+            f"{what} is a secret, and everybody on the machine can read the command line of a program",
+            "Pass it by env= or stdin=, which take secrets.",
+        )
+    if not isinstance(text, str):
+        remedy = (
+            "Write os.fsdecode(…)." if isinstance(text, bytes) else f"Write str({value!r:.40}) where you mean that."
+        )
+        raise _refused(step_name, f"{what} must be text or a path, got {_shown(value)}", remedy)
+    if "\0" in text or not _is_for_the_system(text):
+        raise _refused(
+            step_name,
+            f"{what} holds a NUL or no valid Unicode: {text!r:.80}",
+            "The system cannot pass it on; use stdin= or a file.",
+        )
+    if not text and not can_be_empty:
+        raise _refused(step_name, f"{what} is empty", "Leave it out for the directory of the process.")
+    return str.__str__(text)  # str() of an enum's member is its label
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_for_the_system(text: str) -> bool:
+    """Tell whether the system can be given a text: a file's name that is no UTF-8 can, as Python writes it."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shown(value: object) -> str:
+    return f"{value!r:.80} ({type(value).__name__})"
+
+
+def _refused(step_name: str, what: str, remedy: str) -> StepDefinitionError:
+    return StepDefinitionError(f"step {step_name!r}: .command(): {what}", step=step_name, where=caller(), remedy=remedy)

@@ -1,0 +1,609 @@
+"""Actions that are made of steps: a fan-out over items, steps side by side, a workflow inside the workflow.
+
+The steps of a composite have their place under its path. Those of a fan-out stand in brackets (`pages/[17]`,
+`pages/[de]`, `parallel/[load]`): each is there for itself, and none comes before another. Those of a child workflow do not
+(`train/fit`): they come one after another, as its generator yields them. So a path alone tells what depends on what.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from typing import Any, ClassVar, TypeVar, overload
+
+import attrs
+
+from flowckpt.core.dsl.actions import Action, PythonAction, function_name
+from flowckpt.core.dsl.checks import caller
+from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
+from flowckpt.core.dsl.path import encode_name, path_of
+from flowckpt.core.dsl.step import Step, check_function, check_name, told_of
+from flowckpt.core.dsl.workflow import Workflow
+from flowckpt.core.system.secret import Secret
+from flowckpt.errors import FlowckptError, StepDefinitionError, StepFailedError
+
+# How many children of a fan-out may fail before it fails itself; pure rules, and one value.
+
+
+@attrs.frozen
+class Completion:
+    """When a fan-out counts as done although children failed. Where nothing is said, one failure is one too many.
+
+    Attributes:
+        min_success: how many must succeed: a number of children, or as a float a fraction of them.
+        tolerate: how many may fail: likewise.
+    """
+
+    min_success: int | float | None = None
+    tolerate: int | float | None = None
+
+    @property
+    def allows_failures(self) -> bool:
+        """Whether any failure is tolerated at all, so that failures stand among the results."""
+        return self.min_success is not None or self.tolerate is not None
+
+    def is_lost(self, failed: int, total: int | None) -> bool:
+        """Tell whether the fan-out can no longer succeed, so that the rest need not run.
+
+        Args:
+            failed: how many children have failed.
+            total: how many children there are; None while that is not known.
+        """
+        if not failed:
+            return False
+        if not self.allows_failures:
+            return True
+        if type(self.tolerate) is int and failed > self.tolerate:
+            return True
+        if total is None:
+            return False
+        return failed > total - self.needed(total)
+
+    def is_met(self, failed: int, total: int) -> bool:
+        """Tell whether a fan-out whose children have all ended has succeeded.
+
+        Args:
+            failed: how many children failed.
+            total: how many there were.
+        """
+        if not self.allows_failures:
+            return failed == 0
+        return total - failed >= self.needed(total)
+
+    def needed(self, total: int) -> int:
+        """Return how many of so many children must succeed."""
+        needed = 0
+        if self.min_success is not None:
+            wanted = self.min_success
+            needed = wanted if type(wanted) is int else math.ceil(round(wanted * total, 9))
+        if self.tolerate is not None:
+            may_fail = self.tolerate if type(self.tolerate) is int else math.floor(round(self.tolerate * total, 9))
+            needed = max(needed, total - may_fail)
+        return needed
+
+
+ALL = Completion()
+
+
+TOO_FEW_REMEDY = "Ask for fewer, or for a fraction of them: min_success=0.5; or see to it that there are more."
+
+
+def completion_of(name: str, min_success: float | None, tolerate: float | None, size: int | None = None) -> Completion:
+    """Check what a fan-out was told of failures and return it as a value.
+
+    Args:
+        name: the step, for errors.
+        min_success: as in `Completion`.
+        tolerate: likewise.
+        size: how many children there are, where that is known.
+
+    Raises:
+        StepDefinitionError: a number is negative, a fraction lies outside 0 … 1, or more must succeed than there are.
+    """
+    for label, number in (("min_success", min_success), ("tolerate", tolerate)):
+        if number is None:
+            continue
+        is_count = type(number) is int and number >= 0
+        is_fraction = type(number) is float and 0.0 <= number <= 1.0
+        if not (is_count or is_fraction):
+            raise StepDefinitionError(
+                f"step {name!r}: {label}={number!r:.40} is neither a number of children nor a fraction of them",
+                step=name,
+                where=caller(),
+                remedy=f"Write {label}=3 for three of them, or {label}=0.5 for half of them.",
+            )
+    made = ALL if min_success is None and tolerate is None else Completion(min_success, tolerate)
+    if size is not None and type(made.min_success) is int and made.min_success > size:
+        raise StepDefinitionError(
+            f"step {name!r}: min_success={min_success}, but there {'is' if size == 1 else 'are'} only {size}: it could "
+            "never succeed",
+            step=name,
+            where=caller(),
+            remedy=TOO_FEW_REMEDY,
+        )
+    return made
+
+
+Member = tuple[str, "Step[Any]"]
+"""A step of a composite, and its place: what its path ends with."""
+
+
+class ItemsError(Exception):
+    """What makes the items of a map, or the key of one, has failed; the cause is what it raised.
+
+    Its text says where.
+    """
+
+
+class Composite(Action):
+    """The base of actions that are made of steps."""
+
+    __slots__ = ()
+    is_composite: ClassVar[bool] = True
+    refuses_modifiers: ClassVar[bool] = True
+    refused: ClassVar[frozenset[str]] = frozenset()
+    """The modifiers that a step with this action cannot have."""
+
+    def refused_modifier(self, modifiers: Modifiers) -> str:
+        """Return a modifier that makes no sense with this action, or an empty text.
+
+        Args:
+            modifiers: of the step.
+        """
+        given = {
+            "retry": modifiers.retry is not None,
+            "timeout": modifiers.timeout_seconds is not None,
+            "secret" if modifiers.is_secret else "ephemeral": modifiers.is_ephemeral,
+            "evidence": modifiers.evidence is not None,
+            "at_most_once": modifiers.is_at_most_once,
+            "adopt": modifiers.adopt is not None,
+            "on_rerun": modifiers.on_rerun is not None,
+            "rollback": modifiers.rollback is not None,
+            "on": modifiers.placement is not None,
+        }
+        return next((name for name, is_given in given.items() if is_given and name in self.refused), "")
+
+
+class FanOutAction(Composite):
+    """The base of actions whose steps are there each for itself.
+
+    Attributes:
+        concurrency: how many run beside each other; None for the default.
+        completion: how many may fail.
+    """
+
+    __slots__ = ()
+    concurrency: int | None
+    completion: Completion
+
+    @property
+    def size(self) -> int | None:
+        """How many steps there are; None where that is not known before they are made."""
+        raise NotImplementedError  # pragma: no cover - abstract
+
+    def members(self, step: Step[Any]) -> Iterator[Member]:
+        """Make its steps, one by one.
+
+        Args:
+            step: the step that has this action.
+
+        Raises:
+            StepDefinitionError: two of them would have the same place.
+            ItemsError: what makes the items, or their keys, raised.
+        """
+        raise NotImplementedError  # pragma: no cover - abstract
+
+    def gathered(self, values: list[Any]) -> Any:
+        """Return what the generator gets.
+
+        Args:
+            values: the outputs, in the order of the members.
+        """
+        raise NotImplementedError  # pragma: no cover - abstract
+
+
+_NONE: Mapping[str, Any] = {}
+
+
+@attrs.frozen
+class MapAction(FanOutAction):
+    """Call a function, or run a workflow, for each of some items.
+
+    Attributes:
+        function: the function of one item, or the workflow with one input.
+        items: the items; asked for one by one, as there is room for them.
+        key: names an item in its path; None for its number.
+        concurrency: how many run beside each other; None for the default.
+        completion: how many may fail.
+    """
+
+    step_type: ClassVar[str] = "map"
+    modifies_members: ClassVar[bool] = True
+    refused: ClassVar[frozenset[str]] = frozenset({"ephemeral", "secret"})
+
+    function: Any
+    items: Iterable[Any] = attrs.field(repr=False)
+    key: Callable[[Any], Any] | None = None
+    concurrency: int | None = None
+    completion: Completion = ALL
+
+    @property
+    def function_name(self) -> str:
+        """`module:qualname` of the function, or of the workflow's."""
+        named = getattr(self.function, "function_name", None)
+        return named if isinstance(named, str) else function_name(self.function)
+
+    def refused_modifier(self, modifiers: Modifiers) -> str:
+        """Return a modifier that makes no sense: a map of a workflow runs no function of its own."""
+        if modifiers.placement is not None and _is_workflow(self.function):
+            return "on"
+        return super().refused_modifier(modifiers)
+
+    @property
+    def size(self) -> int | None:
+        """How many items there are; None where they are made one by one."""
+        return len(self.items) if isinstance(self.items, Sized) else None
+
+    def members(self, step: Step[Any]) -> Iterator[Member]:
+        """Make the step of each item; its modifiers are those of the map, but for the checkpoint's name."""
+        modifiers = step.modifiers
+        if modifiers.checkpoint_id is not None:
+            modifiers = attrs.evolve(modifiers, checkpoint_id=None)
+        function, key, name, made = self.function, self.key, step.name, type(step)
+        workflow_input = _only_input(function, name) if _is_workflow(function) else ""
+        seen: set[str] = set()
+        for index, item in _numbered(self.items):
+            place = f"[{index}]" if key is None else f"[{_key_of(key, index, item, name)}]"
+            if key is not None:
+                if place in seen:
+                    raise StepDefinitionError(
+                        f"step {name!r}: two items have the key {place[1:-1]!r}",
+                        step=name,
+                        remedy="A key names one item: make it of something that differs between them.",
+                    )
+                seen.add(place)
+            if workflow_input:
+                yield place, made(name, _of_workflow(modifiers), WorkflowAction(function, {workflow_input: item}))
+            else:
+                yield place, made(name, modifiers, PythonAction(function, (item,), _NONE))
+
+    def gathered(self, values: list[Any]) -> Any:
+        """Return the list of the outputs."""
+        return values
+
+
+@attrs.frozen
+class ParallelAction(FanOutAction):
+    """Run steps beside each other.
+
+    Attributes:
+        steps: the steps.
+        concurrency: how many run beside each other; None for all of them.
+        completion: how many may fail.
+    """
+
+    step_type: ClassVar[str] = "parallel"
+    refused: ClassVar[frozenset[str]] = frozenset(
+        {"retry", "timeout", "ephemeral", "secret", "evidence", "at_most_once", "adopt", "on_rerun", "rollback", "on"}
+    )
+
+    steps: tuple[Step[Any], ...]
+    concurrency: int | None = None
+    completion: Completion = ALL
+
+    @property
+    def size(self) -> int | None:
+        """How many steps there are."""
+        return len(self.steps)
+
+    def members(self, step: Step[Any]) -> Iterator[Member]:
+        """Return the steps; a name used twice gets its occurrence behind the bracket."""
+        uses: dict[str, int] = {}
+        for each in self.steps:
+            occurrence = uses.get(each.name, 0)
+            uses[each.name] = occurrence + 1
+            place = f"[{encode_name(each.name)}]"
+            yield (f"{place}[{occurrence}]" if occurrence else place), each
+
+    def gathered(self, values: list[Any]) -> Any:
+        """Return the tuple of the outputs."""
+        return tuple(values)
+
+
+@attrs.frozen
+class WorkflowAction(Composite):
+    """Run a workflow inside the workflow.
+
+    Attributes:
+        workflow: the child.
+        inputs: its inputs by name, with defaults applied.
+    """
+
+    step_type: ClassVar[str] = "workflow"
+    refused: ClassVar[frozenset[str]] = ParallelAction.refused - {"rollback"}
+
+    workflow: Workflow[Any, Any]
+    inputs: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def function_name(self) -> str:
+        """`module:qualname` of the child's generator function."""
+        return self.workflow.function_name
+
+
+def place_under(path: str, place: str) -> str:
+    """Return the path of a member of a composite.
+
+    Args:
+        path: the composite's.
+        place: the member's, as `members` names it.
+    """
+    return f"{path}/{place}"
+
+
+def _numbered(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    index = 0
+    try:
+        for item in items:
+            yield index, item
+            index += 1
+    except FlowckptError:
+        raise
+    except Exception as error:
+        raise ItemsError(f"the iterator of the items failed at item {index}") from error
+
+
+def _key_of(key: Callable[[Any], Any], index: int, item: Any, name: str) -> str:
+    try:
+        made = key(item)
+    except FlowckptError:
+        raise
+    except Exception as error:
+        raise ItemsError(f"the key function failed for item {index}, {_shortly(item)}") from error
+    if type(made) is not str and type(made) is not int:
+        raise StepDefinitionError(
+            f"step {name!r}: the key of {item!r:.60} is {made!r:.60} ({type(made).__name__})",
+            step=name,
+            remedy="A key is a text or a whole number.",
+        )
+    text = str(made)
+    if not text.strip() or len(text) > 200:
+        raise StepDefinitionError(
+            f"step {name!r}: the key of {item!r:.60} has {len(text)} characters: {text[:40]!r}",
+            step=name,
+            remedy="A key has 1 to 200 characters, and is not blank.",
+        )
+    return path_of(text)
+
+
+def _shortly(item: Any) -> str:
+    try:
+        return f"{item!r:.60}"
+    except Exception:
+        return f"a {type(item).__name__}"
+
+
+def _is_workflow(function: Any) -> bool:
+    return hasattr(function, "signature") and hasattr(function, "function_name") and hasattr(function, "bind")
+
+
+def _only_input(workflow: Workflow[Any, Any], name: str) -> str:
+    """Return the input of a workflow that gets the item: the only one that has no default."""
+    parameters = workflow.signature.parameters.values()
+    required = [each.name for each in parameters if each.default is each.empty]
+    if len(required) != 1:
+        raise StepDefinitionError(
+            f"step {name!r}: workflow {workflow.name!r} must have one input without a default, which gets the item; "
+            f"it has {len(required)}",
+            step=name,
+            remedy="Write a workflow of one item around it.",
+        )
+    return required[0]
+
+
+def _of_workflow(modifiers: Modifiers) -> Modifiers:
+    return Modifiers(has_checkpoint=modifiers.has_checkpoint, version=modifiers.version, rollback=modifiers.rollback)
+
+
+# What `.map()`, `.workflow()` and `parallel()` are given, checked and made into actions.
+
+
+def map_action(
+    name: str,
+    function: Any,
+    items: Any,
+    *,
+    key: Any,
+    concurrency: Any,
+    min_success: Any,
+    tolerate: Any,
+) -> MapAction:
+    """Check the arguments of `.map()`; see there."""
+    if not isinstance(function, Workflow):
+        check_function(name, function, "map")
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        raise StepDefinitionError(
+            f"step {name!r}: .map() needs items, got {items!r:.60} ({type(items).__name__})",
+            step=name,
+            where=caller(),
+            remedy="Give a list, or anything else that can be iterated over; list(text) for the characters of a text.",
+        )
+    if isinstance(items, set | frozenset):
+        raise StepDefinitionError(
+            f"step {name!r}: .map() was given a {type(items).__name__}, which has another order in each process",
+            step=name,
+            where=caller(),
+            remedy="Members are known by their place: give sorted(items).",
+        )
+    if key is not None and not callable(key):
+        raise StepDefinitionError(
+            f"step {name!r}: .map(key={key!r:.60}) must be a function of an item", step=name, where=caller()
+        )
+    completion = completion_of(name, min_success, tolerate, len(items) if isinstance(items, Sized) else None)
+    return MapAction(function, items, key, _checked_concurrency(name, concurrency), completion)
+
+
+def parallel_action(
+    name: str, steps: tuple[Any, ...], *, concurrency: Any, min_success: Any, tolerate: Any
+) -> ParallelAction:
+    """Check the arguments of `parallel()`; see there."""
+    for each in steps:
+        if not isinstance(each, Step):
+            raise StepDefinitionError(
+                f"{name}: takes steps with an action, got {told_of(each)}",
+                step=name,
+                where=caller(),
+                remedy='Write parallel(step("a").python(f), step("b").python(g)); a list of steps with a star: *steps.',
+            )
+        if each.modifiers.placement is not None and (refused := each.action.refused_modifier(each.modifiers)):
+            raise StepDefinitionError(
+                f"step {each.name!r}: .{refused}() makes no sense with .{each.action.step_type}()",
+                step=each.name,
+                where=caller(),
+                remedy="It is for .python(), and for a .map() of a function: leave it out.",
+            )
+    completion = completion_of(name, min_success, tolerate, len(steps))
+    return ParallelAction(steps, _checked_concurrency(name, concurrency), completion)
+
+
+def workflow_action(name: str, child: Any, args: tuple[Any, ...], inputs: Mapping[str, Any]) -> WorkflowAction:
+    """Check the arguments of `.workflow()`; see there."""
+    if not isinstance(child, Workflow):
+        raise StepDefinitionError(
+            f"step {name!r}: .workflow() needs a workflow, got {told_of(child)}",
+            step=name,
+            where=caller(),
+            remedy="Decorate the generator function with @workflow, and pass it uncalled.",
+        )
+    if args:
+        raise StepDefinitionError(
+            f"step {name!r}: the inputs of workflow {child.name!r} are given by name, got {args[0]!r:.60}",
+            step=name,
+            where=caller(),
+            remedy=f"Its inputs: {', '.join(child.signature.parameters) or 'none'}.",
+        )
+    bound = child.bind(inputs)
+    for secret in child.secret_inputs:  # a start wraps them, too
+        if bound[secret] is not None:
+            bound[secret] = Secret(bound[secret])
+    return WorkflowAction(child, bound)
+
+
+def _checked_concurrency(name: str, concurrency: Any) -> int | None:
+    if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+        raise StepDefinitionError(
+            f"step {name!r}: concurrency={concurrency!r:.40} must be a whole number from 1",
+            step=name,
+            where=caller(),
+            remedy="It says how many run beside each other.",
+        )
+    return concurrency
+
+
+# Steps beside each other: `a, b = yield parallel(step("a")…, step("b")…)`.
+
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
+G = TypeVar("G")
+H = TypeVar("H")
+
+
+@overload
+def parallel(a: Step[A], /, *, name: str = ..., concurrency: int | None = ...) -> Step[tuple[A]]: ...
+@overload
+def parallel(a: Step[A], b: Step[B], /, *, name: str = ..., concurrency: int | None = ...) -> Step[tuple[A, B]]: ...
+@overload
+def parallel(
+    a: Step[A], b: Step[B], c: Step[C], /, *, name: str = ..., concurrency: int | None = ...
+) -> Step[tuple[A, B, C]]: ...
+@overload
+def parallel(
+    a: Step[A], b: Step[B], c: Step[C], d: Step[D], /, *, name: str = ..., concurrency: int | None = ...
+) -> Step[tuple[A, B, C, D]]: ...
+@overload
+def parallel(
+    a: Step[A], b: Step[B], c: Step[C], d: Step[D], e: Step[E], /, *, name: str = ..., concurrency: int | None = ...
+) -> Step[tuple[A, B, C, D, E]]: ...
+@overload
+def parallel(
+    a: Step[A],
+    b: Step[B],
+    c: Step[C],
+    d: Step[D],
+    e: Step[E],
+    f: Step[F],
+    /,
+    *,
+    name: str = ...,
+    concurrency: int | None = ...,
+) -> Step[tuple[A, B, C, D, E, F]]: ...
+@overload
+def parallel(
+    a: Step[A],
+    b: Step[B],
+    c: Step[C],
+    d: Step[D],
+    e: Step[E],
+    f: Step[F],
+    g: Step[G],
+    /,
+    *,
+    name: str = ...,
+    concurrency: int | None = ...,
+) -> Step[tuple[A, B, C, D, E, F, G]]: ...
+@overload
+def parallel(
+    a: Step[A],
+    b: Step[B],
+    c: Step[C],
+    d: Step[D],
+    e: Step[E],
+    f: Step[F],
+    g: Step[G],
+    h: Step[H],
+    /,
+    *,
+    name: str = ...,
+    concurrency: int | None = ...,
+) -> Step[tuple[A, B, C, D, E, F, G, H]]: ...
+@overload
+def parallel(*steps: Step[A], name: str = ..., concurrency: int | None = ...) -> Step[tuple[A, ...]]: ...
+@overload
+def parallel(
+    *steps: Step[A],
+    name: str = ...,
+    concurrency: int | None = ...,
+    min_success: float | None = ...,
+    tolerate: float | None = ...,
+) -> Step[tuple[A | StepFailedError, ...]]: ...
+def parallel(
+    *steps: Step[Any],
+    name: str = "parallel",
+    concurrency: int | None = None,
+    min_success: float | None = None,
+    tolerate: float | None = None,
+) -> Step[Any]:
+    """Run steps beside each other; their outputs come as a tuple, in the order in which the steps are given.
+
+    Each step keeps its own modifiers and has its own record, under the path of the group: `parallel/[load]`.
+
+    Args:
+        *steps: steps with their actions: functions, commands, maps, workflows, other groups. Type checkers know the
+            output of each of up to eight.
+        name: what to call the group.
+        concurrency: how many run beside each other; all of them where not given.
+        min_success: how many must succeed for the group to succeed: a number, or a fraction as a float.
+        tolerate: how many may fail: likewise. With either of them, a `StepFailedError` stands in the place of each
+            output that there is not; without, the first failure stops the rest and fails the group.
+
+    Raises:
+        StepDefinitionError: an argument is none of these.
+    """
+    check_name(name, "step name")
+    action = parallel_action(name, steps, concurrency=concurrency, min_success=min_success, tolerate=tolerate)
+    return Step(name, PLAIN, action)

@@ -1,0 +1,370 @@
+"""What a step's modifiers say, apart from its action."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeAlias
+
+import attrs
+
+from flowckpt.core.dsl.checks import caller
+from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.core.system.numbers import is_finite_number
+from flowckpt.errors import StepDefinitionError
+
+
+@attrs.frozen(eq=False, repr=False)
+class Modifiers(Fieldwise):
+    """The modifiers of one step.
+
+    Attributes:
+        has_checkpoint: whether a checkpoint is taken after the step.
+        checkpoint_id: its id, or None for the step's path.
+        retry: its retry policy, or None.
+        timeout_seconds: the limit of one try, or None.
+        is_ephemeral: whether it is never recorded, and run again at each replay.
+        version: the tag of `.version()`, or None.
+        evidence: the claims of `.evidence()`, or None.
+        is_at_most_once: whether a try is marked durably before it begins, and never repeated on a guess.
+        adopt: makes the result of a step whose effect is proved although its end was not recorded, or None.
+        on_rerun: undoes the recorded effect before the step is run again, or None.
+        rollback: undoes the effect when the run fails or is cancelled, or None.
+        is_secret: whether its output is shown nowhere and recorded nowhere; then it is ephemeral, too.
+        placement: where it runs, or None for where the engine would have it.
+    """
+
+    has_checkpoint: bool = False
+    checkpoint_id: str | None = None
+    retry: RetryPolicy | None = None
+    timeout_seconds: float | None = None
+    is_ephemeral: bool = False
+    version: str | None = None
+    evidence: ClaimedEvidence | None = None
+    is_at_most_once: bool = False
+    adopt: Callable[..., Any] | None = None
+    on_rerun: Callable[[Any], Any] | None = None
+    rollback: Callable[[Any], Any] | None = None
+    is_secret: bool = False
+    placement: Placement | None = None
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether the step must look at its recorded result before it is run again."""
+        return self.is_at_most_once or self.on_rerun is not None
+
+
+PLAIN = Modifiers()
+CHECKPOINTED = Modifiers(has_checkpoint=True)
+
+
+def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
+    """Return modifiers that do not contradict each other.
+
+    Args:
+        name: the step.
+        modifiers: what it was given so far.
+
+    Raises:
+        StepDefinitionError: one of them needs a record, and another says that there is to be none.
+    """
+    if not modifiers.is_ephemeral:
+        return modifiers
+    remedy = "An ephemeral step is never recorded and runs at each replay; leave out one of the two."
+    kind = "ephemeral"
+    if modifiers.is_secret:
+        kind = "secret"
+        remedy = (
+            "The output of a secret step is never recorded, and the step runs at each replay; leave out one of the two."
+        )
+    if modifiers.has_checkpoint:
+        raise StepDefinitionError(
+            f"step {name!r} is .{kind}() and has a .checkpoint()",
+            step=name,
+            where=caller(),
+            remedy=f"{'A secret' if modifiers.is_secret else 'An ephemeral'} step is never recorded; put the checkpoint on "
+            "the step before it.",
+        )
+    for which, is_given in (
+        ("at_most_once", modifiers.is_at_most_once),
+        ("on_rerun", modifiers.on_rerun is not None),
+        ("rollback", modifiers.rollback is not None),
+        ("adopt", modifiers.adopt is not None and modifiers.is_secret),
+        ("on", modifiers.placement is not None),  # what it makes is for the engine's own process
+    ):
+        if is_given:
+            raise StepDefinitionError(
+                f"step {name!r} is .{kind}() and has .{which}()", step=name, where=caller(), remedy=remedy
+            )
+    return modifiers
+
+
+def refuse_needless_ephemeral(name: str) -> NoReturn:
+    """Refuse `.secret()` and `.ephemeral()` on one step.
+
+    Args:
+        name: the step.
+
+    Raises:
+        StepDefinitionError: always.
+    """
+    raise StepDefinitionError(
+        f"step {name!r} is .secret() and .ephemeral()",
+        step=name,
+        where=caller(),
+        remedy="A secret step is run again at each replay as it is; leave .ephemeral() out.",
+    )
+
+
+def checked_timeout(name: str, seconds: float) -> float:
+    """Check the argument of `.timeout()` and return it as a float."""
+    if not is_finite_number(seconds) or seconds <= 0:
+        raise StepDefinitionError(
+            f"step {name!r}: .timeout({seconds!r:.80}) must be seconds above 0", step=name, where=caller()
+        )
+    return float(seconds)
+
+
+# Where a step runs: what `.on()` is given.
+
+
+EXECUTOR_NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}")
+"""What an executor may be called; a name is never mistaken for a description such as `dask://host:8786`."""
+
+
+@attrs.frozen
+class Placement:
+    """Where a step runs. It is no part of the step's identity: moved elsewhere, its recorded result stays true.
+
+    Attributes:
+        executor: the name of the executor.
+        resources: what a worker must have, and how much of it the step takes, by name.
+    """
+
+    executor: str
+    resources: Mapping[str, float] = attrs.field(factory=dict)
+
+
+def placement(step_name: str, executor: Any, resources: Any) -> Placement:
+    """Check the arguments of `.on()` and return them as one value; see `Modifiable.on`."""
+    if not isinstance(executor, str) or EXECUTOR_NAME.fullmatch(executor) is None:
+        raise StepDefinitionError(
+            f"step {step_name!r}: .on() takes the name of an executor, got {executor!r:.80} ({type(executor).__name__})",
+            step=step_name,
+            where=caller(),
+            remedy='Write .on("process"), or a name that the engine is given: WorkflowEngine(executors={"gpu": …}).',
+        )
+    for name, amount in _items(step_name, resources):
+        if not isinstance(name, str) or not name.strip() or not is_finite_number(amount) or amount <= 0:
+            raise StepDefinitionError(
+                f"step {step_name!r}: .on(resources=…) has {name!r:.40}: {amount!r:.40}",
+                step=step_name,
+                where=caller(),
+                remedy='A resource has a name and an amount above 0: {"GPU": 1}.',
+            )
+    return Placement(str.__str__(executor), dict(resources or {}))
+
+
+def _items(step_name: str, resources: Any) -> Any:
+    if resources is None:
+        return ()
+    if not isinstance(resources, Mapping):
+        raise StepDefinitionError(
+            f"step {step_name!r}: .on(resources=…) takes a mapping, got {resources!r:.80} ({type(resources).__name__})",
+            step=step_name,
+            where=caller(),
+            remedy='As {"GPU": 1}.',
+        )
+    return resources.items()
+
+
+# When a failed try of a step is followed by another: the arguments of `.retry()`, checked, as one value.
+
+
+Worth: TypeAlias = type[BaseException] | Callable[[BaseException], bool]
+"""What is worth another try: an exception class, or a function that is given the exception and says so."""
+
+
+@attrs.frozen
+class RetryPolicy:
+    """When a failed try is followed by another, and after how long.
+
+    The wait before try n + 1 is `backoff * 2**(n - 1)` seconds, at most `max_delay`, and varied by up to `jitter` of
+    itself in both directions.
+
+    Attributes:
+        attempts: tries in all, the first one included.
+        backoff: seconds before the second try.
+        max_delay: the longest wait in seconds.
+        jitter: fraction of the wait, 0 to 1.
+        on: what is tried again: exception types, and functions that say so of an exception; others fail the step at once.
+        deadline: seconds after the first try began in which a further one may begin; None for no limit.
+    """
+
+    attempts: int
+    backoff: float = 0.0
+    max_delay: float = 60.0
+    jitter: float = 0.0
+    on: tuple[Worth, ...] = (Exception,)
+    deadline: float | None = None
+
+    def delay(self, tries: int, *, random: float) -> float:
+        """Return the seconds to wait after that many tries.
+
+        Args:
+            tries: how many tries have failed, from 1.
+            random: a number in [0, 1), the source of the jitter.
+        """
+        # 2**1024 is no float; long before that the wait has reached its limit.
+        wait = min(self.max_delay, self.backoff * 2.0 ** min(tries - 1, 1000)) if self.backoff else 0.0
+        return max(0.0, wait * (1 + self.jitter * (2 * random - 1)))
+
+    def is_worth_it(
+        self,
+        error: BaseException,
+        *,
+        doubt: Callable[[str], None],
+        matches: Callable[[BaseException, tuple[type[BaseException], ...]], bool] = isinstance,
+    ) -> bool:
+        """Tell whether an exception is worth another try.
+
+        A function that is asked and raises, or answers neither True nor False, means no, and `doubt` is told.
+
+        Args:
+            error: what the try raised.
+            doubt: told what was wrong with a function, in one sentence.
+            matches: tells whether an exception is one of some classes, also where it was raised far away.
+        """
+        for each in self.on:
+            if isinstance(each, type):
+                if matches(error, (each,)):
+                    return True
+                continue
+            named = getattr(each, "__qualname__", type(each).__qualname__)
+            try:
+                answer: object = each(error)
+            except Exception as failure:
+                doubt(f"{named} of .retry(on=…) raised {type(failure).__name__}: {failure}, which counts as no")
+                continue
+            if answer is True:
+                return True
+            if answer is not False:
+                doubt(f"{named} of .retry(on=…) answered {answer!r:.80}, not True or False, which counts as no")
+        return False
+
+
+def retry_policy(
+    name: str,
+    attempts: int,
+    backoff: float,
+    max_delay: float,
+    jitter: float,
+    on: Worth | tuple[Worth, ...],
+    deadline: float | None,
+) -> RetryPolicy:
+    """Check the arguments of `.retry()` and return the policy; see `RetryPolicy`.
+
+    Raises:
+        StepDefinitionError: an argument is out of its range.
+    """
+
+    def refused(said: str, remedy: str = "") -> StepDefinitionError:
+        return StepDefinitionError(f"step {name!r}: .retry({said}", step=name, where=caller(), remedy=remedy)
+
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+        raise refused(
+            f"attempts={attempts!r:.80}) must be a whole number from 1", "It counts all tries, the first one included."
+        )
+    for label, number in (("backoff", backoff), ("max_delay", max_delay)):
+        if not is_finite_number(number) or number < 0:
+            raise refused(f"{label}={number!r:.80}) must be seconds, 0 or more")
+    if not is_finite_number(jitter) or not 0 <= jitter <= 1:
+        raise refused(f"jitter={jitter!r:.80}) must lie in 0 … 1")
+    if deadline is not None and (not is_finite_number(deadline) or deadline <= 0):
+        raise refused(f"deadline={deadline!r:.80}) must be seconds above 0, or None")
+    worth = on if isinstance(on, tuple) else (on,)
+    if not worth:
+        raise refused("on=()) names nothing that is worth another try", "Leave .retry() out, or name exceptions.")
+    for each in worth:
+        if isinstance(each, type) and issubclass(each, Exception):
+            continue
+        if isinstance(each, type) or not callable(each):
+            raise refused(f"on=…) takes exception classes and functions of an exception, got {each!r:.120}")
+        if inspect.iscoroutinefunction(each):
+            raise refused(f"on=…) was given {each!r:.120}, which is async", "Give a plain function.")
+    return RetryPolicy(
+        attempts,
+        float(backoff),
+        float(max_delay),
+        float(jitter),
+        worth,
+        None if deadline is None else float(deadline),
+    )
+
+
+# What a step claims about the world, as it is yielded.
+
+
+@attrs.frozen(repr=False)
+class ClaimedEvidence:
+    """What `.evidence()` was given.
+
+    Attributes:
+        claims: claims, packs, and functions that make them of the step's result, in the order in which they were given.
+        require_all: whether every claim must hold.
+        min_verified: how many must hold where not all have to; None where nothing was said.
+    """
+
+    claims: tuple[Any, ...]
+    require_all: bool = True
+    min_verified: int | None = None
+
+
+def claimed_evidence(
+    name: str, claims: tuple[Any, ...], require_all: bool, min_verified: int | None
+) -> ClaimedEvidence:
+    """Check the arguments of `.evidence()` and return them as one value."""
+    if not claims:
+        raise StepDefinitionError(
+            f"step {name!r}: .evidence() is given no claim",
+            step=name,
+            where=caller(),
+            remedy='Give it claims: .evidence(file_sha256("rows.csv")), or a function of the result that returns some.',
+        )
+    for claim in claims:
+        if not (hasattr(claim, "evidence_type") or hasattr(claim, "evidence_list") or callable(claim)):
+            raise StepDefinitionError(
+                f"step {name!r}: .evidence() takes claims and functions that make them, got {claim!r:.80} "
+                f"({type(claim).__name__})",
+                step=name,
+                where=caller(),
+                remedy="Use the constructors of flowckpt.evidence, and no list around them.",
+            )
+    if type(require_all) is not bool:
+        raise StepDefinitionError(
+            f"step {name!r}: .evidence(require_all={require_all!r}) must be True or False", step=name, where=caller()
+        )
+    if min_verified is not None and (type(min_verified) is not int or min_verified < 1):
+        raise StepDefinitionError(
+            f"step {name!r}: .evidence(min_verified={min_verified!r}) must be a whole number from 1",
+            step=name,
+            where=caller(),
+            remedy="It counts the claims that must hold, where not all have to.",
+        )
+    if min_verified is not None and min_verified > len(claims) and not any(callable(claim) for claim in claims):
+        raise StepDefinitionError(
+            f"step {name!r}: .evidence(min_verified={min_verified}) with only {len(claims)} claims could never hold",
+            step=name,
+            where=caller(),
+            remedy="Add claims, or ask for fewer.",
+        )
+    has_pack = any(hasattr(claim, "evidence_list") for claim in claims)
+    if has_pack and (len(claims) > 1 or not require_all or min_verified is not None):
+        raise StepDefinitionError(
+            f"step {name!r}: .evidence() is given a pack and something beside it",
+            step=name,
+            where=caller(),
+            remedy="A pack has its own policy and all its claims: give it alone.",
+        )
+    return ClaimedEvidence(claims, require_all, min_verified)

@@ -1,0 +1,257 @@
+"""Actions that wait: for a time, for a signal, for somebody's approval. What they are given is checked here.
+
+A wait is durable: the run may end while it waits, and is suspended then. So a wait has no tries and no time limit of one
+try; it has a deadline of its own, which stays where it is when the run is resumed.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+import attrs
+
+from flowckpt.core.dsl.actions import Action
+from flowckpt.core.dsl.checks import caller
+from flowckpt.core.dsl.modifiers import Modifiers
+from flowckpt.core.dsl.step import check_name
+from flowckpt.core.records.outputs import Approval
+from flowckpt.core.records.wait import WaitKind
+from flowckpt.core.system.numbers import is_finite_number
+from flowckpt.errors import StepDefinitionError
+
+MOST_SECONDS = 100 * 365 * 86_400
+"""The longest wait: a century. A longer one is a slip, and its end no time that can be written."""
+NOTHING: Any = object()
+"""Stands for a default that was not given."""
+
+
+class Waiting(Action):
+    """The base of the actions that wait."""
+
+    __slots__ = ()
+    is_waiting: ClassVar[bool] = True
+    refuses_modifiers: ClassVar[bool] = True
+    kind: ClassVar[WaitKind]
+    patience: timedelta | None
+
+    @property
+    def name(self) -> str:
+        """The name of what is waited for; empty for a time."""
+        return ""
+
+    @property
+    def has_default(self) -> bool:
+        """Whether a wait that comes to its deadline returns something, and does not fail."""
+        return False
+
+    def deadline(self, now: datetime) -> datetime | None:
+        """Return when it ends by itself, if it is met now.
+
+        Args:
+            now: the time, aware.
+        """
+        return None if self.patience is None else now + self.patience
+
+    def refused_modifier(self, modifiers: Modifiers) -> str:
+        """Return a modifier that makes no sense with a wait, or an empty text.
+
+        Args:
+            modifiers: of the step.
+        """
+        given = {
+            "ephemeral": modifiers.is_ephemeral,
+            "retry": modifiers.retry is not None,
+            "timeout": modifiers.timeout_seconds is not None,
+            "evidence": modifiers.evidence is not None,
+            "at_most_once": modifiers.is_at_most_once,
+            "adopt": modifiers.adopt is not None,
+            "on_rerun": modifiers.on_rerun is not None,
+            "rollback": modifiers.rollback is not None,
+            "secret": modifiers.is_secret,
+        }
+        return next((name for name, is_given in given.items() if is_given), "")
+
+
+@attrs.frozen
+class SleepAction(Waiting):
+    """Wait for a time.
+
+    Attributes:
+        patience: how long; None where the time is given.
+        until: the time, aware; None where it is counted from when the step is met.
+    """
+
+    step_type: ClassVar[str] = "sleep"
+    kind: ClassVar[WaitKind] = WaitKind.SLEEP
+
+    patience: timedelta | None = None
+    until: datetime | None = None
+
+    def deadline(self, now: datetime) -> datetime | None:
+        """Return when it ends."""
+        return super().deadline(now) if self.until is None else self.until
+
+
+@attrs.frozen
+class WaitAction(Waiting):
+    """Wait for a signal.
+
+    Attributes:
+        signal: its name.
+        data_type: the type of what it carries.
+        patience: how long to wait; None for ever.
+        default: what is returned when that is over; `NOTHING` where the step is to fail then.
+    """
+
+    step_type: ClassVar[str] = "wait"
+    kind: ClassVar[WaitKind] = WaitKind.SIGNAL
+
+    signal: str
+    data_type: Any = Any
+    patience: timedelta | None = None
+    default: Any = NOTHING
+
+    @property
+    def name(self) -> str:
+        """The name of the signal."""
+        return self.signal
+
+    @property
+    def has_default(self) -> bool:
+        """Whether there is a default."""
+        return self.default is not NOTHING
+
+    @property
+    def output_type(self) -> Any:
+        """The type of what the signal carries; or None, where that is the default."""
+        if self.data_type is Any or self.default is not None:
+            return self.data_type
+        return self.data_type | None
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Its signal."""
+        return {"signal": self.signal}
+
+
+@attrs.frozen
+class ApprovalAction(Waiting):
+    """Wait for somebody's approval.
+
+    Attributes:
+        approval: its name.
+        claims: what is to be approved: claims, or one pack of them.
+        patience: how long to wait; None for ever.
+        returns_rejection: whether a rejection is returned, and does not fail the step.
+    """
+
+    step_type: ClassVar[str] = "approval"
+    kind: ClassVar[WaitKind] = WaitKind.APPROVAL
+
+    approval: str
+    claims: tuple[Any, ...] = ()
+    patience: timedelta | None = None
+    returns_rejection: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the approval."""
+        return self.approval
+
+    @property
+    def output_type(self) -> Any:
+        """An `Approval`."""
+        return Approval
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Its name, and what it is bound to, as the program writes it."""
+        return {"approval": self.approval, "of": [claim.to_document() for claim in self.claims]}
+
+
+def sleep_action(name: str, time: Any, until: Any) -> SleepAction:
+    """Check the arguments of `.sleep()`; see there."""
+    if (time is None) is (until is None):
+        raise _refused(name, "sleep", "takes a time to wait, or until=", "Write .sleep(60), or .sleep(until=moment).")
+    if isinstance(time, datetime):
+        time, until = None, time
+    if until is None:
+        return SleepAction(_duration(name, "sleep", "", time))
+    if not isinstance(until, datetime) or until.utcoffset() is None:
+        said = f"until={until!r:.60} is no aware datetime"
+        raise _refused(name, "sleep", said, "Give it a time zone: datetime(2026, 12, 24, 18, tzinfo=UTC).")
+    return SleepAction(None, until)
+
+
+def wait_action(name: str, signal: Any, data_type: Any, timeout: Any, default: Any) -> WaitAction:
+    """Check the arguments of `.wait()`; see there."""
+    check_name(signal, "signal's name")
+    patience = None if timeout is None else _duration(name, "wait", "timeout=", timeout)
+    if said := _why_no_type(data_type):
+        raise _refused(name, "wait", f"type={said}", "Give a type, as a return annotation names one: type=int.")
+    if default is not NOTHING and patience is None:
+        said = f"default={default!r:.60} without a timeout= is never returned"
+        raise _refused(name, "wait", said, "Say how long to wait: timeout=3600.")
+    return WaitAction(signal, data_type, patience, default)
+
+
+def approval_action(name: str, approval: Any, of: Any, timeout: Any, on_rejection: Any) -> ApprovalAction:
+    """Check the arguments of `.approval()`; see there."""
+    if approval is None:
+        approval = name
+    check_name(approval, "approval's name")
+    claims = () if of is None else tuple(of) if isinstance(of, list | tuple) else (of,)
+    if of is not None and not (claims and all(getattr(each, "evidence_list", True) for each in claims)):
+        said = f"of={of!r:.60} holds no claim, so the approval would be bound to nothing"
+        raise _refused(name, "approval", said, "Say what is to be approved, or leave of= out.")
+    for claim in claims:
+        if not (hasattr(claim, "evidence_type") or (hasattr(claim, "evidence_list") and len(claims) == 1)):
+            said = f"of= takes a list of claims, or one pack, got {claim!r:.60} ({type(claim).__name__})"
+            raise _refused(name, "approval", said, 'As of=[file_sha256("report.html")], from flowckpt.evidence.')
+    if on_rejection not in ("fail", "return"):
+        said = f"on_rejection={on_rejection!r:.60} is neither 'fail' nor 'return'"
+        raise _refused(name, "approval", said, "Write one of them.")
+    patience = None if timeout is None else _duration(name, "approval", "timeout=", timeout)
+    return ApprovalAction(approval, claims, patience, on_rejection == "return")
+
+
+def _why_no_type(annotation: Any) -> str:
+    """Say what in an annotation is no type; empty where it is one."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal or annotation is Ellipsis:
+        return ""
+    if origin is typing.Annotated:
+        return _why_no_type(typing.get_args(annotation)[0])
+    if origin is not None:
+        return next((said for each in typing.get_args(annotation) if (said := _why_no_type(each))), "")
+    is_type = (
+        annotation is None
+        or annotation is Any
+        or isinstance(annotation, type | typing.TypeVar | list)  # a list: the parameters of a Callable
+        or hasattr(annotation, "__supertype__")
+        or type(annotation).__module__ in ("typing", "typing_extensions")
+    )
+    if isinstance(annotation, typing.ForwardRef) or not is_type:
+        return f"{annotation!r:.60} is no type"
+    return ""
+
+
+def _duration(name: str, action: str, label: str, value: Any) -> timedelta:
+    seconds = (
+        value.total_seconds() if isinstance(value, timedelta) else float(value) if is_finite_number(value) else -1.0
+    )
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise _refused(
+            name,
+            action,
+            f"{label}{value!r:.60} must be seconds or a timedelta, from 0 to {MOST_SECONDS} s",
+            "Write 60, or timedelta(hours=1).",
+        )
+    return timedelta(seconds=seconds)
+
+
+def _refused(name: str, action: str, said: str, remedy: str) -> StepDefinitionError:
+    return StepDefinitionError(f"step {name!r}: .{action}(): {said}", step=name, where=caller(), remedy=remedy)

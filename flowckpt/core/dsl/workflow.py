@@ -1,0 +1,217 @@
+"""The decorated generator function, and the binding of its inputs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from flowckpt.core.dsl.actions import module_name
+from flowckpt.core.dsl.checks import caller
+from flowckpt.core.system.secret import NOT_SECRET, secret_type
+from flowckpt.errors import InputError, WorkflowDefinitionError
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+R = TypeVar("R")
+
+RESERVED_INPUTS = frozenset({"workflow_id", "options"})
+"""Keyword arguments of the engine itself; an input of such a name could never be given."""
+
+
+class Workflow(Generic[P, R_co]):
+    """A generator function that the engine can run and resume.
+
+    Calling it gives the plain generator, so it can be driven by hand in a test.
+
+    Attributes:
+        name: the workflow's name; it is compared at resume.
+        function: the generator function.
+        signature: its inputs.
+    """
+
+    def __init__(self, function: Callable[P, Generator[Any, Any, R_co]], name: str) -> None:
+        functools.update_wrapper(self, function)  # first: it copies the function's own attributes, whatever their names
+        self.name = name
+        self.function = function
+        self.signature = inspect.signature(function)
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Generator[Any, Any, R_co]:
+        """Make the generator; nothing of it has run yet."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name!r} of {self.where}>"
+
+    @property
+    def where(self) -> str:
+        """`file:line` of the definition."""
+        return _where(self.function)
+
+    @property
+    def function_name(self) -> str:
+        """`module:qualname` of the generator function."""
+        return f"{module_name(self.function.__module__)}:{self.function.__qualname__}"
+
+    @functools.cached_property
+    def hints(self) -> Mapping[str, Any]:
+        """The annotations of the inputs, resolved.
+
+        Raises:
+            WorkflowDefinitionError: one of them names something that does not exist.
+        """
+        try:
+            return typing.get_type_hints(inspect.unwrap(self.function), include_extras=True)
+        except Exception as error:
+            raise WorkflowDefinitionError(
+                f"workflow {self.name!r}: its annotations cannot be resolved: {error}",
+                where=self.where,
+                remedy="Import the annotated types outside 'if TYPE_CHECKING'.",
+            ) from error
+
+    @functools.cached_property
+    def secret_inputs(self) -> Mapping[str, Any]:
+        """The inputs that are secret, with the annotation of what they hold: `str` for `Secret[str]`."""
+        inner = {name: secret_type(self.hints.get(name, Any)) for name in self.signature.parameters}
+        return {name: found for name, found in inner.items() if found is not NOT_SECRET}
+
+    @property
+    def output_type(self) -> Any:
+        """What the workflow returns, from `Generator[…, …, R]`; `Any` where it is not annotated."""
+        returns = self.hints.get("return", Any)
+        arguments = typing.get_args(returns)
+        return arguments[2] if len(arguments) == 3 else Any
+
+    def bind(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the inputs in the order of the signature, with defaults applied.
+
+        Args:
+            inputs: inputs by name.
+
+        Raises:
+            InputError: one is unknown, or a required one is missing.
+        """
+        for name in inputs:
+            if name not in self.signature.parameters:
+                known = ", ".join(self.signature.parameters) or "none"
+                raise InputError(
+                    f"workflow {self.name!r} has no input {name!r}", parameter=name, remedy=f"Its inputs: {known}."
+                )
+        try:
+            bound = self.signature.bind(**inputs)
+        except TypeError as error:
+            missing = [n for n, p in self.signature.parameters.items() if p.default is p.empty and n not in inputs]
+            raise InputError(
+                f"workflow {self.name!r} lacks its input {', '.join(map(repr, missing))}",
+                parameter=missing[0] if missing else "",
+                remedy=self._how_to_give(missing),
+            ) from error
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def _how_to_give(self, missing: list[str]) -> str:
+        secret = next((name for name in missing if name in self.secret_inputs), "")
+        if not secret:
+            return "Give it by name: -i NAME=VALUE on the command line, NAME=value in Python."
+        return (
+            f"Give {secret!r} by -i {secret}=@env:NAME, -i {secret}=@file:PATH or -i {secret}=- (to be asked) on the command "
+            f"line, so that nothing shows it; by {secret}=value in Python."
+        )
+
+
+@overload
+def workflow(name: Callable[P, Generator[Any, Any, R]], /) -> Workflow[P, R]: ...
+@overload
+def workflow(name: str | None = None) -> Callable[[Callable[P, Generator[Any, Any, R]]], Workflow[P, R]]: ...
+def workflow(name: Any = None) -> Any:
+    """Make a workflow of a generator function: `@workflow("etl")`, or bare `@workflow`.
+
+    Args:
+        name: the workflow's name; the function's own name where not given.
+
+    Raises:
+        WorkflowDefinitionError: the function is no generator function, the name is blank, or an input cannot be
+            given by name.
+    """
+    if callable(name):
+        return _checked(name, _name_of(name))
+    return lambda function: _checked(function, _name_of(function) if name is None else name)
+
+
+def _name_of(function: object) -> str:
+    return getattr(function, "__name__", "") or type(function).__name__
+
+
+def _checked(function: Callable[..., Any], name: object) -> Workflow[Any, Any]:
+    where = _where(function)
+    if not isinstance(name, str) or not name.strip():
+        raise WorkflowDefinitionError(f"a workflow's name must be text and not blank, got {name!r}", where=where)
+    if len(name) > 200 or not name.isprintable():
+        raise WorkflowDefinitionError(
+            f"a workflow's name may have 200 printable characters, got {name[:60]!r}", where=where
+        )
+    plain = inspect.unwrap(function) if callable(function) else function
+    if inspect.isasyncgenfunction(plain) or inspect.iscoroutinefunction(plain):
+        raise WorkflowDefinitionError(
+            f"workflow {name!r} is an async function",
+            where=where,
+            remedy="Write 'def' and 'yield step(…)'; the steps' own functions may be async.",
+        )
+    if isinstance(plain, functools.partial):
+        raise WorkflowDefinitionError(
+            f"workflow {name!r} is a functools.partial: {_shown(function)}",
+            where=where,
+            remedy="Write 'def name(…): …', with defaults for what it is to be given: a resume finds the workflow by its "
+            "function's name.",
+        )
+    if getattr(plain, "__name__", "") == "<lambda>":
+        raise WorkflowDefinitionError(
+            f"workflow {name!r} is a lambda",
+            where=where,
+            remedy="Write 'def name(…): …': a resume finds the workflow by its function's name.",
+        )
+    if not inspect.isgeneratorfunction(plain):
+        raise WorkflowDefinitionError(
+            f"workflow {name!r} is not a generator function: {_shown(function)}",
+            where=where,
+            remedy="Yield at least one step in it: 'yield step(\"name\").python(function)'.",
+        )
+    for number, parameter in enumerate(inspect.signature(function).parameters.values()):
+        if number == 0 and parameter.name in ("self", "cls") and _is_in_class(plain):
+            raise WorkflowDefinitionError(
+                f"workflow {name!r} is a method: nobody would give it its {parameter.name!r}",
+                where=where,
+                remedy="Define it outside the class, and hand in what it needs as inputs.",
+            )
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise WorkflowDefinitionError(
+                f"workflow {name!r}: its input '{parameter}' cannot be given by name",
+                where=where,
+                remedy="Name every input: inputs are recorded and compared by name.",
+            )
+        if parameter.name in RESERVED_INPUTS:
+            raise WorkflowDefinitionError(
+                f"workflow {name!r}: its input {parameter.name!r} has the name of an engine argument",
+                where=where,
+                remedy=f"Rename it; {', '.join(sorted(RESERVED_INPUTS))} are the engine's own.",
+            )
+    return Workflow(function, name)
+
+
+def _where(function: Any) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else caller()
+
+
+def _shown(function: object) -> str:
+    try:
+        return f"{function!r:.120}"
+    except Exception:  # there is a better error to tell
+        return f"<{type(function).__name__}>"
+
+
+def _is_in_class(function: Any) -> bool:
+    outer = function.__qualname__.rpartition(".")[0]
+    return bool(outer) and not outer.endswith("<locals>")

@@ -1,0 +1,97 @@
+"""What differs from one execution to the next, as steps: the time, a new UUID, a random number.
+
+A workflow is driven again from its record at each resume, so it must not ask the machine such things by itself. As steps,
+their answers are recorded, and a replay gets the recorded ones: `started_at = yield now()`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+from uuid import UUID
+
+import attrs
+
+from flowckpt.core.dsl.actions import Action
+from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
+from flowckpt.core.dsl.step import Step, check_name
+
+
+class WorldAction(Action):
+    """The base of actions that ask the engine's clock, or its sources of ids and of random numbers."""
+
+    __slots__ = ()
+    refuses_modifiers: ClassVar[bool] = True
+
+    def refused_modifier(self, modifiers: Modifiers) -> str:
+        """Return a modifier that makes no sense with this action, or an empty text."""
+        given = {
+            "at_most_once": modifiers.is_at_most_once,
+            "ephemeral": modifiers.is_ephemeral,  # it is there to be recorded
+            "on": modifiers.placement is not None,
+        }
+        return next((name for name, is_given in given.items() if is_given), "")
+
+
+@attrs.frozen
+class NowAction(WorldAction):
+    """Ask the time."""
+
+    step_type: ClassVar[str] = "now"
+
+
+@attrs.frozen
+class UuidAction(WorldAction):
+    """Make a UUID."""
+
+    step_type: ClassVar[str] = "uuid"
+
+
+@attrs.frozen
+class RandomAction(WorldAction):
+    """Draw a random number."""
+
+    step_type: ClassVar[str] = "random"
+
+
+def now(name: str = "now") -> Step[datetime]:
+    """Ask the time, aware and in UTC, as a step. A replay gets the time that was recorded.
+
+    Args:
+        name: what to call the step.
+
+    Raises:
+        StepDefinitionError: the name is no text, blank, or longer than 500 characters.
+    """
+    return _of(name, NowAction())
+
+
+def uuid(name: str = "uuid") -> Step[UUID]:
+    """Make a random UUID of version 4, as a step.
+
+    Args:
+        name: what to call the step.
+
+    Raises:
+        StepDefinitionError: the name is no text, blank, or longer than 500 characters.
+    """
+    return _of(name, UuidAction())
+
+
+def random(name: str = "random") -> Step[float]:
+    """Draw a random number in [0, 1), as a step.
+
+    Where more than one is needed, draw one and seed a generator with it: `rng = Random((yield random()))`.
+
+    Args:
+        name: what to call the step.
+
+    Raises:
+        StepDefinitionError: the name is no text, blank, or longer than 500 characters.
+    """
+    return _of(name, RandomAction())
+
+
+def _of(name: str, action: WorldAction) -> Step[Any]:
+    check_name(name, "step name")
+    return Step(str.__str__(name), PLAIN, action)

@@ -1,0 +1,130 @@
+"""Digests of inputs: what they cover, and what differs.
+
+The canonical form is our own, because RFC 8785 refuses integers beyond 2**53 and writes 1.0 as 1: the tagged tree of
+the value (`codec`), as JSON text with sorted keys, no spaces, UTF-8. Pairs of a `$dict` are sorted by the text of
+their keys. It is the same in every process, on every platform, and under every `PYTHONHASHSEED`. The form has a name,
+which stands in front of the digest: `sha256:v1:…`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from json import JSONEncoder
+from typing import Any
+
+from flowckpt.core.system.secret import HIDDEN, MARK
+
+FORM = "sha256:v1:"
+
+_canonical_text = JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True).encode
+
+MISSING = "(missing)"
+
+
+def canonical(tree: Any) -> bytes:
+    """Return the canonical bytes of a tree.
+
+    Args:
+        tree: what `codec.encode` returned.
+    """
+    return _canonical_text(_sorted_pairs(tree)).encode()
+
+
+def digest(tree: Any) -> str:
+    """Return the named digest of a tree: `sha256:v1:` and 64 hex digits.
+
+    Args:
+        tree: what `codec.encode` returned.
+    """
+    return FORM + sha256(canonical(tree)).hexdigest()
+
+
+def leaf_digests(tree: Mapping[str, Any]) -> dict[str, str]:
+    """Return a digest for each leaf of the inputs, by its place: `source`, `options.limit`, `rows[3]`, `headers['a-b']`.
+
+    Args:
+        tree: the trees of the inputs, by name.
+    """
+    return {place: digest(leaf) for place, leaf in leaves(tree)}
+
+
+def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each leaf of a tree with its place. A tagged value is one leaf; so is an empty container."""
+    if isinstance(tree, dict) and tree and not _is_tag(tree):
+        for key, item in tree.items():
+            if key.isidentifier():
+                yield from leaves(item, f"{place}.{key}" if place else key)
+            else:  # {"a.b": 1} and {"a": {"b": 1}} are two places
+                yield from leaves(item, f"{place}[{key!r}]")
+    elif isinstance(tree, list) and tree:
+        for index, item in enumerate(tree):
+            yield from leaves(item, f"{place}[{index}]")
+    else:
+        yield place, tree
+
+
+def differences(recorded: Mapping[str, Any], given: Mapping[str, Any], *, most: int = 10) -> dict[str, tuple[str, str]]:
+    """Say which leaves differ, and how.
+
+    Args:
+        recorded: the trees of the recorded inputs, by name.
+        given: the trees of the inputs given now.
+        most: how many leaves to name.
+
+    Returns:
+        By the leaf's place, the recorded and the given value as text.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for name in [name for name in recorded if name in given and (recorded[name] == MARK) != (given[name] == MARK)]:
+        found[name] = _beside_secret(recorded[name]), _beside_secret(given[name])  # the other may be the secret's value
+    recorded = {name: tree for name, tree in recorded.items() if name not in found}
+    old, new = dict(leaves(recorded)), dict(leaves({name: given[name] for name in given if name not in found}))
+    for place in [*old, *(place for place in new if place not in old)]:
+        if len(found) == most:
+            break
+        if place not in old:
+            found[place] = MISSING, show(new[place])
+        elif place not in new:
+            found[place] = show(old[place]), MISSING
+        elif canonical(old[place]) != canonical(new[place]):
+            found[place] = _told_apart(old[place], new[place])
+    return found
+
+
+def _beside_secret(leaf: Any) -> str:
+    return show(leaf) if leaf is None or leaf == MARK else "(a value that is no secret)"
+
+
+def _told_apart(old: Any, new: Any) -> tuple[str, str]:
+    """Show two leaves; with their types where they look the same, as the path and the text `'a.csv'` do."""
+    texts = show(old), show(new)
+    return texts if texts[0] != texts[1] else (f"{_kind(old)} {texts[0]}", f"{_kind(new)} {texts[1]}")
+
+
+def _kind(leaf: Any) -> str:
+    return str(next(iter(leaf))[1:]) if _is_tag(leaf) else type(leaf).__name__
+
+
+def show(leaf: Any) -> str:
+    """Write a leaf for people: `'a.csv'`, `1000`; a tagged one by its body; cut at 80 characters."""
+    if leaf == MARK:
+        return HIDDEN
+    body = next(iter(leaf.values())) if _is_tag(leaf) else leaf
+    text = repr(body)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def _is_tag(tree: Any) -> bool:
+    return isinstance(tree, dict) and len(tree) == 1 and next(iter(tree))[:1] == "$"
+
+
+def _sorted_pairs(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        if len(tree) == 1 and "$dict" in tree:
+            pairs = [_sorted_pairs(pair) for pair in tree["$dict"]]
+            return {"$dict": sorted(pairs, key=lambda pair: _canonical_text(pair[0]))}
+        return {key: _sorted_pairs(item) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [_sorted_pairs(item) for item in tree]
+    return tree

@@ -1,0 +1,333 @@
+"""The secret values that a run knows: found in texts and trees, and taken out of them or refused there.
+
+A secret is looked for as it is, and as others write it: by `repr`, as JSON, in a URL, in hexadecimal, in base64 (also
+in the middle of something longer), as its SHA-256. A long text has each of its lines as a form, and its beginning and
+its end, because messages are cut.
+
+Short values are a trade: three letters are in many words. In texts for people, and in arguments, which are only
+compared, they go where they stand as a word; in outputs, which must stay as they are, they are not looked for; and in a
+secret of several parts, short parts are none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import re
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.secret import HIDDEN, Secret
+
+if TYPE_CHECKING:
+    import dataclasses
+else:
+    dataclasses = LazyModule("dataclasses")
+
+
+_DIGITS = 6
+"""From how many characters on an output may not be a secret number."""
+_MOST_PARTS = 10_000
+_NO_VALUES = (bool, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
+
+
+class KnownSecrets:
+    """Collects the secret values of a run, and keeps them out of what is written and shown.
+
+    Attributes:
+        is_any: whether there are any.
+    """
+
+    def __init__(self, values: Iterable[Any] = ()) -> None:
+        self.is_any = False
+        self._texts: set[str] = set()
+        self._numbers: dict[float, None] = {}
+        self._patterns: Patterns | None = None
+        for value in values:
+            self.learn(value)
+
+    def __repr__(self) -> str:
+        return f"KnownSecrets{HIDDEN}"
+
+    def learn(self, value: Any) -> None:
+        """Take a value for secret from now on, with all that is in it.
+
+        Args:
+            value: a secret, or what one holds.
+        """
+        for leaf, is_whole in _leaves(value):
+            if not is_whole and len(leaf if isinstance(leaf, str | bytes) else repr(leaf)) < ANYWHERE:
+                continue  # among others: a flag, a country, a port's last digit
+            if isinstance(leaf, int | float):
+                if leaf in self._numbers:
+                    continue
+                self._numbers[leaf] = None
+            else:
+                text = leaf.decode("utf-8", "backslashreplace") if isinstance(leaf, bytes) else leaf
+                if not text or text in self._texts:
+                    continue
+                self._texts.add(text)
+                self._texts.update(forms_of_bytes(leaf) if isinstance(leaf, bytes) else ())
+            self.is_any = True
+            self._patterns = None
+
+    def learn_from(self, arguments: Iterable[Any]) -> None:
+        """Take the secrets among the arguments of a call for known ones.
+
+        Args:
+            arguments: its arguments.
+        """
+        for each in arguments:
+            if type(each) is Secret and not each.is_absent:
+                self.learn(each)
+
+    def text(self, text: str) -> str:
+        """Return a text without the secrets.
+
+        Args:
+            text: a message, a traceback, a line of output.
+        """
+        if not self.is_any or not text:
+            return text
+        patterns = self._made()
+        if any(form in text for form in patterns.forms):  # a thousand times as fast as the pattern
+            text = patterns.all.sub(HIDDEN, text)
+        for form in patterns.long:
+            text = without_edges(text, form)
+        return text
+
+    def tree(self, tree: Any) -> Any:
+        """Return a JSON tree without the secrets; keys too.
+
+        Args:
+            tree: None, bool, int, float, str, and lists and text-keyed dicts of them.
+        """
+        if not self.is_any:
+            return tree
+        if isinstance(tree, str):
+            return self.text(tree)
+        if isinstance(tree, dict):
+            return {self.text(key): self.tree(item) for key, item in tree.items()}
+        if isinstance(tree, list | tuple):
+            return [self.tree(item) for item in tree]
+        return HIDDEN if self.is_number(tree) else tree
+
+    def is_number(self, value: Any) -> bool:
+        """Tell whether a value is a secret number.
+
+        Args:
+            value: any value.
+        """
+        return (type(value) is int or type(value) is float) and value in self._numbers
+
+    def place_in(self, tree: Any, place: str) -> str:
+        """Return where a JSON tree holds a secret; empty where it holds none.
+
+        Args:
+            tree: what is to be recorded as it is.
+            place: what to call the tree.
+        """
+        if not self.is_any:
+            return ""
+        if isinstance(tree, str):
+            return place if self._is_held_by(tree) else ""
+        if isinstance(tree, dict):
+            for key, item in tree.items():
+                if self._is_held_by(key):
+                    return f"a key of {place}"
+                inner = place if key[:1] == "$" else f"{place}.{key}" if key.isidentifier() else f"{place}[{key!r:.40}]"
+                if found := self.place_in(item, inner):
+                    return found
+        elif isinstance(tree, list | tuple):
+            for index, item in enumerate(tree):
+                if found := self.place_in(item, f"{place}[{index}]"):
+                    return found
+        elif self.is_number(tree) and len(repr(tree)) >= _DIGITS:
+            return place
+        return ""
+
+    def is_in(self, text: str) -> bool:
+        """Tell whether a name, or another text that is to be recorded as it is, holds a secret.
+
+        Args:
+            text: the text.
+        """
+        return self.is_any and self.text(text) != text
+
+    def _is_held_by(self, text: str) -> bool:
+        patterns = self._made()
+        return any(form in text for form in patterns.in_outputs) or text in patterns.whole
+
+    def _made(self) -> Patterns:
+        if self._patterns is None:
+            self._patterns = Patterns.of(self._texts, self._numbers)
+        return self._patterns
+
+
+def _leaves(value: Any) -> Iterator[tuple[Any, bool]]:
+    """Yield the texts, bytes and numbers that a secret is made of, and whether it is that alone; keys are no secret.
+
+    An object is looked into as far as its fields go, each object once: a session or a connection leads everywhere.
+    """
+    waiting, seen = [(value, True)], set[int]()
+    while waiting and len(seen) < _MOST_PARTS:
+        part, is_whole = waiting.pop()
+        if isinstance(part, Secret):
+            part = None if part.is_absent else part.reveal()
+        if isinstance(part, enum.Enum):
+            part = part.value
+        if isinstance(part, bytearray | memoryview):
+            part = bytes(part)
+        if part is None or isinstance(part, _NO_VALUES) or id(part) in seen:
+            continue
+        if isinstance(part, str | bytes | int | float):
+            yield part, is_whole
+            continue
+        seen.add(id(part))
+        inner = _inside(part)
+        if inner is None:  # a Decimal, a UUID, a path, a time
+            with contextlib.suppress(Exception):
+                yield str(part), is_whole
+        else:
+            waiting += [(each, False) for each in inner]
+
+
+def _inside(value: Any) -> list[Any] | None:
+    if isinstance(value, Mapping):
+        return [*value.values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [*value]
+    if attrs.has(type(value)):
+        return [getattr(value, field.name, None) for field in attrs.fields(type(value))]
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    return [*vars(value).values()] if hasattr(value, "__dict__") else None
+
+
+# How a secret may be written: the forms in which it is looked for, and how it is taken out of a text.
+
+
+ANYWHERE = 4
+"""From how many characters on a form is looked for inside words."""
+_IN_OUTPUTS = 8
+"""From how many on an output may not hold it; one that is a shorter secret as a whole is refused from `ANYWHERE` on."""
+_EDGE = 12
+"""How many characters of a long form give it away where the rest was cut off."""
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+@attrs.frozen(eq=False, repr=False)
+class Patterns:
+    """What is looked for.
+
+    Attributes:
+        forms: the secrets as they may be written.
+        all: where they go out of a text.
+        in_outputs: the forms that an output may not hold.
+        whole: what an output may not be.
+        long: the forms whose beginnings and ends are looked for, too.
+    """
+
+    forms: tuple[str, ...]
+    all: re.Pattern[str]
+    in_outputs: tuple[str, ...]
+    whole: frozenset[str]
+    long: tuple[str, ...]
+
+    @classmethod
+    def of(cls, texts: Iterable[str], numbers: Iterable[float]) -> Patterns:
+        """Return what is to be looked for.
+
+        Args:
+            texts: the secret texts.
+            numbers: the secret numbers.
+        """
+        forms = {form for text in texts for form in _forms(text)}
+        written = {form for number in numbers for form in {repr(number), str(number)}}
+        digests = {sha256(form.encode()).hexdigest() for form in written}
+        found = sorted(forms | digests, key=len, reverse=True)
+        parts = [re.escape(form) if len(form) >= ANYWHERE else rf"(?<!\w){re.escape(form)}(?!\w)" for form in found]
+        parts += [rf"(?<![\w.]){re.escape(form)}(?!\w|\.\d)" for form in sorted(written, key=len, reverse=True)]
+        long = [form for form in found if len(form) >= _IN_OUTPUTS]
+        return cls(
+            (*found, *written),
+            re.compile("|".join(parts) or r"(?!)"),
+            tuple(long),
+            frozenset(form for form in forms if len(form) >= ANYWHERE),
+            tuple(form for form in long if len(form) > _EDGE + 3 and form not in digests),
+        )
+
+
+def _forms(text: str) -> Iterator[str]:
+    """Yield a text as others write it."""
+    lines = [line.strip() for line in text.splitlines()]
+    parts = {text, text.strip(), *(line for line in lines if len(line) >= _IN_OUTPUTS)}
+    for part in parts - {""}:
+        data = part.encode("utf-8", "surrogatepass")
+        yield part
+        written = {
+            repr(part)[1:-1],
+            json.dumps(part)[1:-1],
+            json.dumps(part, ensure_ascii=False)[1:-1],
+            part.encode("unicode_escape").decode(),
+            repr(data)[2:-1],
+            "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in data),
+            part.replace("'", "'\"'\"'"),
+        }
+        for each in [*written]:  # a repr that stands in a JSON document, or in another repr
+            escaped = each.replace("\\", "\\\\")
+            written |= {escaped, escaped.replace("'", "\\'"), escaped.replace('"', '\\"'), json.dumps(each)[1:-1]}
+        written.add(
+            "".join(chr(byte) if byte in _UNRESERVED else "+" if byte == 32 else f"%{byte:02X}" for byte in data)
+        )
+        yield from written
+        if len(part) >= ANYWHERE or len(parts) == 1:
+            yield from forms_of_bytes(data)
+
+
+def forms_of_bytes(data: bytes) -> Iterator[str]:
+    """Yield bytes as hexadecimal, as base64 at each of its three offsets, and as their digests.
+
+    Args:
+        data: the bytes.
+    """
+    yield sha256(data).hexdigest()
+    yield b64encode(sha256(data).digest()).decode()
+    if len(data) >= 3:
+        yield data.hex()
+        yield data.hex().upper()
+    for encoder in (b64encode, urlsafe_b64encode):
+        if len(data) >= 3:
+            yield encoder(data).decode()
+        for offset in range(3):
+            core = encoder(b"\0" * offset + data).decode()[-(-offset * 8 // 6) : (offset + len(data)) * 8 // 6]
+            if len(core) >= ANYWHERE + 2:
+                yield core
+
+
+def without_edges(text: str, form: str) -> str:
+    """Take the beginning and the end of a long form out of a text in which the rest of it was cut off.
+
+    Args:
+        text: the text.
+        form: the form.
+    """
+    head, tail = form[:_EDGE], form[-_EDGE:]
+    while (start := text.find(head)) >= 0:
+        length = _EDGE
+        while length < len(form) and text[start + length : start + length + 1] == form[length]:
+            length += 1
+        text = text[:start] + HIDDEN + text[start + length :]
+    while (start := text.find(tail)) >= 0:
+        length = _EDGE
+        while start and length < len(form) and text[start - 1] == form[-1 - length]:
+            start, length = start - 1, length + 1
+        text = text[:start] + HIDDEN + text[start + length :]
+    return text

@@ -1,0 +1,54 @@
+"""The records of a run: results, their history, and the checkpoints that hold them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flowckpt.core.records.checkpoint import CheckpointData, Reason, Status
+from flowckpt.core.records.history import History, HistoryView
+from flowckpt.core.records.result import LazyValue, StepError, StepResult
+from flowckpt.core.system.lazy import front_door
+
+if TYPE_CHECKING:
+    from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo, Selection
+    from flowckpt.core.records.outputs import Approval, CommandOutput
+    from flowckpt.core.records.result import PartialState
+    from flowckpt.core.records.wait import Signal, Wait, WaitKind
+
+
+# The rarer records: a run needs none of them to start.
+_ROOMS = {
+    "Approval": "flowckpt.core.records.outputs",
+    "CheckpointRef": "flowckpt.core.records.listing",
+    "CommandOutput": "flowckpt.core.records.outputs",
+    "Owner": "flowckpt.core.records.listing",
+    "PartialState": "flowckpt.core.records.result",
+    "RunInfo": "flowckpt.core.records.listing",
+    "Selection": "flowckpt.core.records.listing",
+    "Signal": "flowckpt.core.records.wait",
+    "Wait": "flowckpt.core.records.wait",
+    "WaitKind": "flowckpt.core.records.wait",
+}
+
+__all__ = [
+    "Approval",
+    "CheckpointData",
+    "CheckpointRef",
+    "CommandOutput",
+    "History",
+    "HistoryView",
+    "LazyValue",
+    "Owner",
+    "PartialState",
+    "Reason",
+    "RunInfo",
+    "Selection",
+    "Signal",
+    "Status",
+    "StepError",
+    "StepResult",
+    "Wait",
+    "WaitKind",
+]
+
+__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())

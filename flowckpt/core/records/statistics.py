@@ -1,0 +1,350 @@
+"""What a store holds, in figures."""
+
+from __future__ import annotations
+
+import heapq
+import statistics
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date
+
+import attrs
+
+from flowckpt.core.records.checkpoint import CheckpointData, Reason, Status, recorded_claims
+from flowckpt.core.records.listing import CheckpointRef, RunInfo
+from flowckpt.core.records.result import COMPOSITES, StepResult
+
+
+@attrs.frozen
+class DayFigures:
+    """What was begun and saved on one day, in UTC.
+
+    Attributes:
+        day: the day.
+        runs: how many runs were started.
+        checkpoints: how many checkpoints were saved.
+        size: bytes of their records.
+    """
+
+    day: date
+    runs: int
+    checkpoints: int
+    size: int
+
+
+@attrs.frozen
+class RunFigures:
+    """How large a run is.
+
+    Attributes:
+        workflow_id: the run.
+        workflow_name: its workflow.
+        checkpoints: how many checkpoints it has, those that no longer count included.
+        size: bytes of their records.
+    """
+
+    workflow_id: str
+    workflow_name: str
+    checkpoints: int
+    size: int
+
+
+@attrs.frozen
+class ClaimFigures:
+    """How the claims of one kind were answered when their steps ended.
+
+    Attributes:
+        evidence_type: the kind.
+        verified: how many were found to hold.
+        failed: how many the world contradicted.
+        unknown: how many nobody could tell of, or nobody asked about.
+    """
+
+    evidence_type: str
+    verified: int = 0
+    failed: int = 0
+    unknown: int = 0
+
+    @property
+    def total(self) -> int:
+        """How many claims there are."""
+        return self.verified + self.failed + self.unknown
+
+    @property
+    def success_rate(self) -> float | None:
+        """The share that was found to hold, from 0 to 1; None where there are none."""
+        return self.verified / self.total if self.total else None
+
+
+@attrs.frozen
+class FailureFigures:
+    """How often something failed with one type of error.
+
+    Attributes:
+        error_type: the qualified name of the exception's class; empty where none was recorded.
+        steps: how many steps failed with it, after their last try.
+        attempts: how many attempts of runs it ended.
+    """
+
+    error_type: str
+    steps: int = 0
+    attempts: int = 0
+
+
+@attrs.frozen
+class StepFigures:
+    """How long the steps of one path took.
+
+    Attributes:
+        workflow_name: the workflow.
+        path: the path.
+        times: how often it was executed.
+        median_ms: half of them took longer, in milliseconds.
+        max_ms: the longest, in milliseconds.
+    """
+
+    workflow_name: str
+    path: str
+    times: int
+    median_ms: float
+    max_ms: float
+
+
+@attrs.frozen(kw_only=True)
+class StoreFigures:
+    """What a store holds, or one run of it. What no longer counts is counted too: it happened.
+
+    Deleted checkpoints are not. A result counts once, for the attempt that executed it, so not in a fork; a step that is
+    made of steps (a map, a group, a child workflow) only by these and by its claims. Sizes are those of the records;
+    large values lie elsewhere and are not in them.
+
+    Attributes:
+        statuses: how many runs stand where.
+        checkpoints: how many checkpoints there are.
+        steps: how many executed steps were recorded.
+        size: bytes of the checkpoints' records.
+        days: by day, the earliest first; days on which nothing happened are left out.
+        largest_runs: the largest first.
+        largest_checkpoints: the largest first.
+        claims: by kind of claim, the most frequent first.
+        failures: by type of error, the most frequent first.
+        slowest_steps: by path, the one with the longest median first.
+        unreadable: runs that are left out because their record is damaged.
+    """
+
+    statuses: Mapping[Status, int]
+    checkpoints: int
+    steps: int
+    size: int
+    days: Sequence[DayFigures]
+    largest_runs: Sequence[RunFigures]
+    largest_checkpoints: Sequence[CheckpointRef]
+    claims: Sequence[ClaimFigures]
+    failures: Sequence[FailureFigures]
+    slowest_steps: Sequence[StepFigures]
+    unreadable: Sequence[str] = ()
+
+    @property
+    def runs(self) -> int:
+        """How many runs there are."""
+        return sum(self.statuses.values())
+
+    @property
+    def mean_run_size(self) -> float | None:
+        """Bytes of a run's records, on average; None where there is no run."""
+        return self.size / self.runs if self.runs else None
+
+    @property
+    def all_claims(self) -> ClaimFigures:
+        """The claims of all kinds together; their `success_rate` is that of verification."""
+        counts = [(kind.verified, kind.failed, kind.unknown) for kind in self.claims]
+        return ClaimFigures("", *map(sum, zip(*counts, strict=True))) if counts else ClaimFigures("")
+
+
+def claims_in_order(found: Mapping[str, Mapping[str, int]]) -> tuple[ClaimFigures, ...]:
+    """Return the figures of claims, the most frequent kind first.
+
+    Args:
+        found: by kind, how many got which answer.
+    """
+    made = [
+        ClaimFigures(
+            kind,
+            answers.get("verified", 0),
+            answers.get("failed", 0),
+            sum(count for answer, count in answers.items() if answer not in ("verified", "failed")),
+        )
+        for kind, answers in found.items()
+    ]
+    return tuple(sorted(made, key=lambda each: (-each.total, each.evidence_type)))
+
+
+def failures_in_order(steps: Mapping[str, int], attempts: Mapping[str, int]) -> tuple[FailureFigures, ...]:
+    """Return the figures of failures, the most frequent type of error first.
+
+    Args:
+        steps: by type of error, how many steps failed.
+        attempts: by type of error, how many attempts ended.
+    """
+    made = [FailureFigures(kind, steps.get(kind, 0), attempts.get(kind, 0)) for kind in {**steps, **attempts}]
+    return tuple(sorted(made, key=lambda each: (-each.steps - each.attempts, each.error_type)))
+
+
+def days_in_order(runs: Mapping[date, int], checkpoints: Mapping[date, tuple[int, int]]) -> tuple[DayFigures, ...]:
+    """Return the figures of days, the earliest first.
+
+    Args:
+        runs: by day, how many runs were started.
+        checkpoints: by day, how many checkpoints were saved, and the bytes of their records.
+    """
+    days = sorted({*runs, *checkpoints})
+    return tuple(DayFigures(day, runs.get(day, 0), *checkpoints.get(day, (0, 0))) for day in days)
+
+
+# Adding up the figures of a store from what it lists: run by run, attempt by attempt, holding no run.
+
+
+@attrs.frozen
+class RecordedAttempt:
+    """What an attempt recorded, for the figures.
+
+    Attributes:
+        references: its checkpoints.
+        results: the results of the steps that it executed.
+        error_type: the type of the error that ended it; None where none did.
+    """
+
+    references: Sequence[CheckpointRef]
+    results: Sequence[StepResult]
+    error_type: str | None
+
+    @classmethod
+    def of(cls, references: Sequence[CheckpointRef], last: CheckpointData, *, is_all: bool = False) -> RecordedAttempt:
+        """Return what an attempt recorded.
+
+        Args:
+            references: its checkpoints.
+            last: the last of them, as it left it.
+            is_all: whether they are those of all attempts, as nothing tells them apart.
+        """
+        made = [each for each in last.step_results if each.attempt == last.attempt or (is_all and each.attempt)]
+        return cls(
+            references, made, last.error.type if last.reason is Reason.FAILED and last.error is not None else None
+        )
+
+
+class Tally:
+    """Figures that grow with each run.
+
+    It holds a number for each executed step (8 bytes), and else only sums.
+
+    Args:
+        limit: how many of the largest and of the slowest are wanted.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._statuses: Counter[Status] = Counter()
+        self._steps = self._size = 0
+        self._runs_of_days: Counter[date] = Counter()
+        self._days: dict[date, tuple[int, int]] = {}
+        self._runs: list[RunFigures] = []
+        self._checkpoints: list[CheckpointRef] = []
+        self._claims: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._failed_steps: Counter[str] = Counter()
+        self._failed_attempts: Counter[str] = Counter()
+        self._durations: defaultdict[tuple[str, str], array[float]] = defaultdict(lambda: array("d"))
+        self._unreadable: list[str] = []
+
+    def add_run(self, info: RunInfo, attempts: Iterable[RecordedAttempt]) -> None:
+        """Add a run.
+
+        Args:
+            info: the run.
+            attempts: its attempts.
+        """
+        self._statuses[info.status] += 1
+        self._runs_of_days[info.started_at.astimezone(UTC).date()] += 1
+        count = size = 0
+        for attempt in attempts:
+            for reference in attempt.references:
+                count, size = count + 1, size + reference.size
+                self._add_checkpoint(reference)
+            for result in attempt.results:
+                self._add_result(info.workflow_name, result)
+            if attempt.error_type is not None:
+                self._failed_attempts[attempt.error_type] += 1
+        self._size += size
+        self._runs = largest_runs(
+            [*self._runs, RunFigures(info.workflow_id, info.workflow_name, count, size)], self._limit
+        )
+
+    def add_unreadable(self, workflow_id: str) -> None:
+        """Note that a run is left out.
+
+        Args:
+            workflow_id: the run.
+        """
+        self._unreadable.append(workflow_id)
+
+    def _add_checkpoint(self, reference: CheckpointRef) -> None:
+        day = reference.saved_at.astimezone(UTC).date()
+        count, size = self._days.get(day, (0, 0))
+        self._days[day] = (count + 1, size + reference.size)
+        if len(self._checkpoints) < self._limit or reference.size >= self._checkpoints[-1].size:
+            self._checkpoints = largest_checkpoints([*self._checkpoints, reference], self._limit)
+
+    def _add_result(self, workflow_name: str, result: StepResult) -> None:
+        if result.step_type not in COMPOSITES:
+            self._steps += 1
+            self._durations[workflow_name, result.path].append(result.duration_ms)
+            if not result.success:
+                self._failed_steps["" if result.error is None else result.error.type] += 1
+        for claim, answer in recorded_claims(result.evidence) if result.evidence is not None else ():
+            kind = claim.get("evidence_type") if isinstance(claim, dict) else ""
+            self._claims[str(kind)][str(answer.get("status"))] += 1
+
+    def figures(self) -> StoreFigures:
+        """Return what was added up."""
+        slowest = (
+            StepFigures(name, path, len(taken), statistics.median(taken), max(taken))
+            for (name, path), taken in self._durations.items()
+        )
+        return StoreFigures(
+            statuses=dict(self._statuses),
+            checkpoints=sum(count for count, _ in self._days.values()),
+            steps=self._steps,
+            size=self._size,
+            days=days_in_order(self._runs_of_days, self._days),
+            largest_runs=tuple(self._runs),
+            largest_checkpoints=tuple(self._checkpoints),
+            claims=claims_in_order(self._claims),
+            failures=failures_in_order(self._failed_steps, self._failed_attempts),
+            slowest_steps=tuple(heapq.nsmallest(self._limit, slowest, key=_slowest_first)),
+            unreadable=tuple(self._unreadable),
+        )
+
+
+def largest_runs(found: Iterable[RunFigures], limit: int) -> list[RunFigures]:
+    """Return the largest runs, the largest first.
+
+    Args:
+        found: some runs.
+        limit: how many at most.
+    """
+    return heapq.nsmallest(limit, found, key=lambda run: (-run.size, run.workflow_id))
+
+
+def largest_checkpoints(found: Iterable[CheckpointRef], limit: int) -> list[CheckpointRef]:
+    """Return the largest checkpoints, the largest first.
+
+    Args:
+        found: some checkpoints.
+        limit: how many at most.
+    """
+    return heapq.nsmallest(limit, found, key=lambda each: (-each.size, each.workflow_id, each.sequence))
+
+
+def _slowest_first(step: StepFigures) -> tuple[float, float, str, str]:
+    return -step.median_ms, -step.max_ms, step.workflow_name, step.path

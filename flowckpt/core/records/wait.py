@@ -1,0 +1,262 @@
+"""What a suspended run waits for: one value a step.
+
+A wait is fixed when its step is first met. Its deadline is a time of the wall clock, so it does not move when the run
+is resumed; and nobody needs to load the run to know when it is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+
+class WaitKind(StrEnum):
+    """What can end a wait; and what else a message may be: the request to cancel the run."""
+
+    SLEEP = "sleep"
+    SIGNAL = "signal"
+    APPROVAL = "approval"
+    CANCEL = "cancel"
+
+
+@attrs.frozen
+class Wait:
+    """A step that waits.
+
+    Attributes:
+        path: the step.
+        kind: what it waits for.
+        name: the name of the signal or of the approval; empty for a sleep.
+        since: when it was first met, aware and in UTC.
+        due_at: when it ends by itself: the end of a sleep, or of the patience with people; None where there is none.
+        request: tells this question from the same one asked again; only for approvals.
+        claims: what is to be approved, with its facts, as a document of evidence; empty where nothing is bound.
+        arguments: what the record keeps of what makes it this wait; another one is begun anew.
+        voided: why an earlier approval of the same step was void; empty where there was none.
+        data_type: what a signal is to carry, as far as it can be told without the program: a document of the codec
+            (`described`); None where anything will do.
+    """
+
+    path: str
+    kind: WaitKind
+    name: str
+    since: datetime
+    due_at: datetime | None = None
+    request: str = ""
+    claims: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    arguments: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    voided: str = ""
+    data_type: Any = attrs.field(default=None, hash=False)
+
+    def is_due(self, now: datetime) -> bool:
+        """Tell whether it ends now by itself.
+
+        Args:
+            now: the time, aware.
+        """
+        return self.due_at is not None and now >= self.due_at
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the wait as plain JSON; `from_document` returns an equal one."""
+        document: dict[str, Any] = {"kind": str(self.kind), "since": moment_text(self.since)}
+        if self.name:
+            document["name"] = self.name
+        if self.due_at is not None:
+            document["due_at"] = moment_text(self.due_at)
+        if self.request:
+            document["request"] = self.request
+        if self.claims:
+            document["claims"] = dict(self.claims)
+        if self.arguments:
+            document["arguments"] = dict(self.arguments)
+        if self.voided:
+            document["voided"] = self.voided
+        if self.data_type is not None:
+            document["type"] = self.data_type
+        return document
+
+    @classmethod
+    def from_document(cls, path: str, document: Mapping[str, Any]) -> Wait:
+        """Return the wait of a document.
+
+        Args:
+            path: the step.
+            document: what `to_document` returned.
+        """
+        due_at = document.get("due_at")
+        return cls(
+            path,
+            WaitKind(document["kind"]),
+            document.get("name", ""),
+            datetime.fromisoformat(document["since"]),
+            None if due_at is None else datetime.fromisoformat(due_at),
+            document.get("request", ""),
+            document.get("claims", {}),
+            document.get("arguments", {}),
+            document.get("voided", ""),
+            document.get("type"),
+        )
+
+    def is_newer_than(self, result: Any) -> bool:
+        """Tell whether it was begun after a result of the same step: then that is not how it has ended.
+
+        Args:
+            result: a `StepResult` of its step.
+        """
+        return result.started_at is not None and self.since > result.started_at
+
+    @property
+    def said(self) -> str:
+        """What it does, for people: `waits for the signal 'go' until 2026-01-01 12:00:00 UTC`."""
+        until = "" if self.due_at is None else f" until {shown_moment(self.due_at)}"
+        if self.kind is WaitKind.SLEEP:
+            return f"sleeps{until}"
+        what = "the approval" if self.kind is WaitKind.APPROVAL else "the signal"
+        return f"waits for {what} {self.name!r}{until}"
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.said}"
+
+
+def moment_text(moment: datetime) -> str:
+    """Write an aware time as records do, in UTC.
+
+    Args:
+        moment: the time.
+    """
+    return f"{moment.astimezone(UTC).isoformat()[:-6]}Z"
+
+
+def shown_moment(moment: datetime) -> str:
+    """Write an aware time for people, in UTC.
+
+    Args:
+        moment: the time.
+    """
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+# What a run waits for, as the metadata of its checkpoints say it: most say nothing, and load no wait.
+
+
+KEY = "waits"
+"""In the metadata of a checkpoint: what the run waits for, by the path of the step."""
+TAKEN = "taken_signals"
+"""In the metadata: the ids of signals that were taken by results which no longer count."""
+
+
+def waits_in(metadata: Mapping[str, Any]) -> tuple[Wait, ...]:
+    """Return what a run waits for, in the order in which it came to it.
+
+    Args:
+        metadata: of its newest checkpoint.
+    """
+    return tuple(Wait.from_document(path, document) for path, document in metadata.get(KEY, {}).items())
+
+
+def open_waits(metadata: Mapping[str, Any], results: Iterable[Any]) -> tuple[Wait, ...]:
+    """Return what a run waits for without the waits that have ended: their steps have results that are not older.
+
+    Args:
+        metadata: of its newest checkpoint.
+        results: the `StepResult`s of its steps.
+    """
+    ended = {result.path: result for result in results}
+    return tuple(wait for wait in waits_in(metadata) if wait.path not in ended or wait.is_newer_than(ended[wait.path]))
+
+
+def wait_in(metadata: Mapping[str, Any], path: str) -> Wait | None:
+    """Return what a step waits for, or None.
+
+    Args:
+        metadata: of the newest checkpoint of its run.
+        path: the step.
+    """
+    document = metadata.get(KEY, {}).get(path)
+    return None if document is None else Wait.from_document(path, document)
+
+
+def due_at(waits: Iterable[Wait]) -> datetime | None:
+    """Return when the first of some waits ends by itself; None where none does.
+
+    Args:
+        waits: the waits.
+    """
+    return min((wait.due_at for wait in waits if wait.due_at is not None), default=None)
+
+
+# What somebody tells a run from outside: a signal, or the answer to an approval.
+
+
+@attrs.frozen
+class Signal:
+    """A message for a run. It lies in the store until the run has taken it, and is taken once.
+
+    Attributes:
+        signal_id: names this very message; sent again under the same id, it is the same one.
+        name: what it is called: that of the signal, or of the approval.
+        sent_at: when it was sent, aware and in UTC; messages are taken in this order.
+        data: what it carries, as a tree of the codec.
+        by: who sent it; may be empty.
+        kind: whether it is a signal or the answer to an approval.
+        path: the step that it is for; empty for any that waits for its name.
+        request: of an answer, the question that it is to.
+    """
+
+    signal_id: str
+    name: str
+    sent_at: datetime
+    data: Any = None
+    by: str = ""
+    kind: WaitKind = WaitKind.SIGNAL
+    path: str = ""
+    request: str = ""
+
+    def ends(self, wait: Wait) -> bool:
+        """Tell whether it is what a step waits for.
+
+        Args:
+            wait: the wait.
+        """
+        if self.kind is not wait.kind or (self.path and self.path != wait.path):
+            return False
+        return self.request == wait.request if self.kind is WaitKind.APPROVAL else self.name == wait.name
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the message as plain JSON; `from_document` returns an equal one."""
+        return {
+            "signal_id": self.signal_id,
+            "kind": str(self.kind),
+            "name": self.name,
+            "sent_at": moment_text(self.sent_at),
+            "by": self.by,
+            "path": self.path,
+            "request": self.request,
+            "data": self.data,
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Signal:
+        """Return the message of a document.
+
+        Args:
+            document: what `to_document` returned.
+
+        Raises:
+            LookupError: something is missing in it.
+            ValueError: something in it is malformed.
+        """
+        return cls(
+            document["signal_id"],
+            document["name"],
+            datetime.fromisoformat(document["sent_at"]),
+            document["data"],
+            document["by"],
+            WaitKind(document["kind"]),
+            document["path"],
+            document["request"],
+        )

@@ -1,0 +1,5 @@
+"""Replay, with no I/O, no clock and no loop: a generator and a record in, commands out."""
+
+from flowckpt.core.replay.replay import Command, Crash, Enter, Execute, Finish, Replay, Restore, SetAside
+
+__all__ = ["Command", "Crash", "Enter", "Execute", "Finish", "Replay", "Restore", "SetAside"]

@@ -1,0 +1,549 @@
+"""Replay, with no I/O, no clock and no loop: a generator and a record in, commands out.
+
+The rules:
+
+1. The generator is driven by `start()`, then by `send(value)` or `throw(error)` for each command it was given.
+2. A yielded step has a *path*: its name, and its occurrence where the name was used before. Paths are counted in the
+   order of the yields, which is the same in every execution of a deterministic generator.
+3. A path that is in the record is a `Restore`, whatever place it has there. A path that is not is an `Execute`,
+   but only when the whole record has been used: while recorded results wait for their step, a step that the record
+   does not know means that the code has changed, and running it could do anything. That is `WorkflowChangedError`.
+4. Ephemeral steps are never in the record: they are an `Execute` at each replay.
+5. The end of the generator is a `Finish` or a `Crash`; before the whole record was used it is a change, like rule 3.
+6. Whoever drives may answer a `Restore` with `rerun`: the result is no longer true, and the command becomes an
+   `Execute`. From then on the record binds nobody: what the generator yields may depend on what the step returns now.
+   The results that wait are dropped, or become spare: a step that is yielded again may get its spare result back.
+
+So nothing is executed (but ephemeral steps) until every recorded result has found its step, or one was found untrue.
+
+    start() ──► Restore ──send/throw──► … ──► Execute ──send/throw──► … ──► Finish | Crash
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from types import CodeType, FrameType, GeneratorType
+from typing import Any, TypeAlias
+
+import attrs
+
+from flowckpt.core.dsl import Step, StepWithoutAction, Workflow, path_of
+from flowckpt.core.records import StepResult
+from flowckpt.core.replay.logger import begin_repeating, end_repeating
+from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.errors import StepDefinitionError, StepFailedError, WorkflowChangedError, WorkflowDefinitionError
+
+# What replay asks of whoever drives it.
+
+
+@attrs.define(eq=False, repr=False)
+class Execute:
+    """Run this step now."""
+
+    path: str
+    step: Step[Any]
+    location: str
+
+
+@attrs.define(eq=False, repr=False)
+class Restore:
+    """Answer the generator with this recorded result."""
+
+    path: str
+    step: Step[Any]
+    result: StepResult
+    is_spare: bool = False
+    """Whether the result is no longer, or not yet again, part of the run."""
+
+
+@attrs.define(eq=False, repr=False)
+class Enter:
+    """Go into this step, which is made of steps: they have records of their own, and some may have to run."""
+
+    path: str
+    step: Step[Any]
+    location: str
+    result: StepResult | None = None
+    """Its own recorded result; None where it has not ended."""
+    nested: Sequence[StepResult] = ()
+    """The recorded results of its steps, and of theirs."""
+    is_spare: bool = False
+    """Whether the results are no longer, or not yet again, part of the run."""
+    is_bound: bool = True
+    """Whether its steps must be those of the record."""
+
+
+@attrs.define(eq=False, repr=False)
+class Finish(Fieldwise):
+    """The generator returned."""
+
+    output: Any
+
+
+@attrs.define(eq=False, repr=False)
+class Crash(Fieldwise):
+    """The generator raised."""
+
+    error: BaseException
+
+
+Command: TypeAlias = Execute | Restore | Enter | Finish | Crash
+
+
+# Where a generator stands, for records and for people.
+
+
+_STEP_ITER: CodeType = Step.__iter__.__code__
+
+
+def where_of(generator: Any, *, full: bool = False) -> str:
+    """Return `file:line` of the `yield` that a generator stands at, inside generators it delegates to.
+
+    The record gets the bare file name: the same code in another directory is the same code.
+
+    Args:
+        generator: the generator; where it has ended, an empty text is returned.
+        full: with the file's directory.
+    """
+    found = generator
+    while type(inner := getattr(found, "gi_yieldfrom", None)) is GeneratorType and inner.gi_code is not _STEP_ITER:
+        found = inner
+    frame: FrameType | None = getattr(found, "gi_frame", None)
+    if frame is None:
+        return ""
+    file = frame.f_code.co_filename
+    return f"{file if full else _base_name(file)}:{frame.f_lineno}"
+
+
+@functools.lru_cache(maxsize=256)
+def _base_name(file: str) -> str:
+    return PurePath(file).name
+
+
+# The recorded results as a generator meets them: its own steps by path, and what is nested in them.
+#
+# The history is flat, in the order in which results came. A generator knows the paths of its own steps alone; a result
+# further down (`pages/[17]`, `train/fit`) belongs to the step that it is nested in, and waits together with it.
+
+
+Own = dict[str, StepResult | None]
+"""The results of a generator's own steps; None for one that has not ended, although steps nested in it have."""
+Nested = dict[str, list[StepResult]]
+
+
+def split_record(recorded: Iterable[StepResult], prefix: str = "") -> tuple[Own, Nested]:
+    """Split results into a generator's own and those nested in its steps.
+
+    Args:
+        recorded: the results, in the order of the history.
+        prefix: what the paths of its steps begin with.
+    """
+    own: Own = {result.path: result for result in recorded}
+    start = len(prefix)
+    if not any("/" in path[start:] for path in own):
+        return own, {}
+    split: Own = {}
+    nested: Nested = {}
+    for path, result in own.items():
+        end = path.find("/", start)
+        if end < 0:
+            split[path] = result
+        elif result is not None:
+            split.setdefault(path[:end], None)
+            nested.setdefault(path[:end], []).append(result)
+    return split, nested
+
+
+@attrs.define(eq=False, repr=False)
+class SetAside:
+    """Results that are not part of the run, or no longer: one for all the generators of a run.
+
+    Attributes:
+        dropped: recorded results that are no longer part of the run.
+        spare: results that steps may get back when they are yielded, by path.
+    """
+
+    dropped: list[StepResult] = attrs.field(factory=list)
+    spare: dict[str, StepResult] = attrs.field(factory=dict)
+
+    def take(self, path: str) -> StepResult | None:
+        """Take the spare result of a step, if there is one."""
+        return self.spare.pop(path, None)
+
+    def take_nested(self, path: str) -> list[StepResult]:
+        """Take the spare results nested in a step."""
+        if not self.spare:
+            return []
+        found = [each for each in self.spare if each.startswith(f"{path}/")]
+        return [self.spare.pop(each) for each in found]
+
+
+def all_of(own: Mapping[str, StepResult | None], nested: Mapping[str, list[StepResult]]) -> Iterator[StepResult]:
+    """Yield the results of a record, those nested in a step before its own."""
+    for path, result in own.items():
+        yield from nested.get(path, ())
+        if result is not None:
+            yield result
+
+
+class Replay:
+    """Drives one generator against one record.
+
+    Args:
+        generator: the generator, not yet started.
+        recorded: the results of its run.
+        workflow_name: its workflow, for errors.
+        prefix: what the paths of its steps begin with: those of a child have their place under it.
+        drops_what_changed: whether the record gives way where the generator yields something else.
+        spare: results that are not part of the run, and that its steps may get back when they are yielded.
+        aside: where results go that no longer count, and spare ones come from: that of the run, for a child.
+        is_repeated: whether the generator ran before, so that its code is repeated until a step is run anew.
+        is_muted: whether it counts as repeated to its end: nothing is run.
+    """
+
+    def __init__(
+        self,
+        generator: Generator[Any, Any, Any],
+        recorded: Iterable[StepResult],
+        workflow_name: str,
+        *,
+        prefix: str = "",
+        drops_what_changed: bool = False,
+        spare: Mapping[str, StepResult] | None = None,
+        aside: SetAside | None = None,
+        is_repeated: bool = False,
+        is_muted: bool = False,
+    ) -> None:
+        self._generator = generator
+        self._workflow_name = workflow_name
+        self._prefix = prefix
+        self._is_bound = not drops_what_changed
+        self._waiting, self._nested = split_record(recorded, prefix)
+        self.aside = SetAside(spare=dict(spare or {})) if aside is None else aside
+        """Results that are no longer, or not yet again, part of the run."""
+        self._uses: dict[str, int] = {}
+        self._ephemeral: set[str] = set()
+        self._places: dict[int, str] = {}
+        self._is_repeated = is_repeated or is_muted
+        self._is_muted = is_muted
+        self._is_new = False  # the command that stands is run now, and was not answered from the record
+
+    def start(self) -> Command:
+        """Run the generator up to its first step.
+
+        Raises:
+            WorkflowChangedError: what it did is not what the record says; the generator is closed.
+        """
+        return self.send(None)
+
+    def send(self, value: Any) -> Command:
+        """Answer the last command with a value.
+
+        Args:
+            value: the step's output.
+
+        Raises:
+            WorkflowChangedError: what the generator does next is not what the record says; it is closed.
+            WorkflowDefinitionError: it yields something that is no step; it is closed.
+        """
+        try:
+            yielded = self._generator.send(value) if not self._is_repeated else self._again(self._generator.send, value)
+        except StopIteration as stop:
+            return self._finished(stop.value)
+        except BaseException as error:
+            return self._raised(error)
+        return self._command(yielded)
+
+    def throw(self, error: BaseException) -> Command:
+        """Answer the last command with an error, raised at its `yield`.
+
+        Args:
+            error: what to raise there.
+
+        Raises:
+            WorkflowChangedError: as for `send`.
+            WorkflowDefinitionError: as for `send`.
+        """
+        try:
+            throw = self._generator.throw
+            yielded = throw(error) if not self._is_repeated else self._again(throw, error)
+        except StopIteration as stop:
+            return self._finished(stop.value)
+        except BaseException as raised:
+            return self._raised(raised)
+        return self._command(yielded)
+
+    def _again(self, go_on: Callable[[Any], Any], answer: Any) -> Any:
+        """Drive the generator where its code may be repeated."""
+        if self._is_new and not self._is_muted:
+            self._is_repeated = False
+            return go_on(answer)
+        token = begin_repeating(True)
+        try:
+            return go_on(answer)
+        finally:
+            end_repeating(token)
+
+    def rerun(self, command: Restore, *, keeps_rest: bool) -> Execute:
+        """Answer a `Restore` with the news that its result is no longer true.
+
+        Args:
+            command: the command.
+            keeps_rest: whether the results that still wait become spare; else they are dropped, too.
+
+        Returns:
+            What to do instead.
+        """
+        self.aside.dropped.append(command.result)
+        self.begin_anew(keeps_rest=keeps_rest)
+        return Execute(command.path, command.step, self._where())
+
+    def begin_anew(self, *, keeps_rest: bool) -> None:
+        """Free the generator from its record: a step of it, or one nested in that, is no longer true.
+
+        Args:
+            keeps_rest: as for `rerun`.
+        """
+        self._is_bound, self._is_new = False, True
+        if keeps_rest:
+            self.aside.spare.update({each.path: each for each in all_of(self._waiting, self._nested)})
+            self._waiting, self._nested = {}, {}
+        self._drop_rest()
+
+    def begin(self, command: Enter) -> None:
+        """Say that a step that is made of steps is begun, or gone on with: some of them have to run.
+
+        Args:
+            command: the command.
+
+        Raises:
+            WorkflowChangedError: other recorded results still wait for their step.
+        """
+        self._is_new = True
+        if self._waiting:
+            if self._is_bound:
+                what = f"goes on with the step {command.path!r}, which the record has finished with"
+                raise self._changed(what, self._describe(command.path, command.step))
+            self._drop_rest()
+
+    def close(self) -> BaseException | None:
+        """Close the generator, so that its `finally` blocks run; return what they raised, if anything."""
+        try:
+            self._generator.close()
+        except BaseException as error:
+            return error
+        return None
+
+    def _command(self, yielded: Any) -> Command:
+        if type(yielded) is not Step:
+            raise self._closed(_no_step(yielded, self._workflow_name, self._where()))
+        step: Step[Any] = yielded
+        action, modifiers = step.action, step.modifiers
+        if modifiers.adopt is not None and not modifiers.is_at_most_once:
+            raise self._closed(_needless_adopt(step.name, self._where(full=True)))
+        is_asked = action.refuses_modifiers or modifiers.placement is not None
+        if is_asked and (refused := action.refused_modifier(modifiers)):
+            raise self._closed(_no_such_modifier(step, refused, self._where(full=True)))
+        name = step.name
+        occurrence = self._uses.get(name, 0)
+        self._uses[name] = occurrence + 1
+        path = self._prefix + path_of(name, occurrence) if self._prefix else path_of(name, occurrence)
+        if modifiers.is_ephemeral:
+            self._ephemeral.add(path)
+            return Execute(path, step, self._where())
+        if action.is_composite:
+            return self._entered(path, step)
+        if not self._waiting and not self.aside.spare:
+            self._is_new = True
+            return Execute(path, step, self._where_now())
+        is_spare = path not in self._waiting
+        if is_spare:
+            self._refuse_unknown(path, step)
+            result = self.aside.take(path)
+            if result is None:
+                self._is_new = True
+                return Execute(path, step, self._where())
+        else:
+            result = self._waiting.pop(path)
+        if result is None or is_another(step, result):
+            self._drop_mismatch(path, step, result, is_spare=is_spare)
+            self._is_new = True
+            return Execute(path, step, self._where())
+        return Restore(path, step, result, is_spare)
+
+    def _entered(self, path: str, step: Step[Any]) -> Enter:
+        """Return the command for a step that is made of steps."""
+        is_spare = path not in self._waiting
+        if is_spare:
+            self._refuse_unknown(path, step)
+            result, nested = self.aside.take(path), self.aside.take_nested(path)
+        else:
+            result, nested = self._waiting.pop(path), self._nested.pop(path, [])
+        if result is not None and is_another(step, result):
+            self._nested[path] = nested
+            self._drop_mismatch(path, step, result, is_spare=is_spare)
+            result, nested = None, []
+        return Enter(path, step, self._where(), result, nested, is_spare, self._is_bound)
+
+    def _refuse_unknown(self, path: str, step: Step[Any]) -> None:
+        """Refuse a step that the record does not have while recorded results wait; or drop these."""
+        if self._waiting:
+            if self._is_bound:
+                what = f"yields the step {path!r}, which the record does not have"
+                raise self._changed(what, self._describe(path, step))
+            self._drop_rest()
+
+    def _drop_mismatch(self, path: str, step: Step[Any], result: StepResult | None, *, is_spare: bool) -> None:
+        """Drop the result of another step under the same path, or refuse the change."""
+        if self._is_bound and not is_spare:
+            self._waiting = {path: result, **self._waiting}
+            raise self._changed(f"yields another step under the path {path!r}", self._describe(path, step))
+        self.aside.dropped += all_of({path: result}, {path: self._nested.pop(path, [])})
+        self._drop_rest()
+
+    def _drop_rest(self) -> None:
+        self.aside.dropped += all_of(self._waiting, self._nested)
+        self._waiting, self._nested = {}, {}
+
+    def _finished(self, output: Any) -> Command:
+        if self._waiting:
+            if self._is_bound:
+                raise self._changed("returns before the record ends", f"return {_shown(output, 80)}")
+            self._drop_rest()
+        return Finish(output)
+
+    def _raised(self, error: BaseException) -> Command:
+        if self._waiting and isinstance(error, Exception):
+            if isinstance(error, StepFailedError) and error.path in self._ephemeral:
+                return Crash(error)  # it failed now: a server that is down is no changed workflow
+            if self._is_bound:
+                raise self._changed("raises before the record ends", f"raise {_raised_text(error)}") from error
+            self._drop_rest()
+        return Crash(error)
+
+    def _changed(self, what: str, yielded: str) -> BaseException:
+        path, first = next(iter(self._waiting.items()))
+        if first is None:  # a step that is made of steps, and was not finished
+            recorded = f"step {path!r}, with {len(self._nested.get(path, ()))} steps of its own"
+        else:
+            recorded = f"step {path!r} ({first.step_type} {first.function}".rstrip() + ")"
+            if first.location:
+                recorded += f" at {first.location}"
+        return self._closed(
+            WorkflowChangedError(
+                f"workflow {self._workflow_name!r} {what}: recorded {recorded}; now {yielded}",
+                workflow_name=self._workflow_name,
+                recorded=recorded,
+                yielded=yielded,
+                remedy="No recorded step was run, and nothing was saved. Restore the code that wrote the record and resume; "
+                "or resume with --from STEP, to run everything again from a step on, or with --force, to run everything "
+                "again from here on.",
+            )
+        )
+
+    def _describe(self, path: str, step: Step[Any]) -> str:
+        action = step.action
+        return f"step {path!r} ({action.step_type} {action.function_name}".rstrip() + f") at {self._where(full=True)}"
+
+    def _closed(self, error: BaseException) -> BaseException:
+        self.close()
+        return error
+
+    def _where_now(self) -> str:
+        """Return what `_where` does, by the instruction that the generator itself stands at: 0.1 µs, not 0.4."""
+        generator = self._generator
+        if type(generator) is not GeneratorType or generator.gi_yieldfrom is not None:
+            return self._where()
+        instruction: int = generator.gi_frame.f_lasti  # type: ignore[union-attr]  # it waits at a yield
+        found = self._places.get(instruction)
+        if found is None:
+            found = self._places[instruction] = self._where()
+        return found
+
+    def _where(self, *, full: bool = False) -> str:
+        return where_of(self._generator, full=full)
+
+
+def _shown(value: object, length: int) -> str:
+    """Return the start of a value's `repr`, also of one whose own `__repr__` fails."""
+    try:
+        return repr(value)[:length]
+    except Exception:
+        return f"<{type(value).__name__} without a repr>"
+
+
+def _raised_text(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"[:200]
+    except Exception:
+        return type(error).__name__
+
+
+def _qualname(function: str) -> str:
+    """Return the name of a function without its module: code that moves to another file is the same code."""
+    return function[function.find(":") + 1 :]
+
+
+def is_another(step: Step[Any], result: StepResult) -> bool:
+    """Tell whether a recorded result is that of another step: of another kind, or of another function.
+
+    Args:
+        step: the step as it is yielded now.
+        result: the recorded result of its path.
+    """
+    named = step.action.function_name
+    return result.step_type != step.action.step_type or (
+        result.function != named and _qualname(result.function) != _qualname(named)
+    )
+
+
+def _no_such_modifier(step: Step[Any], modifier: str, where: str) -> StepDefinitionError:
+    action = step.action
+    remedy = "Give it to the steps that it is made of."
+    if modifier == "on":
+        remedy = "It is for .python(), and for a .map() of a function: leave it out."
+    elif action.is_waiting:
+        remedy = "Leave it out."
+        if modifier == "timeout":
+            remedy = f"Say how long to wait: .{action.step_type}(…, timeout=60)."
+        elif modifier == "evidence":
+            remedy = "An approval is bound to claims by .approval(of=[…]); else claim it of the step that follows."
+    return StepDefinitionError(
+        f"step {step.name!r}: .{modifier}() makes no sense with .{action.step_type}()",
+        step=step.name,
+        where=where,
+        remedy=remedy,
+    )
+
+
+def _needless_adopt(name: str, where: str) -> StepDefinitionError:
+    return StepDefinitionError(
+        f"step {name!r} has .adopt(), but no .at_most_once()",
+        step=name,
+        where=where,
+        remedy="Only a step that is to be done at most once is ever adopted: add .at_most_once(), or leave .adopt() out.",
+    )
+
+
+def _no_step(yielded: object, workflow_name: str, where: str) -> StepDefinitionError | WorkflowDefinitionError:
+    if isinstance(yielded, StepWithoutAction):
+        return StepDefinitionError(
+            f"workflow {workflow_name!r} yielded step {yielded.name!r}, which has no action",
+            step=yielded.name,
+            where=where,
+            remedy="Give it one: .python(function, …).",
+        )
+    remedy = 'Yield step("name").python(function, …); for plain work, do not yield.'
+    if isinstance(yielded, GeneratorType):
+        remedy = "Write 'yield from' to delegate to another generator."
+    elif isinstance(yielded, Workflow):
+        remedy = 'Yield step("name").workflow(child, …) to run a workflow inside this one.'
+    elif isinstance(yielded, list | tuple) and any(isinstance(each, Step) for each in yielded):
+        remedy = "Yield parallel(*steps) to run them beside each other, or each of them in a loop of its own yields."
+    return WorkflowDefinitionError(
+        f"workflow {workflow_name!r} yielded {_shown(yielded, 120)} ({type(yielded).__name__}), which is no step",
+        where=where,
+        remedy=remedy,
+    )

@@ -1,0 +1,111 @@
+"""What is computed once for each function, and forgotten with it.
+
+A step's function may be a nested one that holds a large value of its workflow. A cache that holds the function holds
+that value too, long after the run. So the function is known by its address, and watched by a weak reference, which
+takes the entry away with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import site
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+Key = TypeVar("Key")
+Other = TypeVar("Other")
+Value = TypeVar("Value")
+
+MAX_KNOWN = 4096
+"""How many a cache knows at most: what a program keeps alive may be endless, too."""
+
+
+class _Entry(weakref.ref[Any]):
+    """What is known of one function. The reference itself holds it: a lookup has one object to go through."""
+
+    __slots__ = ("place", "value")
+    place: int
+    value: Any
+
+
+def per_function(compute: Callable[[Key], Value]) -> Callable[[Key], Value]:
+    """Compute a value once for each function, by its identity, and keep neither the function nor its value behind it.
+
+    What cannot be referred to weakly (some builtins) is computed each time. So are bound methods, which are new objects
+    at each access: ask for their `__func__`.
+
+    It is safe in threads: what two of them ask for at once may be computed twice, and each of them gets a right answer.
+
+    Args:
+        compute: returns the value; one that refers to the function would keep it alive.
+    """
+    known: dict[int, _Entry] = {}
+
+    def forget(entry: Any) -> None:
+        place = entry.place
+        if known.get(place) is entry:  # not one of a new function at the same address
+            known.pop(place, None)
+
+    def value_of(function: Key) -> Value:
+        entry = known.get(id(function))
+        # The address alone proves nothing: the next function may get it before the entry of the last one is gone.
+        if entry is not None and entry() is function:
+            found: Value = entry.value
+            return found
+        value = compute(function)
+        try:
+            made = _Entry(function, forget)
+        except TypeError:
+            return value
+        made.place, made.value = id(function), value
+        if len(known) >= MAX_KNOWN:
+            known.clear()  # in one go: another thread may be changing it
+        known[made.place] = made
+        return value
+
+    return value_of
+
+
+def per_pair(compute: Callable[[Key, Other], Value]) -> Callable[[Key, Other], Value]:
+    """Compute a value once for each two things, in the same way: a method's function and its class, say.
+
+    Args:
+        compute: returns the value, which must not refer to either of them.
+    """
+
+    @per_function
+    def with_first(first: Key) -> Callable[[Other], Value]:
+        known: Any = weakref.ref(first)  # a value that refers to the first would keep it alive
+        return per_function(lambda second: compute(known(), second))
+
+    return lambda first, second: with_first(first)(second)
+
+
+# Which files are code of Python or of an installed package, and not of the project that is being worked on.
+
+
+@functools.lru_cache(maxsize=1024)
+def is_installed(file: str) -> bool:
+    """Tell whether a file belongs to Python or to an installed package.
+
+    By the very directories of this Python: a virtualenv inside a project, or a project below some `site-packages`, must
+    not be taken for it. Links are followed, as a project that is linked into `site-packages` is still being worked on.
+
+    Args:
+        file: its path.
+    """
+    path = Path(file).resolve()
+    return any(path.is_relative_to(directory) for directory in _installed_directories())
+
+
+@functools.cache
+def _installed_directories() -> frozenset[Path]:
+    # Of `site`, which Python has imported when it starts; `sysconfig` takes 4 ms of every resume.
+    prefixes = dict.fromkeys([sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix])
+    standard = str(Path(str(linecache.__file__)).parent)
+    paths = [standard, *site.getsitepackages(list(prefixes)), site.getusersitepackages()]
+    return frozenset(Path(path).resolve() for path in paths)

@@ -1,0 +1,72 @@
+"""Finite numbers: what a duration, a limit or an amount can be."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import timedelta
+from typing import TypeGuard
+
+from flowckpt.errors import SettingError
+
+_MOST = sys.float_info.max
+
+
+def is_finite_number(value: object) -> TypeGuard[int | float]:
+    """Tell whether a value is a number that a float can hold: no bool, no NaN, no infinity, and no integer beyond.
+
+    `math.isfinite` raises an `OverflowError` for such an integer; comparing is exact.
+
+    Args:
+        value: anything.
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_MOST <= value <= _MOST
+
+
+# Numbers with their nouns, for people: `1 step`, `2 steps`.
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural where it is not one.
+
+    Args:
+        number: how many.
+        noun: one of them; its plural ends in `s`.
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# Ages as people write them: `30d`, `12h`.
+
+
+_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(min|[smhdw])")
+_LONGEST = timedelta.max.total_seconds()
+
+
+def age_of(value: timedelta | float | str, setting: str = "age") -> timedelta:
+    """Return an age.
+
+    Args:
+        value: a `timedelta`, a number of seconds, or text with units: `90s`, `45m`, `12h`, `30d`, `2w`, `1d12h`.
+        setting: what it is for, for the error.
+
+    Raises:
+        SettingError: it is none, or negative.
+    """
+    seconds: float | None = None
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, str):
+        parts = _PART.findall(value.strip().lower())
+        if parts and "".join(number + unit for number, unit in parts) == value.strip().lower():
+            seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    elif is_finite_number(value):
+        seconds = float(value)
+    if seconds is None or not 0 <= seconds < _LONGEST:
+        raise SettingError(
+            f"{setting} is an age, not {value!r:.80}",
+            setting=setting,
+            remedy="Write one with its unit, as 90s, 45m, 12h, 30d or 2w; or a timedelta.",
+        )
+    return timedelta(seconds=seconds)

@@ -1,0 +1,122 @@
+"""One door for code that is not async: an object's async methods, run in a loop of their own.
+
+There is no twin class of anything. The loop runs one call at a time and nothing else, so stores and checks work in
+place, in the calling thread, as under `run_sync`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+import weakref
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Self, TypeVar
+
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.errors import NestedLoopError
+
+T = TypeVar("T")
+
+
+class InSync:
+    """An object whose async methods wait: each call runs to its end and returns what was awaited.
+
+    Everything else of the object is passed on as it is. As a context manager it enters and leaves the object's own
+    asynchronous one, where it has one, and closes the loop. Calls from several threads wait for one another.
+
+    Args:
+        target: the object.
+    """
+
+    def __init__(self, target: object) -> None:
+        self._target: Any = target
+        self._runner: asyncio.Runner | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"in_sync({self._target!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copying and the like ask before there is a target
+            raise AttributeError(name)
+        found = getattr(self._target, name)
+        if not callable(found):
+            return found
+
+        @functools.wraps(found)
+        def waiting(*args: Any, **kwargs: Any) -> Any:
+            returned = found(*args, **kwargs)
+            return self._waited(returned, name) if inspect.isawaitable(returned) else returned
+
+        return waiting
+
+    def __enter__(self) -> Self:
+        if hasattr(self._target, "__aenter__"):
+            self._waited(self._target.__aenter__(), "__enter__")
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        try:
+            if hasattr(self._target, "__aexit__"):
+                self._waited(self._target.__aexit__(*raised), "__exit__")
+        finally:
+            self.close_loop()
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end and return what it returns. Type checkers know what that is.
+
+        Args:
+            work: the coroutine, as `manager.begin_step(…)` makes one.
+
+        Raises:
+            NestedLoopError: a loop runs in this thread already.
+        """
+        return self._waited(work, "wait_for")
+
+    def close_loop(self) -> None:
+        """Close the loop; it closes by itself when nobody has this object any more. A later call opens a new one."""
+        with self._one_at_a_time:
+            if self._runner is not None:
+                self._closing()
+                self._runner = None
+
+    def _waited(self, work: Awaitable[T], door: str) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            if isinstance(work, Coroutine):
+                work.close()
+            raise NestedLoopError(door, remedy="Await the object's own method there.")
+
+        async def alone() -> T:
+            with blocking_allowed(True):
+                return await work
+
+        with self._one_at_a_time:
+            if self._runner is None:
+                self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # a factory keeps it our own loop
+                self._runner.get_loop()
+                self._closing = weakref.finalize(self, _close, self._runner)
+            return self._runner.run(alone())
+
+
+def _close(runner: asyncio.Runner) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        runner.close()
+    else:  # dropped inside another loop, beside which this one cannot run any more; nothing is left in it
+        runner.get_loop().close()
+
+
+def in_sync(target: object) -> InSync:
+    """Return a door to an object for code that is not async: its async methods wait for their end.
+
+    Args:
+        target: the object, as a `CheckpointManager` or a store.
+    """
+    return InSync(target)

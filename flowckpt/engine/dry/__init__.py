@@ -1,0 +1,1 @@
+"""Drives of the generator with all effects switched off: plans, searches, determinism."""

@@ -1,0 +1,640 @@
+"""The resume plan: the generator driven against its record with all effects off.
+
+The comparing is the very one of a resume: the same replay, the same judge, the same policy. Where a step would run, its
+output is not known; behind a recorded one that would run again, the plan goes on with what it returned before, and says
+so (`assumes`). It ends at the first step whose output nobody has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core import codec
+from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.dsl import Step, Workflow
+from flowckpt.core.dsl.composites import FanOutAction, ItemsError, Member, WorkflowAction, place_under
+from flowckpt.core.records import Status, StepError, StepResult
+from flowckpt.core.records.wait import Signal, Wait, wait_in
+from flowckpt.core.replay import Crash, Enter, Execute, Finish, Replay, Restore, SetAside
+from flowckpt.core.replay.replay import all_of, split_record
+from flowckpt.engine.rules.identity import arguments_of
+from flowckpt.engine.rules.in_doubt import (
+    Question,
+    Settlement,
+    is_same_call,
+    open_question,
+    settle_done,
+    settle_started,
+)
+from flowckpt.engine.rules.judge import evidence_reasons
+from flowckpt.engine.rules.partial import GOES_ON, kept_partial, partial_reasons
+from flowckpt.engine.rules.paths import below, is_within, nested_in
+from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan, message_for, wait_reason
+from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
+from flowckpt.engine.run.resumption import Resumption, parked_error
+from flowckpt.engine.run.verification import Verifying, is_open
+from flowckpt.engine.steps.child import begun_child
+from flowckpt.engine.steps.restore import Answer, other_members
+from flowckpt.engine.values.failures import fan_out_failure, step_failure
+from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_run, use_missing_secret
+from flowckpt.engine.values.superseded import AT_MOST_ONCE
+from flowckpt.errors import EncodingError, StepFailedError, WorkflowChangedError
+from flowckpt.evidence.claims import EvidencePack
+from flowckpt.execution.python import is_left_running
+from flowckpt.execution.runner import restored_value
+
+if TYPE_CHECKING:
+    from flowckpt.evidence.report import VerificationReport
+
+
+# The plan of a step that waits: what was sent for it, and whether what is to be approved is as it was asked for.
+
+
+async def waiting_reason(planning: Planning, wait: Wait) -> Reason:
+    """Return what a resume finds at a step that waits; what was sent for it is taken, so that no other one gets it.
+
+    Args:
+        planning: the plan.
+        wait: the wait.
+    """
+    message = message_for(wait, planning.messages)
+    moved: tuple[str, ...] = ()
+    if wait.claims:
+        report = await planning.verifying().verify_evidence_pack(EvidencePack.from_document(wait.claims))
+        if message is not None or any(each.is_against and each.can_tell for each in report.verdicts):
+            moved = tuple(reason.detail for reason in evidence_reasons(report))
+    if message is not None:
+        planning.messages.remove(message)
+    return wait_reason(wait, message, tuple(map(planning.resumption.judge.secrets.text, moved)))
+
+
+MOST_ASSUMED = 8
+"""How many steps are named that a step's plan assumes to return the same again; a long loop has thousands."""
+
+
+@attrs.define
+class Planning:
+    """Makes the plan of one resume.
+
+    Attributes:
+        workflow: the workflow.
+        workflow_id: the run.
+        resumption: what the resume starts from.
+        verifying: checks the recorded claims.
+        doubts: the answers to the claims of results that are marked `at_most_once` and would be dropped, by path.
+        aside: recorded results that would be dropped, and those that their steps may get back.
+        steps: what was decided so far, in the order in which the generator yields them.
+        reruns: the steps among them that run again, as far as what comes next depends on them.
+        seen: the paths that the generator came to.
+        cut_below: the steps in which results lie that do not count from the beginning.
+        doubt_below: the steps in which steps lie whose start was recorded and whose end was not.
+        stops: why the resume would stop, once that is known.
+        stopped_by: the step that it would stop at.
+        unknown: the step whose output nobody knows, and at which the plan ends; nothing before it does.
+        returned: the steps among `reruns` that have returned something before.
+        messages: what was sent to the run and no step has taken so far.
+    """
+
+    workflow: Workflow[Any, Any]
+    workflow_id: str
+    resumption: Resumption
+    verifying: Verifying
+    doubts: Mapping[str, VerificationReport] = attrs.field(factory=dict)
+    aside: SetAside = attrs.field(init=False, factory=SetAside)
+    steps: list[PlannedStep] = attrs.field(init=False, factory=list)
+    reruns: list[str] = attrs.field(init=False, factory=list)
+    unknown: tuple[str, ...] = attrs.field(init=False, default=())
+    seen: set[str] = attrs.field(init=False, factory=set)
+    cut_below: dict[str, list[str]] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: nested_in(self.resumption.cut), takes_self=True)
+    )
+    doubt_below: dict[str, list[str]] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: nested_in(self.resumption.unended), takes_self=True)
+    )
+    stops: str = ""
+    stopped_by: str = ""
+    returned: set[str] = attrs.field(init=False, factory=set)
+    messages: list[Signal] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: [*self.resumption.messages], takes_self=True)
+    )
+
+    async def plan(self) -> ResumePlan:
+        """Drive the generator and return what a resume would do."""
+        resumption = self.resumption
+        policy = resumption.judge.policy
+        history = resumption.history
+        self.aside.spare.update(resumption.spare)
+        replay = Replay(
+            self.workflow(**resumption.bound.values(self.workflow, use_missing=use_missing_secret)),
+            history.results,
+            self.workflow.name,
+            drops_what_changed=policy.is_forced,
+            aside=self.aside,
+            is_muted=True,
+        )
+        ends_at = ""
+        try:
+            end = await self.driven(replay)
+            ends_at = resumption.judge.secrets.text(end if isinstance(end, str) else _crash_text(end))
+        except SecretNeeded as stop:
+            name = stop.args[0]
+            ends_at = f"the workflow itself uses the secret input {name!r}, which no record holds: give it, -i {name}=…"
+        except PlanStopped as stop:
+            ends_at = f"the workflow uses the output of {stop.args[0]!r}, which is run at each resume and not by a plan"
+        except WorkflowChangedError as error:
+            secrets = resumption.judge.secrets
+            self.stops, self.stopped_by = secrets.text(error.message), secrets.text(error.yielded)
+            ends_at = "the workflow yields something else than the record says"
+        finally:
+            replay.close()
+        self._add_the_unseen(replay, is_finished=not ends_at)
+        steps = self.steps
+        if resumption.latest.status is Status.COMPLETED and not any(_is_work(each) for each in steps):
+            steps = [each for each in steps if each.decision is Decision.REUSE]  # nothing is run in a complete run
+            self.stops = self.stopped_by = ends_at = ""
+        is_parked = resumption.parked is not None
+        if resumption.parked is not None:
+            self.stops, self.stopped_by = parked_error(self.workflow_id, resumption.parked).message, ""
+        made = self.workflow_id, self.workflow.name, tuple(steps), ends_at, self.stops, self.stopped_by
+        return ResumePlan(*made, is_parked)
+
+    async def driven(self, replay: Replay) -> Finish | Crash | str:
+        """Drive a generator as far as its outputs are known; return its end, or why the plan cannot see further.
+
+        Args:
+            replay: the generator and its record.
+        """
+        command = replay.start()
+        while True:
+            if isinstance(command, Finish):
+                return command
+            if isinstance(command, Crash):
+                if isinstance(command.error, PlanStopped):
+                    raise command.error
+                return command
+            if isinstance(command, Execute) and command.step.modifiers.is_ephemeral:
+                self.seen.add(command.path)
+                command = replay.send(not_run(command))
+                continue
+            if isinstance(command, Enter):
+                answer = await entered(self, command, replay)
+            elif isinstance(command, Restore):
+                answer = await self.restored(command, replay)
+            else:
+                answer = await self.executed(command, replay)
+            if answer is None:
+                self.unknown = (command.path,)
+                return f"the output of {command.path!r} is not known yet"
+            value, failure = answer
+            command = replay.send(value) if failure is None else replay.throw(failure)
+
+    async def restored(self, command: Restore, replay: Replay | None) -> Answer:
+        """Add a step that has a recorded result, and return what to go on with.
+
+        Args:
+            command: the step and its result.
+            replay: what yielded it, to be freed from its record where the step runs again; None for a member.
+        """
+        self.seen.add(command.path)
+        reports = self.resumption.judge.reports
+        if is_open(reports.get(command.path)):
+            reports[command.path] = await self.verifying.look_again(command.step, command.result)
+        decision, reasons = await self.judged(command)
+        self.add(command.result, decision, reasons)
+        if decision is not Decision.REUSE and replay is not None:
+            replay.rerun(command, keeps_rest=True)
+        return _answer_of(command.step, command.result)
+
+    async def executed(self, command: Execute, replay: Replay) -> Answer | None:
+        """Add a step that has no recorded result; return what to go on with, if that can be told.
+
+        Args:
+            command: the step.
+            replay: what yielded it.
+        """
+        self.seen.add(command.path)
+        result = await self._executed(command, replay, self._state_reasons(command))
+        return None if result is None else _answer_of(command.step, result)
+
+    def _state_reasons(self, command: Execute) -> tuple[Reason, ...]:
+        """Return why a step would not get what it saved of itself; the resume may stop for that."""
+        judge, path = self.resumption.judge, command.path
+        partial = kept_partial(self.resumption.latest.partial, judge.policy).get(path)
+        reasons = () if partial is None or self.reruns else partial_reasons(command.step, partial, judge.secrets)
+        if reasons and judge.decide(reasons) is OnStale.FAIL and not self.stops:
+            self.stops, self.stopped_by = f"{path}: " + "; ".join(map(str, reasons)), path
+        return reasons
+
+    async def judged(self, command: Restore, *more: Reason) -> tuple[Decision, tuple[Reason, ...]]:
+        """Decide about a recorded result as the resume would.
+
+        Args:
+            command: the step and its result.
+            *more: what else speaks against it.
+        """
+        result, judge = command.result, self.resumption.judge
+        reasons = judge.reasons(
+            command.step, result, is_behind_rerun=command.is_spare and judge.policy.reuse is ReuseMode.INPUTS
+        )
+        reasons += more
+        if self.reruns and judge.policy.reuse is ReuseMode.PREFIX:
+            reasons += (Reason(ReasonKind.UPSTREAM, f"{self.reruns[0]} runs again before it"),)
+            answer = OnStale.RERUN
+        else:
+            answer = judge.decide(reasons)
+        if answer is OnStale.FAIL and not self.stops:
+            self.stops = f"{result.path}: " + "; ".join(map(str, reasons))
+            self.stopped_by = result.path
+        if answer is OnStale.REUSE:
+            return Decision.REUSE, reasons
+        modifiers, is_forced = command.step.modifiers, result.path == judge.policy.from_path
+        is_one_step = not command.step.action.is_composite  # a map's modifiers are those of its members
+        is_settled = modifiers.is_at_most_once and is_one_step and result.success and not is_forced
+        if is_settled and is_same_call(result, self._arguments_of(command.step), modifiers.version):
+            return await self._settled(command.step, result, reasons)
+        return Decision.RERUN, reasons
+
+    def _arguments_of(self, step: Step[Any]) -> dict[str, Any]:
+        return arguments_of(step.action, self.resumption.judge.secrets)
+
+    async def _settled(
+        self, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]
+    ) -> tuple[Decision, tuple[Reason, ...]]:
+        """Decide about a step that must not be done twice and would run again."""
+        report = self.doubts.get(result.path)
+        if is_open(report):
+            report = await self.verifying.look_again(step, result)
+        settlement = Settlement.ASK if report is None else settle_done(report)
+        if settlement is Settlement.REUSE:
+            return Decision.REUSE, (*reasons, Reason(ReasonKind.STARTED, "it was done, as its evidence shows"))
+        if settlement is Settlement.RUN or self.resumption.judge.policy.is_forced:
+            return Decision.RERUN, reasons
+        self.stops = self.stops or f"{result.path}: it was done, and its evidence cannot tell whether it still is"
+        self.stopped_by = self.stopped_by or result.path
+        return Decision.IN_DOUBT, (*reasons, Reason(ReasonKind.STARTED, "it is to be done at most once, and was done"))
+
+    async def _executed(self, command: Execute, replay: Replay, of_state: tuple[Reason, ...]) -> StepResult | None:
+        """Add a step that would run, and return the output to go on with, if it had one."""
+        path, step, resumption = command.path, command.step, self.resumption
+        is_saved = not self.reruns and path in kept_partial(resumption.latest.partial, resumption.judge.policy)
+        of_state = of_state or (GOES_ON,) * is_saved
+        old, reason = resumption.earlier(path, step, replay.aside.dropped)
+        question = open_question(
+            step.modifiers,
+            None if resumption.is_undone(path) else old,
+            self._arguments_of(step),
+            is_in_doubt=path in resumption.in_doubt,
+            is_asked_for=path == resumption.judge.policy.from_path,
+        )
+        if question is Question.STARTED:
+            await self._started(command, has_failed=path not in resumption.in_doubt)
+            return None
+        if question is Question.DONE and old is not None:
+            self.add(old, *await self._settled(step, old, () if reason is None else (reason,)))
+            return old
+        wait = wait_in(resumption.latest.metadata, path) if step.action.is_waiting else None
+        if old is not None:
+            if wait is not None and wait.is_newer_than(old):
+                of_state = (*of_state, await waiting_reason(self, wait))
+            self.add(old, Decision.RERUN, (*(() if reason is None else (reason,)), *of_state))
+            ended_it = reason is not None and reason.kind is ReasonKind.FAILED
+            return old if path in resumption.cut and not ended_it else None
+        if wait is not None:
+            reasons = (await waiting_reason(self, wait),)
+            self.steps.append(PlannedStep(path, Decision.NEW, reasons, location=command.location))
+            self.reruns.append(path)
+        elif path in resumption.in_doubt or path in resumption.begun:
+            reason = Reason(ReasonKind.STARTED, "it was started, and its end was never recorded; it is run again")
+            decision = Decision.RERUN if of_state not in ((), (GOES_ON,)) else Decision.IN_DOUBT
+            self.steps.append(PlannedStep(path, decision, (reason, *of_state), location=command.location))
+        else:
+            self.steps.append(PlannedStep(path, Decision.NEW, of_state, self.assumed(), location=command.location))
+        self.reruns.append(path)
+        return None
+
+    async def _started(self, command: Execute, *, has_failed: bool) -> None:
+        """Add a step that must not be done twice, and was started; its evidence says what comes of it."""
+        report = await self.verifying.report_in_doubt(command.step)
+        settlement = settle_started(report, may_be_running=is_left_running(self.workflow_id, command.path))
+        ended = "it failed" if has_failed else "it was started, and its end was never recorded"
+        if settlement is Settlement.ASK and not self.resumption.judge.policy.is_forced:
+            said = "its evidence cannot tell whether it was done, and the resume stops"
+            self.stops = self.stops or f"{command.path}: {ended}, and its evidence cannot tell whether it was done"
+            self.stopped_by = self.stopped_by or command.path
+        elif settlement is Settlement.ADOPT:
+            said = "its evidence proves that it was done: it is adopted"
+        else:
+            denied = settlement is Settlement.RUN
+            said = "its evidence shows that it was not done: it is run" if denied else "it is forced to run again"
+        reasons = (Reason(ReasonKind.STARTED, f"{ended}; {said}"), *evidence_reasons(report))
+        assumes = self.assumed()
+        self.steps.append(PlannedStep(command.path, Decision.IN_DOUBT, reasons, assumes, location=command.location))
+
+    def assumed(self) -> tuple[str, ...]:
+        """Return the steps that run again before the next one: one where the first drags all others along, else a few."""
+        if self.resumption.judge.policy.reuse is ReuseMode.PREFIX:
+            return tuple(self.reruns[:1])
+        return tuple(dict.fromkeys((*self.unknown, *self.reruns)))[:MOST_ASSUMED]
+
+    def add(self, result: StepResult, decision: Decision, reasons: tuple[Reason, ...]) -> None:
+        """Add a step that has a recorded result.
+
+        Args:
+            result: the result.
+            decision: what would be done with the step.
+            reasons: why.
+        """
+        assumes = self.assumed()
+        self.steps.append(PlannedStep(result.path, decision, reasons, assumes, result.duration_ms, result.location))
+        if decision is not Decision.REUSE:
+            self.reruns.append(result.path)
+            self.returned.add(result.path)
+
+    def _add_the_unseen(self, replay: Replay, *, is_finished: bool) -> None:
+        """Add the recorded results that the generator has not come to."""
+        resumption, judge = self.resumption, self.resumption.judge
+        recorded = [*resumption.history.results, *(result for result, _ in resumption.cut.values())]
+        recorded += () if is_finished else resumption.spare.values()
+        is_changed = bool(self.stops) and self.stopped_by not in self.seen
+        is_completed = resumption.latest.status is Status.COMPLETED
+        dropped = {result.path for result in replay.aside.dropped}
+        if not (is_finished or is_changed or is_completed):  # those that wait for their step since an earlier resume
+            known = {result.path for result in recorded}
+            earlier = [result for result in resumption.superseded.results if AT_MOST_ONCE in result.marks]
+            recorded += (result for result in earlier if result.path not in known)
+        for result in recorded:
+            if result.path in self.seen:
+                continue
+            is_dropped = result.path in dropped or result.path in resumption.cut or result.path in resumption.superseded
+            is_dropped |= bool(self.reruns) and judge.policy.reuse is ReuseMode.PREFIX
+            if is_finished or is_changed or (is_completed and result.path in dropped):
+                self.steps.append(PlannedStep(result.path, Decision.ORPHANED, duration_ms=result.duration_ms))
+            elif is_dropped and AT_MOST_ONCE in result.marks and not resumption.is_undone(result.path):
+                detail = "it is to be done at most once, and was begun; what comes of it is seen when it is come to"
+                self.add(result, Decision.IN_DOUBT, (Reason(ReasonKind.STARTED, detail),))
+            elif result.path in dropped:
+                reason = Reason(ReasonKind.UPSTREAM, "the workflow yields another step before it")
+                self.add(result, Decision.RERUN, (reason,))
+            elif result.path in resumption.cut:
+                self.add(result, Decision.RERUN, (resumption.cut[result.path][1],))
+            elif self.reruns and judge.policy.reuse is ReuseMode.PREFIX:
+                reason = Reason(ReasonKind.UPSTREAM, f"{self.reruns[0]} runs again before it")
+                self.add(result, Decision.RERUN, (reason,))
+            else:
+                reasons = judge.evidence_reasons(result)
+                answer = judge.decide(reasons)
+                self.add(result, Decision.REUSE if answer is OnStale.REUSE else Decision.RERUN, reasons)
+
+
+async def make_plan(
+    workflow: Workflow[Any, Any], workflow_id: str, resumption: Resumption, verifying: Verifying
+) -> ResumePlan:
+    """Return what a resume would do.
+
+    Args:
+        workflow: the workflow.
+        workflow_id: the run.
+        resumption: what the resume starts from.
+        verifying: checks the recorded claims.
+    """
+    doubts = await verifying.reports_of(_doubtful(resumption))
+    return await Planning(workflow, workflow_id, resumption, verifying, doubts).plan()
+
+
+def _doubtful(resumption: Resumption) -> list[StepResult]:
+    """Return the results of steps that must not be done twice and would be, were something before them stale.
+
+    Args:
+        resumption: what the resume starts from.
+    """
+    results = [*resumption.history.results, *resumption.superseded.results]
+    return [result for result in results if AT_MOST_ONCE in result.marks and result.success]
+
+
+def _answer_of(step: Step[Any], result: StepResult) -> Answer:
+    if result.success:
+        return restored_value(step, result), None
+    return None, step_failure(result.path, result.error or StepError("", ""))
+
+
+def _crash_text(end: Finish | Crash) -> str:
+    if isinstance(end, Finish):
+        return ""
+    return f"the workflow raises {type(end.error).__name__}: {end.error}"[:300]
+
+
+def _is_work(step: PlannedStep) -> bool:
+    return step.decision in (Decision.RERUN, Decision.IN_DOUBT)
+
+
+# The plan of steps that are made of steps: what a resume would do with each of them, and so with the whole.
+
+
+FEW = 8
+"""How many steps that run again before a member are handed on to it; to know of the first ones is enough."""
+
+
+async def entered(planning: Planning, enter: Enter, replay: Replay) -> Answer | None:
+    """Add a composite and its members to a plan; return what to go on with, if that can be told.
+
+    Args:
+        planning: the plan.
+        enter: the composite and its record.
+        replay: what yielded it.
+    """
+    answer, is_reused = await _member(planning, enter, replay)
+    if not is_reused and enter.result is not None:
+        replay.begin_anew(keeps_rest=True)
+    elif answer is None:
+        replay.begin(enter)
+    return answer
+
+
+async def _member(planning: Planning, enter: Enter, replay: Replay) -> tuple[Answer | None, bool]:
+    """Add a step and what is nested in it; return its answer, and whether its recorded result is reused."""
+    step, path, result = enter.step, enter.path, enter.result
+    if step.action.is_composite:
+        planning.seen.add(path)
+        if (
+            result is None
+            and not enter.nested
+            and path not in planning.cut_below
+            and path not in planning.doubt_below
+            and path not in planning.resumption.cut
+        ):
+            planning.steps.append(PlannedStep(path, Decision.NEW, assumes=planning.assumed(), location=enter.location))
+            planning.reruns.append(path)
+            return None, False
+        if isinstance(step.action, FanOutAction):
+            return await _fan_out(planning, enter, replay)
+        assert isinstance(step.action, WorkflowAction)
+        return await _child(planning, enter, step.action)
+    if step.modifiers.is_ephemeral:
+        planning.seen.add(path)
+        return (not_run(Execute(path, step, enter.location)), None), True
+    if result is None:
+        return await planning.executed(Execute(path, step, enter.location), replay), False
+    before = len(planning.reruns)
+    answer = await planning.restored(Restore(path, step, result, enter.is_spare), None)
+    return answer, len(planning.reruns) == before
+
+
+async def _fan_out(planning: Planning, enter: Enter, replay: Replay) -> tuple[Answer | None, bool]:
+    path, result, action = enter.path, enter.result, enter.step.action
+    assert isinstance(action, FanOutAction)
+    own, nested = split_record(enter.nested, f"{path}/")
+    decision, reasons = await _judged(planning, enter)
+    is_all_again = decision is Decision.RERUN
+    before = list(planning.reruns)
+    doubts = {*planning.doubt_below.get(path, ())}
+    few = before[:FEW]  # for each of a hundred thousand members
+    reruns: list[str] = []
+    answers: list[Answer | None] = []
+    stale, new = "", 0
+    never_run: list[Enter] = []
+    gone: list[str] = []
+
+    async def plan_member(made: Enter) -> bool:
+        planning.reruns = [*few, path] if is_all_again else [*few]  # its siblings are nothing to it
+        had = len(planning.reruns)
+        answer, is_reused = await _member(planning, made, replay)
+        reruns.extend(planning.reruns[had:])
+        answers.append(answer)
+        return is_reused
+
+    for place, step in _made(action, enter):
+        at = place_under(path, place)
+        is_known = at in own
+        made = Enter(at, step, enter.location, own.pop(at, None), nested.pop(at, []), enter.is_spare, enter.is_bound)
+        is_ephemeral = step.modifiers.is_ephemeral
+        if not (is_known or is_ephemeral) and result is not None and not result.success:
+            never_run.append(made)  # too many had failed before its turn came
+        elif not await plan_member(made):
+            stale, new = (stale or at, new) if is_known else (stale, new + 1)
+        doubts.discard(at)
+        if not own and not doubts and result is None and action.size is None:
+            answers.append(None)  # how many more there are is seen when they are made
+            break
+    else:
+        without = [each for each in planning.cut_below.get(path, ()) if each not in planning.seen]
+        gone = [each for each in (*without, *below(planning.cut_below, without)) if each in planning.resumption.cut]
+    gone += [each.path for each in all_of(own, nested)]
+    is_moved = is_all_again or bool(stale or new or gone)
+    if is_moved:
+        new += len(never_run)
+        for made in never_run:
+            await plan_member(made)
+    planning.reruns = before + reruns
+    planning.seen.update(gone)
+    planning.steps += [PlannedStep(each, Decision.ORPHANED) for each in gone]
+    if result is None:
+        old = _unended(planning, enter, tuple(reruns[:1]))
+        is_known_whole = old is not None and all(each is not None for each in answers)
+        return (_recorded(enter, old, answers) if old is not None and is_known_whole else None), False
+    if not is_moved:
+        planning.add(result, decision, reasons)
+        return _recorded(enter, result, answers), True
+    if stale and not is_all_again:
+        reasons = (*reasons, Reason(ReasonKind.UPSTREAM, f"{stale} runs again"))
+    elif not is_all_again:
+        planning.reruns = before
+        restore = Restore(path, enter.step, result, enter.is_spare)
+        _, reasons = await planning.judged(restore, other_members(new, len(gone)))
+        planning.reruns = before + reruns
+    planning.add(result, Decision.RERUN, reasons)
+    is_known_whole = all(each is not None for each in answers)
+    return (_recorded(enter, result, answers) if is_known_whole else None), False
+
+
+def _made(action: FanOutAction, enter: Enter) -> Iterator[Member]:
+    """Make the members, as far as they can be made."""
+    with contextlib.suppress(ItemsError):
+        yield from action.members(enter.step)
+
+
+def _unended(planning: Planning, enter: Enter, assumes: tuple[str, ...]) -> StepResult | None:
+    """Add a composite that is to be run to its end; return how it ended before, where that is what to go on with."""
+    assumes = tuple(each for each in assumes if each in planning.returned)  # a member that waits has returned nothing
+    old, reason = planning.resumption.cut.get(enter.path, (None, None))
+    if old is None or reason is None:
+        planning.steps.append(PlannedStep(enter.path, Decision.NEW, assumes=assumes, location=enter.location))
+        planning.reruns.append(enter.path)
+        return None
+    planning.add(old, Decision.RERUN, (reason,))
+    cut = planning.resumption.cut.items()
+    has_ended_the_run = any(why.kind is ReasonKind.FAILED for each, (_, why) in cut if is_within(each, enter.path))
+    return None if has_ended_the_run else old
+
+
+def _recorded(enter: Enter, result: StepResult, answers: list[Answer | None]) -> Answer:
+    known = [each for each in answers if each is not None]
+    if result.success:
+        assert isinstance(enter.step.action, FanOutAction)
+        gathered: list[Any] = [value if failure is None else failure for value, failure in known]
+        return enter.step.action.gathered(gathered), None
+    error = result.error or StepError("", "")
+    failures: dict[str, StepFailedError] = {each.path: each for _, each in known if each is not None}
+    return None, fan_out_failure(enter.path, error, [failures[each] for each in error.causes if each in failures])
+
+
+async def _child(planning: Planning, enter: Enter, action: WorkflowAction) -> tuple[Answer | None, bool]:
+    path, result, nested = enter.path, enter.result, enter.nested
+    aside = planning.aside
+    decision, reasons = await _judged(planning, enter)
+    judge, before = planning.resumption.judge, list(planning.reruns)
+    if decision is Decision.RERUN:
+        if judge.policy.reuse is ReuseMode.INPUTS and not judge.is_forced(path):
+            aside.spare.update({each.path: each for each in nested})
+            nested = ()
+        planning.reruns = [*before, path]
+    had = len(planning.reruns)
+    is_refused = decision is Decision.REUSE and result is not None and not result.success and not nested
+    replay = Replay(
+        begun_child(action, path) if is_refused else action.workflow(**action.inputs),
+        nested,
+        action.workflow.name,
+        prefix=f"{path}/",
+        drops_what_changed=not enter.is_bound or decision is Decision.RERUN,
+        aside=aside,
+        is_muted=True,
+    )
+    try:
+        end = await planning.driven(replay)
+    finally:
+        replay.close()
+    again = planning.reruns[had:]
+    planning.reruns = before + again
+    is_reused = decision is Decision.REUSE and not again and not isinstance(end, str)
+    if result is None:
+        _unended(planning, enter, planning.assumed())
+    elif is_reused:
+        planning.add(result, Decision.REUSE, reasons)
+    else:
+        if decision is Decision.REUSE:
+            detail = f"{again[0]} runs again" if again else "it goes on with another step"
+            reasons = (*reasons, Reason(ReasonKind.UPSTREAM, detail))
+        planning.add(result, Decision.RERUN, reasons)
+    if isinstance(end, str):
+        return None, False
+    if isinstance(end, Finish):
+        try:
+            tree = codec.encode(end.output, action.workflow.output_type, place=f"{path}: output")
+        except EncodingError:  # it holds what a plan does not have: the output of a step that is not recorded
+            if result is None or not result.success:
+                return None, False
+            tree = plain_tree(result.held_output, "output")
+        return (codec.decode(tree, action.workflow.output_type), None), is_reused
+    if result is not None and result.error is not None:
+        return (None, step_failure(path, result.error)), is_reused
+    return None, False
+
+
+async def _judged(planning: Planning, enter: Enter) -> tuple[Decision, tuple[Reason, ...]]:
+    """Decide about the recorded end of a composite by itself."""
+    if enter.result is None:
+        return Decision.REUSE, ()
+    return await planning.judged(Restore(enter.path, enter.step, enter.result, enter.is_spare))

@@ -1,0 +1,1 @@
+"""Earlier checkpoints of a run: rollback and fork."""

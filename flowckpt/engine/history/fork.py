@@ -1,0 +1,454 @@
+"""A new run that starts from another's history: some of its results, perhaps edited, perhaps with other inputs.
+
+The source is only read, so it may be live or completed. What it did stays its own: the fork asks before it repeats a
+step that is to be done at most once, and never undoes what a step of the source did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+
+from flowckpt.core import codec
+from flowckpt.core.codec.blob import Blob, Recorded
+from flowckpt.core.codec.results import append_result, as_view, plain_tree
+from flowckpt.core.dsl import Step, Workflow
+from flowckpt.core.identity import inputs_hash
+from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.records import CheckpointData, History, Reason, Status, StepResult
+from flowckpt.core.replay import Command, Crash, Replay
+from flowckpt.core.system.blocking import finish_despite_cancel
+from flowckpt.core.system.clock import Clock
+from flowckpt.engine.dry.recorded_drive import follow, recorded_answer
+from flowckpt.engine.history.checkpoints import Rechecking, any_checkpoint
+from flowckpt.engine.history.rollback import KEY as ROLLED_BACK
+from flowckpt.engine.history.rollback import length_to_go_on_from, standing_length
+from flowckpt.engine.rules.identity import arguments_of, fingerprint_of, identity_reasons
+from flowckpt.engine.rules.paths import UNDOABLE, is_within, taken_over
+from flowckpt.engine.rules.reasons import LIMITS, ReasonKind
+from flowckpt.engine.run.lease import taken
+from flowckpt.engine.run.resumption import check_name, without_reusable
+from flowckpt.engine.steps.restore import Answer
+from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, rebind_inputs
+from flowckpt.engine.values.options import RETRIES_USED, RunOptions
+from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret
+from flowckpt.engine.values.superseded import AT_MOST_ONCE, ON_RERUN, Superseded
+from flowckpt.engine.values.task_refusal import refuse_task
+from flowckpt.engine.values.waits import without_waits
+from flowckpt.errors import (
+    CheckpointNotFoundError,
+    InputError,
+    RunExistsError,
+    StaleCheckpointError,
+    StepNotFoundError,
+    shell_word,
+)
+from flowckpt.execution.redaction import refuse_secrets
+from flowckpt.execution.runner import output_annotation
+from flowckpt.stores.base import CheckpointStore, SharesValues
+
+# Recorded outputs that somebody replaces: typed as their steps ask, and recorded as if those had returned them.
+
+
+EDITED = "edited"
+"""Marks a result whose output somebody wrote; its step did not return it."""
+
+Edit: TypeAlias = Callable[[Any], Any]
+"""Returns the output, given the annotation of the step's function."""
+
+
+def as_given(outputs: Mapping[str, Any]) -> dict[str, Edit]:
+    """Return edits to values that have their types already.
+
+    Args:
+        outputs: the values, by step.
+    """
+    return {step: functools.partial(_given, value) for step, value in outputs.items()}
+
+
+def _given(value: Any, annotation: Any) -> Any:
+    del annotation
+    return value
+
+
+_MOVES = (ReasonKind.ARGUMENTS, ReasonKind.VERSION)
+
+
+def edited_results(
+    workflow: Workflow[Any, Any], bound: BoundInputs, results: Sequence[StepResult], edits: Mapping[str, Edit]
+) -> list[StepResult]:
+    """Return the results of the edited steps, driving the generator up to them. Nothing is run.
+
+    Args:
+        workflow: the workflow.
+        bound: its inputs.
+        results: the recorded results up to the last edited step.
+        edits: what to put in their place, by path.
+
+    Raises:
+        InputError: a step cannot be reached, or the resume would run an earlier one again and drop the edit.
+        EncodingError: a value cannot be recorded.
+        WorkflowChangedError: the program yields something else than the record says.
+    """
+    found: list[StepResult] = []
+    secrets = bound.known_secrets()
+    values = bound.values(workflow, use_missing=use_missing_secret)
+    replay = Replay(workflow(**values), results, workflow.name, is_muted=True)
+
+    def visit(step: Step[Any], result: StepResult) -> Answer:
+        if result.path in edits:
+            edited, value = _edited(step, result, edits[result.path], secrets)
+            found.append(edited)
+            if len(found) == len(edits):
+                raise _AllFoundError
+            return value, None
+        moved = [reason for reason in identity_reasons(step, result, secrets) if reason.kind in _MOVES]
+        if moved:
+            raise InputError(
+                f"step {result.path!r} stands before an edited one and would run again: {moved[0]}",
+                parameter=next(iter(edits)),
+                remedy="What follows it is dropped then, the edit too. Edit that step as well, or leave out what "
+                "changes it.",
+            )
+        return recorded_answer(step, result)
+
+    with contextlib.closing(replay), contextlib.suppress(_AllFoundError):
+        end = follow(replay, visit)
+        raise _unreached(next(path for path in edits if path not in {each.path for each in found}), end, results)
+    return found
+
+
+class _AllFoundError(Exception):
+    """Every edited step was come to: no need to go further."""
+
+
+def _edited(step: Step[Any], result: StepResult, edit: Edit, secrets: KnownSecrets) -> tuple[StepResult, Any]:
+    action = step.action
+    annotation = output_annotation(action)
+    tree = codec.encode(edit(annotation), annotation, place=f"{result.path}: output")
+    refuse_secrets(tree, secrets, f"{result.path}: output")
+    made = attrs.evolve(
+        result,
+        success=True,
+        output=Recorded(tree),
+        error=None,
+        duration_ms=0.0,
+        started_at=None,
+        attempt=0,
+        tries=1,
+        function=action.function_name,
+        version=step.modifiers.version,
+        fingerprint=fingerprint_of(action),
+        arguments=arguments_of(action, secrets),
+        evidence=None,  # its claims were about what the step itself did
+        marks=(EDITED, *[mark for mark in result.marks if mark in (AT_MOST_ONCE, UNDOABLE)]),
+    )
+    return made, codec.decode(tree, annotation)
+
+
+def _unreached(path: str, command: Command, results: Sequence[StepResult]) -> InputError:
+    if any(is_within(result.path, path) and result.path != path for result in results):
+        return InputError(
+            f"the output of step {path!r} cannot be set: it is put together from those of its members",
+            parameter=path,
+            remedy="Set the output of a member, by its path.",
+        )
+    why = "the program, driven by its record, does not come to it"
+    if isinstance(command, Crash):
+        why = f"the program raises {type(command.error).__name__} before it: {command.error}"
+        if isinstance(command.error, SecretNeeded):
+            name = command.error.args[0]
+            why = f"the program uses the secret input {name!r} before it, which no record holds: give it, -i {name}=…"
+        elif isinstance(command.error, PlanStopped):
+            why = f"the program needs the output of {command.error.args[0]!r} before it, which is run at each resume"
+    return InputError(
+        f"the output of step {path!r} cannot be set: {why}",
+        parameter=path,
+        remedy="Change the code of the step instead, and run again from it on: --from.",
+    )
+
+
+KEY = "forked_from"
+"""In the metadata: the run and the checkpoint that a run was forked from."""
+CHECKPOINT_ID = "@forked"
+
+
+@attrs.frozen
+class Forked:
+    """A run that was made from another.
+
+    Attributes:
+        workflow_id: the new run.
+        source_id: the run that it was made from.
+        checkpoint_id: the checkpoint of that run: the one that was named, else the newest one then.
+        sequence: its place there.
+        steps: how many results the new run begins with.
+        edited: the paths of those whose output was replaced.
+        dropped: the paths of the source's results that the new run does without.
+        inputs: the inputs that differ, leaf by leaf: recorded and new, as text.
+        is_new: whether it was made now; False where the very same fork was there already.
+    """
+
+    workflow_id: str
+    source_id: str
+    checkpoint_id: str
+    sequence: int
+    steps: int
+    edited: tuple[str, ...]
+    dropped: tuple[str, ...]
+    inputs: Mapping[str, tuple[str, str]]
+    is_new: bool
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain JSON: what `fork --json` prints."""
+        return {
+            "workflow_id": self.workflow_id,
+            "forked_from": {
+                "workflow_id": self.source_id,
+                "checkpoint_id": self.checkpoint_id,
+                "sequence": self.sequence,
+            },
+            "steps": self.steps,
+            "edited": list(self.edited),
+            "dropped": list(self.dropped),
+            "inputs": {place: list(texts) for place, texts in self.inputs.items()},
+            "is_new": self.is_new,
+        }
+
+
+@attrs.frozen(kw_only=True)
+class ForkPlan:
+    """What a fork is to be like.
+
+    Attributes:
+        new_id: its id.
+        from_step: the step (path, or name) before which it begins; empty for all that the source has.
+        edits: outputs to replace, by the path or name of their steps.
+        inputs: inputs to change, by name.
+        checkpoint: the checkpoint whose history it begins with, by its id or sequence, also one that was left behind;
+            empty for the newest.
+    """
+
+    new_id: str
+    from_step: str = ""
+    edits: Mapping[str, Edit] = attrs.field(factory=dict)
+    inputs: Mapping[str, Any] = attrs.field(factory=dict)
+    checkpoint: str = ""
+
+
+async def fork_run(
+    store: CheckpointStore,
+    clock: Clock,
+    source_id: str,
+    plan: ForkPlan,
+    rechecking: Rechecking,
+) -> Forked:
+    """Make a new run from the history of another; a resume of it goes on.
+
+    Args:
+        store: where the source lies, and where the new run will.
+        clock: the time.
+        source_id: the run to start from.
+        plan: what the new run is to be like.
+        rechecking: checks evidence, and has the workflow for edits and inputs; a target in its options is recorded.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run, or no such checkpoint.
+        StepNotFoundError: a step is not in its record.
+        RunExistsError: the new id is taken.
+        InputError: an edit or an input cannot be, or edits and `from_step` contradict each other.
+        StaleCheckpointError: results that would be taken over are no longer true; nothing was saved.
+        CheckpointStorageError: the store failed.
+    """
+    latest = await store.load_latest(source_id)
+    if latest is None:
+        raise CheckpointNotFoundError(source_id)
+    refuse_task(source_id, latest)
+    newest = latest
+    if plan.checkpoint:
+        latest = await any_checkpoint(store, source_id, latest, plan.checkpoint)
+    results = as_view(latest.step_results)
+    edits = {_located(source_id, results, step): edit for step, edit in plan.edits.items()}
+    if len(edits) < len(plan.edits):
+        raise InputError("a step is edited twice, by its path and by its name", parameter="outputs")
+    kept = _kept(source_id, latest, results, plan.from_step, edits)
+    workflow = _needed(rechecking, source_id, latest) if edits or plan.inputs else None
+    bound = None if workflow is None else _bound(workflow, latest, plan.inputs)
+    moved, answers = await rechecking.moved(latest, kept, base=latest, is_whole=len(kept) == len(results))
+    if moved:
+        first = next(iter(moved))
+        raise StaleCheckpointError(
+            source_id,
+            latest.checkpoint_id,
+            reasons=moved,
+            remedy=f"Nothing was changed. Fork before it: 'flowckpt fork {shell_word(source_id)} --from {shell_word(first)}'."
+            if first
+            else "",
+        )
+    edited: list[StepResult] = []
+    if edits:
+        assert workflow is not None
+        assert bound is not None
+        staying = {*edits, *(result.path for result in kept)}
+        edited = edited_results(workflow, bound, [each for each in results if each.path in staying], edits)
+    new = {result.path for result in (*kept, *edited)}
+    dropped = [result for result in results if result.path not in new]
+    data = _first_checkpoint(clock, source_id, latest, [*map(_inherited, kept), *edited], rechecking.options)
+    data = attrs.evolve(data, evidence=answers, metadata=_without_effects(data, newest, latest, dropped))
+    if plan.inputs and bound is not None:
+        defaulted = {"defaulted": list(bound.defaulted)}
+        data = attrs.evolve(
+            data, inputs=bound.recorded, inputs_hash=bound.hash, metadata={**data.metadata, **defaulted}
+        )
+    is_new = await _saved(store, plan.new_id, data)
+    before = plain_tree(latest.held_inputs, "inputs") if plan.inputs else {}
+    return Forked(
+        plan.new_id,
+        source_id,
+        latest.checkpoint_id,
+        latest.sequence,
+        len(data.step_results),
+        tuple(each.path for each in edited),
+        tuple(each.path for each in dropped),
+        inputs_hash.differences(before, bound.tree) if plan.inputs and bound is not None else {},
+        is_new,
+    )
+
+
+async def _saved(store: CheckpointStore, new_id: str, data: CheckpointData) -> bool:
+    async with taken(store, new_id) as lease:
+        if lease.latest is not None:
+            if _is_the_same(lease.latest, data):  # made by a command that died before it could say so
+                return False
+            raise RunExistsError(new_id)
+        data = attrs.evolve(data, attempt=lease.attempt, sequence=lease.last_sequence + 1)
+        if isinstance(store, SharesValues) and (sizes := _large_values(data)):
+            await finish_despite_cancel(store.share_values(data.metadata[KEY]["workflow_id"], new_id, sizes))
+        await finish_despite_cancel(store.save(new_id, data))
+    return True
+
+
+def _large_values(data: CheckpointData) -> dict[str, int]:
+    view = as_view(data.step_results)
+    held = [blob for blobs in view.history.blobs.values() for blob in blobs.values()]
+    held += [each for each in (data.held_inputs, data.held_snapshot) if isinstance(each, Blob)]
+    return {blob.digest: blob.size for blob in held}
+
+
+def _is_the_same(found: CheckpointData, data: CheckpointData) -> bool:
+    return (
+        found.checkpoint_id == CHECKPOINT_ID
+        and found.metadata.get(KEY) == data.metadata[KEY]
+        and found.inputs_hash == data.inputs_hash
+        and as_view(found.step_results).chain == as_view(data.step_results).chain
+    )
+
+
+def _located(source_id: str, results: Sequence[StepResult], wanted: str) -> str:
+    """Return the path of a step: a path, or a name, whose first use is meant."""
+    paths = [result.path for result in results]
+    if wanted in paths:
+        return wanted
+    for result in results:
+        if result.name == wanted:
+            return result.path
+    raise StepNotFoundError(source_id, wanted, known=paths)
+
+
+def _kept(
+    source_id: str, latest: CheckpointData, results: Sequence[StepResult], from_step: str, edits: Mapping[str, Edit]
+) -> list[StepResult]:
+    """Return the results that are taken over as they are; the edited ones follow them."""
+    paths = [result.path for result in results]
+    length = standing_length(results, length_to_go_on_from(latest))
+    if edits and (first := min(paths.index(path) for path in edits)) > length:
+        raise StepNotFoundError(source_id, paths[first], known=paths[: length + 1])
+    if from_step and from_step not in latest.in_flight:  # else it may have no result, but its members may
+        from_step = _located(source_id, results, from_step)
+    return taken_over(results, length, from_step, edits)
+
+
+def _needed(rechecking: Rechecking, source_id: str, latest: CheckpointData) -> Workflow[Any, Any]:
+    workflow = rechecking.workflow()
+    if workflow is None:
+        raise InputError(
+            "outputs and inputs can be changed only where the workflow is at hand: it says their types",
+            parameter="workflow",
+            remedy="Give it: workflow=….",
+        )
+    check_name(workflow, source_id, latest)
+    return workflow
+
+
+def _bound(workflow: Workflow[Any, Any], latest: CheckpointData, given: Mapping[str, Any]) -> BoundInputs:
+    """Bind the recorded inputs with those that change; what was left to a default keeps the recorded one."""
+    recorded = plain_tree(latest.held_inputs, "inputs")
+    defaulted = tuple(latest.metadata.get("defaulted", ()))
+    if not given:
+        return rebind_inputs(
+            workflow, recorded=recorded, recorded_hash=latest.inputs_hash, defaulted=defaulted, given={}
+        )
+    kept = {
+        name: codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
+        for name, tree in recorded.items()
+        if name in workflow.signature.parameters and name not in given
+    }
+    bound = bind_inputs(workflow, {**kept, **given})
+    return attrs.evolve(bound, defaulted=tuple(name for name in defaulted if name not in given))
+
+
+def _inherited(result: StepResult) -> StepResult:
+    """Return a result as the new run has it: executed by none of its attempts, and with nothing of its own to undo."""
+    marks = tuple(mark for mark in result.marks if mark != ON_RERUN)
+    return attrs.evolve(result, attempt=0, marks=marks)
+
+
+def _without_effects(
+    data: CheckpointData, newest: CheckpointData, latest: CheckpointData, dropped: Iterable[StepResult]
+) -> dict[str, Any]:
+    """Return the metadata of a fork, which knows what the source has done: also behind the checkpoint, and beside it."""
+    superseded, found = Superseded(), [*Superseded(latest.metadata).results]
+    if newest is not latest:
+        kept = {result.path for result in data.step_results}
+        since = [*Superseded(newest.metadata).results, *newest.step_results]
+        found += [result for result in since if result.path not in kept]
+    superseded.add(map(_inherited, [*found, *dropped]))
+    return superseded.written_to(data.metadata)
+
+
+def _first_checkpoint(
+    clock: Clock, source_id: str, latest: CheckpointData, results: Sequence[StepResult], options: RunOptions
+) -> CheckpointData:
+    history = History()
+    for result in results:
+        append_result(history, result)
+    paths = {result.path for result in results}
+    metadata = {
+        name: value for name, value in without_waits(without_reusable(latest.metadata)).items() if name != ROLLED_BACK
+    }
+    if LIMITS in metadata:  # it has made no retries yet
+        metadata[LIMITS] = {name: value for name, value in metadata[LIMITS].items() if name != RETRIES_USED}
+    metadata[KEY] = {
+        "workflow_id": source_id,
+        "checkpoint_id": latest.checkpoint_id,
+        "sequence": latest.sequence,
+    }
+    if options.target is not None:
+        metadata["target"] = dict(options.target)
+    return attrs.evolve(
+        latest,
+        checkpoint_id=CHECKPOINT_ID,
+        step_results=history.view(),
+        saved_at=clock.now(),
+        reason=Reason.MANUAL,
+        status=Status.CANCELLED,
+        in_flight=tuple(path for path in latest.in_flight if path not in paths),
+        partial={},
+        metadata=metadata,
+        output=None,
+        error=None,
+    )

@@ -1,0 +1,189 @@
+"""The evidence of a task's steps: taken from the world at the commit, written down as the engine does, checked again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flowckpt.core.system.clock import Clock
+from flowckpt.errors import EvidenceCaptureError, EvidenceError, EvidenceNotVerifiedError, StaleStepError
+from flowckpt.evidence.checks.base import StepFacts
+from flowckpt.evidence.claims import EvidencePack, State
+from flowckpt.evidence.report import Moment, PackOutcome, VerificationReport
+from flowckpt.evidence.verifier import EvidenceVerifier
+from flowckpt.maintenance.task_log import CommittedStep, TaskLog
+
+_SHOWN_OF_A_VERDICT = ("status", "verified_at", "error", "details")
+
+
+class Verifying:
+    """How the evidence of a manager's tasks is checked.
+
+    Args:
+        verifier: what checks it, or None for one that looks where the manager or the task says.
+        base_path: where relative paths are taken from; None for where the task was begun.
+        clock: the time.
+        is_automatic: whether evidence is checked without being asked for, at commits and restores.
+
+    Attributes:
+        is_automatic: likewise.
+    """
+
+    def __init__(
+        self, verifier: EvidenceVerifier | None, base_path: str | None, clock: Clock, *, is_automatic: bool
+    ) -> None:
+        self.is_automatic = is_automatic
+        self._verifier = verifier
+        self._base_path = base_path
+        self._here = str(Path.cwd())  # a program may change its directory between two steps
+        self._clock = clock
+
+    def base_of(self, log: TaskLog) -> str:
+        """Return the directory from which a task's relative paths are taken.
+
+        Args:
+            log: the task.
+        """
+        if self._verifier is not None:
+            return log.base_path
+        return self._base_path or log.base_path or self._here
+
+    def _verifier_of(self, log: TaskLog) -> EvidenceVerifier:
+        return self._verifier or EvidenceVerifier(self.base_of(log), clock=self._clock)
+
+    async def committed(self, log: TaskLog, pack: EvidencePack | None, path: str) -> Mapping[str, Any] | None:
+        """Take the facts of a step's claims from the world, and check them.
+
+        Args:
+            log: the task.
+            pack: the claims, or None.
+            path: the step.
+
+        Returns:
+            The claims with their facts, and the answers, as they are recorded; None where there is nothing to check.
+
+        Raises:
+            EvidenceError: it is no pack.
+            EvidenceNotVerifiedError: the claims do not hold, or nobody can tell.
+        """
+        if pack is not None and not isinstance(pack, EvidencePack):
+            raise EvidenceError(
+                f"{path}: the evidence of a step is an EvidencePack or None, not {pack!r:.80}",
+                remedy="Write EvidencePack([…]).",
+            )
+        if pack is None or not len(pack):
+            return None
+        verifier = self._verifier_of(log)
+        if not self.is_automatic:
+            return {"pack": (await _captured(verifier, pack)).to_document()}
+        recorded, report = await verifier.commit(pack)
+        if not report.verified:
+            raise EvidenceNotVerifiedError(path, reason=report.reason, reasons=_found_in(report))
+        verdicts = [verdict.to_document() for verdict in report.verdicts]
+        return {
+            "pack": recorded.to_document(),
+            "outcome": str(report.outcome),
+            "verdicts": [{key: said[key] for key in _SHOWN_OF_A_VERDICT if said.get(key)} for said in verdicts],
+        }
+
+    async def report_of(self, log: TaskLog, step: CommittedStep) -> VerificationReport:
+        """Check the recorded claims of a step against the world now.
+
+        Args:
+            log: the task.
+            step: the step.
+        """
+        return await self._verifier_of(log).verify_evidence_pack(step.evidence_pack, moment=Moment.RESUME)
+
+    async def reports_of(self, log: TaskLog, steps: Sequence[CommittedStep]) -> list[VerificationReport]:
+        """Check the recorded claims of many steps against the world now, in one go.
+
+        Args:
+            log: the task.
+            steps: the steps.
+        """
+        packs = [(step.evidence_pack, StepFacts()) for step in steps]
+        return await self._verifier_of(log).verify_packs(packs, moment=Moment.RESUME)
+
+    async def refuse_stale(self, log: TaskLog, index: int) -> None:
+        """Refuse a step where its claims, or those of a step that led to it, do not hold any more.
+
+        One without claims is as true as it ever was.
+
+        Args:
+            log: the task.
+            index: the step.
+
+        Raises:
+            StaleStepError: they do not hold, or nobody can tell; it names all these steps.
+        """
+        steps = _with_claims(log.live_chain(index))[::-1]
+        reports = await self.reports_of(log, steps)
+        stale = {
+            step.path: [f"evidence: {each}" for each in (_found_in(report) or (report.reason,))]
+            for step, report in zip(steps, reports, strict=True)
+            if not _may_stay(report)
+        }
+        if not stale:
+            return
+        (path, reasons), *others = stale.items()
+        raise StaleStepError(
+            log.task_id,
+            path,
+            reasons=reasons,
+            others=dict(others),
+            remedy="Mend what it left behind; or go back, with rollback_to_checkpoint, to what "
+            "get_last_verified_checkpoint finds.",
+        )
+
+    async def newest_to_go_on_from(self, log: TaskLog, checkpoint_type: str | None) -> CommittedStep | None:
+        """Return the newest step behind which a task can go on: its claims hold now, and so do all that led to it.
+
+        Args:
+            log: the task.
+            checkpoint_type: what kind of step, or None for any.
+        """
+        steps = _with_claims(log.live_chain(log.head))[::-1]
+        found = None
+        for step, report in zip(steps, await self.reports_of(log, steps), strict=True):
+            if not _may_stay(report):
+                break
+            if report.verified and checkpoint_type in (None, step.checkpoint_type):
+                found = step
+        return found
+
+    async def newest_that_holds(self, log: TaskLog, steps: Sequence[CommittedStep]) -> CommittedStep | None:
+        """Return the first of some steps that has claims, and whose claims hold now.
+
+        Args:
+            log: the task.
+            steps: the steps, newest first.
+        """
+        for step in steps:
+            if step.has_claims and (await self.report_of(log, step)).verified:
+                return step
+        return None
+
+
+def _with_claims(steps: Sequence[CommittedStep]) -> list[CommittedStep]:
+    return [step for step in steps if step.has_claims]
+
+
+def _may_stay(report: VerificationReport) -> bool:
+    return report.outcome in (PackOutcome.VERIFIED, PackOutcome.NO_EVIDENCE)
+
+
+async def _captured(verifier: EvidenceVerifier, pack: EvidencePack) -> EvidencePack:
+    """Return a pack with what facts the world has; a claim without any is never verified later."""
+    claims = []
+    for claim in pack:
+        try:
+            claims.append(await verifier.capture(claim) if claim.state is State.UNCAPTURED else claim)
+        except EvidenceCaptureError:
+            claims.append(claim)
+    return EvidencePack(claims, pack.require_all, pack.allow_partial, pack.min_verified, extra=pack.extra)
+
+
+def _found_in(report: VerificationReport) -> tuple[str, ...]:
+    return tuple(verdict.error for verdict in report.verdicts if verdict.error is not None and not verdict.verified)

@@ -1,0 +1,533 @@
+"""The doors of the manager: begin a step, commit it, and take a task up again."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from flowckpt.core.codec.blob import Recorded
+from flowckpt.core.codec.tags import encode
+from flowckpt.core.records import Reason
+from flowckpt.core.system.clock import Clock, SystemClock
+from flowckpt.engine.loops.claims import Verifying
+from flowckpt.engine.loops.task import OwnedTask, Tasks, begin, commit, encoded, find_begun
+from flowckpt.errors import CheckpointNotFoundError, SettingError
+from flowckpt.evidence.claims import EvidencePack
+from flowckpt.evidence.report import VerificationReport
+from flowckpt.evidence.verifier import EvidenceVerifier
+from flowckpt.maintenance import task_log
+from flowckpt.maintenance.task_log import BegunStep, CommittedStep, RestoredTask, TaskCheckpoint, TaskLog, local_part
+from flowckpt.stores.base import CheckpointStore, DeletesCheckpoints, check_store
+
+# Removing checkpoints: one that somebody names, and those that are too many.
+
+
+_log = logging.getLogger("flowckpt")
+
+
+def deleting_store(store: CheckpointStore, setting: str) -> DeletesCheckpoints:
+    """Return a store as one that can delete single checkpoints, or refuse it.
+
+    Args:
+        store: the store.
+        setting: the argument that asks for it.
+
+    Raises:
+        SettingError: it cannot.
+    """
+    if isinstance(store, DeletesCheckpoints):
+        return store
+    raise SettingError(
+        f"{store!r} cannot delete single checkpoints",
+        setting=setting,
+        remedy="Use a store that can, or keep all checkpoints (max_per_task=None) and delete whole tasks.",
+    )
+
+
+async def remove(store: DeletesCheckpoints, task: OwnedTask, step: CommittedStep) -> bool:
+    """Remove a checkpoint, and the record that its step was begun; tell whether there was one.
+
+    Args:
+        store: where it lies.
+        task: its task, owned.
+        step: its step.
+    """
+    log = task.log
+    if step.sequence == task.sequence:  # else the record of its begin would be the newest: it would be in doubt again
+        await task.save(Reason.MANUAL, "@deleting", begun=log.begun.values())
+    is_removed = await store.delete_checkpoint(log.task_id, local_part(step.id, log.task_id))
+    log.live.pop(local_part(step.id, log.task_id), None)
+    await store.delete_checkpoint(log.task_id, local_part(step.step_id, log.task_id))
+    return is_removed
+
+
+async def remove_surplus(store: DeletesCheckpoints, task: OwnedTask, most: int, verifying: Verifying) -> None:
+    """Remove the checkpoints that are too many, and begun steps that are settled.
+
+    What fails here is told to the log: the step before it is durable.
+
+    Args:
+        store: where they lie.
+        task: the task, owned.
+        most: how many may stay.
+        verifying: finds the newest one whose evidence holds, where none was checked at its commit.
+    """
+    log = task.log
+    if len(log.live) <= most and not log.settled:
+        return
+    try:
+        while log.settled:  # with the states of steps that an earlier attempt began, and that were begun again
+            await store.delete_checkpoint(log.task_id, log.settled[0])
+            del log.settled[0]
+        if len(log.live) <= most:
+            return
+        steps = log.live_steps()
+        verified = next((step for step in steps if step.verified), None)
+        if verified is None:
+            verified = await verifying.newest_that_holds(log, steps)
+        for step in log.to_remove(most, verified):
+            await remove(store, task, step)
+    except Exception as error:
+        _log.warning("task %s keeps more than %d checkpoints: %s", log.task_id, most, error)
+
+
+# Where a task can be taken up again: a committed step with its state, and what is left to do.
+
+
+async def load(store: CheckpointStore, step: CommittedStep) -> TaskCheckpoint:
+    """Return a committed step with its state.
+
+    Args:
+        store: where its checkpoint lies.
+        step: the step.
+
+    Raises:
+        CheckpointNotFoundError: the store does not hold it any more.
+    """
+    data = await store.load(step.task_id, local_part(step.id, step.task_id))
+    return TaskCheckpoint.of(step, data.held_snapshot)
+
+
+async def restore(store: CheckpointStore, log: TaskLog, index: int, verifying: Verifying) -> RestoredTask:
+    """Return what there is behind a committed step.
+
+    Args:
+        store: where the task lies.
+        log: what the task has done.
+        index: the step; -1 for the beginning.
+        verifying: checks the evidence of the step and of those that led to it, where that is to be done unasked.
+
+    Raises:
+        StaleStepError: some of it does not hold any more.
+    """
+    checkpoint = None
+    if index >= 0:
+        if verifying.is_automatic:
+            await verifying.refuse_stale(log, index)
+        checkpoint = await load(store, log.committed[index])
+    return RestoredTask(
+        log.task_id,
+        checkpoint,
+        tuple(log.chain(index)),
+        log.remaining(index),
+        log.in_doubt(),
+        is_finished=log.is_finished,
+    )
+
+
+_AS_BEGUN: Any = object()
+
+
+class CheckpointManager:
+    """Checkpoints for plain loops: a step is begun with a state, done, and committed with evidence.
+
+    A task is a run of the store. The manager owns a task from its first change on until `release`, `finish_task` or
+    `close`; reading needs no ownership.
+
+    Args:
+        store: where checkpoints go.
+        base_path: the directory that relative paths of evidence start from; that in which the task was begun if not given.
+        auto_verify: whether evidence is checked when a step is committed, and when a task is restored.
+        max_per_task: how many checkpoints a task keeps; None for all.
+        verifier: checks the evidence, in place of one for `base_path`.
+        clock: the time, for tests.
+
+    Attributes:
+        store: where checkpoints go.
+
+    Raises:
+        SettingError: the store is none, `max_per_task` is not 1 or more, or the store cannot delete checkpoints.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        base_path: str | os.PathLike[str] | None = None,
+        auto_verify: bool = True,
+        max_per_task: int | None = None,
+        *,
+        verifier: EvidenceVerifier | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if verifier is not None and base_path is not None:
+            said = f"base_path {os.fspath(base_path)!r} is given, and a verifier, which has one of its own"
+            raise SettingError(said, setting="base_path", remedy="Give one of the two.")
+        self.store = check_store(store, "store")
+        self._most = task_log.checked_most(max_per_task)
+        if self._most is not None:
+            deleting_store(store, "max_per_task")
+        self._clock: Clock = clock or SystemClock()
+        base = None if base_path is None else str(Path(base_path).absolute())
+        self._verifying = Verifying(verifier, base, self._clock, is_automatic=auto_verify)
+        self._tasks = Tasks(store, self._clock, self._verifying)
+
+    def __repr__(self) -> str:
+        return f"<CheckpointManager on {self.store!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    async def begin_step(
+        self,
+        task_id: str,
+        checkpoint_type: str,
+        snapshot: Any,
+        work_item_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Record that a step begins; until it is committed or abandoned it is in doubt after a crash.
+
+        It takes the place of a step in doubt of the same type and work item that an earlier attempt began.
+
+        Args:
+            task_id: the task; made where it does not exist.
+            checkpoint_type: what kind of step it is.
+            snapshot: the state, of the types that a record can hold; later changes to it are not seen.
+            work_item_id: which piece of work it is.
+            metadata: notes of the program, of the same types.
+
+        Returns:
+            The step's id, for `commit_step`.
+
+        Raises:
+            SettingError: a name is blank or no text.
+            EncodingError: the state or the notes cannot be recorded.
+            RunLockedError: another process owns the task.
+            ForeignRecordError: the task is a run of the engine.
+            CheckpointStorageError: the store failed.
+        """
+        task_log.checked_text(checkpoint_type, "checkpoint_type")
+        if work_item_id is not None:
+            task_log.checked_text(work_item_id, "work_item_id")
+        held = encoded(snapshot)
+        noted = Recorded(encode(dict(metadata or {}), "metadata")).value()
+        async with self._tasks.changing(task_id) as task:
+            step = await begin(
+                task,
+                self._clock,
+                checkpoint_type=checkpoint_type,
+                work_item_id=work_item_id,
+                metadata=noted,
+                snapshot=held,
+            )
+        return step.step_id
+
+    async def commit_step(
+        self,
+        step_id: str,
+        evidence_pack: EvidencePack | None,
+        checkpoint_id: str | None = None,
+        *,
+        snapshot: Any = _AS_BEGUN,
+    ) -> str:
+        """Check a step's evidence, and make the step durable. Where its evidence does not hold, it stays begun.
+
+        Args:
+            step_id: what `begin_step` returned, in this process or in one that died.
+            evidence_pack: what the step claims of the outside world; None or an empty one claims nothing, and is never
+                a verified checkpoint.
+            checkpoint_id: what to call the checkpoint; the newest of an id is the one that is loaded.
+            snapshot: the state after the step; where not given, the one with which it was begun.
+
+        Returns:
+            The checkpoint's id: `TASK@CHECKPOINT`.
+
+        Raises:
+            StepNotBegunError: the step was committed or abandoned, or never begun.
+            EvidenceNotVerifiedError: the evidence does not hold; nothing was saved.
+            SettingError: the checkpoint's id is blank, or has an `@` or a `[`.
+            EncodingError: the state cannot be recorded.
+            RunLockedError: another process owns the task.
+            FencedError: another process has taken it over.
+            CheckpointStorageError: the store failed.
+        """
+        task_id, local_step_id = task_log.split_id(step_id, "step_id")
+        chosen = None if checkpoint_id is None else task_log.checked_checkpoint_id(checkpoint_id)
+        held = None if snapshot is _AS_BEGUN else encoded(snapshot)
+        async with self._tasks.changing(task_id) as task:
+            log = task.log
+            step = find_begun(log, step_id, local_step_id)
+        # Not under the lock: checks may take long, and other steps of the task go on meanwhile.
+        claims = await self._verifying.committed(log, evidence_pack, step.path)
+        async with self._tasks.changing(task_id) as task:
+            step = find_begun(task.log, step_id, local_step_id)
+            committed = await commit(task, self._clock, step, checkpoint_id=chosen, evidence=claims, snapshot=held)
+            if self._most is not None:
+                await remove_surplus(deleting_store(self.store, "max_per_task"), task, self._most, self._verifying)
+        return committed.id
+
+    async def abandon_step(self, step_id: str) -> None:
+        """Record that a begun step will not be committed: it is not in doubt any more.
+
+        Args:
+            step_id: what `begin_step` returned, in this process or in one that died.
+
+        Raises:
+            StepNotBegunError: it was committed or abandoned, or never begun.
+            RunLockedError: another process owns the task.
+            CheckpointStorageError: the store failed.
+        """
+        task_id, local_id = task_log.split_id(step_id, "step_id")
+        async with self._tasks.changing(task_id) as task:
+            find_begun(task.log, step_id, local_id)
+            await task.save(Reason.MANUAL, "@abandoned", begun=task.log.without_begun([local_id]).values())
+            task.log.settle([local_id])
+
+    async def in_doubt(self, task_id: str) -> tuple[BegunStep, ...]:
+        """Return the steps that were begun and not committed, oldest first: those of live processes, too.
+
+        Args:
+            task_id: the task; one that does not exist has none.
+
+        Raises:
+            CheckpointCorruptedError: its record is damaged.
+        """
+        log = await self._tasks.log_of(task_id)
+        return () if log is None else log.in_doubt()
+
+    # --- the plan of a task ------------------------------------------------------------------------------------------
+
+    async def plan_steps(self, task_id: str, steps: Sequence[str]) -> None:
+        """Record which steps a task has, so that `restore` can tell which remain. The same plan again is no change.
+
+        A committed step crosses off the planned one that is called as its work item, or as its type.
+
+        Args:
+            task_id: the task; made where it does not exist.
+            steps: the names, in their order; one that is there twice is to be done twice.
+
+        Raises:
+            SettingError: a name is blank or no text.
+            RunLockedError: another process owns the task.
+            CheckpointStorageError: the store failed.
+        """
+        plan = task_log.checked_plan(steps)
+        async with self._tasks.changing(task_id) as task:
+            log = task.log
+            if log.plan != plan:
+                metadata = log.metadata(plan=plan)
+                await task.save(Reason.MANUAL, "@plan", begun=log.begun.values(), metadata=metadata)
+                log.plan, log.is_finished = plan, False
+
+    async def finish_task(self, task_id: str) -> None:
+        """Record that a task is done, and give it up; a list of runs shows it as completed.
+
+        Args:
+            task_id: the task.
+
+        Raises:
+            CheckpointNotFoundError: there is no such task.
+            RunLockedError: another process owns it.
+            CheckpointStorageError: the store failed.
+        """
+        async with self._tasks.changing(task_id) as task:
+            if task.sequence == 0:
+                raise CheckpointNotFoundError(task_id)
+            await task.save(Reason.COMPLETED, "@completed", begun=task.log.begun.values())
+            task.log.is_finished = True
+            await self._tasks.give_up(task)
+
+    # --- taking a task up again --------------------------------------------------------------------------------------
+
+    async def restore(self, task_id: str) -> RestoredTask | None:
+        """Return where a task can be taken up again: behind its newest checkpoint that counts.
+
+        Args:
+            task_id: the task.
+
+        Returns:
+            The state, the completed and the remaining steps, and those in doubt; None where there is no such task.
+
+        Raises:
+            StaleStepError: evidence of it, or of what led to it, does not hold any more (with `auto_verify`).
+            CheckpointCorruptedError: its record is damaged.
+            ForeignRecordError: it is a run of the engine.
+        """
+        log = await self._tasks.log_of(task_id)
+        return None if log is None else await restore(self.store, log, log.current(), self._verifying)
+
+    async def restore_by_id(self, checkpoint_id: str) -> RestoredTask:
+        """Return what `restore` would return behind a checkpoint; changes nothing.
+
+        Args:
+            checkpoint_id: what `commit_step` returned.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint.
+            StaleStepError: its evidence, or that of what led to it, does not hold any more (with `auto_verify`).
+            CheckpointCorruptedError: the record is damaged.
+        """
+        log, index = await self._tasks.found(checkpoint_id)
+        return await restore(self.store, log, index, self._verifying)
+
+    async def rollback_to_checkpoint(self, checkpoint_id: str) -> Any:
+        """Verify a checkpoint and those that led to it again, and go on behind it; return its state.
+
+        Later checkpoints stay in the list, and can be rolled forward to. Begun steps are given up: what they would
+        commit belongs to the state that was left.
+
+        Args:
+            checkpoint_id: what `commit_step` returned.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint.
+            StaleStepError: its evidence, or that of what led to it, does not hold, or nobody can tell; nothing changed.
+            RunLockedError: another process owns the task.
+            CheckpointStorageError: the store failed.
+        """
+        found, index = await self._tasks.found(checkpoint_id)
+        step = found.committed[index]
+        async with self._tasks.changing(step.task_id) as task:
+            log = task.log
+            if index >= len(log.committed) or log.committed[index] != step or not log.is_live(index):
+                raise CheckpointNotFoundError(step.task_id, step.id)
+            await self._verifying.refuse_stale(log, index)
+            snapshot = (await load(self.store, step)).snapshot
+            await task.save(Reason.MANUAL, "@rollback", begun=(), metadata=log.metadata(head=index))
+            log.settle(log.begun)
+            log.head, log.is_finished = index, False
+        return snapshot
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    async def verify_checkpoint(self, checkpoint_id: str) -> VerificationReport:
+        """Check the evidence of a checkpoint against the world now; without any it is not verified.
+
+        Args:
+            checkpoint_id: what `commit_step` returned.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint.
+        """
+        log, index = await self._tasks.found(checkpoint_id)
+        return await self._verifying.report_of(log, log.committed[index])
+
+    async def get_last_verified_checkpoint(
+        self, task_id: str, checkpoint_type: str | None = None
+    ) -> TaskCheckpoint | None:
+        """Return the newest checkpoint to go on from; None where there is none.
+
+        It has evidence that holds now, and so does the evidence of all checkpoints that led to it.
+
+        Args:
+            task_id: the task.
+            checkpoint_type: what kind of step, or None for any.
+        """
+        log = await self._tasks.log_of(task_id)
+        if log is None:
+            return None
+        found = await self._verifying.newest_to_go_on_from(log, checkpoint_type)
+        return None if found is None else await load(self.store, found)
+
+    async def get_checkpoint(self, checkpoint_id: str) -> TaskCheckpoint:
+        """Return a checkpoint with its state.
+
+        Args:
+            checkpoint_id: what `commit_step` returned; also one of your own without its task, where only one task
+                has it.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint.
+            CheckpointCorruptedError: its record is damaged.
+        """
+        log, index = await self._tasks.found(checkpoint_id)
+        return await load(self.store, log.committed[index])
+
+    async def list_checkpoints(
+        self, task_id: str, limit: int = 100, checkpoint_type: str | None = None, *, verified: bool | None = None
+    ) -> list[CommittedStep]:
+        """Return the checkpoints of a task without their states, newest first; none where there is no such task.
+
+        Args:
+            task_id: the task.
+            limit: how many at most.
+            checkpoint_type: what kind of step, or None for any.
+            verified: only those whose own evidence held at their commit (True), or was not found to (False).
+
+        Raises:
+            SettingError: the limit is negative, or no whole number.
+        """
+        log, most = await self._tasks.log_of(task_id), task_log.checked_limit(limit)
+        steps = [] if log is None else [step for step in log.live_steps() if verified in (None, step.verified)]
+        return [step for step in steps if checkpoint_type in (None, step.checkpoint_type)][:most]
+
+    async def delete_checkpoint(self, checkpoint_id: str) -> bool:
+        """Remove a checkpoint; tell whether there was one.
+
+        Args:
+            checkpoint_id: what `commit_step` returned.
+
+        Raises:
+            SettingError: the store cannot delete single checkpoints.
+            RunLockedError: another process owns the task.
+            CheckpointStorageError: the store failed.
+        """
+        store = deleting_store(self.store, "store")
+        try:
+            log, index = await self._tasks.found(checkpoint_id)
+        except CheckpointNotFoundError:
+            return False
+        step = log.committed[index]
+        async with self._tasks.changing(step.task_id) as task:
+            return await remove(store, task, step)
+
+    async def delete_all(self, task_id: str) -> int:
+        """Remove a task with all that belongs to it; return how many checkpoints it had.
+
+        Args:
+            task_id: the task; one that does not exist has none.
+
+        Raises:
+            ForeignRecordError: it is a run of the engine.
+            RunLockedError: another process owns it.
+            CheckpointStorageError: the store failed.
+        """
+        if await self._tasks.log_of(task_id) is None:
+            return 0
+        async with self._tasks.changing(task_id) as task:  # owned first: nobody can save to it meanwhile
+            count = len(task.log.live)
+            await self._tasks.give_up(task)
+            await self.store.clear(task_id)
+        return count
+
+    # --- ownership ---------------------------------------------------------------------------------------------------
+
+    async def release(self, task_id: str) -> None:
+        """Give a task up, so that another process can go on with it. No error where it is not owned.
+
+        Args:
+            task_id: the task.
+        """
+        await self._tasks.release(task_id)
+
+    async def close(self) -> None:
+        """Give up every task that this manager owns."""
+        await self._tasks.release_all()

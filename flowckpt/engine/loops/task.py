@@ -1,0 +1,446 @@
+"""A task that this process owns: its log, its history, and the only thing that saves to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from flowckpt.core.codec.blob import Recorded, pack
+from flowckpt.core.codec.results import append_result, as_view
+from flowckpt.core.codec.tags import encode
+from flowckpt.core.records import CheckpointData, History, LazyValue, Reason, StepResult
+from flowckpt.core.records.listing import RunFilter
+from flowckpt.core.system.blocking import finish_despite_cancel
+from flowckpt.core.system.clock import Clock
+from flowckpt.engine.loops.claims import Verifying
+from flowckpt.errors import (
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    EncodingError,
+    FlowckptError,
+    StepNotBegunError,
+)
+from flowckpt.maintenance.task_log import (
+    NO_INPUTS,
+    WORKFLOW_NAME,
+    BegunStep,
+    CommittedStep,
+    TaskLog,
+    checked_task_id,
+    checked_text,
+    description_of,
+    local_part,
+    marker_id,
+    public_id,
+    read_log,
+    result_of_commit,
+    split_id,
+)
+from flowckpt.stores.base import CheckpointStore, Lease, ListsRuns, OwnsRuns, released
+from flowckpt.stores.queries import find_runs
+
+_log = logging.getLogger("flowckpt")
+_INPUTS: Mapping[str, Any] = {}
+
+
+class OwnedTask:
+    """A task that this process owns.
+
+    Args:
+        store: where it lies.
+        clock: the time.
+        lease: what was taken.
+        log: what the task has done.
+
+    Attributes:
+        log: what the task has done.
+        lease: what was taken.
+        attempt: the attempt, the fencing number.
+        sequence: the number of the last record.
+        is_usable: whether a further save makes sense; after one that failed, the task must be taken over again.
+        one_at_a_time: held by whoever changes the task.
+    """
+
+    def __init__(self, store: CheckpointStore, clock: Clock, lease: Lease, log: TaskLog) -> None:
+        self.log = log
+        self.lease = lease
+        self.attempt = lease.attempt
+        self.sequence = lease.last_sequence
+        self.is_usable = True
+        self.one_at_a_time = asyncio.Lock()
+        self._store = store
+        self._clock = clock
+        self._history = History() if lease.latest is None else _to_go_on(lease.latest)
+        self._metadata: Mapping[str, Any] = log.metadata()
+
+    async def save(
+        self,
+        reason: Reason,
+        checkpoint_id: str,
+        *,
+        begun: Iterable[BegunStep],
+        snapshot: Any = None,
+        description: Mapping[str, Any] | None = None,
+        result: StepResult | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make the next record durable.
+
+        Args:
+            reason: why it is made.
+            checkpoint_id: its id in the store.
+            begun: the steps that are begun and not committed, from this record on.
+            snapshot: a state, as the record holds it.
+            description: what a begun step is.
+            result: what a committed step leaves in the history.
+            metadata: what every record carries from this one on, where plan or head change.
+
+        Raises:
+            FlowckptError: one of the store's errors; what a store raises beyond its contract becomes
+                `CheckpointStorageError`.
+        """
+        self.is_usable = False
+        metadata = self.log.metadata() if metadata is None else metadata
+        if metadata != self._metadata:  # else the very same object, which a store need not write again
+            self._metadata = metadata
+        if result is not None:
+            append_result(self._history, result)
+        data = CheckpointData(
+            checkpoint_id,
+            WORKFLOW_NAME,
+            NO_INPUTS,
+            self._history.view(),
+            self._clock.now(),
+            self.sequence + 1,
+            self.attempt,
+            reason,
+            inputs=_INPUTS,
+            in_flight=tuple(step.path for step in begun),
+            snapshot=snapshot,
+            metadata=self._metadata,
+            output=description,
+        )
+        try:
+            await finish_despite_cancel(self._store.save(self.log.task_id, data))
+        except EncodingError:  # refused before anything was written
+            self.is_usable = result is None
+            raise
+        except FlowckptError:
+            raise
+        except Exception as failure:
+            raise CheckpointStorageError(
+                f"{type(self._store).__name__} raised {type(failure).__name__} while it saved: {failure}",
+                workflow_id=self.log.task_id,
+                operation="save",
+                is_outcome_unknown=True,
+                remedy="The next call takes the task over again, and finds out what was saved.",
+            ) from failure
+        self.sequence += 1
+        self.is_usable = True
+
+
+async def take(store: CheckpointStore, clock: Clock, task_id: str) -> OwnedTask:
+    """Become the owner of a task.
+
+    Args:
+        store: where it lies.
+        clock: the time.
+        task_id: the task; it need not exist yet.
+
+    Raises:
+        RunLockedError: another process, or another manager, owns it.
+        ForeignRecordError: it is a run of the engine.
+        FlowckptError: one of the store's errors.
+    """
+    if not isinstance(store, OwnsRuns):
+        latest = await store.load_latest(task_id)
+        lease = Lease(
+            task_id,
+            attempt=latest.attempt + 1 if latest else 1,
+            latest=latest,
+            last_sequence=latest.sequence if latest else 0,
+        )
+        return OwnedTask(store, clock, lease, await read_log(store, task_id, latest))
+    lease = await store.acquire(task_id)
+    try:
+        log = await read_log(store, task_id, lease.latest)
+    except BaseException:
+        await released(store, lease)
+        raise
+    for notice in lease.notices:
+        _log.warning("task %s: %s", task_id, notice)
+    return OwnedTask(store, clock, lease, log)
+
+
+def _to_go_on(latest: CheckpointData) -> History:
+    view = as_view(latest.step_results)
+    return view.history if len(view) == len(view.history.results) else view.history.forked(len(view))
+
+
+# The tasks of a manager: owned while they are changed, and read by whoever asks.
+
+
+class Tasks:
+    """The tasks of a store, and those among them that this manager owns.
+
+    Args:
+        store: where they lie.
+        clock: the time.
+        verifying: knows where relative paths of evidence are taken from.
+    """
+
+    def __init__(self, store: CheckpointStore, clock: Clock, verifying: Verifying) -> None:
+        self._store = store
+        self._clock = clock
+        self._verifying = verifying
+        self._owned: dict[str, OwnedTask] = {}
+        self._taking = asyncio.Lock()
+
+    @asynccontextmanager
+    async def changing(self, task_id: str) -> AsyncGenerator[OwnedTask, None]:
+        """Own a task for the block and after it, alone among the tasks of this loop.
+
+        Args:
+            task_id: the task; it need not exist yet.
+
+        Raises:
+            SettingError: the id can be no id of a run.
+            RunLockedError: another process, or another manager, owns it.
+            ForeignRecordError: it is a run of the engine.
+        """
+        checked_task_id(task_id)
+        while True:
+            task = await self._taken(task_id)
+            async with task.one_at_a_time:
+                if self._owned.get(task_id) is not task:  # given up while we waited
+                    continue
+                try:
+                    yield task
+                finally:
+                    if not task.is_usable or task.sequence == 0:  # to be read again; or there was nothing to own
+                        await self.give_up(task)
+                return
+
+    async def _taken(self, task_id: str) -> OwnedTask:
+        async with self._taking:
+            task = self._owned.get(task_id)
+            if task is None:
+                task = await finish_despite_cancel(take(self._store, self._clock, task_id))
+                self._owned[task_id] = task
+                task.log.base_path = self._verifying.base_of(task.log)
+            return task
+
+    async def give_up(self, task: OwnedTask) -> None:
+        """Give a task up; no error where that was done before.
+
+        Args:
+            task: the task.
+        """
+        task_id = task.log.task_id
+        if self._owned.get(task_id) is task:
+            del self._owned[task_id]
+            if isinstance(self._store, OwnsRuns):
+                await finish_despite_cancel(released(self._store, task.lease))
+
+    async def release(self, task_id: str) -> None:
+        """Give a task up when nobody is changing it any more.
+
+        Args:
+            task_id: the task; no error where it is not owned.
+        """
+        task = self._owned.get(task_id)
+        if task is not None:
+            async with task.one_at_a_time:
+                await self.give_up(task)
+
+    async def release_all(self) -> None:
+        """Give up every owned task."""
+        for task_id in list(self._owned):
+            await self.release(task_id)
+
+    async def log_of(self, task_id: str) -> TaskLog | None:
+        """Return what a task has done, as its owner knows or as the store says; None where there is no such task.
+
+        Args:
+            task_id: the task.
+
+        Raises:
+            SettingError: the id is blank or no text.
+            ForeignRecordError: it is a run of the engine.
+            CheckpointCorruptedError: its record is damaged.
+        """
+        task = self._owned.get(checked_text(task_id, "task_id"))
+        if task is not None and task.is_usable and task.sequence:
+            return task.log
+        latest = await self._store.load_latest(task_id)
+        return None if latest is None else await read_log(self._store, task_id, latest)
+
+    async def found(self, checkpoint_id: str) -> tuple[TaskLog, int]:
+        """Return the task of a checkpoint that the store holds, and the index of its step.
+
+        Args:
+            checkpoint_id: its id; or one without its task, where only one task has it.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint, or there are several.
+            CheckpointCorruptedError: the record is damaged.
+        """
+        task_id, local_id = split_id(checkpoint_id, "checkpoint_id")
+        if not task_id:
+            return await self._found_in_any(local_id)
+        log = await self.log_of(task_id)
+        if log is None:
+            raise CheckpointNotFoundError(task_id)
+        if local_id not in log.live:
+            raise CheckpointNotFoundError(task_id, local_id)
+        return log, log.live[local_id]
+
+    async def _found_in_any(self, local_id: str) -> tuple[TaskLog, int]:
+        names = set(self._owned)
+        if isinstance(self._store, ListsRuns):
+            found = await find_runs(self._store, RunFilter(workflow=WORKFLOW_NAME))
+            names |= {run.workflow_id for run in found}
+        logs = [log for name in sorted(names) if (log := await self.log_of(name)) and local_id in log.live]
+        if len(logs) == 1:
+            return logs[0], logs[0].live[local_id]
+        shown = ", ".join(public_id(log.task_id, local_id) for log in logs)
+        raise CheckpointNotFoundError(
+            local_id, detail=f"it could be {shown}" if shown else "a checkpoint's id is written TASK@CHECKPOINT"
+        )
+
+
+# The two records of a step: that it was begun, and that it was committed.
+
+
+def encoded(snapshot: Any) -> LazyValue:
+    """Return a state encoded, so that nobody can change it any more.
+
+    Args:
+        snapshot: the state.
+
+    Raises:
+        EncodingError: it cannot be recorded.
+    """
+    recorded = Recorded(encode(snapshot, "snapshot"))
+    _, blob = pack(recorded.tree)
+    return blob or recorded
+
+
+def find_begun(log: TaskLog, step_id: str, local_id: str) -> BegunStep:
+    """Return a step that is begun.
+
+    Args:
+        log: its task.
+        step_id: its id.
+        local_id: its id in the store.
+
+    Raises:
+        StepNotBegunError: it is not begun, or not any more.
+    """
+    step = log.begun.get(local_id)
+    if step is not None:
+        return step
+    committed = log.committed_as(local_id)
+    raise StepNotBegunError(
+        log.task_id,
+        step_id,
+        detail=f"it was committed as {committed.id!r}"
+        if committed is not None
+        else "it was abandoned, given up by a rollback, begun again by a later process, or never begun",
+    )
+
+
+async def begin(
+    task: OwnedTask,
+    clock: Clock,
+    *,
+    checkpoint_type: str,
+    work_item_id: str | None,
+    metadata: Mapping[str, Any],
+    snapshot: LazyValue,
+) -> BegunStep:
+    """Record that a step begins. It takes the place of the same work in doubt from an earlier attempt.
+
+    Args:
+        task: its task, owned.
+        clock: the time.
+        checkpoint_type: what kind of step it is.
+        work_item_id: which piece of work it is, or None.
+        metadata: notes of the program, which nobody else holds.
+        snapshot: the state before it, encoded.
+    """
+    log = task.log
+    gone = log.superseded_by(checkpoint_type, work_item_id, task.attempt)
+    path = log.new_path(checkpoint_type, gone)
+    local_id = marker_id(path, task.sequence + 1)
+    step = BegunStep(
+        public_id(log.task_id, local_id),
+        log.task_id,
+        path,
+        checkpoint_type,
+        work_item_id,
+        metadata,
+        clock.now(),
+        task.attempt,
+        snapshot,
+        clock.elapsed_ns(),
+    )
+    begun = {**log.without_begun(gone), local_id: step}
+    description = description_of(step)
+    await task.save(Reason.IN_DOUBT, local_id, begun=begun.values(), snapshot=snapshot, description=description)
+    log.settle(gone)
+    log.begun, log.is_finished = begun, False
+    return step
+
+
+async def commit(
+    task: OwnedTask,
+    clock: Clock,
+    step: BegunStep,
+    *,
+    checkpoint_id: str | None,
+    evidence: Mapping[str, Any] | None,
+    snapshot: LazyValue | None,
+) -> CommittedStep:
+    """Make a begun step durable.
+
+    Args:
+        task: its task, owned.
+        clock: the time.
+        step: the step.
+        checkpoint_id: what to call its checkpoint; its path where not given.
+        evidence: its claims and the answers to them, as they are recorded.
+        snapshot: the state after it, encoded; None for the one before it.
+    """
+    log = task.log
+    local_id = checkpoint_id or step.path
+    elapsed_ns = 0 if step.began_ns is None else clock.elapsed_ns() - step.began_ns
+    committed = CommittedStep(
+        public_id(log.task_id, local_id),
+        log.task_id,
+        step.step_id,
+        step.path,
+        step.checkpoint_type,
+        step.work_item_id,
+        step.metadata,
+        task.sequence + 1,
+        step.begun_at,
+        clock.now(),
+        elapsed_ns / 1e6,
+        log.head,
+        evidence,
+    )
+    index = len(log.committed)
+    await task.save(
+        Reason.STEP,
+        local_id,
+        begun=log.without_begun([local_part(step.step_id, log.task_id)]).values(),
+        snapshot=step.held_snapshot if snapshot is None else snapshot,
+        result=result_of_commit(committed, local_id, index=index, attempt=task.attempt, evidence=evidence),
+        metadata=log.metadata(head=index),
+    )
+    log.add(committed)
+    return committed

@@ -1,0 +1,287 @@
+"""What depends on what, told from paths and their order alone.
+
+The steps of a generator come one after another: each may depend on all before it. The members of a fan-out (in brackets,
+`pages/[17]`) are there each for itself. So when a step is run again, these no longer count:
+
+- the step, and what is nested in it;
+- what its own generator yielded later;
+- the step that it is nested in, and what depends on that in the same way, up to the run itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from flowckpt.core.records import StepResult
+from flowckpt.errors import InputError
+
+_FAN_OUT = frozenset({"map", "parallel"})
+
+
+def results_behind(results: Sequence[StepResult], path: str) -> Iterator[StepResult]:
+    """Yield the results that do not count when a step is run again, without its own and those nested in it.
+
+    Args:
+        results: the history.
+        path: the step.
+    """
+    above = [*_above(path)]
+    levels = [(each, each[: each.rfind("/") + 1]) for each in (path, *above)]
+    sequential = [(each, scope) for each, scope in levels if each[len(scope) : len(scope) + 1] != "["]
+    outer, inside = {each for each, _ in levels}, tuple(f"{each}/" for each, _ in levels)
+    begun: set[str] = set()
+    for result in results:
+        at = result.path
+        if at in outer or at.startswith(inside):
+            begun.update(each for each, _ in levels if is_within(at, each))
+            if is_within(at, path):
+                continue
+        elif not begun:
+            continue  # as nearly all of a long history
+        if at in above or any(
+            at.startswith(scope) and each in begun and not is_within(at, each) for each, scope in sequential
+        ):
+            yield result
+
+
+def is_behind(path: str, earlier: str) -> bool:
+    """Tell whether a step that has not ended depends on one that has, so that it is begun anew when that is run again.
+
+    Args:
+        path: the step that has not ended.
+        earlier: the step that has.
+    """
+    for each in (earlier, *_above(earlier)):
+        scope = each[: each.rfind("/") + 1]
+        if each[len(scope) : len(scope) + 1] != "[" and path.startswith(scope) and not is_within(path, each):
+            return True
+    return is_within(path, earlier)
+
+
+def is_within(path: str, outer: str) -> bool:
+    """Tell whether a path is that of a step, or of one nested in it.
+
+    Args:
+        path: the path.
+        outer: the step's.
+    """
+    return path == outer or (path.startswith(outer) and path[len(outer) : len(outer) + 1] == "/")
+
+
+def nested_in(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Return which steps lie in which: by path, those directly in it that are in `paths`, or have one further down.
+
+    Args:
+        paths: the steps.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for path in paths:
+        inner = path
+        for outer in _above(path):
+            directly = found.setdefault(outer, {})
+            if inner in directly:
+                break
+            directly[inner] = None
+            inner = outer
+    return {outer: list(directly) for outer, directly in found.items()}
+
+
+def below(nested: Mapping[str, list[str]], paths: Iterable[str]) -> list[str]:
+    """Return what lies in some steps, at any depth.
+
+    Args:
+        nested: what `nested_in` returned.
+        paths: the steps.
+    """
+    found: list[str] = []
+    unseen = [*paths]
+    while unseen:
+        more = nested.get(unseen.pop(), [])
+        found += more
+        unseen += more
+    return found
+
+
+def failures_behind(results: Sequence[StepResult], path: str) -> list[str]:
+    """Return the steps whose failures made a step fail: itself, or those that it is made of.
+
+    Args:
+        results: the history.
+        path: the step that failed.
+    """
+    by_path = {result.path: result for result in results}
+    found: list[str] = []
+    unseen = [path]
+    while unseen:
+        at = unseen.pop(0)
+        result = by_path.get(at)
+        error = None if result is None else result.error
+        if result is None or result.success or error is None:
+            continue
+        deeper: list[str] = []
+        if result.step_type in _FAN_OUT:  # also those that failed while the others were being stopped
+            members = [each for each in by_path if each.startswith(f"{at}/") and "/" not in each[len(at) + 1 :]]
+            deeper = [each for each in members if not by_path[each].success] + _stranded(results, by_path, at)
+        elif error.path != at and is_within(error.path, at) and error.path in by_path:
+            deeper = [error.path]
+        unseen += deeper
+        if not deeper:
+            found.append(at)
+    return found
+
+
+def _stranded(results: Sequence[StepResult], by_path: Mapping[str, StepResult], fan_out: str) -> list[str]:
+    """Return the failures that were on their way up when the fan-out was stopped: what they lie in has not ended.
+
+    A failure that a child workflow has handled is none of them: it has gone on to another step.
+    """
+    start = f"{fan_out}/"
+    last: dict[str, str] = {}
+    for result in results:
+        path = result.path
+        while path.startswith(start):
+            scope = path[: path.rfind("/")]
+            last[scope], path = path, scope
+    found = []
+    for result in results:
+        scope, _, place = result.path.rpartition("/")
+        is_inside = scope.startswith(start) and scope not in by_path
+        if is_inside and not result.success and (place.startswith("[") or last[scope] == result.path):
+            found.append(result.path)
+    return found
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield the steps that a step is nested in, the nearest first."""
+    while "/" in path:
+        path = path[: path.rfind("/")]
+        yield path
+
+
+# Which results of a run a new one takes over, told from paths and their order alone.
+#
+# What is run again from a step on is what a resume with the same step runs again: the step with all that is nested in it,
+# and what depends on it. Members of a fan-out beside it stay. An edited step is there already; what depends on it goes.
+
+
+def taken_over(results: Sequence[StepResult], length: int, from_path: str, edited: Collection[str]) -> list[StepResult]:
+    """Return the results that are taken over as they are, in their order.
+
+    Args:
+        results: the history of the source.
+        length: how many of them stand: what failed, or was undone, and what follows it do not.
+        from_path: the step from which on everything is run again; empty for none.
+        edited: the steps whose outputs are replaced.
+
+    Raises:
+        InputError: an edit would be dropped, because something before it is run again; or the edits and `from_path`
+            contradict each other.
+    """
+    gone = _gone(results, from_path) if from_path else set()
+    if edited:
+        _refuse_dropped_edits(results, edited)
+        behind_edits = set().union(*(_gone(results, path) for path in edited)) - {*edited}
+        if from_path and behind_edits != gone - {*edited}:
+            names = ", ".join(map(repr, edited))
+            raise InputError(
+                f"to run again from {from_path!r} on does not fit the edits: what depends on {names} is dropped, and "
+                "nothing else is",
+                parameter=from_path,
+                remedy="Leave --from out.",
+            )
+        gone = behind_edits | {*edited}
+    return [result for result in results[:length] if result.path not in gone]
+
+
+def _gone(results: Sequence[StepResult], path: str) -> set[str]:
+    """Return what does not count any more when a step is run again."""
+    within = {each.path for each in results if is_within(each.path, path)}
+    return within | {each.path for each in results_behind(results, path)}
+
+
+def _refuse_dropped_edits(results: Sequence[StepResult], edited: Collection[str]) -> None:
+    """Refuse two edits between which a step stands that depends on the first, and that the second depends on."""
+    order = [result.path for result in results if result.path in edited]
+    for at, first in enumerate(order):
+        dropped = [each.path for each in results_behind(results, first) if each.path not in edited]
+        for second in order[at + 1 :]:
+            beside = [each for each in dropped if not is_within(second, each)]  # what it is made of may stay
+            between = next((each for each in beside if second in _gone(results, each)), None)
+            if between is not None:
+                raise InputError(
+                    f"step {between!r} stands between {first!r} and {second!r}: what follows an edited step is dropped, "
+                    "and would be run again",
+                    parameter=between,
+                    remedy=f"Set {between!r} too, or only one of the others.",
+                )
+
+
+# Which steps are undone when a run fails, and which were: told from the history alone.
+#
+# What `.rollback(fn)` did is a result of its own, with the path of the step and `@rollback` behind it, so a second crash in
+# the middle of undoing leaves no doubt about what is left to undo. No step has such a path: an `@` in a name is encoded.
+
+
+ROLLBACK = "rollback"
+"""The step type of the result of undoing a step."""
+UNFINISHED = "rolling_back"
+"""In the metadata of a run, while its steps are undone: how it ends then."""
+_SUFFIX = "@rollback"
+UNDOABLE = "undoable"
+"""Marks the result of a step that said how it is undone: where edited code no longer yields it, that is known."""
+
+
+def undo_path(path: str) -> str:
+    """Return the path of the result of undoing a step.
+
+    Args:
+        path: the step.
+    """
+    return path + _SUFFIX
+
+
+def step_of(path: str) -> str:
+    """Return the step whose undoing left a result.
+
+    Args:
+        path: of that result.
+    """
+    return path.removesuffix(_SUFFIX)
+
+
+def undone_paths(results: Iterable[StepResult]) -> set[str]:
+    """Return the steps that were undone.
+
+    Args:
+        results: the history.
+    """
+    return {step_of(each.path) for each in results if each.step_type == ROLLBACK and each.success}
+
+
+def not_yielded(results: Iterable[StepResult], yielded: Collection[str]) -> list[StepResult]:
+    """Return the results that were to be undone and whose step nobody yields any more, the oldest first.
+
+    Args:
+        results: the history.
+        yielded: the steps that the code yields now; what they say of undoing counts, and not what the record says.
+    """
+    view = [*results]
+    undone = undone_paths(view)
+    return [
+        each
+        for each in view
+        if each.success and UNDOABLE in each.marks and each.path not in yielded and each.path not in undone
+    ]
+
+
+def left_to_undo(results: Sequence[StepResult], undoable: Collection[str]) -> list[StepResult]:
+    """Return the results that are to be undone, the newest first.
+
+    Args:
+        results: the history.
+        undoable: the steps that say how they are undone.
+    """
+    if not undoable:
+        return []
+    undone = undone_paths(results)
+    return [each for each in reversed(results) if each.success and each.path in undoable and each.path not in undone]

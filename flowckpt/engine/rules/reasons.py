@@ -1,0 +1,146 @@
+"""Why a recorded result is no longer the result of its step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from flowckpt.core.system.attrs_base import Fieldwise
+
+
+class ReasonKind(StrEnum):
+    """What moved."""
+
+    EVIDENCE = "evidence"
+    """The outside world is not as the record says, or nobody can tell."""
+    ARGUMENTS = "arguments"
+    """The step is called with other arguments."""
+    CODE = "code"
+    """Its function was edited."""
+    VERSION = "version"
+    """Its `.version()` tag is another one."""
+    FORCED = "forced"
+    """Somebody asked for it: `--from`."""
+    UPSTREAM = "upstream"
+    """A step before it runs again."""
+    FAILED = "failed"
+    """It failed the last time, and that ended the run."""
+    UNDONE = "undone"
+    """What it did was undone, when the run failed."""
+    UNDOING = "undoing"
+    """What it did is to be undone, and that is not finished."""
+    STARTED = "started"
+    """It was started, and its end was never recorded."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class Reason(Fieldwise):
+    """One reason.
+
+    Attributes:
+        kind: what moved.
+        detail: how, down to the leaf, in one sentence.
+        is_proved: whether it is known to have moved; False for evidence that could not be checked.
+    """
+
+    kind: ReasonKind
+    detail: str
+    is_proved: bool = True
+
+    @property
+    def makes_stale(self) -> bool:
+        """Whether it says that the record is no longer true, rather than that a rerun was asked for."""
+        return self.kind in _STALE
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the reason as plain JSON."""
+        return {"kind": str(self.kind), "detail": self.detail}
+
+
+_STALE = frozenset({ReasonKind.EVIDENCE, ReasonKind.ARGUMENTS, ReasonKind.CODE, ReasonKind.VERSION})
+
+
+# What follows when a recorded result is stale: chosen per resume, decided by one function.
+
+
+class OnStale(StrEnum):
+    """What to do with a result whose facts, or whose code, have moved."""
+
+    RERUN = "rerun"
+    """Run the step again."""
+    REUSE = "reuse"
+    """Take the recorded result all the same."""
+    FAIL = "fail"
+    """Stop before anything is run."""
+
+
+class ReuseMode(StrEnum):
+    """How far a resume goes on comparing."""
+
+    PREFIX = "prefix"
+    """Everything from the first stale step on is run again."""
+    INPUTS = "inputs"
+    """Behind a stale step, a recorded result is reused where the step is called with the same arguments, as build tools do."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ResumePolicy(Fieldwise):
+    """What a resume does with stale results.
+
+    Attributes:
+        on_stale: what to do where evidence, arguments or the version tag have moved. Not given, what has moved is run
+            again, and what cannot be checked stops the resume.
+        on_code_change: what to do where the function was edited.
+        reuse: how far to go on comparing.
+        from_path: the step from which on everything is run again; empty for none.
+        is_forced: whether to run again what a resume would stop at: stale results, steps in doubt, and everything
+            from where the workflow yields something else than the record says.
+    """
+
+    on_stale: OnStale | None = None
+    on_code_change: OnStale = OnStale.FAIL
+    reuse: ReuseMode = ReuseMode.PREFIX
+    from_path: str = ""
+    is_forced: bool = False
+
+    def decide(self, reasons: Iterable[Reason]) -> OnStale:
+        """Return what to do with a recorded result.
+
+        What somebody asked to be run again is run, whatever else has moved. Else to stop weighs more than to run again,
+        and that more than to reuse: the reasons are answered one by one, and the heaviest answer wins.
+
+        Args:
+            reasons: why the result is stale; none, and it is reused.
+        """
+        reasons = tuple(reasons)
+        if any(reason.kind is ReasonKind.FORCED for reason in reasons):
+            return OnStale.RERUN
+        answers = {self._answer(reason) for reason in reasons}
+        if OnStale.FAIL in answers:
+            return OnStale.RERUN if self.is_forced else OnStale.FAIL
+        return OnStale.RERUN if OnStale.RERUN in answers else OnStale.REUSE
+
+    def _answer(self, reason: Reason) -> OnStale:
+        if reason.kind is ReasonKind.CODE:
+            return self.on_code_change
+        if not reason.makes_stale:
+            return OnStale.RERUN
+        if self.on_stale is not None:
+            return self.on_stale
+        # Hours of work are not thrown away because a server did not answer, nor is its answer guessed.
+        return OnStale.RERUN if reason.is_proved else OnStale.FAIL
+
+
+# What limits a run has: their place in its record, and what holds where nobody says anything.
+
+
+LIMITS = "limits"
+"""In the metadata of a run: the limits that were asked for."""
+MAX_DEATHS = 5
+"""How often a run may die at one step before it is parked, where nobody says so."""

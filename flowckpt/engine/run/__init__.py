@@ -1,0 +1,1 @@
+"""What one attempt of a run knows while it lasts."""

@@ -1,0 +1,250 @@
+"""The policy of saving for one run: it numbers the checkpoints, fills in what the run says once, and hands them over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+
+from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, Status, StepError
+from flowckpt.core.records.checkpoint import STATUS_OF_REASON, checkpoint_of
+from flowckpt.core.system.blocking import finish_despite_cancel, may_block
+from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError, shell_word
+from flowckpt.stores.base import CheckpointStore, RenewsAttempts
+
+if TYPE_CHECKING:
+    from flowckpt.core.records import PartialState
+    from flowckpt.engine.values import options
+else:
+    options = LazyModule("flowckpt.engine.values.options")
+
+
+_log = logging.getLogger("flowckpt")
+
+
+class Evicting(Protocol):
+    """Says, before each save, which older checkpoints go with it."""
+
+    async def before_save(self, data: CheckpointData) -> None:
+        """Hand what goes to the store; never raises.
+
+        Args:
+            data: what is about to be saved.
+        """
+        ...
+
+    def after_save(self, data: CheckpointData) -> None:
+        """Take note of what is durable now.
+
+        Args:
+            data: what was saved.
+        """
+        ...
+
+
+@attrs.define(eq=False, repr=False)
+class Checkpointer:
+    """Saves the checkpoints of one attempt of a run.
+
+    Attributes:
+        store: where they go.
+        clock: when they were saved.
+        workflow_id: the run.
+        workflow_name: its workflow.
+        inputs_hash: the digest of its inputs.
+        inputs: the inputs, as the record holds them.
+        fingerprint: what identifies the workflow's code.
+        metadata: target, tags and the like.
+        attempt: the attempt, the fencing number.
+        sequence: the number of the last checkpoint.
+        history: the run's results, which grow while it goes on.
+        trigger: asks for checkpoints besides the explicit ones, or None.
+        goes_on_unsaved: whether the run goes on when a checkpoint cannot be saved.
+        evictor: says which older checkpoints go, or None where all stay.
+        partial: what steps that have not ended well saved of themselves, by path.
+        is_usable: whether a further save makes sense: none does after one whose outcome is unknown, where the run does
+            not go on regardless.
+        attempted: the checkpoint that was saved last, or that could not be.
+        last_saved: the id of the last checkpoint that is known to be saved, or None.
+    """
+
+    store: CheckpointStore
+    clock: Clock
+    workflow_id: str
+    workflow_name: str
+    inputs_hash: str
+    inputs: Any
+    fingerprint: str
+    metadata: Mapping[str, Any]
+    attempt: int
+    sequence: int
+    history: History
+    trigger: options.Trigger | None = None
+    goes_on_unsaved: bool = False
+    evictor: Evicting | None = None
+    partial: dict[str, PartialState] = attrs.field(factory=dict)
+    is_usable: bool = True
+    attempted: CheckpointData | None = None
+    last_saved: str | None = None
+    _is_behind: bool = False
+    _saved_results: int = 0
+    _saved_ns: int = 0
+    _told: set[str] = attrs.field(init=False, factory=set)
+
+    def is_due(self) -> bool:
+        """Tell whether the trigger asks for a checkpoint now, after a step that has none of its own."""
+        if self.trigger is None:
+            return False
+        results = len(self.history.results)
+        seconds = (self.clock.elapsed_ns() - self._saved_ns) / 1e9
+        progress = options.Progress(results - self._saved_results, seconds, results, self.clock.now())
+        return options.asks_for_checkpoint(self.trigger, progress, _log, self._told)
+
+    async def save_or_go_on(
+        self,
+        reason: Reason,
+        checkpoint_id: str | None = None,
+        *,
+        in_flight: tuple[str, ...] = (),
+        evidence: tuple[Any, ...] = (),
+        status: Status | None = None,
+    ) -> CheckpointData | FlowckptError:
+        """Make the next checkpoint durable, or return why that was not possible where the run goes on then.
+
+        Args:
+            reason: why it is taken.
+            checkpoint_id: what to call it; see `save`.
+            in_flight: the paths of steps that were started and have not ended.
+            evidence: claims about the outside world, as recorded.
+            status: where the run stands; implied by the reason where not given.
+
+        Raises:
+            FencedError: the run was taken over by another owner.
+            FlowckptError: it could not be saved, and the run is to stop then.
+        """
+        try:
+            return await self.save(reason, checkpoint_id, in_flight=in_flight, evidence=evidence, status=status)
+        except FlowckptError as failure:
+            if not self.goes_on_after(failure):
+                raise
+            self.is_usable = True
+            self._is_behind = True
+            return failure
+
+    def goes_on_after(self, failure: FlowckptError) -> bool:
+        """Tell whether the run goes on although a checkpoint could not be saved.
+
+        It does not where another owner has the run. Where nobody has it, because it was removed from the store, there
+        is nothing that could be written over.
+
+        Args:
+            failure: why not.
+        """
+        return self.goes_on_unsaved and not (isinstance(failure, FencedError) and failure.newest_attempt)
+
+    async def save(
+        self,
+        reason: Reason,
+        checkpoint_id: str | None = None,
+        *,
+        output: Any = None,
+        error: StepError | None = None,
+        in_flight: tuple[str, ...] = (),
+        evidence: tuple[Any, ...] = (),
+        status: Status | None = None,
+    ) -> CheckpointData:
+        """Make the next checkpoint durable. A cancel that comes meanwhile waits until the outcome is known.
+
+        Args:
+            reason: why it is taken.
+            checkpoint_id: what to call it; `@reason`, with the attempt behind it from the second on, where not given.
+            output: what the workflow returned, as the record holds it.
+            error: how the run failed.
+            in_flight: the paths of steps that were started and have not ended.
+            evidence: claims about the outside world, as recorded.
+            status: where the run stands; implied by the reason where not given.
+
+        Raises:
+            FlowckptError: one of the store's errors; what a store raises beyond its contract becomes
+                `CheckpointStorageError`.
+        """
+        refused = await self._renewed() if self._is_behind else None
+        self.sequence += 1
+        if checkpoint_id is None:
+            checkpoint_id = f"@{reason}" if self.attempt == 1 else f"@{reason}.{self.attempt}"
+        history = self.history
+        fields = {
+            "checkpoint_id": checkpoint_id,
+            "workflow_name": self.workflow_name,
+            "inputs_hash": self.inputs_hash,
+            "step_results": HistoryView(history, len(history.results)),
+            "saved_at": self.clock.now(),
+            "sequence": self.sequence,
+            "attempt": self.attempt,
+            "reason": reason,
+            "status": status or STATUS_OF_REASON[reason],
+            "_inputs": self.inputs,
+            "fingerprint": self.fingerprint,
+            "metadata": self.metadata,
+            "_output": output,
+        }
+        if in_flight:
+            fields["in_flight"] = in_flight
+        if evidence:
+            fields["evidence"] = evidence
+        if error is not None:
+            fields["error"] = error
+        if self.partial and reason is not Reason.COMPLETED:
+            fields["partial"] = {**self.partial}
+        data = self.attempted = checkpoint_of(fields)
+        if self.evictor is not None:
+            await finish_despite_cancel(self.evictor.before_save(data))
+        self.is_usable = False
+        if refused is not None:
+            raise refused
+        try:
+            if may_block():  # nothing else runs in the loop
+                await self.store.save(self.workflow_id, data)
+            else:
+                await finish_despite_cancel(self.store.save(self.workflow_id, data))
+        except EncodingError:  # refused before anything was written
+            self.is_usable = True
+            raise
+        except FlowckptError:
+            raise
+        except Exception as failure:
+            raise CheckpointStorageError(
+                f"{type(self.store).__name__} raised {type(failure).__name__} while it saved: {failure}",
+                workflow_id=self.workflow_id,
+                operation="save",
+                is_outcome_unknown=True,
+                remedy=f"'flowckpt resume {shell_word(self.workflow_id)}' finds out what was saved.",
+            ) from failure
+        self.is_usable = True
+        self.last_saved = checkpoint_id
+        self._is_behind = False
+        if self.evictor is not None:
+            self.evictor.after_save(data)
+        if self.trigger is not None:
+            self._saved_results = len(history.results)
+            self._saved_ns = self.clock.elapsed_ns()
+        return data
+
+    async def _renewed(self) -> FlowckptError | None:
+        """Go on in another attempt where the store asks for that after a save that failed; return why it cannot."""
+        if not isinstance(self.store, RenewsAttempts):
+            return None
+        try:
+            renewing = self.store.renew(self.workflow_id, self.history.view())
+            lease = await (renewing if may_block() else finish_despite_cancel(renewing))
+        except FlowckptError as failure:
+            return failure
+        if lease is not None:
+            for notice in lease.notices:
+                _log.warning("run %s: %s", self.workflow_id, notice)
+            self.attempt, self.sequence = lease.attempt, max(self.sequence, lease.last_sequence)
+        return None

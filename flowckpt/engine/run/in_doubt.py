@@ -1,0 +1,209 @@
+"""Before a step that was started or done earlier is run: look at what it left behind, and undo or adopt it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core.dsl import Step
+from flowckpt.core.records import StepResult
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.rules.in_doubt import Question, Settlement, open_question, settle_done, settle_started
+from flowckpt.engine.rules.reasons import ResumePolicy
+from flowckpt.engine.run.verification import Verifying
+from flowckpt.engine.values.superseded import ON_RERUN, Superseded
+from flowckpt.errors import StepInDoubtError
+from flowckpt.execution.current_step import NO_DESK
+from flowckpt.execution.python import is_left_running
+from flowckpt.execution.runner import Outcome, StepRunner, restored_value
+
+if TYPE_CHECKING:
+    from flowckpt.evidence.report import VerificationReport
+    from flowckpt.execution import claims
+else:
+    claims = LazyModule("flowckpt.execution.claims")
+
+
+@attrs.frozen
+class Settled:
+    """What was found out about a step before it is run.
+
+    Attributes:
+        reused: its earlier result, which still holds: nothing is run.
+        outcome: what it comes to without being run: adopted, or refused by what only its result could tell.
+        undo: its earlier result, whose effect is to be undone before it is run.
+        report: the answers that decided, if any were asked for.
+    """
+
+    reused: StepResult | None = None
+    outcome: Outcome | None = None
+    undo: StepResult | None = None
+    report: VerificationReport | None = None
+
+
+RUN = Settled()
+
+
+@attrs.frozen
+class Settling:
+    """Settles the steps of one attempt.
+
+    Attributes:
+        workflow_id: the run.
+        attempt: its attempt.
+        policy: what the resume was told.
+        superseded: results that no longer count.
+        in_doubt: the paths of steps whose start was recorded and whose end was not.
+        runner: calls what the steps give for adopting and undoing.
+        verifying: asks the world.
+        may_be_running: whether an owner that the run was stolen from may still be at a step in doubt.
+    """
+
+    workflow_id: str
+    attempt: int
+    policy: ResumePolicy
+    superseded: Superseded
+    in_doubt: set[str]
+    runner: StepRunner
+    verifying: Verifying
+    may_be_running: bool = False
+
+    async def before(self, step: Step[Any], path: str, arguments: Mapping[str, Any]) -> Settled:
+        """Settle a step that is about to run.
+
+        Args:
+            step: the step.
+            path: its path.
+            arguments: what the record keeps of its arguments.
+
+        Raises:
+            StepInDoubtError: it must not be done twice, and nobody can tell whether it was done.
+        """
+        old = self.superseded.get(path)
+        is_in_doubt = path in self.in_doubt
+        question = open_question(
+            step.modifiers, old, arguments, is_in_doubt=is_in_doubt, is_asked_for=path == self.policy.from_path
+        )
+        settled = RUN
+        if question is Question.STARTED:
+            settled = await self.started(step, path, arguments, has_failed=not is_in_doubt)
+        elif question is Question.DONE and old is not None:
+            settled = await self._done(step, old)
+        is_run = settled.reused is None and settled.outcome is None
+        if is_run and old is not None and old.success and ON_RERUN in old.marks and step.modifiers.on_rerun is not None:
+            settled = attrs.evolve(settled, undo=old)
+        return settled
+
+    async def started(
+        self, step: Step[Any], path: str, arguments: Mapping[str, Any], *, has_failed: bool = False
+    ) -> Settled:
+        """Settle a step that was started, and whose end is not known or was a failure.
+
+        Args:
+            step: the step.
+            path: its path.
+            arguments: what the record keeps of its arguments.
+            has_failed: whether it ended, by failing.
+
+        Raises:
+            StepInDoubtError: nobody can tell whether it was done.
+        """
+        report = await self.verifying.report_in_doubt(step)
+        settlement = settle_started(report, may_be_running=self._may_be_running(path))
+        if settlement is Settlement.ADOPT:
+            told = (self.workflow_id, path, self.attempt, 1, arguments, step, "", NO_DESK)
+            return Settled(outcome=await self.runner.adopted(step, told), report=report)
+        if settlement is Settlement.ASK:
+            self._ask_of_start(path, report, has_failed=has_failed)
+        return Settled(report=report)
+
+    async def refuse_doubt(self, step: Step[Any], path: str) -> None:
+        """Refuse to go on before anything is run, where a step that was started cannot be settled.
+
+        Args:
+            step: the step.
+            path: its path.
+
+        Raises:
+            StepInDoubtError: nobody can tell whether it was done.
+        """
+        if not step.modifiers.is_at_most_once:
+            self.in_doubt.discard(path)  # it runs again, whatever it did; or its turn never comes
+        elif path in self.in_doubt:
+            report = await self.verifying.report_in_doubt(step)
+            if settle_started(report, may_be_running=self._may_be_running(path)) is Settlement.ASK:
+                self._ask_of_start(path, report, has_failed=False)
+
+    def _may_be_running(self, path: str) -> bool:
+        return self.may_be_running or is_left_running(self.workflow_id, path)
+
+    def _ask_of_start(self, path: str, report: VerificationReport, *, has_failed: bool) -> None:
+        detail = _said(report) if report.verdicts else "it has no evidence"
+        ended = "it failed" if has_failed else "it was started, and its end was never recorded"
+        if self.may_be_running:
+            ended += ", and the owner that the run was stolen from may still be at it"
+        elif is_left_running(self.workflow_id, path):
+            ended += ", and work of it that nobody waits for any more is still going on"
+        self._ask(path, f"{ended}; {detail}")
+
+    async def retried(self, step: Step[Any], path: str, arguments: Mapping[str, Any]) -> Settled:
+        """Settle a step before it is tried again: to force a resume says nothing of the tries that it makes.
+
+        Args:
+            step: the step.
+            path: its path.
+            arguments: what the record keeps of its arguments.
+
+        Raises:
+            StepInDoubtError: nobody can tell whether it was done.
+        """
+        unforced = attrs.evolve(self, policy=attrs.evolve(self.policy, is_forced=False))
+        return await unforced.started(step, path, arguments, has_failed=True)
+
+    async def _done(self, step: Step[Any], old: StepResult) -> Settled:
+        """Settle a step that was done, by the same call, and whose result was dropped with an earlier one."""
+        report = None if old.evidence is None else await self.verifying.look_again(step, old)
+        settlement = Settlement.ASK if report is None else settle_done(report)
+        if settlement is Settlement.REUSE:
+            return Settled(reused=old, report=report)
+        if settlement is Settlement.ASK:
+            detail = "it has no evidence" if report is None else _said(report)
+            self._ask(old.path, f"it was done, it would be run again now, and {detail}")
+        return Settled(report=report)
+
+    async def undone(self, step: Step[Any], old: StepResult) -> Outcome | None:
+        """Undo what an earlier execution left behind; return the failure of the try where that is not possible.
+
+        Args:
+            step: the step.
+            old: its earlier result.
+        """
+        undo = step.modifiers.on_rerun
+        assert undo is not None
+        try:
+            told = (
+                self.workflow_id,
+                old.path,
+                self.attempt,
+                1,
+                old.arguments,
+                step,
+                "",
+                NO_DESK,
+            )  # of the call that is undone
+            await self.runner.call(undo, (restored_value(step, old),), {}, told)
+        except Exception as error:
+            error.add_note(f"It was raised by .on_rerun(), before step {old.path!r} was to be run again.")
+            return Outcome(error=error)
+        return None
+
+    def _ask(self, path: str, detail: str) -> None:
+        if not self.policy.is_forced:
+            raise StepInDoubtError(self.workflow_id, path, detail=detail)
+
+
+def _said(report: VerificationReport) -> str:
+    found = claims.found_in(report)
+    return f"its evidence cannot tell: {'; '.join(found) or report.reason}"

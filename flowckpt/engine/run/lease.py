@@ -1,0 +1,133 @@
+"""A run taken for a while, and given back whatever happens; for what changes a record without running anything."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from flowckpt.core.system.blocking import finish_despite_cancel
+from flowckpt.errors import CheckpointStorageError, FencedError
+from flowckpt.execution.interrupts import Interrupts
+from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns, TellsOfLostRuns, released
+
+_log = logging.getLogger("flowckpt")
+
+
+@asynccontextmanager
+async def taken(store: CheckpointStore, workflow_id: str) -> AsyncGenerator[Lease, None]:
+    """Own a run for the block.
+
+    Args:
+        store: where it lies; one that knows no owners is trusted to have one user.
+        workflow_id: the run; it need not exist.
+
+    Raises:
+        RunLockedError: another process owns it.
+        CheckpointCorruptedError: its record is damaged.
+    """
+    lease = await finish_despite_cancel(acquired(store, workflow_id))
+    if not isinstance(store, OwnsRuns):
+        yield lease
+        return
+    try:
+        yield lease
+    finally:
+        await finish_despite_cancel(released(store, lease))
+
+
+async def acquired(store: CheckpointStore, workflow_id: str, *, steal: bool = False) -> Lease:
+    """Take a run; a store that knows no owners is trusted to have one user.
+
+    Args:
+        store: where it lies.
+        workflow_id: the run; it need not exist.
+        steal: take it although its owner's process still holds it.
+
+    Raises:
+        RunLockedError: another process owns it.
+        CheckpointCorruptedError: its record is damaged.
+    """
+    if isinstance(store, OwnsRuns):
+        return await store.acquire(workflow_id, steal=steal)
+    latest = await store.load_latest(workflow_id)
+    if latest is None:
+        return Lease(workflow_id, 1, None)
+    return Lease(workflow_id, latest.attempt + 1, latest, latest.sequence)
+
+
+async def given_back(store: OwnsRuns, lease: Lease) -> None:
+    """Give a run back. Where that fails the run has ended all the same, and how must not be hidden.
+
+    Args:
+        store: where it lies.
+        lease: what says that it is owned.
+    """
+    try:
+        await released(store, lease)
+    except CheckpointStorageError as error:
+        _log.warning("run %s: it could not be given back to the store: %s", lease.workflow_id, error)
+
+
+# The runs that this very process drives, so that they can be stopped without a signal.
+
+
+_live: dict[str, list[tuple[CheckpointStore, Interrupts]]] = {}
+
+
+@contextmanager
+def known_as_live(store: CheckpointStore, workflow_id: str, interrupts: Interrupts) -> Iterator[None]:
+    """Let a run be found for the block.
+
+    Args:
+        store: where it lies.
+        workflow_id: the run.
+        interrupts: what stops it.
+    """
+    entry = store, interrupts
+    interrupts.is_alone = is_alone
+    _live.setdefault(workflow_id, []).append(entry)
+    try:
+        yield
+    finally:
+        left = [each for each in _live.get(workflow_id, ()) if each is not entry]
+        if left:
+            _live[workflow_id] = left
+        else:
+            _live.pop(workflow_id, None)
+
+
+def is_alone() -> bool:
+    """Tell whether this process drives one run at most."""
+    return sum(map(len, _live.values())) <= 1
+
+
+def live_interrupts(store: object, workflow_id: str) -> Interrupts | None:
+    """Return what stops a run that is driven in this process on this store, or None.
+
+    Args:
+        store: where it lies.
+        workflow_id: the run.
+    """
+    return next((interrupts for place, interrupts in _live.get(workflow_id, ()) if place is store), None)
+
+
+# The end of work for a run that another process has taken over.
+
+
+def stop_when_lost(store: CheckpointStore, workflow_id: str, interrupts: Interrupts, *, goes_on_unsaved: bool) -> None:
+    """Let the store stop a run once it is lost, where it can tell; else the next save finds out.
+
+    Args:
+        store: where the run lies.
+        workflow_id: the run; this process owns it.
+        interrupts: what stops it.
+        goes_on_unsaved: whether it goes on where it was removed, and nobody else has it.
+    """
+
+    def tell(error: FencedError) -> None:
+        if error.newest_attempt or not goes_on_unsaved:
+            interrupts.lose(error)
+
+    if isinstance(store, TellsOfLostRuns):
+        store.tell_when_lost(workflow_id, tell)

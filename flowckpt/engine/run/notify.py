@@ -1,0 +1,247 @@
+"""Hands what a run tells to whoever iterates over its events, one at a time.
+
+The run goes on in a task of its own, because much of it may happen at once; but in step with its listener: what tells an
+event goes on when the next one is asked for. So a listener that stops, stops the run at the very event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+
+from flowckpt.core.codec.results import encode_time
+from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.records import CheckpointData
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import FlowckptError
+
+if TYPE_CHECKING:
+    from flowckpt import events
+    from flowckpt.events import Event
+    from flowckpt.evidence.report import VerificationReport
+else:
+    events = LazyModule("flowckpt.events")
+
+
+Tell: TypeAlias = Callable[["Event"], Awaitable[None]]
+"""Told each event; awaited, so that it can hold the run up."""
+
+
+async def told_by(work: Callable[[Tell], Awaitable[None]]) -> AsyncGenerator[Event, None]:
+    """Run `work` and yield what it tells.
+
+    A cancel of the listener is handed on to the run, whose last events are still yielded; a listener that goes away
+    cancels it, too, and waits for its end.
+
+    Args:
+        work: told whom to tell.
+    """
+    loop = asyncio.get_running_loop()
+    told: asyncio.Queue[tuple[Event, asyncio.Future[None]] | None] = asyncio.Queue()
+    is_heard, is_cancelled = True, False
+
+    async def tell(event: Event) -> None:
+        if is_heard:
+            heard: asyncio.Future[None] = loop.create_future()
+            told.put_nowait((event, heard))
+            await heard
+
+    running = asyncio.ensure_future(work(tell))
+    running.add_done_callback(lambda _: told.put_nowait(None))
+    try:
+        while True:
+            try:
+                item = await told.get()
+            except asyncio.CancelledError:
+                is_cancelled = True
+                running.cancel()
+                continue
+            if item is None:
+                break
+            event, heard = item
+            if heard.cancelled():
+                continue
+            yield event
+            if not heard.done():
+                heard.set_result(None)
+    finally:
+        is_heard = False
+        while not running.done():
+            running.cancel()
+            await asyncio.wait({running})
+    if is_cancelled:
+        running.exception()  # retrieved: the cancel weighs more
+        raise asyncio.CancelledError
+    await running
+
+
+# Events of what was saved and of what was found in the world.
+
+
+Told: TypeAlias = Callable[[], "events.Event"]
+"""Makes an event, where somebody listens."""
+
+
+def saved_event(workflow_id: str, data: CheckpointData) -> events.CheckpointSaved:
+    """Return the event of a checkpoint that is durable.
+
+    Args:
+        workflow_id: the run.
+        data: the checkpoint.
+    """
+    return events.CheckpointSaved(workflow_id, data.checkpoint_id, data.sequence, data.reason, len(data.step_results))
+
+
+def failed_event(workflow_id: str, data: CheckpointData | None, error: FlowckptError) -> events.CheckpointFailed:
+    """Return the event of a checkpoint that could not be saved.
+
+    Args:
+        workflow_id: the run.
+        data: the checkpoint.
+        error: why not.
+    """
+    assert data is not None
+    return events.CheckpointFailed(workflow_id, data.checkpoint_id, data.sequence, data.reason, str(error))
+
+
+def evidence_event(
+    workflow_id: str, path: str, report: VerificationReport, moment: str
+) -> events.EvidenceVerified | events.EvidenceFailed:
+    """Return the event of a step whose claims were checked.
+
+    Args:
+        workflow_id: the run.
+        path: the step.
+        report: the answers.
+        moment: `now` after the step, `resume`, or `in_doubt`.
+    """
+    if report.verified or report.outcome == "no_evidence":
+        return events.EvidenceVerified(workflow_id, path, moment, report.verified_count)
+    details = tuple(each.error for each in report.verdicts if each.error is not None and each.is_against)
+    return events.EvidenceFailed(workflow_id, path, moment, report.reason, details)
+
+
+def answer_documents(reports: Mapping[str, VerificationReport]) -> tuple[Any, ...]:
+    """Return what a checkpoint records of the answers that a resume got.
+
+    Args:
+        reports: the answers, by the path of the step whose claims they are.
+    """
+    return tuple(
+        {"path": path, "outcome": str(report.outcome), "verified_at": encode_time(report.verdicts[0].verified_at)}
+        for path, report in reports.items()
+        if report.verdicts
+    )
+
+
+# Events and errors of a run without its secrets: the last door that they go through.
+
+
+_NOT_TEXT = ("workflow_id", "path", "output")
+"""What is recorded as it is, and was refused where it held a secret."""
+
+
+def redacted_event(event: Event, secrets: KnownSecrets) -> Event:
+    """Return an event whose texts hold no secret.
+
+    Args:
+        event: the event.
+        secrets: the secrets of the run.
+    """
+    if not secrets.is_any:
+        return event
+    changed = {}
+    for name in _texts_of(type(event)):
+        value = getattr(event, name)
+        if isinstance(value, str | tuple) and (hidden := _hidden(value, secrets)) != value:
+            changed[name] = hidden
+    return attrs.evolve(event, **changed) if changed else event
+
+
+def redacting(
+    tell: Callable[[Event], Awaitable[None] | None], secrets: Callable[[], KnownSecrets]
+) -> Callable[[Event], Awaitable[None]]:
+    """Return what tells events without the secrets of their run.
+
+    Args:
+        tell: told them then; awaited where that can be.
+        secrets: returns the secrets of the run as they are known by now.
+    """
+
+    async def tell_redacted(event: Event) -> None:
+        told = tell(redacted_event(event, secrets()))
+        if told is not None:
+            await told
+
+    return tell_redacted
+
+
+def _texts_of(kind: type[Event]) -> tuple[str, ...]:
+    return tuple(each.name for each in attrs.fields(kind) if each.name not in _NOT_TEXT)
+
+
+def redact_error(error: FlowckptError, secrets: KnownSecrets) -> None:
+    """Take the secrets out of an error of ours that is on its way to the caller.
+
+    What caused it is let go of where it tells a secret: Python shows causes, and they are not ours to change.
+
+    Args:
+        error: the error.
+        secrets: the secrets of the run.
+    """
+    if not secrets.is_any:
+        return
+    error.args = tuple(_hidden(each, secrets) for each in error.args)
+    for name, value in vars(error).items():
+        setattr(error, name, _hidden(value, secrets))
+    for cause in (error.__cause__, error.__context__):
+        if cause is not None and _tells(cause, secrets):
+            error.__cause__ = error.__context__ = None
+
+
+def redact_ending(error: BaseException, secrets: KnownSecrets) -> None:
+    """Take the secrets out of what ended a run: out of an error of ours, and out of the notes of any other.
+
+    An exception of the workflow's own stays as it was raised; what is recorded and shown of it is its record.
+
+    Args:
+        error: what ended the run.
+        secrets: the secrets of the run.
+    """
+    if not secrets.is_any:
+        return
+    if isinstance(error, FlowckptError):
+        redact_error(error, secrets)
+        return
+    if isinstance(error, SystemExit):  # Python writes its text when the program ends
+        error.args = _hidden(error.args, secrets)
+        error.code = _hidden(error.code, secrets)
+    if notes := getattr(error, "__notes__", None):
+        error.__notes__ = _hidden([*notes], secrets)
+
+
+def _tells(error: BaseException, secrets: KnownSecrets) -> bool:
+    seen: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at not in seen:
+        try:
+            if secrets.is_in(str(at)) or secrets.is_in(repr(at)):
+                return True
+        except Exception:  # who cannot say what he says is not trusted
+            return True
+        seen.append(at)
+        at = at.__cause__ or at.__context__
+    return False
+
+
+def _hidden(value: Any, secrets: KnownSecrets) -> Any:
+    if isinstance(value, str):
+        return secrets.text(value) if type(value) is str else value
+    if isinstance(value, tuple | list):
+        return type(value)([_hidden(each, secrets) for each in value])
+    if isinstance(value, dict):
+        return {key: _hidden(each, secrets) for key, each in value.items()}
+    return value

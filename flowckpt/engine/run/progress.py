@@ -1,0 +1,445 @@
+"""Where the steps of an attempt hand in what they tell and save while they run.
+
+A step runs in one of four places, and from each of them the way to the engine is another one:
+
+| the step runs | and hands in |
+|---|---|
+| in place: the engine owns the loop and waits for it | right there, and from threads of its own one after the other |
+| on a thread, while the loop is live | by the loop, which the thread waits for |
+| in the loop, as async code | by an `await` |
+| in another process | by a message of its worker, which comes to the loop: see `flowckpt.execution.remote.hearing` |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+
+from flowckpt.core import codec
+from flowckpt.core.codec.blob import Recorded, pack
+from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.records import PartialState, Reason
+from flowckpt.core.system.blocking import blocking_allowed, finish_despite_cancel
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import EncodingError, FlowckptError
+from flowckpt.execution import redaction
+from flowckpt.execution.current_step import checked_progress, has_ended, running_loop, saved_in_loop
+
+if TYPE_CHECKING:
+    from flowckpt import events
+    from flowckpt.engine.run.attempt import Attempt
+    from flowckpt.execution.current_step import CurrentStep
+else:
+    events = LazyModule("flowckpt.events")
+
+
+@attrs.define(eq=False, repr=False, slots=False)
+class Desk:
+    """The desk of one attempt; see `flowckpt.execution.current_step.Desk`.
+
+    Attributes:
+        attempt: the attempt.
+        is_used: whether any step has handed in something.
+    """
+
+    attempt: Attempt
+    is_used: bool = False
+
+    @cached_property
+    def _reporting(self) -> Reporting:
+        return Reporting(self.attempt)
+
+    @cached_property
+    def _saves(self) -> PartialSaves:
+        return PartialSaves(self.attempt)
+
+    def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
+        """Tell how far a step is; see `CurrentStep.progress`."""
+        done, total, note = checked_progress(done, total, note)
+        if self.attempt.tell is not None:
+            self.is_used = True
+            self._reporting.report(now.path, done, total, note)
+
+    def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+        """Make the partial state of a step durable; see `CurrentStep.save`."""
+        self.is_used = True
+        self._saves.save(now, state, as_type)
+
+    async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+        """Make the partial state of a step durable, from the loop; see `CurrentStep.save_async`."""
+        self.is_used = True
+        await self._saves.save_async(now, state, as_type)
+
+    def load(self, now: CurrentStep, default: Any, as_type: Any) -> Any:
+        """Return the partial state of a step; see `CurrentStep.load`."""
+        return self._saves.load(now.path, default, as_type)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether anybody follows the run, so that progress is worth telling."""
+        return self.attempt.tell is not None
+
+    def held(self, path: str) -> tuple[Any, ...]:
+        """Return the partial state of a step as it is recorded; nothing where it has saved none."""
+        return self._saves.held(path)
+
+    async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
+        """Make durable what a worker has put into the form of the record."""
+        self.is_used = True
+        await self._saves.save_recorded(now, tree)
+
+    async def settle(self, path: str) -> None:
+        """Wait until what a step has handed in is done with, before its end is told.
+
+        Args:
+            path: the step.
+
+        Raises:
+            FlowckptError: a save of its failed: that ends the run, whatever the step made of it.
+        """
+        await self._saves.settle()
+        await self._reporting.settle(path)
+
+    async def close(self) -> None:
+        """Take nothing more: wait for saves that were begun, and forget what was not told yet."""
+        if self.is_used:
+            await self._saves.close()
+            await self._reporting.close()
+
+
+# Engine work inside a step that runs in place: the loop stands still, so nothing may have to wait for it.
+
+
+T = TypeVar("T")
+
+
+def driven(work: Awaitable[T]) -> T:
+    """Do what would be awaited, right here.
+
+    Args:
+        work: something that waits for nothing but what blocks: the stores of flowckpt do, where that is allowed.
+
+    Raises:
+        FlowckptError: it waits for the loop.
+    """
+    with blocking_allowed(True):
+        steps = work.__await__()
+        try:
+            next(steps)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+    close = getattr(steps, "close", None)
+    if close is not None:
+        close()
+    raise FlowckptError(
+        "a step that runs in place cannot wait for something that needs the event loop",
+        remedy="Make the step an async function and await save_async(); or give it a .timeout(), so that it runs on a "
+        "thread of its own.",
+    )
+
+
+# How far the steps are, told a few times a second: of each step the newest counts.
+
+
+EVERY_NS = 100_000_000
+"""How often at most the progress of a step is told."""
+
+
+class Reporting:
+    """Tells the progress of the steps of one attempt.
+
+    Args:
+        attempt: the attempt.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._lock = threading.Lock()
+        self._waiting: dict[str, events.StepProgress] = {}
+        self._told_ns: dict[str, int] = {}
+        self._is_due = False
+        self._flushing: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+
+    def report(self, path: str, done: float, total: float | None, note: str) -> None:
+        """Take note of how far a step is, and tell it where it was not told a moment ago.
+
+        Args:
+            path: the step.
+            done: how much is done.
+            total: how much there is, or None.
+            note: what it is at.
+        """
+        attempt = self._attempt
+        if path not in attempt.in_flight:
+            return  # a thread that its step has left behind
+        event = events.StepProgress(attempt.workflow_id, path, done, total, note)
+        if attempt.interrupts.is_in_place:
+            self._report_in_place(event)
+            return
+        with self._lock:
+            self._waiting[path] = event
+            is_due, self._is_due = self._is_due, True
+        if not is_due:
+            loop = attempt.loop
+            if loop is None:
+                return
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(self._begin)
+
+    def _report_in_place(self, event: events.StepProgress) -> None:
+        attempt, path = self._attempt, event.path
+        with self._lock:
+            now = attempt.clock.elapsed_ns()
+            since = self._told_ns.get(path)
+            is_last = event.total is not None and event.done >= event.total
+            if since is not None and now - since < EVERY_NS and not is_last:
+                self._waiting[path] = event
+                return
+            self._waiting.pop(path, None)
+            self._told_ns[path] = now
+            if attempt.tell is not None:
+                with attempt.interrupts.held_back():
+                    driven(attempt.tell(event))
+
+    def _begin(self) -> None:
+        wait = EVERY_NS - self._attempt.clock.elapsed_ns() + self._told_ns.get("", -EVERY_NS)
+        asyncio.get_running_loop().call_later(max(0.0, wait / 1e9), self._flush)
+
+    def _flush(self) -> None:
+        with self._lock:
+            self._is_due = False
+            events, self._waiting = self._waiting, {}
+            self._told_ns[""] = self._attempt.clock.elapsed_ns()
+        if self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.ensure_future(self._tell(events))
+        elif events:  # whoever listens is slower than we are: once more, later
+            with self._lock:
+                self._waiting = {**events, **self._waiting}
+                is_due, self._is_due = self._is_due, True
+            if not is_due:
+                self._begin()
+
+    async def _tell(self, events: dict[str, events.StepProgress]) -> None:
+        try:
+            for path, event in events.items():
+                if self._attempt.tell is not None and path in self._attempt.in_flight:
+                    await self._attempt.tell(event)
+        except Exception as failure:  # whoever listens has failed: that is raised where the step ends
+            self._failure = failure
+
+    async def settle(self, path: str) -> None:
+        """Tell what a step said last, before its end is told.
+
+        Args:
+            path: the step.
+        """
+        with self._lock:
+            event = self._waiting.pop(path, None)
+            self._told_ns.pop(path, None)
+        if self._flushing is not None and not self._flushing.done():
+            await asyncio.wait({self._flushing})  # what it is about to tell may be of this step
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if event is not None and self._attempt.tell is not None:
+            await self._attempt.tell(event)
+
+    async def close(self) -> None:
+        """Forget what was not told."""
+        with self._lock:
+            self._waiting.clear()
+            self._is_due = True  # nothing is begun any more
+        if self._flushing is not None and not self._flushing.done():
+            self._flushing.cancel()
+            await asyncio.wait({self._flushing})
+
+
+# What steps save of themselves while they run: through the one write primitive, a checkpoint of the run.
+
+
+class PartialSaves:
+    """Saves and loads the partial states of the steps of one attempt.
+
+    Args:
+        attempt: the attempt; its checkpointer holds the states that are part of each checkpoint.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._lock = threading.Lock()  # a step in place may save from several threads
+        self._is_closed = False
+        self._failure: BaseException | None = None
+        self._saving: set[asyncio.Task[None]] = set()
+        self._telling: set[asyncio.Task[None]] = set()
+
+    def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+        """Save from a thread: the step's own, or one that it has made.
+
+        Args:
+            now: the step.
+            state: what to save.
+            as_type: the type by which it is written, or None.
+
+        Raises:
+            EncodingError: it cannot be recorded.
+            FlowckptError: it cannot be saved, or not from here.
+        """
+        self._check(now)
+        partial = self._packed(now, state, as_type)
+        attempt = self._attempt
+        if attempt.interrupts.is_in_place:
+            with self._lock, attempt.interrupts.held_back():
+                self._check(now)
+                if not attempt.interrupts.is_in_place:
+                    raise has_ended(now.path, now.tries)  # meanwhile: the step has not waited for this thread
+                driven(self._saved(now, partial, is_told_here=True))
+            return
+        loop = attempt.loop
+        if loop is None or loop.is_closed():
+            raise has_ended(now.path, now.tries)
+        if loop is running_loop():
+            raise saved_in_loop(now.path)
+        asyncio.run_coroutine_threadsafe(self._saved_for_thread(now, partial), loop).result()
+
+    async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+        """Save from code that runs in the loop; see `save`."""
+        self._check(now)
+        partial = self._packed(now, state, as_type)
+        if self._attempt.loop is not asyncio.get_running_loop():  # a loop that the step runs by itself
+            await asyncio.to_thread(self.save, now, state, as_type)
+            return
+        await self._saved(now, partial, is_told_here=True)
+
+    async def save_recorded(self, now: CurrentStep, tree: Any) -> None:
+        """Save what a worker has put into the form of the record; see `save`.
+
+        Args:
+            now: the step.
+            tree: the state.
+        """
+        self._check(now)
+        await self._saved_for_thread(now, self._recorded(now, tree))
+
+    async def _saved_for_thread(self, now: CurrentStep, partial: PartialState) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._saving.add(task)
+        try:
+            self._check(now)
+            with blocking_allowed(False):
+                await self._saved(now, partial, is_told_here=False)
+        finally:
+            self._saving.discard(task)
+
+    async def _saved(self, now: CurrentStep, partial: PartialState, *, is_told_here: bool) -> None:
+        attempt = self._attempt
+        held = attempt.checkpointer.partial
+        before = held.get(now.path)
+        held[now.path] = partial
+        try:
+            saved = await attempt.save(Reason.MANUAL)
+        except EncodingError:  # refused before anything was written: the step may go on without
+            if before is None:
+                held.pop(now.path, None)
+            else:
+                held[now.path] = before
+            raise
+        except Exception as failure:
+            self._failure = failure
+            raise
+        if is_told_here:
+            await attempt.tell_saved(saved)
+        elif attempt.tell is not None:  # the thread waits for the disk, and not for whoever listens
+            telling = asyncio.ensure_future(attempt.tell_saved(saved))
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
+
+    def load(self, path: str, default: Any, as_type: Any) -> Any:
+        """Return what a step saved last.
+
+        Args:
+            path: the step.
+            default: what to return where it has saved nothing.
+            as_type: the type to build of it, or None.
+
+        Raises:
+            DecodingError: what was saved does not fit the type.
+        """
+        held = self.held(path)
+        if not held:
+            return default
+        return codec.decode(held[0], Any if as_type is None else as_type, place=_place(path))
+
+    def held(self, path: str) -> tuple[Any, ...]:
+        """Return what a step saved last, as it is recorded; nothing where it has saved nothing.
+
+        Args:
+            path: the step.
+        """
+        partial = self._attempt.checkpointer.partial.get(path)
+        return () if partial is None else (plain_tree(partial.held_state, _place(path)),)
+
+    async def settle(self) -> None:
+        """Wait for what is under way.
+
+        Raises:
+            FlowckptError: a save failed.
+        """
+        with self._lock:  # a thread of the step's own, which the step has not waited for
+            pass
+        if self._telling:
+            await asyncio.gather(*self._telling)
+        if self._failure is not None:
+            raise self._failure
+
+    async def close(self) -> None:
+        """Take no more saves, and wait for those that were begun: the end of the run is saved behind them."""
+        self._is_closed = True
+        with self._lock:
+            pass
+        while self._saving:
+            await finish_despite_cancel(asyncio.wait({*self._saving}))  # they end meanwhile
+        for each in self._telling:
+            each.cancel()
+        if self._telling:
+            await asyncio.wait({*self._telling})
+
+    def _check(self, now: CurrentStep) -> None:
+        if now._step is not None and now._step.modifiers.is_ephemeral:
+            raise FlowckptError(
+                f"step {now.path!r} is .ephemeral() and cannot save anything of itself",
+                remedy="It is never recorded, and run again at each replay.",
+            )
+        attempt = self._attempt
+        if self._is_closed or now.path not in attempt.in_flight or attempt.tries.get(now.path, 1) != now.tries:
+            raise has_ended(now.path, now.tries)
+
+    def _packed(self, now: CurrentStep, state: Any, as_type: Any) -> PartialState:
+        """Return the state as the record holds it; what the step does to the object afterwards changes nothing."""
+        return self._recorded(now, codec.encode(state, Any if as_type is None else as_type, place=_place(now.path)))
+
+    def _recorded(self, now: CurrentStep, tree: Any) -> PartialState:
+        if self._attempt.secrets.is_any:
+            redaction.refuse_secrets(tree, self._attempt.secrets, _place(now.path))
+        blob = pack(tree)[1]
+        step = now._step
+        assert step is not None
+        return PartialState(
+            Recorded(tree) if blob is None else blob,
+            step.action.function_name,
+            now._code,
+            now._arguments,
+            step.modifiers.version,
+        )
+
+
+def _place(path: str) -> str:
+    return f"{path}: saved state"

@@ -1,0 +1,400 @@
+"""What a resume, or its plan, starts from: the record read, and compared with the inputs and with the world."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core.codec.results import append_result, as_view, plain_tree
+from flowckpt.core.dsl import Step, Workflow
+from flowckpt.core.records import CheckpointData, History, HistoryView, Status, StepResult
+from flowckpt.core.records.wait import TAKEN, open_waits, waits_in
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.rules.crash_loop import KEY, Deaths, deaths_of, limit_of
+from flowckpt.engine.rules.judge import Judge
+from flowckpt.engine.rules.paths import ROLLBACK, failures_behind, is_within, results_behind, undone_paths
+from flowckpt.engine.rules.reasons import MAX_DEATHS, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
+from flowckpt.engine.run.verification import Verifying
+from flowckpt.engine.values.inputs import BoundInputs, rebind_inputs
+from flowckpt.engine.values.options import RunOptions
+from flowckpt.engine.values.superseded import Superseded
+from flowckpt.errors import RunParkedError, StepNotFoundError, WorkflowChangedError
+from flowckpt.stores.base import (
+    CheckpointStore,
+    DeliversSignals,
+    KeepsAttempts,
+    Lease,
+    ListsAttempts,
+    NotesBeginnings,
+    OwnsRuns,
+)
+
+if TYPE_CHECKING:
+    from flowckpt.core.records import RunInfo
+    from flowckpt.core.records.wait import Signal
+    from flowckpt.engine.rules import plan as waitings
+else:
+    waitings = LazyModule("flowckpt.engine.rules.plan")
+
+
+# A run that keeps dying at the same step is parked: what its record says, read from a store.
+
+
+async def deaths_at_resume(store: CheckpointStore, lease: Lease, latest: CheckpointData) -> Deaths:
+    """Return how often a run that was just taken over has died where it died last.
+
+    Args:
+        store: where it lies.
+        lease: what says which attempt begins now.
+        latest: its newest checkpoint.
+    """
+    silent = 0
+    between = range(latest.attempt + 1, lease.attempt)
+    if between and isinstance(store, ListsAttempts):  # those that only deleted checkpoints have written something
+        silent = len(between) - sum(number in between for number in await store.attempts(lease.workflow_id))
+    return deaths_of(latest, await _started_steps(store, lease.workflow_id, latest), silent=silent)
+
+
+async def parked(store: CheckpointStore, info: RunInfo, *, max_deaths: int = MAX_DEATHS) -> Deaths | None:
+    """Return how often a run has died where it died last, if it is parked; None where a resume would begin.
+
+    Most runs need no look into the store: their description says enough.
+
+    Args:
+        store: where it lies.
+        info: the run, as the store lists it.
+        max_deaths: how often a run may die at one step, where its record does not say.
+    """
+    most, said = limit_of(info.metadata, default=max_deaths), info.metadata.get(KEY)
+    before = 0 if said is None else said["count"]
+    if info.status is not Status.CRASHED or not 0 < most <= before + 1 or (said and info.steps > said["results"]):
+        return None
+    latest = await store.load_latest(info.workflow_id)
+    return None if latest is None else await parked_at(store, info.workflow_id, latest, most=most)
+
+
+async def parked_at(store: CheckpointStore, workflow_id: str, latest: CheckpointData, *, most: int) -> Deaths | None:
+    """Return how often a run has died where it died last, if it is parked.
+
+    Args:
+        store: where it lies.
+        workflow_id: the run.
+        latest: its newest checkpoint.
+        most: how often a run may die at one step; 0 for no limit.
+    """
+    if latest.status is not Status.RUNNING:
+        return None
+    found = deaths_of(latest, await _started_steps(store, workflow_id, latest))
+    if not found.is_parked(most):
+        return None
+    is_alive = isinstance(store, OwnsRuns) and await store.owner(workflow_id) is not None
+    return None if is_alive else found
+
+
+def parked_error(workflow_id: str, deaths: Deaths) -> RunParkedError:
+    """Return the error of a resume of a parked run.
+
+    Args:
+        workflow_id: the run.
+        deaths: how often it died.
+    """
+    return RunParkedError(
+        workflow_id, path=deaths.path, count=deaths.count, since=deaths.since, candidates=deaths.paths
+    )
+
+
+async def _started_steps(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> tuple[str, ...]:
+    if not isinstance(store, NotesBeginnings):
+        return ()
+    attempt, paths = await store.begun_steps(workflow_id)
+    return paths if attempt == latest.attempt else ()
+
+
+REUSABLE = "reusable_from"
+"""In the metadata: the attempts whose results may be reused although the history no longer holds them."""
+NOT_REUSABLE = "not_reusable"
+"""Beside it: the steps whose results of those attempts are to be run again."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class Resumption:
+    """What a resume starts from.
+
+    Attributes:
+        latest: the checkpoint that the run goes on from.
+        bound: the run's inputs.
+        history: the recorded results that may still count.
+        judge: says which of them do.
+        cut: the results that do not count from the beginning, and why, by path.
+        superseded: those of them, and of earlier reruns, that their steps must look at.
+        in_doubt: the steps whose start was recorded and whose end was not.
+        spare: results of earlier attempts that their steps may get back, by path.
+        begun: the steps that a process was at when it died, as far as it could leave word: a hint, which decides nothing.
+        parked: how often the run died, where a resume would refuse it for that.
+        messages: what was sent to the run and nobody has taken, where it waits for something.
+    """
+
+    latest: CheckpointData
+    bound: BoundInputs
+    history: History
+    judge: Judge
+    cut: Mapping[str, tuple[StepResult, Reason]]
+    superseded: Superseded
+    in_doubt: frozenset[str]
+    spare: Mapping[str, StepResult] = attrs.field(factory=dict)
+    begun: frozenset[str] = frozenset()
+    parked: Deaths | None = None
+    messages: Sequence[Signal] = ()
+
+    @property
+    def unended(self) -> list[str]:
+        """The steps that are in doubt, and those that wait."""
+        return [*self.in_doubt, *(wait.path for wait in open_waits(self.latest.metadata, self.latest.step_results))]
+
+    def is_undone(self, path: str) -> bool:
+        """Tell whether the result of a step does not count because it was undone: then nothing is left of what it did.
+
+        Args:
+            path: the step.
+        """
+        return path in self.cut and self.cut[path][1].kind is ReasonKind.UNDONE
+
+    def earlier(
+        self, path: str, step: Step[Any], dropped: Iterable[StepResult]
+    ) -> tuple[StepResult | None, Reason | None]:
+        """Return the result of a step that no longer counts, and why it does not.
+
+        Args:
+            path: the step.
+            step: it, as it is yielded now.
+            dropped: the results that a replay has let go so far.
+        """
+        if path in self.cut:
+            return self.cut[path]
+        old = self.superseded.get(path)
+        if old is not None:
+            said = "its earlier result no longer counts: the run went on from before it"
+            return old, Reason(ReasonKind.UPSTREAM, said)
+        for each in dropped:
+            if each.path == path:
+                action = step.action
+                if each.step_type == action.step_type and each.function == action.function_name:
+                    return each, Reason(ReasonKind.UPSTREAM, "what it is nested in runs again")
+                now = f"{action.step_type} {action.function_name}".rstrip()
+                return each, Reason(ReasonKind.CODE, f"was {each.step_type} {each.function}, is {now}")
+        return None, None
+
+
+async def read_resumption(
+    workflow: Workflow[Any, Any],
+    workflow_id: str,
+    latest: CheckpointData,
+    *,
+    inputs: Mapping[str, Any],
+    options: RunOptions,
+    verifying: Verifying,
+    store: CheckpointStore,
+    max_deaths: int = MAX_DEATHS,
+) -> Resumption:
+    """Read a record and compare it with the inputs and with the world.
+
+    Args:
+        workflow: the workflow.
+        workflow_id: the run.
+        latest: its newest checkpoint.
+        inputs: inputs given again, perhaps none.
+        options: how the resume is to be done.
+        verifying: checks the recorded claims.
+        store: what the record came from, for what earlier attempts left behind.
+        max_deaths: how often the run may die at one step, where its record does not say.
+
+    Raises:
+        WorkflowChangedError: it is the record of another workflow.
+        InputMismatchError: an input differs from the recorded one.
+        InputError: an input is unknown.
+        StepNotFoundError: the step to go on from is not in the record.
+    """
+    check_name(workflow, workflow_id, latest)
+    bound = rebind_inputs(
+        workflow,
+        recorded=plain_tree(latest.held_inputs, "inputs"),
+        recorded_hash=latest.inputs_hash,
+        defaulted=tuple(latest.metadata.get("defaulted", ())),
+        given=inputs,
+    )
+    view: HistoryView = as_view(latest.step_results)
+    policy = _located(options.policy, workflow_id, latest, view)
+    undoing = [each for each in view if each.step_type == ROLLBACK]
+    cut = _cut(latest, view, policy, undone_paths(undoing))
+    history = kept_history(view, cut.keys() | {each.path for each in undoing})
+    superseded = Superseded(latest.metadata)
+    superseded.add(result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
+    spare: Mapping[str, StepResult] = {}
+    if policy.reuse is ReuseMode.INPUTS and REUSABLE in latest.metadata:
+        taken = {*(result.path for result in history.results), *cut, *latest.in_flight}
+        taken.update(latest.metadata.get(NOT_REUSABLE, ()))
+        spare = await _spare(store, workflow_id, latest, taken)
+    reports = await verifying.reports_of([*history.results, *spare.values()])
+    judge = Judge(policy, reports, bound.known_secrets())
+    begun = await _interrupted_steps(store, workflow_id, latest)
+    parked = None
+    if not options.force and not options.steal:
+        most = limit_of(latest.metadata, options.max_deaths, max_deaths)
+        parked = await parked_at(store, workflow_id, latest, most=most)
+    messages = await _messages(store, workflow_id, latest)
+    in_doubt = frozenset(latest.in_flight)
+    return Resumption(latest, bound, history, judge, cut, superseded, in_doubt, spare, begun, parked, messages)
+
+
+async def _messages(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> Sequence[Signal]:
+    """Return what was sent to a run that waits, and nobody has taken; for its plan."""
+    if not isinstance(store, DeliversSignals) or not waits_in(latest.metadata):
+        return ()
+    taken = (*latest.metadata.get(TAKEN, ()), *(result.signal for result in latest.step_results))
+    return waitings.untaken(await store.signals(workflow_id), taken)
+
+
+async def _interrupted_steps(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> frozenset[str]:
+    """Return the steps of which the attempt that saved last left word that it began them, and recorded no end."""
+    if not isinstance(store, NotesBeginnings):
+        return frozenset()
+    attempt, paths = await store.begun_steps(workflow_id)
+    if attempt != latest.attempt:
+        return frozenset()
+    return frozenset(paths) - {result.path for result in latest.step_results}
+
+
+async def _spare(
+    store: CheckpointStore, workflow_id: str, latest: CheckpointData, taken: Collection[str]
+) -> dict[str, StepResult]:
+    """Return what earlier attempts left behind for reuse, when the one that was to reuse it died on the way."""
+    found: dict[str, StepResult] = {}
+    if isinstance(store, KeepsAttempts):
+        for attempt in latest.metadata[REUSABLE]:
+            data = await store.load_attempt(workflow_id, attempt)
+            results = () if data is None else data.step_results
+            found.update({each.path: each for each in results if each.success and each.path not in taken})
+    return found
+
+
+def with_reusable(metadata: Mapping[str, Any], attempt: int, dropped: Collection[str]) -> dict[str, Any]:
+    """Return metadata that say that an attempt left results behind that may be reused, and which may not.
+
+    Args:
+        metadata: the metadata of the run.
+        attempt: the attempt.
+        dropped: the paths of the results that are run again, because they are stale or because somebody asked for it.
+    """
+    return {
+        **metadata,
+        REUSABLE: sorted({*metadata.get(REUSABLE, ()), attempt}),
+        NOT_REUSABLE: sorted({*metadata.get(NOT_REUSABLE, ()), *dropped}),
+    }
+
+
+def without_reusable(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata of a run that has found all its results.
+
+    Args:
+        metadata: the metadata of the run.
+    """
+    if REUSABLE not in metadata:
+        return metadata
+    return {name: value for name, value in metadata.items() if name not in (REUSABLE, NOT_REUSABLE)}
+
+
+def kept_history(view: HistoryView, gone: Collection[str]) -> History:
+    """Return the history of those results that still count.
+
+    Args:
+        view: the recorded results.
+        gone: the paths of those that do not.
+    """
+    if not gone:
+        length = len(view)
+    else:
+        length = next((index for index, result in enumerate(view) if result.path in gone), len(view))
+    if length == len(view.history.results):
+        return view.history
+    kept = view.history.forked(length)
+    for result in view[length:]:
+        if result.path not in gone:
+            append_result(kept, result)
+    return kept
+
+
+def _cut(
+    latest: CheckpointData, view: HistoryView, policy: ResumePolicy, undone: Collection[str]
+) -> dict[str, tuple[StepResult, Reason]]:
+    """Return the results that do not count from the beginning, and why.
+
+    A failed run goes on before the step whose failure ended it, so that the step is executed again. A failure that
+    the generator handled stays: it is part of what the run did.
+    """
+    cut: dict[str, tuple[StepResult, Reason]] = {}
+    if latest.status is Status.FAILED and latest.error is not None and latest.error.path:
+        reason = Reason(ReasonKind.FAILED, "it failed, and that ended the run")
+        for path in failures_behind(view, latest.error.path):
+            _cut_from(cut, view, path, reason, takes_nested=False)
+    for path in sorted(undone):
+        _cut_from(cut, view, path, Reason(ReasonKind.UNDONE, "it was undone, when the run failed"), takes_nested=False)
+    for wait in waits_in(latest.metadata):
+        if wait.voided and any(each.path == wait.path and wait.is_newer_than(each) for each in view):
+            reason = Reason(ReasonKind.EVIDENCE, f"it is void: {wait.voided}")
+            if (
+                policy.decide((reason,)) is OnStale.RERUN
+            ):  # whatever is there now: nobody has approved that it comes back
+                _cut_from(cut, view, wait.path, reason, takes_nested=False)
+    if policy.reuse is ReuseMode.PREFIX and policy.from_path:
+        reason = Reason(ReasonKind.FORCED, "everything is run again from this step on")
+        _cut_from(cut, view, policy.from_path, reason, takes_nested=True)
+    return cut
+
+
+def _cut_from(
+    cut: dict[str, tuple[StepResult, Reason]], view: HistoryView, path: str, reason: Reason, *, takes_nested: bool
+) -> None:
+    """Cut a step, and what is behind it."""
+    steps = [each for each in view if each.step_type != ROLLBACK]
+    within = [each for each in steps if (is_within(each.path, path) if takes_nested else each.path == path)]
+    if not within:
+        return
+    for result in within:
+        cut[result.path] = result, reason
+    upstream = Reason(ReasonKind.UPSTREAM, f"{within[0].path} runs again before it")
+    for result in results_behind(steps, path):
+        cut.setdefault(result.path, (result, upstream))
+
+
+def _located(policy: ResumePolicy, workflow_id: str, latest: CheckpointData, view: HistoryView) -> ResumePolicy:
+    """Find the step of `--from`: a path, or the name of a step, whose first use is meant."""
+    wanted = policy.from_path
+    if not wanted or wanted in latest.in_flight or any(result.path == wanted for result in view):
+        return policy
+    for result in view:
+        if result.name == wanted:
+            return attrs.evolve(policy, from_path=result.path)
+    raise StepNotFoundError(workflow_id, wanted, known=[result.path for result in view])
+
+
+def check_name(workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData) -> None:
+    """Refuse the record of another workflow.
+
+    Args:
+        workflow: the workflow.
+        workflow_id: the run.
+        latest: a checkpoint of it.
+
+    Raises:
+        WorkflowChangedError: it is one of another workflow.
+    """
+    if latest.workflow_name != workflow.name:
+        raise WorkflowChangedError(
+            f"run {workflow_id!r} belongs to workflow {latest.workflow_name!r}, not to {workflow.name!r}",
+            workflow_name=workflow.name,
+            recorded=latest.workflow_name,
+            yielded=workflow.name,
+            remedy="Resume it with the workflow that started it.",
+        )

@@ -1,0 +1,266 @@
+"""Telling a run something from outside: a signal, a yes or a no. Nothing is run, and the run need not be owned."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core import codec
+from flowckpt.core.codec import fitting
+from flowckpt.core.codec.fitting import annotation_of
+from flowckpt.core.records import CheckpointData, Status
+from flowckpt.core.records.listing import RunInfo
+from flowckpt.core.records.wait import Signal, Wait, WaitKind, open_waits
+from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.run.verification import verifying_of
+from flowckpt.engine.values.options import RunOptions
+from flowckpt.errors import (
+    ApprovalStaleError,
+    CheckpointNotFoundError,
+    InputError,
+    SettingError,
+    SignalRefusedError,
+    shell_word,
+)
+from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
+from flowckpt.stores.base import CheckpointStore, DeliversSignals, ListsRuns
+
+if TYPE_CHECKING:
+    from flowckpt.evidence import claims
+    from flowckpt.evidence.verifier import EvidenceVerifier
+    from flowckpt.execution import claims as step_claims
+else:
+    claims = LazyModule("flowckpt.evidence.claims")
+    step_claims = LazyModule("flowckpt.execution.claims")
+
+
+@attrs.frozen
+class Sent:
+    """A message that lies in the store of its run.
+
+    Attributes:
+        workflow_id: the run.
+        signal_id: the message's id.
+        name: the signal, or the approval.
+        kind: which of the two.
+        path: the step that it is for; empty for any that waits for its name.
+        is_new: whether it was sent now; False where the same id was sent before.
+        is_awaited: whether the run waited for it when it was sent.
+        pending_before: how many messages of this name lay there already, and are taken first.
+        status: where the run stood.
+        owner: the process that runs it, as text; empty where it is to be resumed.
+    """
+
+    workflow_id: str
+    signal_id: str
+    name: str
+    kind: WaitKind
+    path: str
+    is_new: bool
+    is_awaited: bool
+    pending_before: int
+    status: Status
+    owner: str
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain JSON: what `signal --json`, `approve --json` and `reject --json` print."""
+        return {**attrs.asdict(self), "kind": str(self.kind), "status": str(self.status)}
+
+
+async def send_signal(
+    store: CheckpointStore,
+    clock: Clock,
+    workflow_id: str,
+    name: str,
+    *,
+    data: Any = None,
+    by: str = "",
+    signal_id: str,
+) -> Sent:
+    """Send a signal to a run.
+
+    Args:
+        store: where the run lies.
+        clock: the time.
+        workflow_id: the run.
+        name: the signal's name.
+        data: what it carries.
+        by: who sends it.
+        signal_id: names this very message.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        SignalRefusedError: the run is complete, or waits for it with a type that the data do not fit.
+        EncodingError: the data cannot be recorded.
+        SettingError: the store cannot deliver signals.
+    """
+    inbox = _able(store)
+    if not isinstance(name, str) or not name.strip():
+        raise InputError(f"the name of a signal must be text and not blank, got {name!r:.80}", parameter="name")
+    is_record = attrs.has(type(data)) or (dataclasses.is_dataclass(data) and not isinstance(data, type))
+    tree = codec.encode(data, type(data) if is_record else Any, place="data")
+    info = await _described(store, workflow_id)
+    _refuse_ended(info, name)
+    before = [each for each in await inbox.signals(workflow_id) if each.signal_id != signal_id]
+    _refuse_misfit(info, name, tree, before)
+    signal = Signal(signal_id, name, clock.now(), tree, by)
+    is_new = await inbox.send_signal(workflow_id, signal)
+    now = await _described(store, workflow_id)
+    if now.status is Status.COMPLETED and not await _was_taken(store, workflow_id, signal_id):
+        await inbox.remove_signals(workflow_id, [signal_id])
+        _refuse_ended(now, name)
+    return Sent(
+        workflow_id,
+        signal_id,
+        name,
+        WaitKind.SIGNAL,
+        "",
+        is_new,
+        any(signal.ends(wait) for wait in info.waits),
+        sum(each.kind is WaitKind.SIGNAL and each.name == name for each in before),
+        now.status,
+        "" if now.owner is None else str(now.owner),
+    )
+
+
+async def send_answer(
+    store: CheckpointStore,
+    clock: Clock,
+    workflow_id: str,
+    name: str,
+    *,
+    is_approved: bool,
+    by: str,
+    comment: str,
+    signal_id: str,
+    verifier: EvidenceVerifier | None,
+    options: RunOptions,
+) -> Sent:
+    """Answer an approval that a run waits for.
+
+    Args:
+        store: where the run lies.
+        clock: the time.
+        workflow_id: the run.
+        name: the approval's name, or the path of its step.
+        is_approved: yes or no.
+        by: who answers.
+        comment: why.
+        signal_id: names this very answer.
+        verifier: checks what is approved, or None for one that looks where the run was started.
+        options: how it is checked.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        SignalRefusedError: the run does not wait for it, or it is answered already.
+        ApprovalStaleError: what is to be approved is no longer what the run has asked for.
+        SettingError: the store cannot deliver signals.
+    """
+    inbox = _able(store)
+    latest = await store.load_latest(workflow_id)
+    if latest is None:
+        raise CheckpointNotFoundError(workflow_id)
+    info = await _described(store, workflow_id)
+    _refuse_ended(info, name)
+    wait = _asked(workflow_id, name, latest)
+    for each in await inbox.signals(workflow_id):
+        if each.ends(wait):
+            said = "approved" if each.data.get("approved") else "rejected"
+            who = f" by {each.by}" if each.by else ""
+            detail = f"it was {said}{who} at {each.sent_at:%Y-%m-%d %H:%M:%S} UTC already"
+            raise SignalRefusedError(
+                workflow_id, name, detail=detail, remedy=f"Resume: 'flowckpt resume {shell_word(workflow_id)}'."
+            )
+    if is_approved and wait.claims:
+        pack = claims.EvidencePack.from_document(wait.claims)
+        report = await verifying_of(latest, verifier, options)().verify_evidence_pack(pack)
+        if not report.verified:
+            raise ApprovalStaleError(workflow_id, name, reasons=step_claims.found_in(report) or (report.reason,))
+    data = {"approved": is_approved, "comment": comment}
+    answer = Signal(signal_id, wait.name, clock.now(), data, by, WaitKind.APPROVAL, wait.path, wait.request)
+    is_new = await inbox.send_signal(workflow_id, answer)
+    owner = "" if info.owner is None else str(info.owner)
+    return Sent(workflow_id, signal_id, wait.name, WaitKind.APPROVAL, wait.path, is_new, True, 0, info.status, owner)
+
+
+def _asked(workflow_id: str, name: str, latest: CheckpointData) -> Wait:
+    """Return the approval of a name, or of a path."""
+    waits = open_waits(latest.metadata, latest.step_results)
+    asked = [wait for wait in waits if wait.kind is WaitKind.APPROVAL]
+    found = [wait for wait in asked if wait.path == name] or [wait for wait in asked if wait.name == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        detail = f"it asks for it {len(found)} times: {_listed([wait.path for wait in found])}"
+        raise SignalRefusedError(workflow_id, name, detail=detail, remedy="Give the path of the step instead.")
+    known = _listed([wait.name for wait in asked])
+    detail = "it does not ask for it now" + (f"; it asks for {known}" if asked else "")
+    raise SignalRefusedError(workflow_id, name, detail=detail)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
+
+
+def _able(store: CheckpointStore) -> DeliversSignals:
+    if not isinstance(store, DeliversSignals):
+        raise SettingError(
+            f"{store!r} cannot deliver signals",
+            setting="checkpoint_store",
+            remedy="Use another store, or give it the three methods of DeliversSignals.",
+        )
+    return store
+
+
+async def _described(store: CheckpointStore, workflow_id: str) -> RunInfo:
+    info = await store.describe_run(workflow_id) if isinstance(store, ListsRuns) else None
+    if info is None:
+        latest = await store.load_latest(workflow_id)
+        if latest is None:
+            raise CheckpointNotFoundError(workflow_id)
+        info = RunInfo(
+            workflow_id,
+            latest.workflow_name,
+            latest.status,
+            latest.attempt,
+            latest.saved_at,
+            latest.saved_at,
+            len(latest.step_results),
+            latest.metadata,
+        )
+    return info
+
+
+def _refuse_ended(info: RunInfo, name: str) -> None:
+    if info.workflow_name == MANAGED:
+        detail = "it is a task of a CheckpointManager, which waits for nothing"
+        remedy = "The program that made the task goes on with it, when it is run again."
+        raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy=remedy)
+    if info.status is Status.COMPLETED:
+        raise SignalRefusedError(
+            info.workflow_id,
+            name,
+            detail="the run is complete, so nothing would ever take it",
+            remedy=f"It waits for nothing any more: 'flowckpt show {shell_word(info.workflow_id)}' says how it ended.",
+        )
+
+
+def _refuse_misfit(info: RunInfo, name: str, tree: Any, before: Sequence[Signal]) -> None:
+    """Refuse what none of the steps that wait for it could use, as far as their record says what they take."""
+    asked = [wait for wait in info.waits if wait.kind is WaitKind.SIGNAL and wait.name == name]
+    if not asked or any(each.ends(wait) for each in before for wait in asked):
+        return  # it is for a later wait, of which nobody knows yet what it takes
+    plain = codec.decode(tree, place="data")
+    found = [fitting.misfit(plain, annotation_of(wait.data_type), "its data") for wait in asked]
+    if all(found):
+        detail = f"{asked[0].path!r} waits for it, and {found[0]}"
+        raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy="Nothing was sent: send what fits.")
+
+
+async def _was_taken(store: CheckpointStore, workflow_id: str, signal_id: str) -> bool:
+    latest = await store.load_latest(workflow_id)
+    return latest is not None and any(result.signal == signal_id for result in latest.step_results)

@@ -1,0 +1,140 @@
+"""When everything in a run waits: the process stays for a while, or the attempt ends and the run is suspended.
+
+Where a wait stands does not matter here: in the workflow itself, in a member of a map, in a child. The steps beside it
+go on to their end first. Then the generators stand where they wait, and are driven on from there as soon as one of the
+waits has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import AbstractAsyncContextManager, nullcontext
+
+import attrs
+
+from flowckpt.core.records.wait import Wait, WaitKind, due_at
+from flowckpt.core.replay import Crash, Finish
+from flowckpt.core.system.clock import Clock
+from flowckpt.engine.run.attempt import Attempt
+from flowckpt.engine.steps.scope import Scope
+from flowckpt.engine.values.waits import Suspended
+from flowckpt.errors import SuspensionUnsavedError
+from flowckpt.events import WorkflowWaiting
+from flowckpt.execution.python import waited
+from flowckpt.stores.base import AnnouncesSignals
+
+SHORT_SECONDS = 60.0
+"""A wait that ends by itself within so many seconds is waited for, where nothing was said about staying."""
+_FIRST_LOOK = 0.1
+_LAST_LOOK = 2.0
+_LAST_LOOK_HEARING = 10.0
+"""So often to look where the store tells of messages: an announcement may get lost."""
+_LONGEST_NAP = 60.0
+"""The clock of the machine may be set while the process sleeps: look at it now and then."""
+
+
+async def driven_to_its_end(
+    attempt: Attempt, scope: Scope, suspended: Suspended, stay_seconds: float | None
+) -> Finish | Crash:
+    """Drive a run that has come to rest on to its end, waiting as long as the process may stay.
+
+    Args:
+        attempt: the attempt.
+        scope: the generator of the workflow.
+        suspended: what it said when it came to rest.
+        stay_seconds: how long to stay for waits in all; None for short ones alone.
+
+    Raises:
+        Suspended: everything waits, it is saved, and the process is not to stay.
+        SuspensionUnsavedError: likewise, but it could not be saved.
+        BaseException: what else ends the run.
+    """
+    staying = _Staying(attempt, stay_seconds)
+    while True:
+        voided = attempt.waits.voided
+        attempt.waits.keep_only(suspended.paths | voided)
+        waits = attempt.waits.all
+        if voided or not await attempt.inbox.can_end_any(waits, is_fresh=True):
+            unsaved = await attempt.rest()
+            if voided or not await staying.until_one_has_ended(waits):  # only a resume can go back to an approval
+                if unsaved is None:
+                    raise suspended
+                attempt.checkpointer.is_usable = False  # nothing is undone, and nothing is recorded of this end
+                raise SuspensionUnsavedError(attempt.workflow_id, waits=[str(wait) for wait in waits]) from unsaved
+        try:
+            return await scope.run()
+        except Suspended as pause:
+            suspended = pause
+
+
+@attrs.define(eq=False)
+class _Staying:
+    attempt: Attempt
+    stay_seconds: float | None
+    _stayed: float = 0.0
+
+    async def until_one_has_ended(self, waits: tuple[Wait, ...]) -> bool:
+        """Wait until one of the waits can end; tell whether one can before the process is to go."""
+        seconds = self._allowed(waits)
+        if seconds <= 0:
+            return False
+        attempt, clock = self.attempt, self.attempt.clock
+        if attempt.tell is not None:
+            await attempt.tell(WorkflowWaiting(attempt.workflow_id, waits, due_at(waits), seconds))
+        has_people = any(wait.kind is not WaitKind.SLEEP for wait in waits)
+        began_ns = clock.elapsed_ns()
+        try:
+            async with self._announcements(is_worth_it=has_people or seconds > SHORT_SECONDS) as heard:
+                look, last_look = _FIRST_LOOK, _LAST_LOOK if heard is None else _LAST_LOOK_HEARING
+                while True:
+                    stayed = (clock.elapsed_ns() - began_ns) / 1e9
+                    if await attempt.inbox.can_end_any(waits, is_fresh=True):
+                        return True
+                    if stayed >= seconds:
+                        return False
+                    due = self._seconds_to(waits)
+                    nap = look if has_people else _LONGEST_NAP
+                    nap = min(nap, seconds - stayed, math.inf if due is None else max(due, 0.001))
+                    await waited(_slept(clock, nap, heard), attempt.interrupts)
+                    await attempt.look_for_cancel()
+                    attempt.interrupts.raise_noted(asyncio.current_task())
+                    look = min(look * 2, last_look)
+        finally:
+            self._stayed += (clock.elapsed_ns() - began_ns) / 1e9
+
+    def _announcements(self, *, is_worth_it: bool) -> AbstractAsyncContextManager[asyncio.Event | None]:
+        """Listen for messages, where the store can tell of them."""
+        store = self.attempt.checkpointer.store
+        if is_worth_it and isinstance(store, AnnouncesSignals):
+            return store.announcements(self.attempt.workflow_id)
+        return nullcontext()
+
+    def _allowed(self, waits: tuple[Wait, ...]) -> float:
+        """Return for how many seconds to stay now."""
+        due = self._seconds_to(waits)
+        if self.stay_seconds is None:
+            return due + 1.0 if due is not None and due <= SHORT_SECONDS else 0.0
+        left = self.stay_seconds - self._stayed
+        if all(wait.kind is WaitKind.SLEEP for wait in waits) and due is not None and due > left:
+            return 0.0  # nothing can happen before the process has to go
+        return left
+
+    def _seconds_to(self, waits: tuple[Wait, ...]) -> float | None:
+        """Return how long it is to the first deadline."""
+        first = due_at(waits)
+        return None if first is None else (first - self.attempt.clock.now()).total_seconds()
+
+
+async def _slept(clock: Clock, seconds: float, heard: asyncio.Event | None) -> None:
+    """Sleep so long, or until something is heard."""
+    if heard is None:
+        await clock.sleep(seconds)
+        return
+    ways = [asyncio.ensure_future(clock.sleep(seconds)), asyncio.ensure_future(heard.wait())]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in ways:
+            each.cancel()
+    heard.clear()

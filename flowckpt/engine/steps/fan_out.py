@@ -1,0 +1,331 @@
+"""Steps beside each other: those of a map, or of a group.
+
+Each member is a step for itself, with its own path and record. The fan-out has a record, too, once it has ended: how many
+members there were, which failed, and so whether it succeeded; what the generator gets is put together from the members'
+results, in their order, so no output is stored twice.
+
+    look back at the members that have results ──► run the others, so many at a time ──► record how it ended
+
+As many workers as may run beside each other take the members one by one, so a hundred thousand of them need no hundred
+thousand tasks, and items are asked for when there is room for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from flowckpt.core.dsl.composites import TOO_FEW_REMEDY, FanOutAction, ItemsError, ParallelAction, place_under
+from flowckpt.core.dsl.composites import Member as Placed
+from flowckpt.core.records import StepError, StepResult
+from flowckpt.core.replay import Enter
+from flowckpt.core.replay.replay import Nested, Own, all_of, split_record
+from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.engine.rules.reasons import ReuseMode
+from flowckpt.engine.steps.composite import CompositeRun
+from flowckpt.engine.steps.members import Member, member_of
+from flowckpt.engine.steps.restore import Answer, is_still_true, other_members
+from flowckpt.engine.values.failures import fan_out_failure, recorded_error
+from flowckpt.engine.values.waits import Suspended
+from flowckpt.errors import FanOutFailedError, StepFailedError, type_name
+from flowckpt.events import StepRestored
+from flowckpt.execution.python import waited
+from flowckpt.execution.redaction import refuse_secret_names
+from flowckpt.execution.runner import Outcome
+
+DEFAULT_CONCURRENCY = 32
+_LOOK_SECONDS = 0.2
+"""How often a worker without work looks whether a member that waits can go on, while others run."""
+_BREATHER = 64
+"""After so many members a worker lets others have the loop, even if nothing it did had to wait."""
+
+
+class _LostError(Exception):
+    """Too many members have failed: the others need not go on."""
+
+
+@attrs.define(eq=False, repr=False)
+class FanOut(CompositeRun):
+    """A fan-out of one run."""
+
+    _answers: list[Answer | None] = attrs.field(init=False, factory=list)
+    _unended: deque[tuple[int, Member]] = attrs.field(init=False, factory=deque)
+    _placed: Iterator[Placed] | None = None
+    _failed: int = 0
+    _error: ItemsError | None = None
+    _paused: list[tuple[int, Member, Suspended]] = attrs.field(init=False, factory=list)
+    _busy: int = 0
+    _looking: asyncio.Lock = attrs.field(init=False, factory=asyncio.Lock)
+
+    @property
+    def _action(self) -> FanOutAction:
+        action = self.enter.step.action
+        assert isinstance(action, FanOutAction)
+        return action
+
+    # --- looking back ----------------------------------------------------------------------------------------------
+
+    async def look_back(self) -> bool:
+        """Look at the members that have results; tell whether the fan-out has ended, and nothing in it has moved."""
+        attempt, enter = self.attempt, self.enter
+        result = enter.result
+        own, nested = split_record(enter.nested, f"{enter.path}/")
+        if result is not None and not await is_still_true(attempt, enter.step, result, is_spare=enter.is_spare):
+            self.is_stale = True  # its version tag, or somebody wants all of it again
+            judge = attempt.judge
+            if judge.policy.reuse is not ReuseMode.INPUTS or judge.is_forced(enter.path):
+                attempt.aside.dropped += all_of(own, nested)
+                own, nested = {}, {}
+        self._placed = self._made()
+        start = f"{enter.path}/"
+        doubts = {start + each[len(start) :].partition("/")[0] for each in attempt.in_doubt if each.startswith(start)}
+        if own or doubts or result is not None:
+            await self._look_at_members(own, nested, doubts, is_ended=result is not None)
+        gone = list(all_of(own, nested))
+        attempt.aside.dropped += gone
+        if result is None:
+            return False
+        if not self.is_stale and (not self._unended or not result.success) and not gone:
+            await self._restored(result)
+            return True
+        if not self.is_stale:
+            why = (other_members(len(self._unended), len(gone)),)
+            await is_still_true(attempt, enter.step, result, is_spare=enter.is_spare, more=why)
+        self.is_stale = True
+        attempt.aside.dropped.append(result)
+        return False
+
+    async def _look_at_members(self, own: Own, nested: Nested, doubts: set[str], *, is_ended: bool) -> None:
+        """Look at each member that has a result, taking it out of the record, or is in doubt; the others are to be run."""
+        assert self._placed is not None
+        for place, step in self._placed:
+            path = place_under(self.enter.path, place)
+            is_known = path in own or path in doubts
+            doubts.discard(path)
+            member = self._member(path, step, own.pop(path, None), nested.pop(path, []))
+            index = len(self._answers)
+            self._answers.append(None)
+            if step.modifiers.is_ephemeral and is_ended:  # as in any replay, it runs before anything is decided
+                self._note(index, await member.run())
+            elif is_known and await member.look_back():
+                self._note(index, member.answer)
+            else:
+                self.is_stale = self.is_stale or member.is_stale
+                self._unended.append((index, member))
+            if not own and not doubts and not is_ended:
+                return  # the others are made when there is room for them
+
+    def _member(
+        self, path: str, step: Any, result: StepResult | None = None, nested: list[StepResult] | None = None
+    ) -> Member:
+        enter = self.enter
+        is_bound = enter.is_bound and not self.is_stale
+        made = Enter(path, step, enter.location, result, nested or (), enter.is_spare, is_bound)
+        return member_of(self.attempt, made, self.new_scope)
+
+    async def _restored(self, result: StepResult) -> None:
+        """Take the recorded end for the fan-out's."""
+        attempt, path = self.attempt, self.enter.path
+        if self.enter.is_spare:
+            attempt.keep(result)
+        if attempt.tell is not None:
+            told = StepRestored(attempt.workflow_id, path, result.success, result.duration_ms, self._action.step_type)
+            await attempt.tell(told)
+        if result.success:
+            self.answered(self._gathered())
+        else:
+            error = result.error or StepError("", "")
+            self.answered(None, fan_out_failure(path, error, self._causes(error.causes)))
+
+    # --- running ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> Answer:
+        """Run the members that have no results, and record how it ended.
+
+        Raises:
+            Suspended: some members wait, and all others have ended; called again, it goes on with those that wait.
+        """
+        attempt, path = self.attempt, self.enter.path
+        refuse_secret_names(self.enter.step, path, attempt.secrets)
+        if self._placed is None:
+            await self.look_back()
+        await self.begin()
+        if not self._is_lost:
+            await self._run_members()
+        if self._paused and not self._is_lost and self._error is None:
+            paused, self._paused = self._paused, []
+            self._unended.extend((index, member) for index, member, _ in paused)
+            raise Suspended(path for _, _, pause in paused for path in pause.paths)
+        attempt.waits.end_within(path)
+        await attempt.begin()
+        failure = self._failure()
+        summary = {"members": len(self._answers), "failed": self._failed}
+        await self.end(Outcome(tree=summary), failure, arguments={})
+        if failure is None:
+            return self.answered(self._gathered())
+        return self.answered(None, fan_out_failure(path, failure, self._causes(failure.causes)))
+
+    async def _run_members(self) -> None:
+        self.attempt.fan_outs += 1
+        try:
+            await self._run_beside_each_other()
+        finally:
+            self.attempt.fan_outs -= 1
+
+    async def _run_beside_each_other(self) -> None:
+        width = self._width()
+        feed = self._feed()
+        if width == 1:  # nothing runs beside it, so it runs as any other step does
+            with contextlib.suppress(_LostError):
+                await self._work(feed)
+            return
+        with blocking_allowed(False):
+            workers = [asyncio.ensure_future(self._work(feed)) for _ in range(width)]
+        try:
+            await waited(asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION), self.attempt.interrupts)
+        finally:
+            await _ended(workers)
+        errors = [error for each in workers if not each.cancelled() and (error := each.exception()) is not None]
+        for error in errors:
+            if not isinstance(error, _LostError):
+                raise error
+        if not errors and any(each.cancelled() for each in workers):  # by a signal that came before we waited
+            raise asyncio.CancelledError
+        if errors:  # those that were stopped are not in doubt: they ended, without a result
+            self.attempt.in_flight -= {
+                each for each in self.attempt.in_flight if each.startswith(f"{self.enter.path}/")
+            }
+
+    def _width(self) -> int:
+        action, size = self._action, self._action.size
+        width = action.concurrency
+        if width is None:
+            width = len(action.steps) if isinstance(action, ParallelAction) else DEFAULT_CONCURRENCY
+        return max(1, width if size is None else min(width, size))
+
+    def _feed(self) -> Iterator[tuple[int, Member]]:
+        """Yield the members that are to be run: first those that were looked at, then the others as they are made."""
+        assert self._placed is not None
+        while self._unended:
+            yield self._unended.popleft()
+        for place, step in self._placed:
+            index = len(self._answers)
+            self._answers.append(None)
+            yield index, self._member(place_under(self.enter.path, place), step)
+
+    def _made(self) -> Iterator[Placed]:
+        """Make the members; where what makes the items fails, that is a failure of this step."""
+        try:
+            yield from self._action.members(self.enter.step)
+        except ItemsError as error:
+            self._error = error
+
+    async def _work(self, feed: Iterator[tuple[int, Member]]) -> None:
+        """Run members until there are no more."""
+        task, interrupts = asyncio.current_task(), self.attempt.interrupts
+        for done, (index, member) in enumerate(feed):
+            interrupts.raise_noted(task)
+            await self._run_member(index, member)
+            if done % _BREATHER == _BREATHER - 1:
+                await asyncio.sleep(0)
+        while (woken := await self._woken()) is not None:
+            interrupts.raise_noted(task)
+            await self._run_member(*woken)
+
+    async def _run_member(self, index: int, member: Member) -> None:
+        self._busy += 1
+        try:
+            answer = await member.run()
+        except Suspended as pause:
+            self._paused.append((index, member, pause))
+            return
+        finally:
+            self._busy -= 1
+        self._note(index, answer)
+        if self._is_lost:
+            raise _LostError
+
+    async def _woken(self) -> tuple[int, Member] | None:
+        """Return a member that waited and can go on; None once nothing runs beside those that wait."""
+        attempt = self.attempt
+        if not self._paused:
+            return None
+        async with self._looking:  # one worker looks for all; when it finds something to do, the next one looks
+            while self._paused and self._busy:
+                for index, paused in enumerate(self._paused):
+                    if await attempt.inbox.can_end_any(attempt.waits.those_of(paused[2].paths)):
+                        del self._paused[index]  # nobody else takes any out; more may have come behind it
+                        return paused[0], paused[1]
+                await attempt.clock.sleep(_LOOK_SECONDS)
+        return None
+
+    # --- how it ends -----------------------------------------------------------------------------------------------
+
+    def _note(self, index: int, answer: Answer) -> None:
+        self._answers[index] = answer
+        if answer[1] is not None:
+            self._failed += 1
+
+    @property
+    def _is_lost(self) -> bool:
+        return self._action.completion.is_lost(self._failed, self._action.size)
+
+    def _failure(self) -> StepError | None:
+        """Return how it failed, or None where it did not."""
+        path, total = self.enter.path, len(self._answers)
+        if self._error is not None:
+            found = recorded_error(self._error.__cause__ or self._error, path=path, secrets=self.attempt.secrets)
+            where = self.attempt.secrets.text(str(self._error))
+            return attrs.evolve(found, message=f"{where}: {found.message}" if found.message else where)
+        if not self._is_lost and self._action.completion.is_met(self._failed, total):
+            return None
+        causes = [failure for _, failure in self._known() if failure is not None]
+        said, remedy = _said(total if self._action.size is None else self._action.size, causes), ""
+        wanted = self._action.completion.min_success
+        if type(wanted) is int and wanted > total and not self._is_lost:
+            said = f"min_success={wanted}, but there were only {total}" + (f"; {said}" if causes else "")
+            remedy = TOO_FEW_REMEDY
+        return StepError(
+            type_name(FanOutFailedError),
+            said,
+            path=path,
+            causes=tuple(each.path for each in causes),
+            remedy=remedy or next((each.remedy for each in causes if each.remedy), ""),
+        )
+
+    def _known(self) -> list[Answer]:
+        return [answer for answer in self._answers if answer is not None]
+
+    def _causes(self, paths: tuple[str, ...]) -> list[StepFailedError]:
+        failures = {failure.path: failure for _, failure in self._known() if failure is not None}
+        return [failures[path] for path in paths if path in failures]
+
+    def _gathered(self) -> Any:
+        answers = self._known()
+        return self._action.gathered([value if failure is None else failure for value, failure in answers])
+
+
+def _said(total: int, causes: list[StepFailedError]) -> str:
+    """Return what is said of a fan-out that failed: its failures, the first three of them by name."""
+    shown = [f"{each.path}: {each.error_type}: {each.error_message}"[:200] for each in causes[:3]]
+    more = f"; and {len(causes) - 3} more" if len(causes) > 3 else ""
+    return f"{len(causes)} of {total} failed: {'; '.join(shown)}{more}"
+
+
+async def _ended(workers: Sequence[asyncio.Future[None]]) -> None:
+    """Stop what still runs, and wait until it has ended: a save that was begun is finished first."""
+    is_cancelled = False
+    while unended := {each for each in workers if not each.done()}:
+        for each in unended:
+            each.cancel()
+        try:
+            await asyncio.wait(unended)
+        except asyncio.CancelledError:
+            is_cancelled = True
+    if is_cancelled:
+        raise asyncio.CancelledError

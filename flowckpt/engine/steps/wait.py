@@ -1,0 +1,259 @@
+"""One step that waits: for a time, a signal, an approval.
+
+    met: fix the deadline, take what is to be approved ──► has it ended? ── no ──► suspended, until somebody looks again
+                                                               │ yes
+                                                               └──► record ──► save ──► remove the message
+
+What ends a wait is decided once: it is saved before anything else is done with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core import codec
+from flowckpt.core.codec import fitting
+from flowckpt.core.codec.fitting import described
+from flowckpt.core.dsl.waits import ApprovalAction, SleepAction, WaitAction
+from flowckpt.core.records import Reason, StepError
+from flowckpt.core.records.outputs import Approval
+from flowckpt.core.records.wait import Signal, Wait
+from flowckpt.core.replay import Execute
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.rules.identity import arguments_of
+from flowckpt.engine.run.attempt import Attempt
+from flowckpt.engine.run.recorder import record
+from flowckpt.engine.values.approved import digests_of
+from flowckpt.engine.values.failures import recorded_error, step_failure
+from flowckpt.engine.values.waits import Suspended
+from flowckpt.errors import ApprovalRejectedError, FlowckptError, SignalDataError, StepFailedError, StepTimeoutError
+from flowckpt.events import ApprovalVoided, StepCompleted, StepFailed, StepStarted
+from flowckpt.evidence.claims import EvidencePack
+from flowckpt.execution.runner import Outcome
+
+if TYPE_CHECKING:
+    from flowckpt.engine.steps import approvals
+    from flowckpt.evidence.report import VerificationReport
+    from flowckpt.execution import claims as evidence
+    from flowckpt.execution import redaction
+else:
+    approvals = LazyModule("flowckpt.engine.steps.approvals")
+    evidence = LazyModule("flowckpt.execution.claims")
+    redaction = LazyModule("flowckpt.execution.redaction")
+
+
+async def run_wait(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedError | None]:
+    """Look whether a wait has ended, and record how; return what the generator gets.
+
+    Args:
+        attempt: the attempt.
+        command: the step, its path and its place in the code.
+
+    Raises:
+        Suspended: it has not ended.
+        FencedError: the run was taken over by another owner.
+        FlowckptError: it cannot be saved how it ended.
+    """
+    waiting = _Waiting(attempt, command)
+    if command.path not in attempt.told_waits:
+        attempt.told_waits.add(command.path)
+        if attempt.tell is not None:
+            await attempt.tell(StepStarted(attempt.workflow_id, command.path, command.step.action.step_type))
+    await waiting.meet()
+    while waiting.outcome is None:
+        await waiting.look()
+    return await waiting.recorded()
+
+
+@attrs.define(eq=False)
+class _Waiting:
+    attempt: Attempt
+    command: Execute
+    outcome: Outcome | None = None
+    signal: Signal | None = None
+    _wait: Wait | None = None
+    _is_asked_before: bool = False
+
+    @property
+    def action(self) -> SleepAction | WaitAction | ApprovalAction:
+        action: Any = self.command.step.action
+        assert isinstance(action, SleepAction | WaitAction | ApprovalAction)
+        return action
+
+    @property
+    def wait(self) -> Wait:
+        assert self._wait is not None
+        return self._wait
+
+    async def meet(self) -> None:
+        """Find the wait as it was met before, or begin it."""
+        action, path = self.action, self.command.path
+        known = self.attempt.waits.get(path)
+        arguments = arguments_of(action, self.attempt.secrets)
+        data_type = described(action.output_type) if isinstance(action, WaitAction) else None
+        if known is not None and known.kind is action.kind and repr(dict(known.arguments)) == repr(arguments):
+            self._wait = known if known.data_type == data_type else attrs.evolve(known, data_type=data_type)
+            self._is_asked_before = bool(known.claims)
+        else:
+            now = self.attempt.clock.now()
+            begun = path, action.kind, action.name, now, action.deadline(now)
+            self._wait = Wait(*begun, arguments=arguments, data_type=data_type)
+            await self._ask()
+
+    async def _ask(self, voided: str = "") -> None:
+        """Put the question of an approval: what is to be approved is as it is now."""
+        action, path = self.action, self.command.path
+        if not isinstance(action, ApprovalAction):
+            return
+        claims: Any = {}
+        if action.claims:
+            try:
+                committed = await approvals.captured(self.attempt, action, path)
+            except Exception as error:
+                self.outcome = Outcome(error=error)
+                return
+            if not committed.report.verified:
+                self.outcome = Outcome(error=evidence.not_verified(path, committed.report), committed=committed)
+                return
+            claims = committed.document["pack"]
+        request = approvals.next_request(self.attempt, self.wait.request if voided else "")
+        self._wait = attrs.evolve(self.wait, request=request, claims=claims, voided=voided)
+
+    async def look(self) -> None:
+        """See whether the wait has ended.
+
+        Raises:
+            Suspended: it has not.
+        """
+        attempt, action, wait = self.attempt, self.action, self.wait
+        signal = await attempt.inbox.first_for(wait)
+        if signal is not None:
+            attempt.inbox.take(signal)
+            self.signal = signal
+            if isinstance(action, ApprovalAction):
+                await self._answered(action, signal)
+            else:
+                self.outcome = self._delivered(signal)
+        elif wait.is_due(attempt.clock.now()):
+            self.outcome = self._over()
+        elif self._is_asked_before and await self._has_moved():
+            self._is_asked_before = False
+        else:
+            if attempt.waits.get(wait.path) is not wait:
+                attempt.waits.begin(wait)
+                if attempt.fan_outs and attempt.waits.is_worth_a_save(wait):  # else the run comes to rest at once
+                    await attempt.save_wait()
+            raise Suspended([wait.path])
+
+    def _over(self) -> Outcome:
+        """Return what comes of a wait whose time is over."""
+        action, wait = self.action, self.wait
+        if isinstance(action, SleepAction):
+            return Outcome()
+        if isinstance(action, WaitAction) and action.has_default:
+            return self._output(action.default)
+        assert wait.due_at is not None
+        seconds = (wait.due_at - wait.since).total_seconds()
+        return Outcome(error=StepTimeoutError(wait.path, timeout_seconds=seconds))
+
+    def _delivered(self, signal: Signal) -> Outcome:
+        annotation, place = self.action.output_type, f"data of signal {signal.name!r}"
+        try:
+            return self._output(fitting.fitted(signal.data, annotation, place=place))
+        except Exception as error:  # it does not fit what the program asks for: that is a failure of this step
+            why = error.message if isinstance(error, FlowckptError) else str(error)
+            given = {"detail": why, "by": signal.by, "signal_id": signal.signal_id}
+            return Outcome(error=SignalDataError(self.command.path, signal.name, **given))
+
+    def _output(self, value: Any) -> Outcome:
+        annotation = self.action.output_type
+        try:
+            place = f"{self.command.path}: output"
+            tree = codec.encode(value, annotation, place=place)
+            if self.attempt.secrets.is_any:
+                redaction.refuse_secrets(tree, self.attempt.secrets, place)
+            return Outcome(codec.decode(tree, annotation), tree)
+        except Exception as error:
+            return Outcome(error=error)
+
+    async def _answered(self, action: ApprovalAction, signal: Signal) -> None:
+        """Use an answer, if what was approved is still what it was; else ask anew."""
+        wait, path = self.wait, self.command.path
+        is_approved, comment = bool(signal.data.get("approved")), str(signal.data.get("comment", ""))
+        committed = None
+        if is_approved and wait.claims:
+            pack = EvidencePack.from_document(wait.claims)
+            committed = await evidence.commit(self.attempt.verifying(), pack, path=path, exit_code=None)
+            if not committed.report.verified:
+                await self._void(signal, committed.report)
+                return
+        if not is_approved and not action.returns_rejection:
+            self.outcome = Outcome(error=ApprovalRejectedError(path, by=signal.by, comment=comment))
+            return
+        made = Approval(is_approved, signal.by, comment, signal.sent_at, digests_of(wait))
+        self.outcome = attrs.evolve(self._output(made), committed=committed)
+
+    async def _void(self, signal: Signal, report: VerificationReport) -> None:
+        attempt, path = self.attempt, self.command.path
+        details = evidence.found_in(report)
+        if attempt.tell is not None:
+            await attempt.tell(ApprovalVoided(attempt.workflow_id, path, signal.by, report.reason, details))
+        attempt.waits.take(signal.signal_id)
+        self.signal = None
+        await self._ask(voided="; ".join(details) or report.reason)
+
+    async def _has_moved(self) -> bool:
+        """Ask anew where what is to be approved is no longer what was asked for, so that it can be approved at all."""
+        pack = EvidencePack.from_document(self.wait.claims)
+        committed = await evidence.commit(self.attempt.verifying(), pack, path=self.command.path, exit_code=None)
+        if not any(each.is_against and each.can_tell for each in committed.report.verdicts):
+            return False
+        await self._ask(voided="; ".join(evidence.found_in(committed.report)) or committed.report.reason)
+        return True
+
+    async def recorded(self) -> tuple[Any, StepFailedError | None]:
+        """Record how the wait ended, make it durable, and tell it."""
+        attempt, command, outcome, signal = self.attempt, self.command, self.outcome, self.signal
+        assert outcome is not None
+        wait, step, path = self.wait, command.step, command.path
+        failure: StepError | None = (
+            None if outcome.error is None else recorded_error(outcome.error, path=path, secrets=attempt.secrets)
+        )
+        await attempt.begin()
+        duration_ms = max(0.0, round((attempt.clock.now() - wait.since).total_seconds() * 1e3, 3))
+        record(
+            attempt,
+            command,
+            outcome,
+            failure,
+            wait.since,
+            duration_ms,
+            wait.arguments,
+            step.action.function_name,
+            signal="" if signal is None else signal.signal_id,
+        )
+        attempt.waits.end(path)
+        if failure is None and signal is not None and outcome.committed is not None:
+            approvals.stand(attempt, step, wait, outcome.committed.document, signal.by)
+        attempt.told_waits.discard(path)
+        attempt.executed += 1
+        saved = None
+        if step.modifiers.has_checkpoint or not isinstance(self.action, SleepAction):
+            saved = await attempt.save(Reason.STEP, step.modifiers.checkpoint_id or path)
+            if signal is not None and not isinstance(saved, FlowckptError):
+                is_question = isinstance(self.action, ApprovalAction)  # nobody else will ever use an answer to it
+                await attempt.inbox.remove(attempt.inbox.answers_to(wait) if is_question else [signal.signal_id])
+        elif attempt.checkpointer.trigger is not None and attempt.checkpointer.is_due():
+            saved = await attempt.save(Reason.TRIGGER)
+        if failure is not None:
+            attempt.failed += 1
+        if attempt.tell is not None:
+            if failure is None:
+                await attempt.tell(StepCompleted(attempt.workflow_id, path, duration_ms))
+            else:
+                told = StepFailed(attempt.workflow_id, path, duration_ms, 1, failure.type, failure.message)
+                await attempt.tell(told)
+            await attempt.tell_saved(saved)
+        return (outcome.value, None) if failure is None else (None, step_failure(path, failure))

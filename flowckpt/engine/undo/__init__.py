@@ -1,0 +1,1 @@
+"""Compensation: undo what completed steps did, newest first."""

@@ -1,0 +1,188 @@
+"""When a run fails or is cancelled, what its steps did is undone: newest first, also what an earlier attempt did.
+
+Each step undone is recorded at once. Before the first one, a checkpoint says that undoing has begun, and how the run
+ends: whatever dies in the middle, the next resume goes on undoing and ends the run in the same way.
+
+A step that cannot be undone keeps no other from being undone, and does not hide why the run ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core.codec.results import append_result, decode_error, encode_error
+from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
+from flowckpt.core.records.result import result_of
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.rules.paths import ROLLBACK, UNFINISHED, left_to_undo, undo_path
+from flowckpt.engine.run.attempt import Attempt
+from flowckpt.engine.values.failures import recorded_error, step_failure
+from flowckpt.engine.values.placeholders import PlanStopped
+from flowckpt.engine.values.task_refusal import refuse_task
+from flowckpt.errors import CancelRefusedError, FlowckptError, NotUndoableError, StepFailedError
+from flowckpt.execution.current_step import NO_DESK
+from flowckpt.execution.runner import restored_value
+
+if TYPE_CHECKING:
+    from flowckpt import events
+else:
+    events = LazyModule("flowckpt.events")
+
+
+@attrs.frozen
+class UnfinishedRollback:
+    """How a run ends whose undoing was begun.
+
+    Attributes:
+        reason: `failed` or `cancelled`.
+        error: what made it fail, or None.
+    """
+
+    reason: Reason
+    error: StepError | None
+
+    def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return metadata that say so."""
+        error = None if self.error is None else encode_error(self.error)
+        return {**metadata, UNFINISHED: {"reason": self.reason.value, "error": error}}
+
+
+def unfinished_rollback(metadata: Mapping[str, Any]) -> UnfinishedRollback | None:
+    """Return how a run ends that died while its steps were undone; None for any other.
+
+    Args:
+        metadata: of its newest checkpoint.
+    """
+    found = metadata.get(UNFINISHED)
+    if found is None:
+        return None
+    error = found["error"]
+    return UnfinishedRollback(Reason(found["reason"]), None if error is None else decode_error(error))
+
+
+def cancelling(workflow_id: str, latest: CheckpointData) -> UnfinishedRollback:
+    """Return how a run ends that is resumed only to be cancelled.
+
+    Args:
+        workflow_id: the run.
+        latest: its newest checkpoint.
+
+    Raises:
+        CancelRefusedError: it has completed.
+        InputError: it is a task of a checkpoint manager.
+    """
+    refuse_task(workflow_id, latest)
+    if latest.status is Status.COMPLETED:
+        raise CancelRefusedError(workflow_id)
+    return UnfinishedRollback(Reason.CANCELLED, None)
+
+
+async def roll_back(attempt: Attempt, end: UnfinishedRollback) -> tuple[StepFailedError, ...] | None:
+    """Undo what is to be undone, and return what could not be.
+
+    Args:
+        attempt: the attempt.
+        end: how the run ends.
+
+    Returns:
+        The failures; None where nothing was undone, because it could not be saved that undoing begins: a resume would
+        take for done what was undone.
+
+    Raises:
+        FlowckptError: what was undone cannot be saved; nothing more is undone.
+        KeyboardInterrupt: a signal came; the next resume goes on.
+        asyncio.CancelledError: likewise, of a cancel.
+    """
+    checkpointer = attempt.checkpointer
+    undoable = attempt.undoable.keys() | attempt.not_undoable.keys()
+    todo = left_to_undo(checkpointer.history.results, undoable)
+    if not todo:
+        checkpointer.metadata = without_key(checkpointer.metadata)
+        return ()
+    before = checkpointer.metadata
+    checkpointer.metadata = end.written_to(before)
+    saved = await attempt.save(Reason.ROLLBACK)  # also where the record says so: it counts how often that died
+    await attempt.tell_saved(saved)
+    if isinstance(saved, FlowckptError):
+        checkpointer.metadata = before
+        return None
+    failures = [failure for result in todo if (failure := await _undo(attempt, result)) is not None]
+    checkpointer.metadata = without_key(checkpointer.metadata)
+    return tuple(failures)
+
+
+async def _undo(attempt: Attempt, result: StepResult) -> StepFailedError | None:
+    """Undo one step and make that durable; return why it could not be undone, or None."""
+    run, path, clock = attempt.workflow_id, result.path, attempt.clock
+    if attempt.tell is not None:
+        await attempt.tell(events.RollbackStarted(run, path))
+    if attempt.note_begun is not None:
+        attempt.note_begun(run, undo_path(path))
+    started_at, started_ns = clock.now(), clock.elapsed_ns()
+    failure: StepError | None = None
+    try:
+        await _call(attempt, result)
+    except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        failure = recorded_error(error, path=undo_path(path), secrets=attempt.secrets)
+    duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
+    append_result(
+        attempt.checkpointer.history,
+        result_of(
+            {
+                "name": result.name,
+                "step_type": ROLLBACK,
+                "success": failure is None,
+                "_output": None,
+                "duration_ms": duration_ms,
+                "error": failure,
+                "path": undo_path(path),
+                "started_at": started_at,
+                "attempt": attempt.number,
+            }
+        ),
+    )
+    if failure is None:
+        attempt.undone.append(path)
+    saved = await attempt.save(Reason.ROLLBACK, undo_path(path))
+    if attempt.tell is not None:
+        said = ("", "") if failure is None else (failure.type, failure.message)
+        await attempt.tell(events.RollbackCompleted(run, path, duration_ms, *said))
+        await attempt.tell_saved(saved)
+    return None if failure is None else step_failure(undo_path(path), failure)
+
+
+async def _call(attempt: Attempt, result: StepResult) -> None:
+    """Call what undoes a step."""
+    run, path = attempt.workflow_id, result.path
+    if path in attempt.not_undoable:
+        raise NotUndoableError.of_step(run, attempt.checkpointer.workflow_name, path, attempt.not_undoable[path])
+    step = attempt.undoable[path]
+    undo = step.modifiers.rollback
+    assert undo is not None
+    told = (run, path, attempt.number, 1, result.arguments, step, "", NO_DESK)
+    try:
+        await attempt.runner.call(undo, (restored_value(step, result),), {}, told)
+    except PlanStopped as stop:
+        raise NotUndoableError.of_step(
+            run,
+            attempt.checkpointer.workflow_name,
+            path,
+            f"what undoes it uses the output of {stop.args[0]!r}, which was not run",
+        ) from None
+
+
+def without_key(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return metadata that say nothing of undoing.
+
+    Args:
+        metadata: the metadata of a run.
+    """
+    return (
+        {name: value for name, value in metadata.items() if name != UNFINISHED} if UNFINISHED in metadata else metadata
+    )

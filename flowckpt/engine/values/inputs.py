@@ -1,0 +1,303 @@
+"""A run's inputs: bound, encoded, hashed, and compared with the recorded ones. Of secret ones only that they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NoReturn
+
+import attrs
+
+from flowckpt.core import codec
+from flowckpt.core.codec.blob import Recorded
+from flowckpt.core.dsl import Workflow
+from flowckpt.core.identity import inputs_hash
+from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.system.ids import why_no_run_id
+from flowckpt.core.system.secret import MARK, Secret, absent_secret, is_optional
+from flowckpt.errors import (
+    EncodingError,
+    InputError,
+    InputMismatchError,
+    SecretMissingError,
+    WorkflowDefinitionError,
+    type_name,
+)
+
+_CHECKED = (str, bytes, int, float, bool)
+
+
+@attrs.frozen(repr=False)
+class BoundInputs:
+    """Inputs as they are recorded, and beside them the values of the secret ones.
+
+    Attributes:
+        tree: the tree of each input, by name.
+        hash: the digest of them all.
+        defaulted: the names that nobody gave.
+        secrets: the secret inputs that have a value, in memory only.
+    """
+
+    tree: Mapping[str, Any]
+    hash: str
+    defaulted: tuple[str, ...]
+    secrets: Mapping[str, Secret[Any]] = attrs.field(factory=dict)
+
+    @property
+    def recorded(self) -> Recorded:
+        """The inputs as a checkpoint holds them."""
+        return Recorded(self.tree)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The secret inputs that were given at the start and have no value now."""
+        return tuple(name for name, tree in self.tree.items() if tree == MARK and name not in self.secrets)
+
+    def known_secrets(self) -> KnownSecrets:
+        """Return what must not be written or shown of this run."""
+        return KnownSecrets(self.secrets.values())
+
+    def values(
+        self, workflow: Workflow[Any, Any], *, use_missing: Callable[[str], NoReturn] | None = None
+    ) -> dict[str, Any]:
+        """Decode the inputs: the generator gets what a resumed one gets, on the first run too.
+
+        Args:
+            workflow: the workflow.
+            use_missing: called where the generator uses a secret input that has no value, with its name.
+        """
+        use = _refuse_missing if use_missing is None else use_missing
+        return {
+            name: self.secrets.get(name) or absent_secret(partial(use, name))
+            if tree == MARK
+            else codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
+            for name, tree in self.tree.items()
+        }
+
+
+def bind_inputs(workflow: Workflow[Any, Any], given: Mapping[str, Any]) -> BoundInputs:
+    """Bind, encode and hash inputs.
+
+    Args:
+        workflow: the workflow.
+        given: inputs by name; defaults are applied.
+
+    Raises:
+        InputError: one is unknown or missing.
+        EncodingError: one cannot be recorded.
+    """
+    bound = workflow.bind(given)
+    tree: dict[str, Any] = {}
+    secrets: dict[str, Secret[Any]] = {}
+    for name, value in bound.items():
+        if name not in workflow.secret_inputs:
+            tree[name] = _encoded(name, value, workflow.hints.get(name, Any))
+        elif value is None and is_optional(workflow.hints[name]):
+            tree[name] = None
+        else:
+            secret = _checked_secret(workflow, name, value)
+            tree[name] = dict(MARK)
+            if not secret.is_absent:
+                secrets[name] = secret
+    made = BoundInputs(tree, inputs_hash.digest(tree), tuple(name for name in bound if name not in given), secrets)
+    known = made.known_secrets()
+    for name, held in tree.items():
+        if found := known.place_in(held, name):
+            raise InputError(
+                f"the input {name!r} holds the value of a secret input, at {known.text(found)}, and would be recorded",
+                parameter=name,
+                remedy=f"Leave it out there, or annotate the input as a secret one: {name}: Secret[…].",
+            )
+    return made
+
+
+def _encoded(name: str, value: Any, annotation: Any) -> Any:
+    try:
+        return codec.encode(value, annotation, place=f"input {name}")
+    except EncodingError as error:
+        remedy = (
+            "Annotate the parameter with the type of what is passed ('T | None' where that may be None), or register the "
+            "type (flowckpt.codec.register). Else pass a path or an id, and make of it what is needed in a step."
+        )
+        raise EncodingError(
+            error.message, place=error.place, type_name=error.type_name, remedy=error.remedy and remedy
+        ) from error
+
+
+def rebind_inputs(
+    workflow: Workflow[Any, Any],
+    *,
+    recorded: Mapping[str, Any],
+    recorded_hash: str,
+    defaulted: tuple[str, ...],
+    given: Mapping[str, Any],
+) -> BoundInputs:
+    """Bind the inputs of a resume and compare them with the record.
+
+    What is not given now is taken from the record; but where inputs are given again, one that was left to its default
+    at the start is left to its default now, so that a changed default is noticed. Secret inputs have no value unless
+    they are given, or left to their default; to give only them says nothing about the others.
+
+    Args:
+        workflow: the workflow.
+        recorded: the recorded inputs' trees.
+        recorded_hash: their recorded digest.
+        defaulted: the inputs that nobody gave at the start.
+        given: the inputs given now, perhaps none.
+
+    Raises:
+        InputMismatchError: they differ; it says which.
+        InputError: one is unknown.
+    """
+    left_out = set(defaulted) if given.keys() - workflow.secret_inputs.keys() else set()
+    parameters = workflow.signature.parameters
+    left_out.update(name for name in defaulted if recorded.get(name) == MARK and _has_default(workflow, name))
+    kept = {
+        name: absent_secret(partial(_refuse_missing, name))
+        if tree == MARK
+        else codec.decode(tree, workflow.hints.get(name, Any), place=f"input {name}")
+        for name, tree in recorded.items()
+        if name in parameters and name not in given and name not in left_out
+    }
+    for name, value in kept.items():
+        if isinstance(value, Secret) and name not in workflow.secret_inputs:
+            raise InputMismatchError(
+                expected_hash=recorded_hash,
+                actual_hash="without it",
+                differences={name: ("(hidden)", "an input that is no longer annotated as a secret")},
+            )
+    bound = bind_inputs(workflow, {**kept, **given})
+    if bound.hash != recorded_hash:
+        raise InputMismatchError(
+            expected_hash=recorded_hash,
+            actual_hash=bound.hash,
+            differences=inputs_hash.differences(recorded, bound.tree),
+            remedy="" if given and recorded.keys() == bound.tree.keys() else _changed_signature(workflow),
+        )
+    return attrs.evolve(bound, defaulted=defaulted)
+
+
+def _changed_signature(workflow: Workflow[Any, Any]) -> str:
+    return (
+        f"The workflow itself takes other inputs than when the run was started ({workflow.where}). Restore its parameters "
+        "and resume, or start a new run."
+    )
+
+
+def refuse_in_labels(bound: BoundInputs, workflow_id: str, tags: Mapping[str, str]) -> None:
+    """Refuse a run whose id or tags tell a secret input: they are recorded and shown.
+
+    Args:
+        bound: the inputs.
+        workflow_id: the run's id.
+        tags: its tags.
+
+    Raises:
+        InputError: they do.
+    """
+    secrets = bound.known_secrets()
+    for what, label in (("id", workflow_id), *(("tag", text) for pair in tags.items() for text in pair)):
+        if secrets.is_in(label):
+            raise InputError(
+                f"the {what} of the run holds a secret input: {secrets.text(label)!r}",
+                parameter="workflow_id" if what == "id" else "tags",
+                remedy="Ids and tags are recorded and shown: choose another.",
+            )
+
+
+def _has_default(workflow: Workflow[Any, Any], name: str) -> bool:
+    parameter = workflow.signature.parameters.get(name)
+    return parameter is not None and parameter.default is not parameter.empty
+
+
+def _refuse_missing(name: str) -> NoReturn:
+    raise SecretMissingError((name,))
+
+
+def _checked_secret(workflow: Workflow[Any, Any], name: str, value: Any) -> Secret[Any]:
+    """Return the value of a secret input as a secret; no message tells anything of it but its type."""
+    secret = Secret(value)
+    wanted = workflow.secret_inputs[name]
+    if secret.is_absent or (wanted not in _CHECKED and secret.reveal() is not None):
+        return secret
+    kind = type(secret.reveal())
+    if kind is wanted or (wanted is float and kind is int) or wanted is Any:
+        return secret
+    expected = wanted.__name__ if isinstance(wanted, type) else str(wanted)
+    raise InputError(
+        f"the secret input {name!r} of workflow {workflow.name!r} must be of type {expected}, got a {type_name(kind)}",
+        parameter=name,
+        remedy=f"Annotate it {name}: Secret[…] with what it holds, or pass that.",
+    )
+
+
+# What callers of the engine give: looked at before anything is done with it.
+
+
+def checked_id(workflow_id: object) -> str:
+    """Return the id of a run that may be there.
+
+    Args:
+        workflow_id: what was given for it.
+
+    Raises:
+        InputError: it is no text, or blank.
+    """
+    if not isinstance(workflow_id, str) or not workflow_id.strip():
+        raise InputError(
+            f"a run's id must be text and not blank, got {workflow_id!r:.80} ({type(workflow_id).__name__})",
+            parameter="workflow_id",
+            remedy="Give a text, or none to get a new one.",
+        )
+    return workflow_id
+
+
+def checked_new_id(workflow_id: object) -> str:
+    """Return the id of a run that is about to be made.
+
+    Args:
+        workflow_id: what was given for it.
+
+    Raises:
+        InputError: it can be none.
+    """
+    if why := why_no_run_id(workflow_id):
+        raise InputError(
+            f"the id of a run {why}", parameter="workflow_id", remedy="Give another id, or none to get a new one."
+        )
+    return str(workflow_id)
+
+
+def check_workflow(workflow: object) -> None:
+    """Refuse what is no workflow.
+
+    Args:
+        workflow: what was given for one.
+
+    Raises:
+        WorkflowDefinitionError: it is none.
+    """
+    if not isinstance(workflow, Workflow):
+        raise WorkflowDefinitionError(
+            f"{workflow!r:.120} is no workflow",
+            remedy="Decorate the generator function with @workflow and pass it uncalled.",
+        )
+
+
+def needed_workflow(workflow: Workflow[..., Any] | None, workflow_id: str) -> Workflow[..., Any]:
+    """Return a workflow that may be left out where nothing is to be undone.
+
+    Args:
+        workflow: what was given for it.
+        workflow_id: the run.
+
+    Raises:
+        InputError: it is missing.
+    """
+    if workflow is None:
+        raise InputError(
+            f"only the workflow of run {workflow_id!r} knows what its steps undo, and it was not given",
+            parameter="workflow",
+            remedy="Give workflow=…, or rolls_back=False to end the run with nothing undone.",
+        )
+    return workflow

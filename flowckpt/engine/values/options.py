@@ -1,0 +1,461 @@
+"""What can be said about a run beside its inputs; one value, so that inputs may have any other name."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+import attrs
+
+from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.numbers import is_finite_number
+from flowckpt.engine.rules import reasons as policies
+from flowckpt.engine.rules.reasons import LIMITS, MAX_DEATHS
+from flowckpt.errors import InputError, SettingError
+from flowckpt.stores.base import check_store
+
+if TYPE_CHECKING:
+    from flowckpt.maintenance.retention import evict
+    from flowckpt.maintenance.retention.rule import Retention
+    from flowckpt.stores.base import CheckpointStore
+else:
+    evict = LazyModule("flowckpt.maintenance.retention.evict")
+
+
+E = TypeVar("E", bound=StrEnum)
+
+RETRIES_USED = "retries_used"
+"""Among the recorded limits: how many retries were made since the budget was given."""
+
+
+def _limit(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None and (type(value) is not int or value < 0):
+        raise InputError(
+            f"{attribute.name}={value!r:.80} is no whole number from 0 on",
+            parameter=attribute.name,
+            remedy="Leave it out for what holds without it.",
+        )
+
+
+def _choice(kind: type[E], name: str, value: Any) -> E | None:
+    if value is None or value in tuple(kind):
+        return None if value is None else kind(value)
+    raise InputError(
+        f"{name}={value!r:.80} is none of {', '.join(map(repr, map(str, kind)))}",
+        parameter=name,
+        remedy="Write one of them.",
+    )
+
+
+def _on_stale(value: object) -> policies.OnStale | None:
+    return _choice(policies.OnStale, "on_stale", value)
+
+
+def _on_code_change(value: object) -> policies.OnStale | None:
+    return _choice(policies.OnStale, "on_code_change", value)
+
+
+class _HowFilesAreChecked(StrEnum):
+    HASH = "hash"
+    STAT = "stat"
+
+
+def _verify(value: object) -> str | None:
+    return _choice(_HowFilesAreChecked, "verify", value)
+
+
+def _reuse(value: object) -> policies.ReuseMode | None:
+    return _choice(policies.ReuseMode, "reuse", value)
+
+
+def _stay(value: object) -> float | None:
+    if value is None or value == math.inf:
+        return None if value is None else math.inf
+    if is_finite_number(value) and value >= 0:
+        return float(value)
+    raise InputError(
+        f"stay={value!r:.80} is no number of seconds, 0 or more",
+        parameter="stay",
+        remedy="Write 600 for ten minutes, or float('inf') for as long as it takes.",
+    )
+
+
+class OnStop(StrEnum):
+    """What a signal makes of a run."""
+
+    CANCEL = "cancel"
+    SUSPEND = "suspend"
+
+
+def _on_stop(value: object) -> OnStop:
+    return _choice(OnStop, "on_stop", value) or OnStop.CANCEL
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class RunOptions(Fieldwise):
+    """Options of starting or resuming a run.
+
+    Attributes:
+        tags: labels by which runs are listed; recorded at the start.
+        target: how the workflow is found again by `flowckpt resume`; worked out from the function where not given.
+        every: take a checkpoint after that many steps without one; recorded at the start, and kept by each resume.
+        interval: take one after a step when the last is that many seconds old; likewise.
+        steal: take the run over although its owner's process still holds it.
+        on_stale: what a resume does where evidence, arguments or a version tag have moved: `rerun`, `reuse` or `fail`.
+            Not given, what has moved is run again, and what cannot be checked stops the resume.
+        on_code_change: what it does where a step's function was edited; not given, it stops.
+        reuse: `prefix`: everything from the first stale step on is run again; `inputs`: behind it, results are reused
+            where the steps are called with the same arguments.
+        verify: how files are checked: `hash` reads them, `stat` skips those that look untouched; not given, as the
+            engine's verifier does.
+        from_step: the step (path, or name) from which on everything is run again.
+        force: run again whatever the resume would stop at.
+        allow_network: hosts that network claims may reach, as `host:port`, where the engine was given no verifier.
+        retry_budget: how many retries the run may make, all its steps and attempts together; recorded at the start. Given
+            to a resume, it is a fresh budget from there. Any number where neither it nor the engine says so.
+        max_deaths: how often the run may die at the same step, with nothing new saved between, before a resume refuses
+            it (`RunParkedError`); 0 for no limit. Recorded likewise; 5 where nobody says so.
+        executors: where steps can run besides here, by name, as descriptions: `process:8`, `dask://host:8786`; the one
+            named `default` is that of all steps that name none and may run there. Recorded at the start; a resume uses
+            them again, but for those that name another machine, which it wants to be told again.
+        rolls_back: whether a run that fails or is cancelled undoes what its steps did, where they say how.
+        stay: for how many seconds in all the process stays when everything waits; not given, it stays for what ends by
+            itself within a minute, and the run is suspended otherwise.
+        if_attempt: resume only if this is the run's newest attempt: nobody else has gone on with it meanwhile.
+        on_stop: what a signal makes of the run: `cancel` ends it as cancelled, and undoes; `suspend` saves it as suspended
+            and due at once, with nothing undone, so that `flowckpt recover` goes on with it.
+    """
+
+    tags: Mapping[str, str] = attrs.field(factory=dict)
+    target: Mapping[str, str] | None = None
+    every: int | None = None
+    interval: float | None = None
+    steal: bool = False
+    on_stale: policies.OnStale | None = attrs.field(default=None, converter=_on_stale)
+    on_code_change: policies.OnStale | None = attrs.field(default=None, converter=_on_code_change)
+    reuse: policies.ReuseMode | None = attrs.field(default=None, converter=_reuse)
+    verify: str | None = attrs.field(default=None, converter=_verify)
+    from_step: str | None = None
+    force: bool = False
+    allow_network: Sequence[str] = ()
+    retry_budget: int | None = attrs.field(default=None, validator=_limit)
+    max_deaths: int | None = attrs.field(default=None, validator=_limit)
+    executors: Mapping[str, str] = attrs.field(factory=dict)
+    rolls_back: bool = True
+    stay: float | None = attrs.field(default=None, converter=_stay)
+    if_attempt: int | None = None
+    on_stop: OnStop = attrs.field(default=OnStop.CANCEL, converter=_on_stop)
+
+    @property
+    def policy(self) -> policies.ResumePolicy:
+        """What to do with stale results."""
+        return policies.ResumePolicy(
+            on_stale=self.on_stale,
+            on_code_change=self.on_code_change or policies.OnStale.FAIL,
+            reuse=self.reuse or policies.ReuseMode.PREFIX,
+            from_path=self.from_step or "",
+            is_forced=self.force,
+        )
+
+    def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the metadata of a run with what was asked for of it now, and holds for the next resume, too.
+
+        Args:
+            metadata: the metadata that it goes on from.
+        """
+        written = dict(metadata)
+        if asked := self.asked_limits:
+            written[LIMITS] = {**written.get(LIMITS, {}), **asked}
+        if self.target is not None:  # the code has moved: the next resume finds it by itself
+            written["target"] = dict(self.target)
+        if self.asked_saving:
+            written["saving"] = self.asked_saving
+        return written
+
+    @property
+    def asked_saving(self) -> dict[str, float]:
+        """What was asked for of saving, as it is recorded."""
+        return {name: value for name in ("every", "interval") if (value := getattr(self, name)) is not None}
+
+    @property
+    def asked_limits(self) -> dict[str, int]:
+        """What was asked for of limits, as it is recorded: a budget that is given is a fresh one."""
+        asked = {name: value for name in ("retry_budget", "max_deaths") if (value := getattr(self, name)) is not None}
+        return asked if self.retry_budget is None else {**asked, RETRIES_USED: 0}
+
+
+@attrs.frozen(eq=False, repr=False)
+class Limits:
+    """Limits of the runs of an engine, where neither a run nor its record has its own.
+
+    Attributes:
+        retry_budget: how many retries a run may make; None for any number.
+        max_deaths: how often a run may die at the same step; 0 for no limit.
+    """
+
+    retry_budget: int | None = attrs.field(default=None, validator=_limit)
+    max_deaths: int = attrs.field(default=MAX_DEATHS, validator=_limit)
+
+
+@attrs.frozen(eq=False, repr=False)
+class Saving:
+    """How the runs of an engine are saved besides their explicit checkpoints.
+
+    Attributes:
+        trigger: asks for checkpoints, or None.
+        goes_on_unsaved: whether a run goes on when the checkpoint behind a step cannot be saved.
+        retention: which checkpoints stay, or None where all do.
+        limits: what its runs may do.
+    """
+
+    trigger: Trigger | None = None
+    goes_on_unsaved: bool = False
+    retention: Retention | None = None
+    limits: Limits = attrs.field(factory=Limits)
+
+    @classmethod
+    def checked(
+        cls,
+        trigger: Trigger | None,
+        on_save_error: str,
+        retention: Retention | None,
+        store: CheckpointStore,
+        limits: Limits,
+    ) -> Saving:
+        """Return what an engine was told, or refuse it; see `WorkflowEngine`.
+
+        Raises:
+            SettingError: a value is none of those that can be, or the store cannot do what is asked for.
+        """
+        if on_save_error not in ("fail", "continue"):
+            raise SettingError(
+                f"on_save_error={on_save_error!r:.80} is neither 'fail' nor 'continue'",
+                setting="on_save_error",
+                remedy="Write one of them.",
+            )
+        check_store(store, "checkpoint_store")
+        return cls(
+            None if trigger is None else checked_trigger(trigger),
+            on_save_error == "continue",
+            None if retention is None else evict.checked_for(retention, store),
+            limits,
+        )
+
+    def trigger_of(self, recorded: Mapping[str, float]) -> Trigger | None:
+        """Return the trigger of a run: the engine's, or what the run was started with.
+
+        Args:
+            recorded: what `RunOptions.asked_saving` said at the start, or says now.
+
+        Raises:
+            SettingError: a number is out of its range.
+        """
+        if self.trigger is not None or not recorded:
+            return self.trigger
+        asked: list[Trigger] = []
+        if "every" in recorded:
+            asked.append(StepCountTrigger(recorded["every"]))  # type: ignore[arg-type]  # checked by the trigger
+        if "interval" in recorded:
+            asked.append(TimeTrigger(recorded["interval"]))
+        return asked[0] if len(asked) == 1 else CompositeTrigger(asked)
+
+
+# When a checkpoint is taken besides the explicit ones: small rules over how far a run has come.
+#
+# A trigger keeps no state: whoever saves tells it what there is since the last checkpoint, and begins anew after one. So
+# one trigger can serve many runs, and a resumed run is judged as an uninterrupted one is.
+
+
+class Progress(NamedTuple):
+    """How far a run has come. A named tuple, because one is made after each step: 0.2 µs, where attrs takes 0.6.
+
+    Attributes:
+        steps: steps that have ended since the last checkpoint.
+        seconds: seconds since the last checkpoint, by a monotonic clock.
+        results: results of the run in all.
+        now: the time, aware and in UTC.
+    """
+
+    steps: int
+    seconds: float
+    results: int
+    now: datetime
+
+
+class Trigger(Protocol):
+    """A rule that asks for checkpoints."""
+
+    def should_checkpoint(self, progress: Progress) -> bool:
+        """Tell whether a checkpoint is to be taken now.
+
+        Args:
+            progress: how far the run has come.
+        """
+        ...
+
+
+def _checked_seconds(_: TimeTrigger, __: attrs.Attribute[float], value: float) -> None:
+    if not is_finite_number(value) or value <= 0:
+        raise SettingError(
+            f"a TimeTrigger waits for a number of seconds above 0, not {value!r:.80}",
+            setting="seconds",
+            remedy="Write TimeTrigger(60).",
+        )
+
+
+@attrs.frozen
+class TimeTrigger:
+    """Asks for a checkpoint when enough time has passed since the last one; it is asked when a step has ended.
+
+    Attributes:
+        seconds: how long; above 0.
+    """
+
+    seconds: float = attrs.field(validator=_checked_seconds)
+
+    def should_checkpoint(self, progress: Progress) -> bool:
+        """Tell whether that much time has passed since the last checkpoint."""
+        return progress.seconds >= self.seconds
+
+
+def _checked_steps(_: StepCountTrigger, __: attrs.Attribute[int], value: int) -> None:
+    if type(value) is not int or value < 1:
+        raise SettingError(
+            f"a StepCountTrigger counts to a whole number of steps from 1 on, not to {value!r:.80}",
+            setting="steps",
+            remedy="Write StepCountTrigger(10); 1 is a checkpoint after every step.",
+        )
+
+
+@attrs.frozen
+class StepCountTrigger:
+    """Asks for a checkpoint when enough steps have ended since the last one.
+
+    Attributes:
+        steps: how many; 1 or more.
+    """
+
+    steps: int = attrs.field(validator=_checked_steps)
+
+    def should_checkpoint(self, progress: Progress) -> bool:
+        """Tell whether that many steps have ended since the last checkpoint."""
+        return progress.steps >= self.steps
+
+
+def _members(value: object) -> tuple[Trigger, ...]:
+    members: tuple[Trigger, ...] = tuple(value) if isinstance(value, Iterable) else ()
+    if not members:
+        raise SettingError(
+            f"a CompositeTrigger is made of a list of triggers, with one at least, not of {value!r:.80}",
+            setting="triggers",
+            remedy="Write CompositeTrigger([TimeTrigger(60), StepCountTrigger(100)]).",
+        )
+    return tuple(checked_trigger(member) for member in members)
+
+
+def _checked_mode(_: CompositeTrigger, __: object, value: object) -> None:
+    if value not in ("any", "all"):
+        raise SettingError(
+            f"{value!r:.80} is no mode of a CompositeTrigger", setting="mode", remedy="Write 'any' or 'all'."
+        )
+
+
+@attrs.frozen
+class CompositeTrigger:
+    """Asks for a checkpoint when one of several triggers does, or when all of them do.
+
+    Attributes:
+        triggers: the triggers; one at least.
+        mode: `any` or `all`.
+    """
+
+    triggers: tuple[Trigger, ...] = attrs.field(converter=_members)
+    mode: str = attrs.field(default="any", validator=_checked_mode)
+
+    def should_checkpoint(self, progress: Progress) -> bool:
+        """Tell whether one of the triggers asks for it, or all do.
+
+        In mode `any`, one that fails does not keep the others from asking; its error is raised where none of them does.
+        """
+        if self.mode == "all":
+            return all(trigger.should_checkpoint(progress) for trigger in self.triggers)
+        failure: Exception | None = None
+        for trigger in self.triggers:
+            try:
+                if trigger.should_checkpoint(progress):
+                    return True
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return False
+
+
+def checked_trigger(value: object) -> Trigger:
+    """Return a trigger, or refuse what is none before anything depends on it.
+
+    Args:
+        value: what was given as a trigger.
+
+    Raises:
+        SettingError: it has no plain method `should_checkpoint`, or is a class instead of one made of it.
+    """
+    method = getattr(value, "should_checkpoint", None)
+    if isinstance(value, type) or not callable(method) or inspect.iscoroutinefunction(method):
+        raise SettingError(
+            f"{value!r:.80} is no trigger",
+            setting="trigger",
+            remedy="Give a TimeTrigger(…), a StepCountTrigger(…), or an object with a method "
+            "'should_checkpoint(progress)' that is not async and returns True or False.",
+        )
+    return value  # type: ignore[return-value]
+
+
+def asks_for_checkpoint(
+    trigger: Trigger, progress: Progress, log: logging.Logger, told: set[str] | None = None
+) -> bool:
+    """Ask a trigger; one that fails, or that answers neither True nor False, is told to the log and means no.
+
+    A trigger decides when to save, never whether the run goes on.
+
+    Args:
+        trigger: the trigger.
+        progress: how far the run has come.
+        log: is told what went wrong.
+        told: what it was told already; the same is not told again. Changed.
+    """
+    try:
+        answer: object = trigger.should_checkpoint(progress)
+    except Exception as error:
+        _tell(log, told, _culprit(trigger, error), f"it raised {error!r}")
+        return False
+    if isinstance(answer, bool):
+        return answer
+    _tell(log, told, trigger, f"it answered {answer!r:.80}, not True or False")
+    return False
+
+
+def _culprit(trigger: Trigger, error: BaseException) -> Trigger:
+    """Return the member of a composite that failed, as its frames say; else the trigger itself."""
+    frame = error.__traceback__
+    while frame is not None:
+        found: Any = frame.tb_frame.f_locals.get("self")
+        if callable(getattr(found, "should_checkpoint", None)):
+            trigger = found
+        frame = frame.tb_next
+    return trigger
+
+
+def _tell(log: logging.Logger, told: set[str] | None, trigger: Trigger, what: str) -> None:
+    """Tell the log once: a trigger is asked after every step, and most often fails as it did before."""
+    text = f"no checkpoint is taken for {type(trigger).__name__}: {what}"
+    if told is None or text not in told:
+        log.warning("%s", text)
+    if told is not None:
+        told.add(text)

@@ -1,0 +1,62 @@
+"""What stands for what a plan does not have: outputs of steps that it does not run, and secrets that no record holds."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NoReturn
+
+from flowckpt.core.replay import Execute
+from flowckpt.core.system.secret import absent_secret
+
+
+class PlanStopped(BaseException):
+    """No error, and no `Exception`: raised where the generator uses the output of a step that a plan does not run."""
+
+
+def _stop(self: NotRun, *_: Any, **__: Any) -> NoReturn:
+    raise PlanStopped(self._path)
+
+
+class SecretNeeded(PlanStopped):
+    """Likewise: raised where the generator uses a secret input that a plan does not have."""
+
+
+def use_missing_secret(name: str) -> NoReturn:
+    """Stop a plan: what is done with a secret input, for `BoundInputs.values`.
+
+    Args:
+        name: the input.
+
+    Raises:
+        SecretNeeded: always.
+    """
+    raise SecretNeeded(name)
+
+
+def not_run(command: Execute) -> Any:
+    """Return what stands for the output of a step that is run at each resume, and not by a plan.
+
+    Args:
+        command: the step.
+    """
+    path = command.path
+    return absent_secret(partial(_stopped, path)) if command.step.modifiers.is_secret else NotRun(path)
+
+
+def _stopped(path: str) -> NoReturn:
+    raise PlanStopped(path)
+
+
+class NotRun:
+    """Stands for the output of an ephemeral step, which a plan does not run; it may be handed on, but not used."""
+
+    def __init__(self, path: str) -> None:
+        object.__setattr__(self, "_path", path)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("_path", "__class__"):
+            return object.__getattribute__(self, name)
+        raise PlanStopped(object.__getattribute__(self, "_path"))
+
+    __bool__ = __len__ = __iter__ = __call__ = __getitem__ = __enter__ = __eq__ = __lt__ = __add__ = __str__ = _stop
+    __repr__ = __contains__ = __setattr__ = __radd__ = __int__ = __float__ = __index__ = __hash__ = _stop

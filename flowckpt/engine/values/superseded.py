@@ -1,0 +1,151 @@
+"""Recorded results that no longer count, of steps that must look at them before they run again.
+
+They are kept in the record (`metadata["superseded"]`) until their step has a new result: a crash in the middle of a
+rerun must not make a payment forget that it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Protocol, Self
+
+import attrs
+
+from flowckpt.core.codec.checkpoints import result_document
+from flowckpt.core.codec.results import decode_result
+from flowckpt.core.dsl.modifiers import Modifiers
+from flowckpt.core.records import StepResult
+from flowckpt.engine.rules.reasons import LIMITS
+from flowckpt.engine.values.options import RETRIES_USED
+
+AT_MOST_ONCE = "at_most_once"
+ON_RERUN = "on_rerun"
+NOT_UNDONE = "not_undone"
+"""Marks a failure of `.on_rerun()`: the step was not run, and what is to be undone is still its earlier result."""
+KEY = "superseded"
+_QUESTIONS = frozenset({AT_MOST_ONCE, ON_RERUN, NOT_UNDONE, "adopted"})
+"""What a step must look at before it runs again; that a result can be undone is no such question."""
+
+
+def marks_of(modifiers: Modifiers, *, is_adopted: bool, is_not_undone: bool) -> tuple[str, ...]:
+    """Return what a later rerun of a step must know of its result.
+
+    Args:
+        modifiers: the step's.
+        is_adopted: whether it was not run but proved done.
+        is_not_undone: whether it was not run because its earlier effect could not be undone.
+    """
+    marks = (
+        (AT_MOST_ONCE, modifiers.is_at_most_once),
+        (ON_RERUN, modifiers.on_rerun is not None),
+        (NOT_UNDONE, is_not_undone),
+        ("adopted", is_adopted),
+    )
+    return tuple(mark for mark, is_set in marks if is_set)
+
+
+class Superseded:
+    """The results that no longer count but must be looked at, by path.
+
+    Args:
+        metadata: of the checkpoint that the run goes on from.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any] | None = None) -> None:
+        recorded = (metadata or {}).get(KEY, ())
+        self.by_path: dict[str, StepResult] = {
+            result.path: result for result in (decode_result(each)[0] for each in recorded)
+        }
+
+    def __contains__(self, path: str) -> bool:
+        return path in self.by_path
+
+    def __bool__(self) -> bool:
+        return bool(self.by_path)
+
+    @property
+    def results(self) -> Collection[StepResult]:
+        """The results."""
+        return self.by_path.values()
+
+    def get(self, path: str) -> StepResult | None:
+        """Return the result of a path, or None.
+
+        Args:
+            path: the step.
+        """
+        return self.by_path.get(path)
+
+    def add(self, results: Iterable[StepResult]) -> None:
+        """Add results that no longer count; those whose steps need not look at them are left out.
+
+        Args:
+            results: the results.
+        """
+        found = {result.path: result for result in results if not _QUESTIONS.isdisjoint(result.marks)}
+        self.by_path.update({path: result for path, result in found.items() if NOT_UNDONE not in result.marks})
+
+    def settle(self, path: str) -> None:
+        """Forget the result of a step that has a new one.
+
+        Args:
+            path: the step.
+        """
+        self.by_path.pop(path, None)
+
+    def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return metadata with what there is to keep.
+
+        Args:
+            metadata: the metadata of the run.
+        """
+        kept = {name: value for name, value in metadata.items() if name != KEY}
+        if self.by_path:
+            kept[KEY] = [result_document(result) for result in self.by_path.values()]
+        return kept
+
+
+# How many retries a run may make, all its steps and all its attempts together.
+#
+# What was used is written into the metadata of the run, and so becomes durable with the next checkpoint. A process that
+# dies takes with it the count of the retries since its last save.
+
+
+class HasMetadata(Protocol):
+    """What holds the metadata that the next checkpoint gets."""
+
+    metadata: Mapping[str, Any]
+
+
+@attrs.define(eq=False, repr=False)
+class RetryBudget:
+    """Counts the retries of one run.
+
+    Attributes:
+        limit: how many there may be; None for any number, and then they are not counted.
+    """
+
+    limit: int | None = None
+    _record: HasMetadata | None = None
+
+    def kept_in(self, record: HasMetadata) -> Self:
+        """Keep the count in the metadata of a run.
+
+        Args:
+            record: holds them.
+        """
+        self._record = record
+        return self
+
+    def take(self) -> bool:
+        """Take one; tell whether there was one left."""
+        if self.limit is None:
+            return True
+        assert self._record is not None
+        metadata = self._record.metadata
+        limits = metadata.get(LIMITS, {})
+        used = limits.get(RETRIES_USED, 0)
+        if used >= self.limit:
+            return False
+        self._record.metadata = {**metadata, LIMITS: {**limits, RETRIES_USED: used + 1}}
+        return True

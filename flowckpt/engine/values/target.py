@@ -1,0 +1,172 @@
+"""Where a run's workflow is found again: `path/to/file.py:name` or `package.module:name`, and what loads it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from flowckpt.core.dsl import Workflow
+from flowckpt.errors import TargetError
+from flowckpt.execution.remote.loading import LOADED_FROM_FILE
+
+
+def describe_target(workflow: Workflow[Any, Any]) -> dict[str, str]:
+    """Return what a record says about where a workflow is; empty where it can only be had from its program.
+
+    Args:
+        workflow: the workflow; one defined inside a function has no place that could be named.
+    """
+    function = workflow.function
+    if "<locals>" in function.__qualname__:
+        return {}
+    module = sys.modules.get(function.__module__)
+    file = getattr(module, "__file__", None)
+    names = (name for name, value in vars(module).items() if value is workflow) if module else ()
+    described = {"cwd": str(Path.cwd()), "name": next(iter(names), function.__qualname__)}
+    if file is not None:
+        described["file"] = str(Path(file).absolute())
+    if function.__module__ != "__main__" and not _is_loaded_from_file(function.__module__):
+        described["module"] = function.__module__
+    return described
+
+
+def parse_target(target: str) -> dict[str, str]:
+    """Return the parts of a target as a user types it.
+
+    Args:
+        target: `path/to/file.py[:workflow]` or `package.module[:workflow]`.
+
+    Raises:
+        TargetError: it is neither.
+    """
+    place, _, name = target.rpartition(":") if ":" in target else (target, "", "")
+    if place.endswith(".py") or "/" in place or ("." in place and Path(place).is_file()):
+        return {"file": str(Path(place).absolute()), "name": name, "cwd": str(Path.cwd())}
+    if place and all(part.isidentifier() for part in place.split(".")):
+        return {"module": place, "name": name, "cwd": str(Path.cwd())}
+    raise TargetError(
+        f"{target!r} is neither a file nor a module",
+        target=target,
+        remedy="Write path/to/file.py:workflow or package.module:workflow.",
+    )
+
+
+def load_target(described: Mapping[str, str], *, shown: str = "") -> Workflow[Any, Any]:
+    """Import a target and return its workflow.
+
+    Args:
+        described: what `parse_target` or `describe_target` returned.
+        shown: what to call it in an error.
+
+    Raises:
+        TargetError: it cannot be imported, or holds no such workflow.
+    """
+    shown = shown or described.get("file") or described.get("module") or "?"
+    module = _import(described, shown)
+    name = described.get("name", "")
+    if name:
+        found: Any = module
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if isinstance(found, Workflow):
+            return found
+        raise TargetError(
+            f"{shown} has no workflow {name!r}"
+            if found is None
+            else f"{name!r} in {shown} is no workflow: {found!r:.80}",
+            target=shown,
+            remedy=_known(module) or "Decorate the generator function with @workflow.",
+        )
+    workflows = {id(value): value for value in vars(module).values() if isinstance(value, Workflow)}
+    own = [value for value in workflows.values() if value.function.__module__ == module.__name__]
+    if len(own) == 1:
+        return own[0]
+    raise TargetError(
+        f"{shown} defines {len(own)} workflows" if own else f"{shown} defines no workflow",
+        target=shown,
+        remedy=_known(module) or "Decorate a generator function with @workflow.",
+    )
+
+
+def _known(module: ModuleType) -> str:
+    names = [name for name, value in vars(module).items() if isinstance(value, Workflow)]
+    return f"Name one of them behind a colon: {', '.join(names)}." if names else ""
+
+
+def _is_loaded_from_file(module: str) -> bool:
+    return hasattr(sys.modules.get(module), LOADED_FROM_FILE)
+
+
+def _import(described: Mapping[str, str], shown: str) -> ModuleType:
+    file, module = described.get("file"), described.get("module")
+    try:
+        if module is not None:
+            cwd = described.get("cwd", "")
+            if cwd and cwd not in sys.path:
+                sys.path.insert(0, cwd)
+            try:
+                return importlib.import_module(module)
+            except ModuleNotFoundError as error:
+                if file is None or error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                    raise
+        if file is not None:
+            return _import_file(Path(file), shown)
+    except TargetError:
+        raise
+    except Exception as error:
+        raise TargetError(
+            f"{shown} cannot be imported: {type(error).__name__}: {error}",
+            target=shown,
+            remedy="Run it with python to see the whole traceback.",
+        ) from error
+    raise TargetError(f"the record of {shown} names neither a file nor a module", target=shown)
+
+
+class AsWritten(importlib.machinery.SourceFileLoader):
+    """Compiles a program from its source each time, as `python file.py` does.
+
+    A cached form is told from a newer source by its size and its second: an edit in the same second would not be seen.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the code of the source."""
+        del fullname
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def _import_file(file: Path, shown: str) -> ModuleType:
+    """Import a file the way `python file.py` would: its directory first on the path, under the name of the file."""
+    if not file.is_file():
+        raise TargetError(
+            f"{file} is a directory" if file.is_dir() else f"there is no file {file}",
+            target=shown,
+            remedy="Check the path: it is seen from the current directory.",
+        )
+    name = file.stem
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, "__file__", None) == str(file):
+        return known
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise TargetError(
+            f"{file} is no Python file", target=shown, remedy="Name one that ends in .py, or write package.module."
+        )
+    if isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+        spec.loader = AsWritten(name, str(file))
+    module = importlib.util.module_from_spec(spec)
+    setattr(module, LOADED_FROM_FILE, True)
+    sys.modules[name] = module  # annotations are resolved by it, as with a plain import
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module

@@ -1,0 +1,255 @@
+"""`api_response`: a GET of a URL answers with a status, headers and JSON values that were promised.
+
+Redirects are not followed, proxies of the environment not used, the body and the time are limited. Credentials are the
+verifier's (`AllowedHost.headers`), because claims are recorded.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from flowckpt.evidence.checks.base import (
+    VERIFIED,
+    AllowedHost,
+    Check,
+    CheckContext,
+    Deadline,
+    MalformedClaimError,
+    Outcome,
+    RefusedClaimError,
+    UncheckableClaimError,
+    failed,
+    mapping_in,
+    text_in,
+    whole_number,
+)
+from flowckpt.evidence.claims import HIDDEN, Evidence, is_sensitive, shown_url
+from flowckpt.evidence.network import TimedConnection, allowed, connected, plain_host
+
+# Places in JSON: `data.items[0].id`, or a JSON pointer (`/data/items/0/id`, RFC 6901) where keys hold dots.
+
+
+MISSING = object()
+"""What `value_at` returns where there is nothing; None is a value."""
+
+_STEP = re.compile(r"(?:^|\.)([^.\[\]]+)|\[([0-9]{1,9})\]")
+
+
+def steps_of(place: str) -> list[str | int]:
+    """Return the steps of a place: names as texts, numbers of a list as whole numbers.
+
+    Args:
+        place: the place.
+
+    Raises:
+        MalformedClaimError: it is none.
+    """
+    if place in ("", "$"):
+        return []
+    if place.startswith("/"):
+        return [part.replace("~1", "/").replace("~0", "~") for part in place[1:].split("/")]
+    steps: list[str | int] = []
+    at = 0
+    while at < len(place):
+        match = _STEP.match(place, at)
+        if match is None:
+            raise MalformedClaimError(
+                f"{place!r:.80} is no place in JSON", remedy="Write 'data.items[0].id' or '/data/items/0/id'."
+            )
+        steps.append(match[1] if match[1] is not None else int(match[2]))
+        at = match.end()
+    return steps
+
+
+def value_at(document: Any, steps: list[str | int]) -> Any:
+    """Return the value at a place, or `MISSING`.
+
+    Args:
+        document: parsed JSON.
+        steps: what `steps_of` returned.
+    """
+    for step in steps:
+        if isinstance(document, dict):
+            document = document.get(str(step), MISSING)
+        elif isinstance(document, list) and str(step).isascii() and str(step).isdigit() and len(str(step)) < 10:
+            document = document[int(step)] if int(step) < len(document) else MISSING
+        else:
+            return MISSING
+    return document
+
+
+def is_same(wanted: Any, found: Any) -> bool:
+    """Tell whether two JSON values are the same: `1` and `1.0` are, `1` and `true` are not.
+
+    Args:
+        wanted: the recorded value; tuples count as lists.
+        found: the value now.
+    """
+    if isinstance(wanted, bool) or isinstance(found, bool):
+        return wanted is found
+    if isinstance(wanted, int | float) and isinstance(found, int | float):
+        return wanted == found
+    if isinstance(wanted, list | tuple) and isinstance(found, list):
+        return len(wanted) == len(found) and all(map(is_same, wanted, found))
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return wanted.keys() == found.keys() and all(is_same(wanted[key], found[key]) for key in wanted)
+    return type(wanted) is type(found) and bool(wanted == found)
+
+
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")
+
+
+class ApiResponse(Check):
+    """Asks once."""
+
+    is_slow = True
+
+    def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
+        """Compare status, headers and JSON values."""
+        facts = claim.expected
+        url = text_in(facts, "url")
+        status = None if facts.get("status") is None else whole_number(facts, "status", 100, 599)
+        headers, values = mapping_in(facts, "headers"), mapping_in(facts, "json")
+        places = {place: steps_of(place) for place in values}
+        if status is None and not headers and not values:
+            raise MalformedClaimError("it promises neither a status, nor headers, nor JSON values")
+        parts, port = _parts(url)
+        settings = context.settings
+        deadline = context.deadline_after(settings.limits.network_seconds)
+        host = parts.hostname or ""
+        entry = allowed(host, port, settings.allowed_hosts)
+        try:
+            with (
+                connected(host, port, settings.allowed_hosts, deadline) as plain,
+                _tls(plain, host, entry, deadline) if parts.scheme == "https" else plain as tunnel,
+            ):
+                answer = _ask(TimedConnection(tunnel, deadline), parts, entry)
+                body = _body(answer, settings.limits.body_bytes) if values else b""
+        except (http.client.HTTPException, ssl.SSLError) as error:
+            raise UncheckableClaimError(
+                f"{shown_url(url)} gave no answer that is HTTP: {type(error).__name__}"
+            ) from error
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                raise
+            raise UncheckableClaimError(f"{shown_url(url)} cannot be reached: {error.strerror or error}") from error
+        details = [*_status_details(status, answer.status), *_header_details(headers, answer)]
+        if values and not details:
+            details += _json_details(values, places, body, claim)
+        return failed(f"{shown_url(url)}: {details[0]}", *details) if details else VERIFIED
+
+
+def _parts(url: str) -> tuple[SplitResult, int]:
+    if _PRINTABLE.fullmatch(url) is None:
+        raise MalformedClaimError("'url' holds spaces, control characters, or letters beyond ASCII")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise MalformedClaimError("'url' is no URL") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise MalformedClaimError(f"{shown_url(url):.200} is no URL of http or https")
+    if "@" in parts.netloc or "\\" in url:
+        raise MalformedClaimError(
+            f"{shown_url(url):.200} holds a user or password, or a backslash",
+            remedy="Give credentials to the verifier: AllowedHost(…, headers={'Authorization': …}).",
+        )
+    return parts, {"http": 80, "https": 443}[parts.scheme] if port is None else port
+
+
+def _tls(plain: Any, host: str, entry: AllowedHost, deadline: Deadline) -> ssl.SSLSocket:
+    trusted = ssl.create_default_context(cafile=entry.ca_file)
+    plain.settimeout(deadline.left())
+    return trusted.wrap_socket(plain, server_hostname=host)
+
+
+def _ask(connection: TimedConnection, parts: SplitResult, entry: AllowedHost) -> http.client.HTTPResponse:
+    asking = http.client.HTTPConnection(parts.hostname or "", parts.port)
+    asking.sock = connection  # the address was looked at; http.client would resolve the name again
+    asking.auto_open = 0
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    asking.putrequest("GET", target, skip_accept_encoding=True, skip_host=True)
+    asking.putheader("Host", parts.netloc)
+    standard = {"Accept": "application/json, */*", "Accept-Encoding": "identity", "Connection": "close"}
+    for name, value in {**standard, "User-Agent": "flowckpt", **entry.headers}.items():
+        asking.putheader(name, value)
+    asking.endheaders()
+    return asking.getresponse()
+
+
+def _body(answer: http.client.HTTPResponse, limit: int) -> bytes:
+    if answer.getheader("Content-Encoding", "identity").lower() != "identity":
+        raise UncheckableClaimError("the answer is compressed, though it was asked not to be")
+    body = answer.read(limit + 1)
+    if len(body) > limit:
+        raise RefusedClaimError(f"the answer is longer than {limit} bytes", remedy="Raise Limits.body_bytes.")
+    return body
+
+
+def _status_details(wanted: int | None, found: int) -> list[str]:
+    return [f"status {found}, not {wanted}"] if wanted is not None and wanted != found else []
+
+
+def _header_details(wanted: Mapping[str, Any], answer: http.client.HTTPResponse) -> list[str]:
+    details = []
+    for name, value in wanted.items():
+        found = answer.headers.get_all(name) or []
+        if str(value) not in (*found, ", ".join(found)):
+            shown = [HIDDEN] if is_sensitive(name) else found
+            what = f"{', '.join(shown)!r:.80}, not {HIDDEN if is_sensitive(name) else repr(value):.80}"
+            details.append(f"header {name!r:.40} is {what}" if found else f"header {name!r:.40} is missing")
+    return details
+
+
+def _json_details(
+    wanted: Mapping[str, Any], places: Mapping[str, list[str | int]], body: bytes, claim: Evidence
+) -> list[str]:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return ["the body is no JSON"]
+    details = []
+    for place, value in wanted.items():
+        steps = places[place]
+        found = value_at(document, steps)
+        if found is MISSING:
+            details.append(f"{place or '$'} is missing")
+        elif not is_same(value, found):
+            is_hidden = place in claim.hidden_names or any(is_sensitive(step) for step in steps)
+            shown = f"differs {HIDDEN}" if is_hidden else f"is {_brief(found)}, not {_brief(value)}"
+            details.append(f"{place or '$'} {shown}")
+    return details
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"  # it may hold anything
+    return f"{value!r:.60}"
+
+
+# `network_reachable`: somebody accepts connections at a host and port. Nothing is sent.
+
+
+class NetworkReachable(Check):
+    """Connects, and hangs up."""
+
+    is_slow = True
+
+    def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
+        """Connect to the host where the program allowed it."""
+        host, port = text_in(claim.expected, "host"), whole_number(claim.expected, "port", 1, 65_535)
+        settings = context.settings
+        deadline = context.deadline_after(settings.limits.network_seconds)
+        try:
+            with connected(host, port, settings.allowed_hosts, deadline):
+                return VERIFIED
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                raise
+            return failed(f"{plain_host(host)}:{port} cannot be reached: {error.strerror or error}")

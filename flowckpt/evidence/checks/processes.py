@@ -1,0 +1,174 @@
+"""`command_exit`: the step's command returned the very code that was promised. Nothing is ever run to find out.
+
+A code is an `int` and nothing else: `True` is no 1, and 137 (a shell's word for "killed") is no -9 (Python's).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from typing import Any
+
+import attrs
+
+from flowckpt.core.system import process
+from flowckpt.errors import EvidenceCaptureError
+from flowckpt.evidence.checks.base import (
+    VERIFIED,
+    Check,
+    CheckContext,
+    MalformedClaimError,
+    Outcome,
+    UncheckableClaimError,
+    failed,
+    text_in,
+    whole_number,
+)
+from flowckpt.evidence.claims import Capture, Evidence, State
+
+_SMALLEST, _LARGEST = -(2**31), 2**32 - 1  # what operating systems return, signals as negative numbers
+
+
+class CommandExit(Check):
+    """Compares two numbers."""
+
+    is_local = True
+
+    def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
+        """Compare with what the step's command returned, else with `metadata["actual_exit_code"]`."""
+        wanted = whole_number(claim.expected, "exit_code", _SMALLEST, _LARGEST)
+        ran, noted = context.settings.facts.exit_code, claim.metadata.get("actual_exit_code")
+        for code in (ran, noted):
+            if code is not None and type(code) is not int:
+                raise MalformedClaimError(f"the actual exit code is {code!r:.80}, which is no whole number")
+        if ran is not None and noted is not None and ran != noted:
+            return failed(f"the step's command returned {ran}, and the claim's metadata says {noted}")
+        found = noted if ran is None else ran
+        if found is None:
+            raise UncheckableClaimError(
+                "no command of this step returned an exit code that is known",
+                remedy="Give the step a command, or the claim a metadata['actual_exit_code'].",
+            )
+        return VERIFIED if found == wanted else failed(f"the command returned {found}, not {wanted}")
+
+
+# `process_exists`: the very process that was captured still runs.
+#
+# A pid alone identifies nothing, because pids come again; the machine's boot, the pid and the start time together do.
+
+
+_LARGEST_PID = 2**22  # Linux's PID_MAX_LIMIT; others' are smaller
+
+
+class ProcessExists(Check):
+    """Asks the kernel."""
+
+    def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
+        """Compare boot, pid and start time."""
+        facts = claim.expected
+        pid = whole_number(facts, "pid", 1, _LARGEST_PID)
+        started = whole_number(facts, "start_time", 1, 2**63)
+        identity = process.ProcessIdentity(text_in(facts, "host"), text_in(facts, "boot_id"), pid, started)
+        lives = process.is_alive(identity)
+        if lives is None:
+            raise UncheckableClaimError(f"process {pid} runs on {identity.host!r:.80}, which cannot be asked from here")
+        if lives:
+            return VERIFIED
+        if identity.boot_id != process._boot_id():
+            return failed(f"process {pid} is gone: the machine was started again since")
+        now = process._start_time(pid)
+        return failed(f"process {pid} is gone" + ("; its number belongs to another process now" if now else ""))
+
+    def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
+        """Record which process has the pid now; without a pid, this one."""
+        if claim.state is not State.UNCAPTURED:
+            return claim
+        given = claim.expected.get("pid")
+        pid = os.getpid() if given is None else whole_number(claim.expected, "pid", 1, _LARGEST_PID)
+        started, boot_id = process._start_time(pid), process._boot_id()
+        if not started or not boot_id:
+            why = f"there is no process {pid}" if boot_id else "this system does not say when a process was started"
+            raise EvidenceCaptureError(
+                evidence_type=str(claim.evidence_type), description=claim.description, detail=why
+            )
+        facts = {"pid": pid, "start_time": started, "boot_id": boot_id, "host": os.uname().nodename}
+        return attrs.evolve(
+            claim, expected={**claim.expected, **facts}, state=State.CAPTURED, captured=Capture(context.clock.now())
+        )
+
+
+# `container_running`: a container of that name runs; where it was captured, the very same one.
+
+
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")  # Docker's own rule; the name becomes a part of a path
+
+
+class ContainerRunning(Check):
+    """Asks the Docker daemon of the environment (`DOCKER_HOST`), reading only."""
+
+    is_slow = True
+
+    def verify(self, claim: Evidence, context: CheckContext) -> Outcome:
+        """Compare the container's state, and its id where one was recorded."""
+        found = _look(claim, context)
+        if isinstance(found, Outcome):
+            return found
+        recorded = claim.expected.get("id")
+        if recorded is not None and recorded != found:
+            name = text_in(claim.expected, "name")
+            return failed(f"container {name} was made anew: id recorded {recorded!s:.12}, found {found:.12}")
+        return VERIFIED
+
+    def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
+        """Ask, too: that a container of the name runs is a claim by itself."""
+        return self.verify(claim, context)
+
+    def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
+        """Record the id of the container."""
+        if claim.state is not State.UNCAPTURED:
+            return claim
+        found = _look(claim, context)
+        if isinstance(found, Outcome):
+            raise EvidenceCaptureError(
+                evidence_type=str(claim.evidence_type), description=claim.description, detail=found.error or ""
+            )
+        return attrs.evolve(
+            claim,
+            expected={**claim.expected, "id": found},
+            state=State.CAPTURED,
+            captured=Capture(context.clock.now()),
+        )
+
+
+def _look(claim: Evidence, context: CheckContext) -> str | Outcome:
+    """Return the id of the running container, or the outcome of a claim that does not hold."""
+    name = text_in(claim.expected, "name")
+    if _NAME.fullmatch(name) is None:
+        raise MalformedClaimError(f"{name!r:.80} is no name of a container", remedy="Write its name or its id.")
+    docker = _library()
+    seconds = max(1, int(context.settings.limits.network_seconds))
+    try:
+        client = docker.from_env(timeout=seconds)
+    except Exception as error:  # whatever the library raises where there is no daemon
+        raise UncheckableClaimError(f"the Docker daemon cannot be asked: {type(error).__name__}") from error
+    try:
+        container = client.containers.get(name)
+        state, found = str(container.status), str(container.id)
+    except docker.errors.NotFound:
+        return failed(f"there is no container {name}")
+    except Exception as error:
+        raise UncheckableClaimError(f"the Docker daemon cannot be asked: {type(error).__name__}") from error
+    finally:
+        client.close()
+    return found if state == "running" else failed(f"container {name} is {state!r:.40}, not running")
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("docker")
+    except ImportError as error:
+        raise UncheckableClaimError(
+            "claims about containers need the package 'docker', which is not installed",
+            remedy="pip install 'flowckpt[docker]'",
+        ) from error

@@ -1,0 +1,422 @@
+"""Claims about the outside world, as a program writes them and as a record keeps them."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import EvidenceError
+
+# The kinds of claims that come with flowckpt.
+
+
+class EvidenceType(StrEnum):
+    """What a claim is about. Kinds of plugins are plain strings beside these."""
+
+    ARTIFACT_EXISTS = "artifact_exists"
+    FILE_SHA256 = "file_sha256"
+    DIRECTORY_DIGEST = "directory_digest"
+    COMMAND_EXIT = "command_exit"
+    DB_ROW = "db_row"
+    NETWORK_REACHABLE = "network_reachable"
+    API_RESPONSE = "api_response"
+    PROCESS_EXISTS = "process_exists"
+    CONTAINER_RUNNING = "container_running"
+    PREDICATE = "predicate"
+
+
+_KNOWN: dict[str, EvidenceType] = {str(kind): kind for kind in EvidenceType}
+
+
+def known_or_text(kind: str) -> EvidenceType | str:
+    """Return the member of a known kind; the text as it is where this version does not know it.
+
+    Args:
+        kind: a kind.
+    """
+    return _KNOWN.get(kind, kind)
+
+
+# What is hidden from people: reports, errors and logs never show a secret, records of claims keep what they need.
+#
+# A name decides (`Authorization`, `api_key`, `db_password` …), because nothing else is known about a value. Programs that
+# know better name their secret columns, or leave credentials with the verifier, which never records them.
+
+
+HIDDEN = "(hidden)"
+
+_SENSITIVE = re.compile(
+    r"authoriz|authoris|\bauth\b|auth[-_]|[-_]auth|token|secret|passw|pwd|passphrase|api[-_ ]?key|access[-_ ]?key|"
+    r"private[-_ ]?key|credential|cookie|session|bearer|jwt|\bpin\b|\bdsn\b",
+    re.IGNORECASE,
+)
+# Not urllib.parse, which costs as much to import as all of the claims; what it cannot parse is not shown at all.
+_PARTS = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://([^/?#]*@)?([^/?#]*)([^?#]*)(\?)?.*", re.DOTALL)
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://\S*", re.IGNORECASE)
+
+
+def is_sensitive(name: object) -> bool:
+    """Tell whether a name is one of a secret.
+
+    Args:
+        name: a key, a column, a header.
+    """
+    return isinstance(name, str) and _SENSITIVE.search(name) is not None
+
+
+def redacted(value: Any, hidden: frozenset[str] = frozenset()) -> Any:
+    """Return a copy of a value for people: what stands under a sensitive name is hidden, URLs lose user and query.
+
+    Args:
+        value: mappings, sequences and leaves.
+        hidden: further names to hide.
+    """
+    if isinstance(value, Mapping):
+        return {
+            key: HIDDEN if is_sensitive(key) or key in hidden else redacted(item, hidden) for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [redacted(item, hidden) for item in value]
+    if isinstance(value, tuple):
+        return tuple(redacted(item, hidden) for item in value)
+    return redacted_text(value) if isinstance(value, str) else value
+
+
+def redacted_text(text: str) -> str:
+    """Return text whose URLs have lost what may be secret in them.
+
+    Args:
+        text: any text.
+    """
+    return _URL.sub(lambda match: shown_url(match[0]), text) if "://" in text else text
+
+
+def shown_url(url: str) -> str:
+    """Return a URL for people: without user, password, query and fragment.
+
+    Args:
+        url: the URL.
+    """
+    match = _PARTS.fullmatch(url)
+    return f"{match[1]}://{match[3]}{match[4]}{'?…' if match[5] else ''}" if match else "(a malformed URL)"
+
+
+def has_credentials(url: str) -> bool:
+    """Tell whether a URL holds a user or a password.
+
+    Args:
+        url: the URL.
+    """
+    match = _PARTS.fullmatch(url)
+    return match is not None and match[2] is not None
+
+
+def secrets_in(value: Any, hidden: frozenset[str] = frozenset(), *, _is_secret: bool = False) -> Iterator[str]:
+    """Yield the texts that stand under sensitive names, so that they can be scrubbed from what others wrote.
+
+    Args:
+        value: mappings, sequences and leaves.
+        hidden: further names that hold secrets.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from secrets_in(item, hidden, _is_secret=_is_secret or is_sensitive(key) or key in hidden)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            yield from secrets_in(item, hidden, _is_secret=_is_secret)
+    elif _is_secret and value is not None and not isinstance(value, bool):
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        if len(text) >= 4:  # shorter ones would blot out the whole sentence
+            yield text
+
+
+def scrubbed(text: str, secrets: frozenset[str]) -> str:
+    """Return text without these secrets, as written and as `repr` writes them.
+
+    Args:
+        text: what somebody else wrote: an exception's message, a driver's.
+        secrets: what must not appear in it.
+    """
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN).replace(repr(secret)[1:-1], HIDDEN)
+    return text
+
+
+if TYPE_CHECKING:
+    documents: Any
+else:  # the codec lies a row above the records; claims are written down only where a store is at hand
+    documents = LazyModule("flowckpt.evidence.documents")
+
+
+class State(StrEnum):
+    """Where the facts of a claim come from."""
+
+    STATED = "stated"
+    """The program gave them."""
+    UNCAPTURED = "uncaptured"
+    """Nobody yet: `EvidenceVerifier.capture` takes them from the world when the step commits."""
+    CAPTURED = "captured"
+    """They were taken from the world when the step committed."""
+    UNREADABLE = "unreadable"
+    """A newer program recorded them in a form that this one cannot read; the document is kept as it is."""
+
+
+@attrs.frozen
+class Capture:
+    """What was seen when a claim was captured.
+
+    Attributes:
+        at: when, aware and in UTC.
+        signature: (device, inode, size, mtime_ns, ctime_ns) of a file that had settled; else None.
+        facts: what else was seen, for verdicts that go down to the leaf.
+    """
+
+    at: datetime
+    signature: tuple[int, ...] | None = None
+    facts: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+def _kind(value: object) -> EvidenceType | str:
+    if isinstance(value, str) and value.strip() and value.isprintable():
+        return known_or_text(value)
+    raise EvidenceError(
+        f"{value!r:.80} is no kind of evidence", remedy="Give a member of EvidenceType, or the name of a plugin's kind."
+    )
+
+
+def _private_copy(value: object) -> Any:
+    if not isinstance(value, Mapping):
+        raise EvidenceError(f"a claim's facts are a mapping, not {value!r:.80}", remedy="Write a dict.")
+    # A frozen claim must not change with the dict that it was made of.
+    return {key: item if type(item) in _LEAVES else copy.deepcopy(item) for key, item in value.items()}
+
+
+_LEAVES = frozenset({str, int, float, bool, type(None), bytes})
+
+
+def _checked_quorum(claim: Evidence, _: object, value: object) -> None:
+    if type(value) is not int or value < 1:
+        raise EvidenceError(
+            f"a quorum is a number of workers, not {value!r:.80}",
+            evidence_type=str(claim.evidence_type),
+            remedy="Write .quorum(3).",
+        )
+
+
+@attrs.frozen(repr=False, eq=True, unsafe_hash=False)
+class Evidence:
+    """A claim about the outside world.
+
+    Attributes:
+        evidence_type: its kind: an `EvidenceType`, or the name of a plugin's or a newer program's kind.
+        description: what it claims, for people.
+        expected: the facts that must hold.
+        metadata: what helps to check them.
+        state: where the facts come from.
+        is_transient: whether it need be true only when the step commits.
+        workers: how many workers must agree on it; 1 where no quorum was asked for.
+        captured: what was seen at the capture, or None.
+        extra: fields of the record that this version does not know, kept.
+    """
+
+    evidence_type: EvidenceType | str = attrs.field(converter=_kind)
+    description: str
+    expected: Mapping[str, Any] = attrs.field(converter=_private_copy)
+    metadata: Mapping[str, Any] = attrs.field(factory=dict, converter=_private_copy)
+    state: State = attrs.field(default=State.STATED, kw_only=True)
+    is_transient: bool = attrs.field(default=False, kw_only=True)
+    workers: int = attrs.field(default=1, kw_only=True, validator=_checked_quorum)
+    captured: Capture | None = attrs.field(default=None, kw_only=True)
+    extra: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+    def transient(self) -> Evidence:
+        """Return the claim as one that need be true only when the step commits: a resume does not check it again."""
+        return attrs.evolve(self, is_transient=True)
+
+    def quorum(self, workers: int) -> Evidence:
+        """Return the claim as one on which several workers of the verifier's executor must agree.
+
+        Args:
+            workers: how many.
+        """
+        return attrs.evolve(self, workers=workers)
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether there are facts to compare with."""
+        return self.state is not State.UNCAPTURED
+
+    @property
+    def hidden_names(self) -> frozenset[str]:
+        """Names whose values the program marked as secret."""
+        named = self.metadata.get("secret", ())
+        return frozenset(name for name in named if isinstance(name, str)) if isinstance(named, list | tuple) else _NONE
+
+    def __repr__(self) -> str:
+        """Show the claim without its secrets: a repr ends in logs."""
+        hidden = self.hidden_names
+        parts = [f"{self.evidence_type!s}: {redacted_text(self.description)!r}", f"{redacted(self.expected, hidden)!r}"]
+        parts += [f"metadata={redacted(self.metadata, hidden)!r}"] * bool(self.metadata)
+        parts += [str(self.state)] * (self.state is not State.STATED) + ["transient"] * self.is_transient
+        return f"Evidence({', '.join(parts)})"
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the claim as plain JSON; `from_document` returns an equal one."""
+        document: dict[str, Any] = documents.document_of_evidence(self)
+        return document
+
+    @classmethod
+    def from_document(cls, document: Any) -> Evidence:
+        """Return the claim of a document, also of a kind or in a form that this version does not know.
+
+        Args:
+            document: what `to_document` returned, perhaps by way of JSON text.
+
+        Raises:
+            DecodingError: the document is not that of a claim.
+        """
+        evidence: Evidence = documents.evidence_of_document(document)
+        return evidence
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+def _claims(value: Any) -> tuple[Evidence, ...]:
+    if isinstance(value, Evidence):
+        raise EvidenceError(f"a pack is made of a list of claims, not of {value!r:.80}", remedy="Put it into a list.")
+    claims = tuple(value)
+    for claim in claims:
+        if not isinstance(claim, Evidence):
+            raise EvidenceError(f"{claim!r:.80} in a pack is no Evidence", remedy="Use flowckpt.evidence's claims.")
+    return claims
+
+
+def _checked_flag(_: EvidencePack, field: attrs.Attribute[bool], value: object) -> None:
+    if type(value) is not bool:
+        raise EvidenceError(f"{field.name} is True or False, not {value!r:.80}", remedy="Write the one or the other.")
+
+
+def _checked_minimum(pack: EvidencePack, _: object, value: object) -> None:
+    if type(value) is not int or value < 0:
+        raise EvidenceError(f"min_verified is a number of claims, not {value!r:.80}", remedy="Write 0, 1, 2 …")
+    if value > len(pack.evidence_list):
+        raise EvidenceError(
+            f"min_verified is {value}, and the pack has only {len(pack.evidence_list)} claims: it could never hold",
+            remedy="Add claims, or ask for fewer.",
+        )
+
+
+@attrs.frozen
+class EvidencePack:
+    """The claims of one step or checkpoint, with the policy that decides over them (`flowckpt.evidence.policy`).
+
+    Attributes:
+        evidence_list: the claims.
+        require_all: whether every claim must hold. Applies unless partial success is allowed.
+        allow_partial: whether some claims may fail.
+        min_verified: how many must hold where some may fail; at least one always must.
+        extra: fields of the record that this version does not know, kept.
+    """
+
+    evidence_list: Sequence[Evidence] = attrs.field(converter=_claims)
+    require_all: bool = attrs.field(default=True, validator=_checked_flag)
+    allow_partial: bool = attrs.field(default=False, validator=_checked_flag)
+    min_verified: int = attrs.field(default=0, validator=_checked_minimum)
+    extra: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+    def __len__(self) -> int:
+        return len(self.evidence_list)
+
+    def __iter__(self) -> Iterator[Evidence]:
+        return iter(self.evidence_list)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the pack as plain JSON; `from_document` returns an equal one."""
+        document: dict[str, Any] = documents.document_of_pack(self)
+        return document
+
+    @classmethod
+    def from_document(cls, document: Any) -> EvidencePack:
+        """Return the pack of a document.
+
+        Args:
+            document: what `to_document` returned, perhaps by way of JSON text.
+
+        Raises:
+            DecodingError: the document is not that of a pack.
+        """
+        pack: EvidencePack = documents.pack_of_document(document)
+        return pack
+
+
+# The name under which a function of the program is recorded: `module:qualname`.
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """Return the name of a function; the same one however its file is run.
+
+    Args:
+        function: a function that stands at the top of a module, or in a class there.
+
+    Raises:
+        EvidenceError: it has no name of its own, so that no other process could know which one is meant.
+    """
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not callable(function) or not isinstance(module, str) or not isinstance(name, str) or "<" in name:
+        raise EvidenceError(
+            f"{function!r:.80} is no function with a name of its own",
+            evidence_type="predicate",
+            remedy="Write it with 'def' at the top of a module: lambdas and inner functions have no lasting name.",
+        )
+    return f"{_lasting(module)}:{name}"
+
+
+def _lasting(module: str) -> str:
+    """Return a module's name; a script's file instead of `__main__`, as the records of steps have it."""
+    if module != "__main__":
+        return module
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    return PurePath(file).stem if file else module
+
+
+# The functions that the program lends to claims.
+#
+# A record holds a name. A name of a record is looked up here and nowhere else: it is never imported, so whoever writes
+# the record cannot choose what runs.
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def register_predicate(function: F) -> F:
+    """Lend a function to claims; use it as a decorator where claims are checked without running the workflow.
+
+    Args:
+        function: returns True or False; may be asynchronous.
+    """
+    _FUNCTIONS[function_name(function)] = function
+    return function
+
+
+def registered_predicate(name: str) -> Callable[..., Any] | None:
+    """Return the function of a name, or None.
+
+    Args:
+        name: `module:qualname`.
+    """
+    return _FUNCTIONS.get(name)

@@ -1,0 +1,347 @@
+"""The SHA-256 of a file, in bounded time and memory."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from datetime import datetime
+from hashlib import sha256
+
+import attrs
+
+from flowckpt.core.system.clock import SystemClock
+from flowckpt.evidence.checks.base import (
+    CheckContext,
+    Deadline,
+    Limits,
+    RefusedClaimError,
+    Settings,
+    UncheckableClaimError,
+)
+from flowckpt.evidence.sandbox import Sandbox, kind_of, shown_path
+
+# The stat signature of a file: what lets an unchanged one go without being read again.
+
+
+Signature = tuple[int, ...]
+"""(device, inode, size, mtime_ns, ctime_ns)."""
+
+# A clock's tick is at most 10 ms on the systems of today; a file system that keeps no fractions has ticks of up to 2 s.
+_FINE_NS = 20_000_000
+_COARSE_NS = 2_000_000_000
+
+
+def signature_of(found: os.stat_result) -> Signature:
+    """Return the signature of a file.
+
+    Args:
+        found: its status.
+    """
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def is_settled(found: os.stat_result, now: datetime) -> bool:
+    """Tell whether a later change would show in the signature.
+
+    One within the same tick of the file system's clock would not: a signature so fresh is not recorded, and the file is
+    read again the next time (git calls such files racily clean).
+
+    Args:
+        found: the file's status, taken after it was read.
+        now: the time at which it was taken.
+    """
+    newest = max(found.st_mtime_ns, found.st_ctime_ns)
+    tick = _COARSE_NS if found.st_mtime_ns % 1_000_000_000 == 0 == found.st_ctime_ns % 1_000_000_000 else _FINE_NS
+    return int(now.timestamp() * 1e9) - newest > tick
+
+
+_CHUNK = 1 << 18  # what hashlib.file_digest reads at once; it fits the processor's cache
+_TRIES = 3
+
+
+@attrs.frozen
+class FileDigest:
+    """What was read.
+
+    Attributes:
+        sha256: 64 hexadecimal digits, lower case.
+        status: the file's status, the same before and after it was read.
+    """
+
+    sha256: str
+    status: os.stat_result
+
+
+def digest_file(path: str, context: CheckContext, *, follow: bool = True) -> FileDigest:
+    """Return the digest of a file in the sandbox.
+
+    Args:
+        path: the path of a claim.
+        context: what may be used.
+        follow: whether the last component may be a link.
+
+    Raises:
+        RefusedClaimError: it is too large.
+        CheckTimeoutError: it took too long.
+        UncheckableClaimError: it changes all the time.
+        PathRefusedError: it leads out, or is no regular file.
+        OSError: nothing is there, or it cannot be read.
+    """
+    limits = context.settings.limits
+    return digest_path(context.sandbox, path, limits, context.deadline_after(limits.hash_seconds), follow=follow)
+
+
+def digest_path(sandbox: Sandbox, path: str, limits: Limits, deadline: Deadline, *, follow: bool = True) -> FileDigest:
+    """Return the digest of a file; see `digest_file`.
+
+    Args:
+        sandbox: the files that may be seen.
+        path: the path.
+        limits: the limit of its size.
+        deadline: the end of the time.
+        follow: whether the last component may be a link.
+    """
+    for _ in range(_TRIES):
+        file = sandbox.open_file(path, follow=follow)
+        try:
+            before = os.fstat(file)
+            if before.st_size > limits.file_bytes:
+                raise RefusedClaimError(
+                    f"{shown_path(path)} has {before.st_size} bytes, more than the limit of {limits.file_bytes}",
+                    remedy="Raise Limits.file_bytes.",
+                )
+            found = _read(file, before.st_size, deadline)
+            if found is not None and signature_of(before) == signature_of(os.fstat(file)):
+                return FileDigest(found, before)
+        finally:
+            os.close(file)
+    raise UncheckableClaimError(f"{shown_path(path)} is being written: it changed each time while it was read")
+
+
+def _read(file: int, size: int, deadline: Deadline) -> str | None:
+    """Hash at most `size` bytes; None where there are more or fewer, as in a file that grows, or one of /proc."""
+    if size < _CHUNK:
+        data = os.read(file, size + 1)
+        return sha256(data).hexdigest() if len(data) == size else None
+    digest, buffer, left = sha256(), bytearray(_CHUNK), size
+    view = memoryview(buffer)
+    while count := os.readv(file, [buffer]):
+        digest.update(view[:count])
+        left -= count
+        if left < 0:
+            return None
+        if deadline.is_over():
+            deadline.left()
+    return digest.hexdigest() if left == 0 else None
+
+
+# The digest of a directory: names, kinds, contents of files and targets of links, all the way down.
+#
+# Its form is `sha256:tree:v1:` and 64 hex digits: SHA-256 over the entries in the order of their relative paths (bytes),
+# each as kind, length and bytes of the path, and the content's SHA-256, or length and bytes of the link's target. Owners,
+# modes and times do not count. Links are never followed. Pipes, sockets and devices are refused: they have no content.
+
+
+FORM = "sha256:tree:v1:"
+
+_FILES_AT_ONCE = 256
+_BYTES_AT_ONCE = 64 << 20
+_FEW_FILES, _FEW_BYTES = 64, 8 << 20  # below these, threads cost more than they save
+THREADS = min(4, os.cpu_count() or 1)
+
+
+@attrs.frozen
+class TreeEntry:
+    """One entry below a directory.
+
+    Attributes:
+        path: its path below the directory, as bytes.
+        status: its status.
+        target: where it leads, where it is a link.
+    """
+
+    path: bytes
+    status: os.stat_result
+    target: bytes = b""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a regular file."""
+        return stat.S_ISREG(self.status.st_mode)
+
+
+def list_tree(path: str, context: CheckContext, deadline: Deadline) -> list[TreeEntry]:
+    """Return all entries below a directory, in the order of their paths.
+
+    Args:
+        path: the path of a claim.
+        context: what may be used.
+        deadline: the end of the time.
+
+    Raises:
+        RefusedClaimError: it holds what has no content, is too large or too deep.
+        PathRefusedError: the path leads out of the base path.
+        OSError: it is no directory, or cannot be read.
+    """
+    limits = context.settings.limits
+    entries: list[TreeEntry] = []
+    open_directories = [(context.sandbox.open_directory(path), b"")]
+    waiting: list[list[bytes]] = []  # names of the subdirectories still to be entered, a list for each open directory
+    try:
+        while open_directories:
+            directory, prefix = open_directories[-1]
+            if len(waiting) < len(open_directories):
+                waiting.append(_list(directory, prefix, path, entries))
+                if len(entries) > limits.tree_entries:
+                    raise RefusedClaimError(
+                        f"{shown_path(path)} has more than {limits.tree_entries} entries",
+                        remedy="Raise Limits.tree_entries, or claim its parts.",
+                    )
+                deadline.left()
+            if not waiting[-1]:
+                waiting.pop()
+                os.close(open_directories.pop()[0])
+                continue
+            name = waiting[-1].pop()
+            if len(open_directories) > limits.tree_depth:
+                raise RefusedClaimError(f"{shown_path(path)} is more than {limits.tree_depth} directories deep")
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            open_directories.append((os.open(name, flags, dir_fd=directory), prefix + name + b"/"))
+    finally:
+        for directory, _ in open_directories:
+            os.close(directory)
+    entries.sort(key=lambda entry: entry.path)
+    return entries
+
+
+def _list(directory: int, prefix: bytes, path: str, entries: list[TreeEntry]) -> list[bytes]:
+    below = []
+    with os.scandir(directory) as found:
+        for item in found:
+            name, status = os.fsencode(item.name), item.stat(follow_symlinks=False)
+            target = b""
+            if stat.S_ISDIR(status.st_mode):
+                below.append(name)
+            elif stat.S_ISLNK(status.st_mode):
+                target = os.fsencode(os.readlink(item.name, dir_fd=directory))
+            elif not stat.S_ISREG(status.st_mode):
+                raise RefusedClaimError(
+                    f"{shown_path(path)} holds {kind_of(status)}, {shown_path(os.fsdecode(prefix + name))}: "
+                    "it has no content to digest",
+                    remedy="Claim the files around it one by one.",
+                )
+            entries.append(TreeEntry(prefix + name, status, target))
+    return below
+
+
+def stat_digest(entries: Iterable[TreeEntry]) -> str:
+    """Return the digest of the signatures of a tree, which lets an unchanged one go without being read.
+
+    Args:
+        entries: its entries.
+    """
+    # Repeated facts are said once an entry, in one text: 2 µs an entry where each signature is a tuple of its own.
+    lines = [(entry.path, entry.target, signature_of(entry.status)) for entry in entries]
+    return sha256(repr(lines).encode("ascii")).hexdigest()
+
+
+def content_digest(entries: Sequence[TreeEntry], contents: Sequence[str]) -> str:
+    """Return the digest of a tree.
+
+    Args:
+        entries: its entries, in the order of their paths.
+        contents: the SHA-256 of each that is a file, and an empty text for each that is none.
+    """
+    digest = sha256()
+    for entry, content in zip(entries, contents, strict=True):
+        if entry.is_file:
+            kind, rest = b"f", bytes.fromhex(content)
+        elif stat.S_ISLNK(entry.status.st_mode):
+            kind, rest = b"l", struct.pack(">Q", len(entry.target)) + entry.target
+        else:
+            kind, rest = b"d", b""
+        digest.update(kind + struct.pack(">Q", len(entry.path)) + entry.path + rest)
+    return FORM + digest.hexdigest()
+
+
+def file_digests(path: str, entries: Sequence[TreeEntry], context: CheckContext, deadline: Deadline) -> list[str]:
+    """Return the SHA-256 of each file among the entries, and an empty text for each other; large trees in parallel.
+
+    Args:
+        path: the path of the directory.
+        entries: its entries.
+        context: what may be used.
+        deadline: the end of the time.
+    """
+    chunks = list(_chunks(entries))
+    size = sum(entry.status.st_size for entry in entries if entry.is_file)
+    found: dict[bytes, str] = {}
+    if context.executor is None and (len(entries) <= _FEW_FILES or THREADS == 1) and size <= _FEW_BYTES:
+        for chunk in chunks:
+            found.update(digest_chunk(context.settings, path, chunk, deadline.left()))
+    elif context.executor is not None:
+        found.update(_in_parallel(context.executor, path, chunks, context, deadline))
+    else:
+        with ThreadPoolExecutor(THREADS, "flowckpt-digest") as pool:
+            found.update(_in_parallel(pool, path, chunks, context, deadline))
+    return [found[entry.path] if entry.is_file else "" for entry in entries]
+
+
+Chunk = list[tuple[bytes, Signature]]
+
+
+def _chunks(entries: Iterable[TreeEntry]) -> Iterable[Chunk]:
+    chunk: Chunk = []
+    size = 0
+    for entry in entries:
+        if entry.is_file:
+            chunk.append((entry.path, signature_of(entry.status)))
+            size += entry.status.st_size
+            if len(chunk) >= _FILES_AT_ONCE or size >= _BYTES_AT_ONCE:
+                yield chunk
+                chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _in_parallel(
+    executor: Executor, path: str, chunks: Sequence[Chunk], context: CheckContext, deadline: Deadline
+) -> dict[bytes, str]:
+    found: dict[bytes, str] = {}
+    seconds = deadline.left()
+    pending: list[Future[dict[bytes, str]]] = [
+        executor.submit(digest_chunk, context.settings, path, chunk, seconds) for chunk in chunks
+    ]
+    try:
+        for future in pending:
+            found.update(future.result(timeout=deadline.left()))
+    finally:
+        for future in pending:
+            future.cancel()
+    return found
+
+
+def digest_chunk(settings: Settings, path: str, chunk: Chunk, seconds: float) -> dict[bytes, str]:
+    """Return the digests of some files of a tree; runs on any worker that sees the same files.
+
+    Args:
+        settings: what may be done.
+        path: the path of the directory.
+        chunk: paths below it, and the signatures with which they were listed.
+        seconds: the time for it.
+    """
+    clock = SystemClock()
+    deadline = Deadline(clock.elapsed_ns, clock.elapsed_ns() + int(seconds * 1e9), settings.limits.hash_seconds)
+    digests = {}
+    with Sandbox(settings.base_path, allow_absolute=settings.allow_absolute) as sandbox:
+        for below, signature in chunk:
+            whole = f"{path}/{os.fsdecode(below)}"
+            found = digest_path(sandbox, whole, settings.limits, deadline, follow=False)
+            # Device numbers are a machine's own; the other parts are the same on every worker.
+            if signature_of(found.status)[1:] != signature[1:]:
+                raise UncheckableClaimError(f"{shown_path(whole)} changed while its directory was read")
+            digests[below] = found.sha256
+    return digests

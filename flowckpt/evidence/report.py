@@ -1,0 +1,202 @@
+"""Answers: what the world says to one claim, and to a pack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from flowckpt.evidence.claims import Evidence, EvidencePack, redacted_text
+
+
+class Moment(StrEnum):
+    """Why a claim is checked, which decides what its answer is worth."""
+
+    NOW = "now"
+    """A step commits, or somebody asks: every claim is checked."""
+    RESUME = "resume"
+    """Before a recorded result is reused: transient claims are not checked again."""
+    IN_DOUBT = "in_doubt"
+    """A step began and its end was never recorded: something half done proves nothing."""
+
+
+class VerdictStatus(StrEnum):
+    """The answer to a claim. Only `verified` is a yes, only `failed` is a no; to all others nobody knows."""
+
+    VERIFIED = "verified"
+    FAILED = "failed"
+    UNCAPTURED = "uncaptured"
+    MALFORMED = "malformed"
+    REFUSED = "refused"
+    CANNOT_CHECK = "cannot_check"
+    TIMED_OUT = "timed_out"
+    DISAGREEMENT = "disagreement"
+    NOT_RECHECKED = "not_rechecked"
+
+
+class PackOutcome(StrEnum):
+    """The answer to a pack."""
+
+    VERIFIED = "verified"
+    FAILED = "failed"
+    """The world says otherwise, whatever the claims that could not be checked would have said."""
+    CANNOT_TELL = "cannot_tell"
+    """It does not hold, and would if the claims that could not be checked held."""
+    NO_EVIDENCE = "no_evidence"
+    """There was nothing to check. That is never a yes."""
+
+
+@attrs.frozen
+class Verdict:
+    """The answer to one claim.
+
+    Attributes:
+        evidence: the claim.
+        status: the answer.
+        error: why it is not verified, in one sentence for people; None where it is.
+        verified_at: when it was checked, aware and in UTC.
+        details: what differs, leaf by leaf.
+        method: how it was checked, where there are several ways: `stat`, `hash`, `quorum`.
+    """
+
+    evidence: Evidence
+    status: VerdictStatus
+    error: str | None
+    verified_at: datetime
+    details: tuple[str, ...] = ()
+    method: str = ""
+
+    @property
+    def verified(self) -> bool:
+        """Whether the claim holds."""
+        return self.status is VerdictStatus.VERIFIED
+
+    @property
+    def is_against(self) -> bool:
+        """Whether it keeps its pack from holding: a no, or nobody knows; not a claim that need not be asked again."""
+        return self.status not in (VerdictStatus.VERIFIED, VerdictStatus.NOT_RECHECKED)
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether the world answered at all, yes or no."""
+        return self.status in (VerdictStatus.VERIFIED, VerdictStatus.FAILED)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the verdict as plain JSON for people and their tools: it holds no secrets, and is not read back."""
+        document: dict[str, Any] = {
+            "evidence_type": str(self.evidence.evidence_type),
+            "description": redacted_text(self.evidence.description),
+            "verified": self.verified,
+            "status": str(self.status),
+            "error": self.error,
+            "verified_at": self.verified_at.isoformat().replace("+00:00", "Z"),
+        }
+        if self.details:
+            document["details"] = list(self.details)
+        if self.method:
+            document["method"] = self.method
+        return document
+
+
+@attrs.frozen
+class VerificationReport:
+    """The answers to a pack.
+
+    Attributes:
+        outcome: the answer to the pack.
+        verdicts: the answers to its claims, in their order.
+        reason: why, in one sentence.
+    """
+
+    outcome: PackOutcome
+    verdicts: Sequence[Verdict]
+    reason: str
+
+    @property
+    def verified(self) -> bool:
+        """Whether the pack holds. An empty one does not."""
+        return self.outcome is PackOutcome.VERIFIED
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many claims there are (`total`), and how many got which answer."""
+        found = [verdict.status for verdict in self.verdicts]
+        verified, failed = found.count(VerdictStatus.VERIFIED), found.count(VerdictStatus.FAILED)
+        skipped = found.count(VerdictStatus.NOT_RECHECKED)
+        return {
+            "total": len(found),
+            "verified": verified,
+            "failed": failed,
+            "not_rechecked": skipped,
+            "cannot_tell": len(found) - verified - failed - skipped,
+        }
+
+    @property
+    def total(self) -> int:
+        """How many claims there are."""
+        return len(self.verdicts)
+
+    @property
+    def verified_count(self) -> int:
+        """How many claims hold."""
+        return self.counts["verified"]
+
+    @property
+    def failed_count(self) -> int:
+        """How many claims the world contradicts."""
+        return self.counts["failed"]
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the report as plain JSON; it holds no secrets."""
+        return {
+            "verified": self.verified,
+            "outcome": str(self.outcome),
+            "reason": self.reason,
+            "counts": dict(self.counts),
+            "verdicts": [verdict.to_document() for verdict in self.verdicts],
+        }
+
+
+# When a pack holds: pure functions of its policy and of the answers to its claims.
+#
+# - An empty pack is no evidence. It is never verified.
+# - Without partial success every claim must hold; with it, `min_verified` of them, and at least one.
+# - A claim that could not be checked does not hold.
+# - Claims that are not checked again (transient ones, at a resume) count neither way.
+
+
+def needed(pack: EvidencePack, counted: int) -> int:
+    """Return how many of the counted claims must hold; at least one.
+
+    Args:
+        pack: the pack.
+        counted: how many of its claims were checked.
+    """
+    if pack.require_all and not pack.allow_partial:
+        return max(1, counted)
+    return max(1, min(pack.min_verified, counted))
+
+
+def decide(pack: EvidencePack, answers: Sequence[VerdictStatus]) -> tuple[PackOutcome, str]:
+    """Return the answer to a pack, and why.
+
+    Args:
+        pack: the pack.
+        answers: the answers to its claims, in their order.
+    """
+    if not answers:
+        return PackOutcome.NO_EVIDENCE, "there is no evidence"
+    counted = [answer for answer in answers if answer is not VerdictStatus.NOT_RECHECKED]
+    if not counted:
+        return PackOutcome.NO_EVIDENCE, f"all {len(answers)} claims were to be true at the commit only"
+    minimum = needed(pack, len(counted))
+    verified, failed = counted.count(VerdictStatus.VERIFIED), counted.count(VerdictStatus.FAILED)
+    said = f"{verified} of {len(counted)} claims hold, {minimum} must"
+    if verified >= minimum:
+        return PackOutcome.VERIFIED, said
+    if len(counted) - failed >= minimum:
+        return PackOutcome.CANNOT_TELL, f"{said}; {len(counted) - verified - failed} could not be checked"
+    return PackOutcome.FAILED, said

@@ -1,0 +1,117 @@
+"""What is recorded of an exception: of one that was raised here, or in a worker far away."""
+
+from __future__ import annotations
+
+import traceback
+
+import attrs
+
+from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.records import StepError
+from flowckpt.errors import FanOutFailedError, FlowckptError, StepFailedError, type_name
+
+NO_SECRETS = KnownSecrets()
+
+_NO_NEWS = ("builtins.object", "builtins.BaseException", "builtins.Exception")
+
+
+class RemoteError(Exception):
+    """What a step raised in a worker; the exception itself stays there, because it may be impossible to send.
+
+    Attributes:
+        recorded: what is recorded of it.
+        is_exception: whether it was an `Exception`, and no `SystemExit`, say.
+    """
+
+    def __init__(self, recorded: StepError, *, is_exception: bool) -> None:
+        super().__init__(recorded.message)
+        self.recorded = recorded
+        self.is_exception = is_exception
+
+
+def recorded_error(
+    error: BaseException,
+    *,
+    path: str = "",
+    tries: int = 1,
+    secrets: KnownSecrets = NO_SECRETS,
+    is_whole: bool = False,
+) -> StepError:
+    """Return what is recorded of an exception.
+
+    Args:
+        error: the exception.
+        path: the step that it ended.
+        tries: how often the step was tried.
+        secrets: what goes out of its texts.
+        is_whole: whether a long traceback is kept whole, because secrets are yet to be taken out of it.
+    """
+    if isinstance(error, RemoteError):
+        found = error.recorded
+        message, trace = secrets.text(found.message), _shortened(secrets.text(found.traceback))
+        remedy = secrets.text(found.remedy)
+        return attrs.evolve(found, message=message, traceback=trace, path=path, tries=tries, remedy=remedy)
+    if isinstance(error, StepFailedError):
+        message, trace = secrets.text(error.error_message), secrets.text(error.traceback)
+        causes = tuple(each.path for each in error.causes) if isinstance(error, FanOutFailedError) else ()
+        remedy = secrets.text(error.remedy)
+        return StepError(
+            error.error_type, message, error.error_bases, trace, error.path, error.tries, causes, remedy=remedy
+        )
+    bases = tuple(
+        type_name(base) for base in type(error).__mro__ if f"{base.__module__}.{base.__qualname__}" not in _NO_NEWS
+    )
+    message = error.message if isinstance(error, FlowckptError) else text_of(error)
+    message, trace = secrets.text(message), secrets.text(_formatted(error))
+    trace = trace if is_whole else _shortened(trace)
+    remedy = _clean(secrets.text(error.remedy)) if isinstance(error, FlowckptError) else ""
+    return StepError(_clean(type_name(type(error))), _clean(message), bases, _clean(trace), path, tries, remedy=remedy)
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the qualified name of an exception's class, also of one that was raised elsewhere."""
+    return error.recorded.type if isinstance(error, RemoteError) else type_name(type(error))
+
+
+def is_one_of(error: BaseException, types: tuple[type[BaseException], ...]) -> bool:
+    """Tell whether an exception is an instance of one of some classes, also one that was raised elsewhere.
+
+    Args:
+        error: the exception.
+        types: the classes; those of a worker's exceptions are compared by their names.
+    """
+    if not isinstance(error, RemoteError):
+        return isinstance(error, types)
+    names = {error.recorded.type, *error.recorded.bases}
+    return any(type_name(each) in names or (each is Exception and error.is_exception) for each in types)
+
+
+def text_of(error: BaseException) -> str:
+    """Return `str()` of an exception, also of one whose own `__str__` fails."""
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(its text cannot be had: {type(failure).__name__})"
+
+
+def _formatted(error: BaseException) -> str:
+    """Format the traceback from the first frame of the user's on; the engine's own frames tell nobody anything."""
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith("flowckpt."):
+        at = at.tb_next
+    if at is None and isinstance(error, FlowckptError):
+        return "\n".join(getattr(error, "__notes__", ()))  # no line of the user's: the message says it all
+    try:
+        text = "".join(traceback.format_exception(type(error), error, at))
+    except Exception:  # a chained exception that cannot be shown must not hide this one
+        text = "".join(traceback.format_tb(at))
+    return text
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 20_000 else text[:10_000] + "\n[…]\n" + text[-10_000:]
+
+
+def _clean(text: str) -> str:
+    """Make text valid Unicode, whatever file names and messages bring."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

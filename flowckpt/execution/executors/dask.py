@@ -1,0 +1,352 @@
+"""A Dask cluster as an executor: one that there is, or one of processes on this machine.
+
+What a `concurrent.futures` executor of Dask's own leaves open is settled here: equal calls are calls of their own, no
+argument is taken for an option of Dask, work that is cancelled is ended in its worker, and a cluster that does nothing any
+more is told instead of waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Executor, Future
+from typing import TYPE_CHECKING, Any
+
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import ExecutorError
+from flowckpt.execution.executors import dask_worker
+from flowckpt.execution.executors.base import Hear, LostWorkerError, StoppedWorkError
+
+if TYPE_CHECKING:
+    dask: Any
+    distributed: Any
+else:  # an optional dependency, and slow to import
+    dask = LazyModule("dask")
+    distributed = LazyModule("distributed")
+
+CONNECT_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
+TRIES_WHEN_LOST = 4
+"""How often a step is tried on a cluster whose workers get lost, where the cluster does not try again by itself."""
+
+_ANSWER_SECONDS = 10.0
+_LOOK_SECONDS = 0.25
+_LOST = ("KilledWorker", "CommClosedError", "FutureCancelledError", "FuturesCancelledError")
+
+
+class DaskExecutor(Executor):
+    """Runs functions on the workers of a Dask cluster; it is connected to with the first of them.
+
+    Args:
+        cluster: the address of a scheduler (`tcp://host:8786`), the number of worker processes of a cluster to be
+            started on this machine, or a connected `distributed.Client`, which stays the caller's.
+        patience_seconds: how long a cluster may do nothing at all while work waits for it.
+    """
+
+    repeats_work = True
+
+    def __init__(self, cluster: Any, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._given = cluster
+        self._patience = patience_seconds
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._cluster: Any = None
+        self._pending: dict[Future[Any], tuple[Any, Mapping[str, float]]] = {}
+        self._hearing: dict[str, Hear] = {}
+        self._topic = ""
+        self._at_work: set[Future[Any]] = set()
+        self._watch: threading.Thread | None = None
+        self._closing = threading.Event()
+        self._allowed_failures = 0
+
+    @property
+    def tries_when_lost(self) -> int:
+        """How often a step is tried whose worker got lost, if it does not say so itself."""
+        return 1 if self._allowed_failures else TRIES_WHEN_LOST
+
+    def connect(self) -> None:
+        """Connect to the cluster, or start it; does nothing where that is done.
+
+        Raises:
+            ExecutorError: it cannot be reached, or started.
+        """
+        with self._lock:
+            if self._closing.is_set():
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            if self._client is None:
+                self._connect()
+            if self._closing.is_set():  # meanwhile: nobody else closes what was just opened
+                self._disconnect()
+                raise RuntimeError("cannot schedule new futures after shutdown")
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Have a function called by a worker.
+
+        Raises:
+            ExecutorError: the cluster cannot be reached.
+            RuntimeError: the executor is shut down.
+        """
+        return self.submit_with({}, functools.partial(fn, **kwargs) if kwargs else fn, *args)
+
+    def submit_with(self, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        """Have a function called by a worker that has some resources; see `submit`."""
+        return self._submitted(None, resources, function, args)
+
+    def submit_heard(
+        self, hear: Hear, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
+    ) -> Future[Any]:
+        """Have a function called by a worker, which may say something while it runs; see `submit`.
+
+        Args:
+            hear: told what it says.
+            resources: what the worker must have.
+            function: what to call.
+            args: its arguments.
+        """
+        return self._submitted(hear, resources, function, args)
+
+    def _submitted(
+        self, hear: Hear | None, resources: Mapping[str, float], function: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Future[Any]:
+        self.connect()
+        key = f"flowckpt-{uuid.uuid4().hex}"
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        topic = ""
+        if hear is not None:
+            topic = self._subscribed()
+            self._hearing[key] = hear
+            future.add_done_callback(lambda _: self._hearing.pop(key, None))
+        remote = self._client.submit(
+            dask_worker.work, key, topic, function, args, key=key, pure=False, resources=dict(resources) or None
+        )
+        with self._lock:
+            self._pending[future] = remote, resources
+            if self._watch is None:
+                self._watch = threading.Thread(target=self._watch_over, name="flowckpt-dask", daemon=True)
+                self._watch.start()
+        remote.add_done_callback(functools.partial(self._settle, future))
+        return future
+
+    def stop(self, future: Future[Any], /) -> None:
+        """Cancel work, and raise an exception in it where it runs; what it does in C goes on until that returns."""
+        remote = self._taken(future)
+        if remote is None:
+            return
+        self._at_work.add(future)
+        threading.Thread(target=self._ended, args=(remote, future), name="flowckpt-dask-end", daemon=True).start()
+        future.set_exception(StoppedWorkError("it was stopped"))
+
+    def is_at_work(self, future: Future[Any], /) -> bool:
+        """Tell whether work that was stopped may still go on in its worker."""
+        return future in self._at_work
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more work; give up the connection, and the cluster where it was started here.
+
+        Args:
+            wait: until what was submitted has ended.
+            cancel_futures: it is cancelled.
+        """
+        if cancel_futures:
+            self.kill()
+            return
+        while wait and self._pending:
+            time.sleep(0.05)
+        if wait:
+            self.kill()
+
+    def kill(self) -> None:
+        """Stop what runs, and close at once."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        if not self._lock.acquire(timeout=1):
+            return  # it is being connected to: whoever does that closes it
+        try:
+            pending, self._pending = self._pending, {}
+        finally:
+            self._lock.release()
+        for future, (remote, _) in pending.items():
+            if self._cluster is None:
+                self._end(remote)
+            future.set_exception(StoppedWorkError("the executor is closed"))
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._topic and self._cluster is None:
+            with contextlib.suppress(Exception):  # it would keep what was said for ever
+                self._client.unsubscribe_topic(self._topic)
+                self._client.run_on_scheduler(dask_worker.forget_topic, self._topic)
+        with contextlib.suppress(Exception):  # nothing depends on how a cluster that is given up ends
+            if self._client is not None and self._client is not self._given:
+                self._client.close(timeout=2)
+        with contextlib.suppress(Exception):
+            if self._cluster is not None:
+                self._cluster.close(timeout=5)
+
+    def _connect(self) -> None:
+        given = self._given
+        try:
+            if isinstance(given, int):
+                local = distributed.LocalCluster  # its import fills the configuration, so it comes before the change
+                # A step that kills its worker must not kill three more before anybody hears of it.
+                with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
+                    self._cluster = local(
+                        n_workers=given,
+                        threads_per_worker=1,
+                        processes=True,
+                        dashboard_address=None,
+                        silence_logs=logging.CRITICAL,
+                    )
+                given = self._cluster
+            if isinstance(given, distributed.Client):
+                client = given
+            else:
+                client = distributed.Client(given, timeout=CONNECT_SECONDS, set_as_default=False)
+            if self._cluster is None:
+                self._allowed_failures = client.run_on_scheduler(_allowed_failures)
+            self._client = client
+        except ImportError as error:
+            raise not_installed() from error
+        except Exception as error:
+            where = f"at {given}" if isinstance(given, str) else "on this machine"
+            raise ExecutorError(
+                f"the Dask cluster {where} cannot be reached: {type(error).__name__}: {error}",
+                remedy="See whether its scheduler runs and can be reached from here, and that both have the same Dask.",
+            ) from error
+
+    def _taken(self, future: Future[Any]) -> Any:
+        """Take a future out of those that wait for an answer; None where it has one."""
+        with self._lock:
+            return self._pending.pop(future, (None, None))[0]
+
+    def _settle(self, future: Future[Any], remote: Any) -> None:
+        if self._taken(future) is None:
+            return  # nobody waits for this answer any more, whatever the cluster has made of it since
+        try:
+            future.set_result(remote.result(timeout=_ANSWER_SECONDS))
+        except (Exception, CancelledError) as error:
+            if type(error).__name__ in _LOST or isinstance(error, CancelledError | TimeoutError):
+                future.set_exception(LostWorkerError(_said(error)))
+            else:
+                future.set_exception(error)
+
+    def _end(self, remote: Any) -> None:
+        with contextlib.suppress(Exception):  # the worker may be gone, or the whole cluster
+            remote.cancel()
+            self._client.run(dask_worker.end_work, remote.key, on_error="ignore")
+
+    def _ended(self, remote: Any, future: Future[Any]) -> None:
+        """End work that was stopped, and see to it until it has ended; what nobody can see any more may go on."""
+        self._end(remote)
+        while True:
+            with contextlib.suppress(Exception):
+                if not any(self._client.run(dask_worker.is_at_work, remote.key, on_error="ignore").values()):
+                    self._at_work.discard(future)
+                    return
+            if self._closing.wait(_LOOK_SECONDS):
+                break
+        if self._cluster is not None:  # its processes end with it
+            self._at_work.discard(future)
+
+    # --- what the work says while it runs -------------------------------------------------------------------------
+
+    def _subscribed(self) -> str:
+        with self._lock:
+            if not self._topic:
+                self._topic = f"flowckpt-{uuid.uuid4().hex}"
+                self._client.subscribe_topic(self._topic, self._heard)
+            return self._topic
+
+    def _heard(self, event: tuple[float, Any]) -> None:
+        """Take an event of a worker, in the client's loop: what was told, or that there is something to be asked for."""
+        key, address, content = event[1]
+        hear = self._hearing.get(key)
+        if isinstance(content, bytes):
+            if hear is not None:
+                hear(content, None)
+        else:
+            threading.Thread(
+                target=self._answer, args=(hear, address, content), name="flowckpt-dask-answer", daemon=True
+            ).start()
+
+    def _answer(self, hear: Hear | None, address: str, number: int) -> None:
+        """Fetch what a worker asks, and send it the answer: not by an event, since a scheduler keeps those."""
+        answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        with contextlib.suppress(Exception):  # the worker is gone: there is nobody to answer
+            run = functools.partial(self._client.run, workers=[address], on_error="ignore")
+            question = run(dask_worker.question, number).get(address)
+            if question is None:
+                return
+            if hear is None:  # nobody waits for it any more
+                run(dask_worker.answer, number, None)
+                return
+            hear(question, answers.put)
+            run(dask_worker.answer, number, answers.get())
+
+    # --- a cluster that does nothing any more ---------------------------------------------------------------------
+
+    def _watch_over(self) -> None:
+        pause = min(1.0, self._patience / 4)
+        seen_at = time.monotonic()
+        while not self._closing.wait(pause):
+            if not self._pending or self._is_busy():
+                seen_at = time.monotonic()
+            elif time.monotonic() - seen_at > self._patience:
+                self._give_up()
+                seen_at = time.monotonic()
+
+    def _is_busy(self) -> bool:
+        """Tell whether any worker of the cluster does anything, for whomever."""
+        try:
+            client = self._client
+            found = client.sync(client.scheduler.processing, workers=None, callback_timeout=_ANSWER_SECONDS)
+        except Exception:  # the scheduler does not answer
+            return False
+        return any(found.values())
+
+    def _give_up(self) -> None:
+        with self._lock:
+            pending, self._pending = self._pending, {}
+        workers = self._workers()
+        for future, (remote, resources) in pending.items():
+            with contextlib.suppress(Exception):
+                remote.cancel()
+            wanted = f" with {dict(resources)}" if resources else ""
+            future.set_exception(
+                ExecutorError(
+                    f"the Dask cluster did nothing for {self._patience:g} s while the step waited for a worker{wanted}; "
+                    f"it has {workers} workers",
+                    remedy="See what its scheduler says; start workers, with these resources where the step asks for any.",
+                )
+            )
+
+    def _workers(self) -> int:
+        try:
+            return len(self._client.scheduler_info(n_workers=-1)["workers"])
+        except Exception:  # it is asked only for the message
+            return 0
+
+
+def not_installed() -> ExecutorError:
+    """Return the error of a program that wants Dask and has it not."""
+    return ExecutorError(
+        "a Dask executor needs the package distributed, which is not installed", remedy="pip install 'flowckpt[dask]'"
+    )
+
+
+def _allowed_failures(dask_scheduler: Any) -> int:
+    return int(dask_scheduler.allowed_failures)
+
+
+def _said(error: BaseException) -> str:
+    """Return the first sentence of what Dask says."""
+    text = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {text.partition('. ')[0][:300]}"

@@ -1,0 +1,147 @@
+"""What runs in a Dask worker: the work, with word of the thread that does it, so that it can be ended, and a way up."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.execution.executors.base import way_up
+from flowckpt.execution.thread import AbandonedStepError
+
+if TYPE_CHECKING:
+    distributed: Any
+else:  # an optional dependency, and slow to import
+    distributed = LazyModule("distributed")
+
+_LOOK_SECONDS = 1.0
+
+_threads: dict[str, int] = {}
+_lock = threading.Lock()
+_numbers = itertools.count(1)
+_questions: dict[int, _Question] = {}
+
+
+class _Question:
+    def __init__(self, message: bytes) -> None:
+        self.message = message
+        self.reply: bytes | None = None
+        self.is_over = threading.Event()
+
+
+class _Up:
+    """The way up: events tell, and say that there is a question; whoever gets them fetches it, and brings the answer."""
+
+    def __init__(self, key: str, topic: str) -> None:
+        self._key = key
+        self._topic = topic
+        self._worker = distributed.get_worker()
+
+    def tell(self, message: bytes) -> None:
+        self._worker.log_event(self._topic, (self._key, self._worker.address, message))
+
+    def ask(self, message: bytes) -> bytes:
+        number, question = next(_numbers), _Question(message)
+        _questions[number] = question
+        try:
+            self._worker.log_event(self._topic, (self._key, self._worker.address, number))
+            while not question.is_over.wait(_LOOK_SECONDS):
+                if not self._is_wanted():
+                    break
+        finally:
+            del _questions[number]
+        if question.reply is None:
+            raise ConnectionError("nobody waits for the step any more")
+        return question.reply
+
+    def _is_wanted(self) -> bool:
+        """Tell whether the scheduler still wants the work: not where the engine is gone, or has given it up."""
+        task = self._worker.state.tasks.get(self._key)
+        return task is not None and task.state in ("executing", "long-running")
+
+
+def work(key: str, topic: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Call a function; None where it was ended.
+
+    Args:
+        key: what the work is called.
+        topic: of the events that tell what it says; empty where nobody listens.
+        function: what to call.
+        args: its arguments.
+    """
+    with _lock:
+        _threads[key] = threading.get_ident()
+    try:
+        token = way_up.set(_Up(key, topic) if topic else None)
+        try:
+            return function(*args)
+        finally:
+            way_up.reset(token)
+    except AbandonedStepError:
+        return None
+    finally:
+        with _lock:
+            _threads.pop(key, None)
+
+
+def end_work(key: str) -> bool:
+    """Raise an exception in the thread that does some work; tell whether it was there.
+
+    Args:
+        key: what the work is called.
+    """
+    with _lock:
+        thread = _threads.get(key)
+        if thread is None:
+            return False
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(AbandonedStepError))
+        return True
+
+
+def is_at_work(key: str) -> bool:
+    """Tell whether some work goes on in this worker.
+
+    Args:
+        key: what the work is called.
+    """
+    return key in _threads
+
+
+def question(number: int) -> bytes | None:
+    """Return what the work here asks; None where it no longer does.
+
+    Args:
+        number: of the question.
+    """
+    found = _questions.get(number)
+    return None if found is None else found.message
+
+
+def answer(number: int, reply: bytes | None) -> None:
+    """Answer what the work here asks.
+
+    Args:
+        number: of the question.
+        reply: the answer; None where there will be none.
+    """
+    found = _questions.get(number)
+    if found is not None:
+        found.reply = reply
+        found.is_over.set()
+
+
+def forget_topic(topic: str, dask_scheduler: Any = None) -> None:
+    """Have the scheduler forget the events of a topic; called there.
+
+    Args:
+        topic: the topic.
+        dask_scheduler: the scheduler.
+    """
+    with contextlib.suppress(AttributeError):  # where events are kept differs between the releases of Dask
+        dask_scheduler._broker._topics.pop(topic, None)
+    with contextlib.suppress(AttributeError):
+        dask_scheduler.events.pop(topic, None)

@@ -1,0 +1,377 @@
+"""Worker processes as an executor, each with a channel of its own.
+
+`ProcessPoolExecutor` is dead for good once one of its processes was killed, and every step in it has failed; it cannot end
+one piece of work and leave the others alone. Here one process is one piece of work: a death, a time limit or a cancel
+concerns the step that it concerns, and the next piece gets a new process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import pickle
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from flowckpt.core.system.process import signal_session
+from flowckpt.errors import SettingError
+from flowckpt.execution.executors.base import Hear, LostWorkerError, StoppedWorkError
+from flowckpt.execution.executors.worker_main import ANSWER, ASKS, GRACE_SECONDS, REPLY, WORK, Channel
+
+# One worker process, as the engine sees it.
+
+
+_BEGIN = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[3]); sys.argv[:] = json.loads(sys.argv[4]); "
+    "from flowckpt.execution.executors.worker_main import serve; serve({}, {})"
+)
+_LOOK_SECONDS = 0.5
+
+START_SECONDS = 60.0
+"""How long a process may take until it can work."""
+
+
+class WorkerProcess:
+    """A process that does one piece of work at a time; started by the constructor.
+
+    Raises:
+        LostWorkerError: the process cannot be started.
+    """
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        life_read, self._life = os.pipe()
+        self._channel = Channel(ours)
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._is_reaped = False
+        self.is_stopped = False
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
+                _command(theirs.fileno(), life_read),
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), life_read),
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._close_ends()
+            raise LostWorkerError(f"a worker process cannot be started: {error.strerror or error}") from error
+        finally:
+            theirs.close()
+            os.close(life_read)
+        if self._received(START_SECONDS) is None:
+            code = self.end()
+            raise LostWorkerError(
+                f"a worker process could not be started: it ended with {code}; see the standard error", code
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def answer(self, message: bytes, hear: Hear | None = None) -> bytes:
+        """Have a piece of work done, and return what the process answers.
+
+        Args:
+            message: the work.
+            hear: told what it says meanwhile.
+
+        Raises:
+            LostWorkerError: it died; it is reaped, and nothing that it had started is left.
+        """
+        found: bytes | None = None
+        with contextlib.suppress(OSError):  # it has died meanwhile
+            self._channel.send(message, WORK)
+            while (received := self._received()) is not None:
+                kind, found = received
+                if kind == ANSWER:
+                    break
+                if hear is not None:
+                    hear(found, self._reply if kind == ASKS else None)
+                found = None
+        if found is None:
+            code = self.end()
+            raise LostWorkerError(_said(code), code)
+        return found
+
+    def stop(self) -> None:
+        """Ask what it does to end, and end it by force a little later; called again, at once."""
+        with self._lock:
+            if self._is_reaped:
+                return
+            if self.is_stopped:
+                signal_session(self.pid, signal.SIGKILL)
+                return
+            self.is_stopped = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+            self._timer = threading.Timer(GRACE_SECONDS, self._kill)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def end(self) -> int:
+        """Wait until the process is gone, by force in the end; leave nothing behind that it had started.
+
+        Returns:
+            What it returned, the negative number of the signal that killed it.
+        """
+        self._close_ends()
+        with self._lock:
+            if self._timer is None:
+                self._timer = threading.Timer(GRACE_SECONDS, self._kill)
+                self._timer.daemon = True
+                self._timer.start()
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # its id must stay its own until its session is ended
+        with self._lock:
+            self._timer.cancel()
+            signal_session(self.pid, signal.SIGKILL)
+            self._is_reaped = True
+            return self._process.wait()
+
+    def _kill(self) -> None:
+        with self._lock:
+            if not self._is_reaped:
+                signal_session(self.pid, signal.SIGKILL)
+
+    def _reply(self, message: bytes) -> None:
+        with contextlib.suppress(OSError):  # it has died meanwhile
+            self._channel.send(message, REPLY)
+
+    def _received(self, seconds: float = math.inf) -> tuple[int, bytes] | None:
+        """Wait for an answer, or for the end of the process: a child of it may hold its end of the channel open."""
+        waiting, until = select.poll(), time.monotonic() + seconds
+        waiting.register(self._channel.fileno(), select.POLLIN)
+        while not waiting.poll(_LOOK_SECONDS * 1000):
+            if time.monotonic() > until or (self._has_exited() and not waiting.poll(0)):
+                return None
+        return self._channel.receive()
+
+    def _has_exited(self) -> bool:
+        found: Any = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        return found is not None
+
+    def _close_ends(self) -> None:
+        self._channel.close()
+        if self._life >= 0:
+            os.close(self._life)
+            self._life = -1
+
+
+def _command(channel: int, life: int) -> list[str]:
+    flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags", list)()
+    begin = _BEGIN.format("int(sys.orig_argv[-4])", "int(sys.orig_argv[-3])")
+    return [sys.executable, *flags, "-c", begin, str(channel), str(life), json.dumps(_path()), json.dumps(sys.argv)]
+
+
+def _path() -> list[str]:
+    """Return where modules are looked for, as it is when the directory changes."""
+    return [os.path.abspath(each) if each else os.getcwd() for each in sys.path]  # noqa: PTH100, PTH109 - as text
+
+
+def _said(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "it was killed by SIGKILL, by somebody, or by the system because memory ran out"
+    if code < 0:
+        try:
+            return f"it was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"it was killed by signal {-code}"
+    return f"it exited with {code} in the middle of the step"
+
+
+_Work = tuple[Future[Any], bytes, Hear | None]
+
+
+class ProcessExecutor(Executor):
+    """Runs picklable functions in processes of this machine; they are started when there is work for them.
+
+    Args:
+        max_workers: how many; as many as there are processors for this process where not given.
+
+    Raises:
+        SettingError: the number is no whole number from 1.
+    """
+
+    kills_work = True
+    imports_program = True
+
+    def __init__(self, max_workers: int | None = None) -> None:
+        if max_workers is not None and (type(max_workers) is not int or max_workers < 1):
+            raise SettingError(
+                f"max_workers={max_workers!r:.80} must be a whole number from 1",
+                setting="max_workers",
+                remedy="Leave it out for one process a processor.",
+            )
+        self.max_workers: int = max_workers or processors()
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._running: dict[Future[Any], WorkerProcess] = {}
+        self._stopped: set[Future[Any]] = set()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._is_closed = False
+        self._is_killed = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Have a function called in a worker process.
+
+        Raises:
+            RuntimeError: the executor is shut down.
+        """
+        return self._submitted(pickle.dumps((fn, args, kwargs)), None)
+
+    def submit_heard(
+        self, hear: Hear, resources: Mapping[str, float], function: Callable[..., Any], /, *args: Any
+    ) -> Future[Any]:
+        """Have a function called in a worker process, which may say something while it runs; see `submit`.
+
+        Args:
+            hear: told what it says.
+            resources: none: processes know no resources.
+            function: what to call.
+            args: its arguments.
+
+        Raises:
+            RuntimeError: the executor is shut down.
+            SettingError: it asks for resources.
+        """
+        if resources:
+            raise SettingError(f"resources={dict(resources)}: worker processes have none", setting="resources")
+        return self._submitted(pickle.dumps((function, args, {})), hear)
+
+    def _submitted(self, message: bytes, hear: Hear | None) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            self._waiting.put((future, message, hear))
+            if self._idle:
+                self._idle -= 1
+            elif len(self._threads) < self.max_workers:
+                thread = threading.Thread(target=self._serve, name="flowckpt-worker", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        return future
+
+    def stop(self, future: Future[Any], /) -> None:
+        """End a piece of work: by an exception in it, by force two seconds later, by force at once when called again."""
+        if future.cancel():
+            return
+        with self._lock:
+            self._stopped.add(future)
+            process = self._running.get(future)
+        if process is not None:
+            process.stop()
+        elif future.done():
+            with self._lock:
+                self._stopped.discard(future)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more work; the processes end with what they do now.
+
+        Args:
+            wait: until they have.
+            cancel_futures: what has not begun is cancelled.
+        """
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                if cancel_futures:
+                    self._cancel_waiting()
+                for _ in self._threads:
+                    self._waiting.put(None)
+        if wait:
+            for thread in self._threads:
+                thread.join()
+
+    def kill(self) -> None:
+        """Shut down at once: what runs is ended, and waited for."""
+        self.shutdown(wait=False)
+        with self._lock:
+            self._is_killed = True
+            self._cancel_waiting()
+            running = list(self._running)
+        for future in running:
+            self.stop(future)
+        self.shutdown(wait=True)
+
+    def _cancel_waiting(self) -> None:
+        ends = 0
+        while True:
+            try:
+                work = self._waiting.get_nowait()
+            except queue.Empty:
+                break
+            if work is None:
+                ends += 1
+            elif work[0].cancel():
+                work[0].set_running_or_notify_cancel()
+        for _ in range(ends):
+            self._waiting.put(None)
+
+    def _serve(self) -> None:
+        """Pass work to one process, and to its successor when it has died."""
+        process: WorkerProcess | None = None
+        while (work := self._waiting.get()) is not None:
+            future, message, hear = work
+            if future.set_running_or_notify_cancel():
+                process = self._done(future, message, hear, process)
+            del work, future, message, hear
+            with self._lock:
+                self._idle += 1
+        if process is not None:
+            process.end()
+
+    def _done(
+        self, future: Future[Any], message: bytes, hear: Hear | None, process: WorkerProcess | None
+    ) -> WorkerProcess | None:
+        """Have one piece of work done; return the process where it still lives."""
+        is_done, value = False, None
+        try:
+            if process is None:
+                process = WorkerProcess()
+            with self._lock:
+                self._running[future] = process
+                is_to_stop = self._is_killed or future in self._stopped  # before it had a process
+            if is_to_stop:
+                process.stop()
+            is_done, value = pickle.loads(process.answer(message, hear))  # noqa: S301 - from our own child
+        except LostWorkerError as error:
+            process, value = None, error
+        except Exception as error:  # what the work raised cannot be rebuilt here
+            value = RuntimeError(f"{type(error).__name__}: {error}")
+        finally:
+            with self._lock:
+                self._running.pop(future, None)
+                is_stopped = self._is_killed or future in self._stopped
+                self._stopped.discard(future)
+        if process is not None and process.is_stopped:  # it answered, and was told to end a moment later
+            process.end()
+            process = None
+        if is_done:
+            future.set_result(value)
+        elif is_stopped and isinstance(value, LostWorkerError):
+            future.set_exception(StoppedWorkError("it was stopped"))
+        else:
+            future.set_exception(value)
+        return process
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    counted: Callable[[], int | None] = getattr(os, "process_cpu_count", os.cpu_count)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return counted() or 1

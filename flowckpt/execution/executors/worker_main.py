@@ -1,0 +1,174 @@
+"""What a worker process does: one piece of work after another, until its channel is closed.
+
+It leads a session of its own, so Ctrl-C at the terminal reaches the engine alone, and the engine decides. It never
+outlives the engine: a pipe whose other end only the engine has tells of its death, whatever the work is doing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+from flowckpt.execution.executors.base import way_up
+from flowckpt.execution.thread import AbandonedStepError
+
+# Messages between two processes, over a socket: a byte that says what it is, eight of length, then so many bytes.
+
+
+WORK, ANSWER, TELLS, ASKS, REPLY = range(5)
+"""What a message is: a piece of work and what came of it; between the two, what the work says while it runs."""
+
+_HEAD = struct.Struct("!BQ")
+_CHUNK = 1 << 20
+
+
+class Channel:
+    """One end of the conversation.
+
+    Args:
+        end: a connected stream socket, which blocks.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def fileno(self) -> int:
+        """Return the descriptor, to wait for."""
+        return self._end.fileno()
+
+    def send(self, message: bytes, kind: int) -> None:
+        """Send a message, whole.
+
+        Raises:
+            OSError: nobody is there any more.
+        """
+        self._end.sendall(_HEAD.pack(kind, len(message)))
+        self._end.sendall(message)
+
+    def receive(self) -> tuple[int, bytes] | None:
+        """Return what the next message is, and the message; None where the other end is closed, perhaps within one."""
+        head = self._exactly(_HEAD.size)
+        if head is None:
+            return None
+        kind, length = _HEAD.unpack(head)
+        message = self._exactly(length)
+        return None if message is None else (kind, message)
+
+    def close(self) -> None:
+        """Close this end."""
+        self._end.close()
+
+    def _exactly(self, count: int) -> bytes | None:
+        taken = bytearray()
+        while len(taken) < count:
+            try:
+                piece = self._end.recv(min(count - len(taken), _CHUNK))
+            except ConnectionError:
+                return None
+            if not piece:
+                return None
+            taken += piece
+        return bytes(taken)
+
+
+GRACE_SECONDS = 2.0
+"""How long work that is to end may take for its `finally` blocks."""
+
+
+def serve(channel_descriptor: int, life_descriptor: int) -> None:
+    """Work until nobody wants anything any more.
+
+    Args:
+        channel_descriptor: the socket on which work comes and answers go.
+        life_descriptor: a pipe that is closed when the engine is gone.
+    """
+    for descriptor in (channel_descriptor, life_descriptor):
+        os.set_inheritable(descriptor, False)  # what the work starts must not hold the engine's ends open
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _abandon)
+    threading.Thread(target=_watch, args=(life_descriptor,), name="flowckpt-life", daemon=True).start()
+    channel = Channel(socket.socket(fileno=channel_descriptor))
+    try:
+        channel.send(b"", ANSWER)
+        way_up.set(_Up(channel))
+        while (received := channel.receive()) is not None:
+            answer = _answer(received[1])
+            _flush()
+            channel.send(answer, ANSWER)
+    except AbandonedStepError:
+        _end_at_once()
+    except OSError:  # the engine has gone
+        _end_at_once()
+
+
+class _Up:
+    """The way up; while work runs, nothing else uses the channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def tell(self, message: bytes) -> None:
+        self._channel.send(message, TELLS)
+
+    def ask(self, message: bytes) -> bytes:
+        self._channel.send(message, ASKS)
+        reply = self._channel.receive()
+        if reply is None:
+            raise ConnectionError("the engine is gone")
+        return reply[1]
+
+
+def _answer(message: bytes) -> bytes:
+    """Do the work; what it raises is an answer, too."""
+    try:
+        function, args, kwargs = pickle.loads(message)  # noqa: S301 - the engine's own, over a private socket
+        answer: tuple[bool, Any] = True, function(*args, **kwargs)
+    except AbandonedStepError:
+        raise
+    except BaseException as error:
+        answer = False, error
+    try:
+        return pickle.dumps(answer)
+    except AbandonedStepError:
+        raise
+    except Exception as error:
+        said = answer[1] if isinstance(answer[1], BaseException) else error
+        return pickle.dumps((False, RuntimeError(f"{type(said).__name__}: {said}")))
+
+
+def _abandon(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # its `finally` blocks run once, undisturbed
+    raise AbandonedStepError
+
+
+def _watch(life_descriptor: int) -> None:
+    """Wait for the engine's death; then end, and everything that the work has started."""
+    with contextlib.suppress(OSError):
+        while os.read(life_descriptor, 1):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_SECONDS)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _end_at_once() -> None:
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    _flush()
+    os.killpg(os.getpgrp(), signal.SIGKILL)  # it leads the group: it dies, too
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

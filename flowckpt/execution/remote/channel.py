@@ -1,0 +1,313 @@
+"""Where a step in a worker hands in what it tells and saves.
+
+Where the executor has a way up to the engine, the desk of the engine gets it. Where it has none, the step knows who it is
+and what it saved elsewhere, and no more: what cannot be made durable is refused.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flowckpt.core import codec
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import ExecutorError
+from flowckpt.execution.current_step import checked_progress, has_ended, running_loop, saved_in_loop
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from flowckpt.execution.current_step import CurrentStep, Progress
+    from flowckpt.execution.executors.base import WayUp
+else:
+    asyncio = LazyModule("asyncio")
+
+
+# What a step in a worker hands in, carried up on a thread of its own.
+#
+# The step itself never touches the way up: so what ends it in the middle of anything leaves no half message behind, and a
+# way that is full does not hold it up.
+
+
+EVERY_SECONDS = 0.1
+"""How often at most progress is carried."""
+
+PROGRESS, SAVE, LOAD = "progress", "save", "load"
+_LOOK_SECONDS = 0.1
+
+
+class PostClosedError(Exception):
+    """Nothing can be carried any more.
+
+    Attributes:
+        cause: why the way up is gone; None where the step has ended.
+    """
+
+    def __init__(self, cause: BaseException | None) -> None:
+        super().__init__(str(cause or "the step has ended"))
+        self.cause = cause
+
+
+class _Question:
+    def __init__(self, message: bytes) -> None:
+        self.message = message
+        self.reply: bytes | None = None
+        self.is_over = threading.Event()
+
+
+class Post:
+    """Carries what one try of a step says; its thread is started with the first of it.
+
+    Args:
+        way: the way up; only the thread uses it.
+    """
+
+    def __init__(self, way: WayUp) -> None:
+        self._way = way
+        self._condition = threading.Condition()
+        self._questions: deque[_Question] = deque()
+        self._news: Progress | None = None
+        self._due = 0.0
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._failure: BaseException | None = None
+
+    def tell(self, news: Progress) -> None:
+        """Have progress carried, soon; of what waits, only the newest is.
+
+        Args:
+            news: how far the step is.
+        """
+        with self._condition:
+            is_first, self._news = self._news is None, news
+            if is_first and not self._is_closed:
+                self._wake()
+
+    def ask(self, message: bytes) -> bytes:
+        """Have a message carried, and wait for the reply.
+
+        Args:
+            message: what is asked.
+
+        Raises:
+            PostClosedError: the step has ended, or the way up is gone.
+        """
+        question = _Question(message)
+        with self._condition:
+            if self._is_closed or self._failure is not None:
+                raise PostClosedError(self._failure)
+            self._questions.append(question)
+            self._wake()
+        while not question.is_over.wait(_LOOK_SECONDS):  # what ends a step by force is raised between two waits
+            pass
+        if question.reply is None:
+            raise PostClosedError(self._failure)
+        return question.reply
+
+    def close(self, *, waits: bool = True) -> None:
+        """Take nothing more.
+
+        Args:
+            waits: until everything is carried.
+        """
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify()
+        if waits and self._thread is not None:
+            self._thread.join()
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._carry, name="flowckpt-post", daemon=True)
+            self._thread.start()
+        self._condition.notify()
+
+    def _carry(self) -> None:
+        question: _Question | None = None
+        try:
+            while (item := self._next()) is not None:
+                if isinstance(item, _Question):
+                    question = item
+                    question.reply = self._way.ask(question.message)
+                    question.is_over.set()
+                else:
+                    self._way.tell(pickle.dumps((PROGRESS, item)))
+        except Exception as failure:  # the way up is gone
+            with self._condition:
+                self._failure = failure
+                waiting, self._questions = self._questions, deque()
+            for each in (question, *waiting):
+                if each is not None:
+                    each.is_over.set()
+
+    def _next(self) -> _Question | Progress | None:
+        """Wait for what is to be carried next; None at the end."""
+        with self._condition:
+            while True:
+                if self._questions:
+                    return self._questions.popleft()
+                now = time.monotonic()
+                if self._news is not None and (now >= self._due or self._is_closed):
+                    news, self._news, self._due = self._news, None, now + EVERY_SECONDS
+                    return news
+                if self._is_closed:
+                    return None
+                self._condition.wait(None if self._news is None else self._due - now)
+
+
+_opening = threading.Lock()
+
+
+class Kept(NamedTuple):
+    """What the engine sends along of a step that stays there.
+
+    Attributes:
+        executor: the name of the executor.
+        most_tries: how many tries the step has in all.
+        is_followed: whether anybody follows the run.
+        state: what it saved last, as it is recorded; empty where it has saved nothing.
+        may_be_old: whether the executor may run the step again by itself, so that the engine is asked for the state.
+    """
+
+    executor: str
+    most_tries: int
+    is_followed: bool
+    state: tuple[Any, ...]
+    may_be_old: bool
+
+
+class FarDesk:
+    """The desk of one try of a step in a worker.
+
+    Args:
+        kept: what the engine sent along.
+        way: the way up, where the executor has one.
+    """
+
+    def __init__(self, kept: Kept, way: WayUp | None) -> None:
+        self._kept = kept
+        self._way = way
+        self._post: Post | None = None
+        self._state = kept.state
+        self._is_asked = not kept.may_be_old or way is None
+        self._process = os.getpid()
+        self._is_closed = False
+        self.is_unheard = False
+        """Whether progress was told that nobody can hear."""
+
+    def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
+        """Tell how far a step is; see `CurrentStep.progress`."""
+        news = checked_progress(done, total, note)
+        if not self._kept.is_followed or os.getpid() != self._process:
+            return
+        if self._way is None:
+            self.is_unheard = True
+        else:
+            self._opened(self._way).tell(news)
+
+    def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+        """Make the partial state of a step durable; see `CurrentStep.save`."""
+        if running_loop() is not None:
+            raise saved_in_loop(now.path)
+        self._save(now, state, as_type)
+
+    async def save_async(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+        """Make the partial state of a step durable, in an async step; see `CurrentStep.save_async`."""
+        await asyncio.to_thread(self._save, now, state, as_type)
+
+    def load(self, now: CurrentStep, default: Any, as_type: Any) -> Any:
+        """Return the partial state of a step."""
+        if not self._is_asked:
+            self._state = self._asked(now, (LOAD, None))
+            self._is_asked = True
+        if not self._state:
+            return default
+        return codec.decode(self._state[0], Any if as_type is None else as_type, place=_place(now))
+
+    def close(self, *, waits: bool = True) -> None:
+        """Take nothing more.
+
+        Args:
+            waits: until what was handed in has arrived.
+        """
+        with _opening:
+            self._is_closed = True
+        if self._post is not None:
+            self._post.close(waits=waits)
+
+    def _opened(self, way: WayUp) -> Post:
+        """Return the post; most steps need none."""
+        if self._post is None:
+            with _opening:
+                if self._post is None:
+                    self._post = Post(way)
+                    if self._is_closed:
+                        self._post.close()
+        return self._post
+
+    def _save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
+        if self._way is None:
+            raise ExecutorError(
+                f"step {now.path!r} cannot save: it runs on executor {self._kept.executor!r}, whose workers have no way "
+                "back to the engine while they work; run it on 'process', 'thread' or a Dask cluster",
+                executor=self._kept.executor,
+                path=now.path,
+                remedy="Say so by .on(…) or --executor, or leave save() out.",
+            )
+        tree = codec.encode(state, Any if as_type is None else as_type, place=_place(now))
+        self._asked(now, (SAVE, tree))
+        self._state, self._is_asked = (tree,), True
+
+    def _asked(self, now: CurrentStep, question: tuple[str, Any]) -> Any:
+        """Return the engine's reply, or raise it."""
+        if self._way is None or os.getpid() != self._process:
+            raise ExecutorError(
+                f"current_step() was asked to {question[0]} in a process that step {now.path!r} has started itself",
+                executor=self._kept.executor,
+                path=now.path,
+                remedy="Save and load in the process that calls the function of the step.",
+            )
+        try:
+            is_done, reply = pickle.loads(self._opened(self._way).ask(pickle.dumps(question)))  # noqa: S301 - from the engine
+        except PostClosedError as closed:
+            if closed.cause is None:
+                raise has_ended(now.path, now.tries) from None
+            raise ExecutorError(
+                f"step {now.path!r} cannot {question[0]}: the engine cannot be reached from its worker: {closed.cause}",
+                executor=self._kept.executor,
+                path=now.path,
+                remedy="A resume of the run goes on from what was saved before.",
+            ) from closed
+        if not is_done:
+            raise reply
+        return reply
+
+
+def _place(now: CurrentStep) -> str:
+    return f"{now.path}: saved state"
+
+
+# What a worker sends, read: numbers, texts and containers; nothing is built here that a worker chose.
+
+
+def read_plain(message: bytes) -> Any:
+    """Return plain data.
+
+    Args:
+        message: pickled.
+
+    Raises:
+        ValueError: there is a class or a function in it.
+        pickle.UnpicklingError: it is not pickled data.
+    """
+    return _PlainData(io.BytesIO(message)).load()
+
+
+class _PlainData(pickle.Unpickler):
+    def find_class(self, module: str, name: str, /) -> Any:
+        raise ValueError(f"a worker answered with a {module}.{name}")

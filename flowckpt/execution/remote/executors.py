@@ -1,0 +1,172 @@
+"""The executors of one run, by the names that its steps call them by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, Literal, TypeAlias, cast
+
+from flowckpt.core.dsl.actions import PythonAction
+from flowckpt.core.dsl.modifiers import EXECUTOR_NAME, Placement
+from flowckpt.core.dsl.step import Step
+from flowckpt.errors import SettingError, UnknownExecutorError
+from flowckpt.execution.executors.base import Given
+from flowckpt.execution.executors.open import IN_ENGINE, checked
+from flowckpt.execution.remote.submit import Place
+
+DEFAULT = "default"
+"""The name of the executor of all steps that name none and may run elsewhere."""
+
+MOST_TRIES_WHEN_LOST = 4
+
+ENGINE: Literal["engine"] = "engine"
+THREAD: Literal["thread"] = "thread"
+Where: TypeAlias = Place | Literal["engine", "thread"]
+
+
+class Places:
+    """The executors of one run.
+
+    Args:
+        given: executors, functions that make them, and descriptions, by name.
+
+    Raises:
+        SettingError: a name is none, or what is given for it.
+        ExecutorError: a description describes no executor.
+    """
+
+    def __init__(self, given: Mapping[str, Given] | None = None) -> None:
+        self._places: dict[str, Where] = {ENGINE: ENGINE, THREAD: THREAD}
+        given = {"process": "process", **(given or {})}
+        for name, each in given.items():
+            self._places[name] = _where(name, each)
+        self.has_default = self._places.get(DEFAULT, ENGINE) != ENGINE
+
+    def of(self, step: Step[Any], path: str) -> Where:
+        """Return where a step runs.
+
+        Args:
+            step: the step.
+            path: its path, for errors.
+
+        Raises:
+            UnknownExecutorError: nobody has given an executor of that name.
+        """
+        modifiers = step.modifiers
+        if modifiers.placement is not None:
+            return self._named(modifiers.placement, path)
+        if not self.has_default or type(step.action) is not PythonAction or modifiers.is_ephemeral:
+            return ENGINE
+        where = self._places[DEFAULT]
+        if modifiers.is_at_most_once and isinstance(where, Place) and where.may_try_again:
+            return ENGINE  # it is the default of those that may run there
+        return where
+
+    async def check(self, step: Step[Any], path: str) -> int:
+        """Refuse a step that cannot run where it is to run, before anything of it is begun.
+
+        Args:
+            step: the step.
+            path: its path.
+
+        Returns:
+            How often it is tried at most when its worker gets lost, where it has no `.retry()`.
+
+        Raises:
+            UnknownExecutorError: there is no such executor, or it cannot take the step.
+            ExecutorError: the executor cannot be made.
+        """
+        where = self.of(step, path)
+        if isinstance(where, Place) and step.modifiers.is_at_most_once:
+            await where.refuse_repeats(path)
+        if isinstance(where, Place) and (placement := step.modifiers.placement) is not None and placement.resources:
+            await where.refuse_resources(path, placement.resources)
+        return MOST_TRIES_WHEN_LOST if isinstance(where, Place) and where.may_try_again else 1
+
+    def tries_when_lost(self, step: Step[Any], path: str) -> int:
+        """Return how often a step is tried whose worker got lost, where it has no `.retry()`.
+
+        Args:
+            step: the step.
+            path: its path.
+        """
+        where = self.of(step, path)
+        return where.tries_when_lost if isinstance(where, Place) and where.may_try_again else 1
+
+    async def close(self) -> None:
+        """End what the run has made."""
+        for each in self._places.values():
+            if isinstance(each, Place):
+                await each.close()
+
+    def kill(self) -> None:
+        """End it at once."""
+        for each in self._places.values():
+            if isinstance(each, Place):
+                each.kill()
+
+    def _named(self, placement: Placement, path: str) -> Where:
+        found = self._places.get(placement.executor)
+        if found is None:
+            raise UnknownExecutorError(
+                f"step {path!r} is to run on executor {placement.executor!r}, and there is none of that name",
+                executor=placement.executor,
+                path=path,
+                known=sorted(self._places),
+                remedy=f"There are {', '.join(sorted(self._places))}. Give it by --executor {placement.executor}=… "
+                f'or WorkflowEngine(executors={{"{placement.executor}": …}}).',
+            )
+        if placement.resources and not isinstance(found, Place):
+            raise UnknownExecutorError(
+                f"step {path!r} asks for resources {dict(placement.resources)}, and executor {found!r} knows none",
+                executor=placement.executor,
+                path=path,
+                known=sorted(self._places),
+                remedy="Resources are for executors of several machines, as dask.",
+            )
+        return found
+
+
+def check_given(given: Mapping[str, Given]) -> None:
+    """Refuse what is no executor under a name that none can have; see `Places`."""
+    if not isinstance(given, Mapping):
+        raise SettingError(
+            f"executors={given!r:.80} is no mapping of names to executors",
+            setting="executors",
+            remedy='As {"gpu": "process:1"}.',
+        )
+    Places(given)
+
+
+def _where(name: Any, given: Any) -> Where:
+    if not isinstance(name, str) or EXECUTOR_NAME.fullmatch(name) is None:
+        raise SettingError(
+            f"{name!r:.80} cannot be the name of an executor",
+            setting="executors",
+            remedy="A name begins with a letter, and has letters, digits, '_', '-' and '.'.",
+        )
+    if name in IN_ENGINE:
+        raise SettingError(
+            f"executor {name!r} cannot be given: it is a part of the engine", setting="executors", remedy="Rename it."
+        )
+    if isinstance(given, str):
+        if given == ENGINE:
+            return ENGINE
+        if given == THREAD:
+            return THREAD
+        make = checked(given)
+        return Place(name, make, is_ours=True, kind=make.func)
+    if not isinstance(given, type) and callable(getattr(given, "submit", None)):
+        return Place(name, partial(_itself, given), is_ours=False, kind=given)
+    if callable(given):
+        return Place(name, cast("Callable[[], Executor]", given), is_ours=True, kind=given)
+    raise SettingError(
+        f"executor {name!r} is {given!r:.80} ({type(given).__name__})",
+        setting="executors",
+        remedy="Give a concurrent.futures.Executor, a function that makes one, or a description as 'process:8'.",
+    )
+
+
+def _itself(executor: Executor) -> Executor:
+    return executor

@@ -1,0 +1,611 @@
+"""An executor of one run, under its name: made when it is needed, given the steps, and made anew when it is broken."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import functools
+import inspect
+import logging
+import pickle
+from collections.abc import Callable, Mapping
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, cast
+
+import attrs
+
+from flowckpt.core import codec
+from flowckpt.core.codec.types import return_annotation
+from flowckpt.core.dsl.actions import PythonAction
+from flowckpt.core.system.blocking import finish_despite_cancel, run_blocking
+from flowckpt.errors import (
+    ExecutorError,
+    FlowckptError,
+    NotSendableError,
+    StepTimeoutError,
+    UnknownExecutorError,
+    WorkerDiedError,
+)
+from flowckpt.evidence.verifier import run_in_daemon
+from flowckpt.execution.current_step import CurrentStep, Told, has_ended
+from flowckpt.execution.errors import RemoteError, text_of
+from flowckpt.execution.executors.base import (
+    HearsWork,
+    KnowsStoppedWork,
+    LimitsWork,
+    LostWorkerError,
+    StopsWork,
+    TakesResources,
+    hears_work,
+    imports_program,
+    kills_work,
+    lost_worker_errors,
+    repeats_work,
+)
+from flowckpt.execution.interrupts import Interrupts
+from flowckpt.execution.python import leave_running, waited
+from flowckpt.execution.remote.channel import LOAD, PROGRESS, SAVE, Kept, read_plain
+from flowckpt.execution.remote.task import Places, packed, places_of_modules
+from flowckpt.execution.remote.worker import DONE, FAILED, opened, work
+from flowckpt.execution.thread import deliver_later
+
+# The end of an executor that a run has made: nothing of it is left.
+
+
+async def close(executor: Executor) -> None:
+    """Shut an executor down, with what may still run in it.
+
+    Args:
+        executor: the executor.
+    """
+    await finish_despite_cancel(run_blocking(lambda: kill(executor)))
+
+
+def kill(executor: Executor) -> None:
+    """Shut an executor down at once.
+
+    Args:
+        executor: the executor.
+    """
+    own: Any = getattr(executor, "kill", None)
+    if callable(own):
+        own()
+        return
+    processes = [*(getattr(executor, "_processes", None) or {}).values()]  # of a ProcessPoolExecutor, which has no door
+    with contextlib.suppress(Exception):  # a broken one may refuse
+        executor.shutdown(wait=False, cancel_futures=True)
+    for each in processes:
+        with contextlib.suppress(Exception):
+            each.kill()
+
+
+# What the engine hears of a step in a worker while it runs: how far it is, and what it saves.
+
+
+_log = logging.getLogger(__name__)
+
+Reply = Callable[[bytes], None]
+
+
+class Hearing:
+    """Hears one try of a step; made in the loop, and called from any thread.
+
+    Args:
+        told: what the step may know of itself; the engine's desk is in it.
+    """
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._loop = asyncio.get_running_loop()
+        self._is_over = False
+
+    def __call__(self, message: bytes, reply: Reply | None) -> None:
+        """Take a message of the step.
+
+        Args:
+            message: what `flowckpt.execution.remote.post` carried.
+            reply: sends the answer; None where none is wanted.
+        """
+        try:
+            kind, content = read_plain(message)
+            if reply is None:
+                if kind == PROGRESS and not self._is_over:
+                    self._told[7].progress(self._now, *content)
+                return
+        except Exception as error:  # whatever a worker sends, the engine goes on
+            _log.warning("run %s: step %s said something unreadable: %s", self._told[0], self._told[1], error)
+            if reply is not None:
+                reply(_failed(FlowckptError(f"the engine cannot read what step {self._told[1]!r} said: {error}")))
+            return
+        answering = self._answer(kind, content)
+        try:
+            answer = asyncio.run_coroutine_threadsafe(answering, self._loop)
+        except RuntimeError:  # the loop is closed
+            answering.close()
+            reply(_failed(has_ended(self._told[1], self._told[3])))
+            return
+        answer.add_done_callback(functools.partial(_reply, reply))
+
+    @property
+    def _now(self) -> CurrentStep:
+        return CurrentStep(*self._told)
+
+    def end(self) -> None:
+        """Hear nothing more: nobody waits for the step any longer."""
+        self._is_over = True
+
+    async def _answer(self, kind: str, content: Any) -> Any:
+        if self._is_over:
+            raise has_ended(self._told[1], self._told[3])
+        if kind == SAVE:
+            await self._told[7].save_recorded(self._now, content)
+            return None
+        if kind == LOAD:
+            return self._told[7].held(self._told[1])
+        raise FlowckptError(f"a worker asked for {kind!r:.80}")
+
+
+def _reply(reply: Reply, answer: Future[Any]) -> None:
+    """Send what came of a question; a save that was cancelled came to nothing that is known."""
+    with contextlib.suppress(Exception):
+        if answer.cancelled():
+            reply(_failed(FlowckptError("the run was stopped before the answer")))
+        elif (error := answer.exception()) is not None:
+            reply(_failed(error))
+        else:
+            reply(pickle.dumps((True, answer.result())))
+
+
+def _failed(error: BaseException) -> bytes:
+    try:
+        return pickle.dumps((False, error))
+    except Exception:
+        return pickle.dumps((False, FlowckptError(f"{type(error).__name__}: {error}")))
+
+
+# Steps on the threads of an executor of this very process: nothing is sent, so nothing need be sendable.
+
+
+_INTERPRETERS: Any = getattr(concurrent.futures, "InterpreterPoolExecutor", ())
+"""Its threads have interpreters of their own (Python 3.14), which share no objects."""
+
+
+@attrs.frozen
+class CalledHere:
+    """How a call ended.
+
+    Attributes:
+        output: what it returned.
+        error: what it raised, or None.
+    """
+
+    output: Any = None
+    error: BaseException | None = None
+
+    def value(self) -> Any:
+        """Return what it returned, or raise what it raised."""
+        if self.error is not None:
+            raise self.error
+        return self.output
+
+
+def is_in_this_process(executor: Executor) -> bool:
+    """Tell whether an executor calls functions in this process, with the very objects that it is given.
+
+    Args:
+        executor: the executor.
+    """
+    return isinstance(executor, ThreadPoolExecutor) and not (_INTERPRETERS and isinstance(executor, _INTERPRETERS))
+
+
+def submitted_here(executor: Executor, action: PythonAction) -> Future[Any]:
+    """Have a function called on a thread of this process, in the context of the caller.
+
+    Args:
+        executor: the executor.
+        action: the function and its arguments.
+    """
+    return executor.submit(contextvars.copy_context().run, _called, action)
+
+
+def _called(action: PythonAction) -> CalledHere:
+    try:
+        value = action.function(*action.args, **action.kwargs)
+        return CalledHere(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
+    except BaseException as error:
+        return CalledHere(error=error)
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+# Waiting for work that runs elsewhere, until it has ended, its time is over, or nobody wants it any more.
+
+
+async def answer_of(
+    future: Future[Any],
+    executor: Any,
+    *,
+    path: str,
+    timeout_seconds: float | None,
+    interrupts: Interrupts,
+    on_left: Callable[[Callable[[], bool]], None],
+) -> Any:
+    """Wait for a future, and leave nothing running that the executor can stop.
+
+    Work that has ended by itself counts as ended, even where a cancel came a moment later.
+
+    Args:
+        future: what the executor gave for the work.
+        executor: stops it, where it can.
+        path: the step, for errors.
+        timeout_seconds: the limit, or None.
+        interrupts: the signals.
+        on_left: told of work that was left to itself, with what tells whether it is still at it.
+
+    Raises:
+        StepTimeoutError: it did not end in time.
+        asyncio.CancelledError: the wait was cancelled.
+        Exception: what the executor says of the work.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    is_late = False
+
+    def settle() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    def tell(_: Future[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle)
+
+    def stop() -> None:
+        if isinstance(executor, StopsWork):
+            executor.stop(future)  # the future ends soon
+            if isinstance(executor, KnowsStoppedWork):
+                on_left(lambda: executor.is_at_work(future))
+        else:
+            future.cancel()
+            if not future.done():
+                on_left(lambda: not future.done())
+            settle()  # what has begun cannot be stopped, and is not waited for
+
+    def time_is_over() -> None:
+        nonlocal is_late
+        if not future.done():
+            is_late = True
+            stop()
+
+    future.add_done_callback(tell)
+    timer = None if timeout_seconds is None else loop.call_later(timeout_seconds, time_is_over)
+    cancels: list[asyncio.CancelledError] = []
+    try:
+        while not ended.done():
+            try:
+                await asyncio.wait({ended})
+            except asyncio.CancelledError as cancel:
+                cancels.append(cancel)
+                stop()
+    except BaseException:  # a second signal, or the loop is gone: nothing can be awaited any more
+        stop()
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+    has_answer = future.done() and not future.cancelled() and future.exception() is None
+    if cancels and not has_answer:
+        raise cancels[0]
+    if is_late and not has_answer:
+        assert timeout_seconds is not None
+        raise StepTimeoutError(path, timeout_seconds=timeout_seconds)
+    if cancels:
+        deliver_later(len(cancels), interrupts)
+    return future.result(timeout=0)
+
+
+_CONNECT_SECONDS = 180.0
+
+
+class Place:
+    """An executor of one run.
+
+    Args:
+        name: what the steps call it.
+        make: makes it.
+        is_ours: whether the run ends what it has made, and makes it anew when it is broken.
+        kind: the executor, or its class, as far as it is known before it is made.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Executor], *, is_ours: bool, kind: object = None) -> None:
+        self.name = name
+        self._kind = kind
+        self._make = make
+        self._is_ours = is_ours
+        self._executor: Executor | None = None
+        self._opening: asyncio.Lock | None = None
+        self._connecting: Executor | None = None
+        self._room: asyncio.Semaphore | None = None
+        self._modules: Places = {}
+        self._is_unheard_told = False
+
+    async def tree_of(
+        self,
+        action: PythonAction,
+        told: Told,
+        resources: Mapping[str, float],
+        *,
+        timeout_seconds: float | None,
+        interrupts: Interrupts,
+    ) -> Any:
+        """Run a function there and return its output as it is recorded.
+
+        Args:
+            action: the function and its arguments.
+            told: what the step may know of itself; its path is in it.
+            resources: what a worker must have.
+            timeout_seconds: the limit, from when the executor has room for it; None for none.
+            interrupts: the signals.
+
+        Raises:
+            NotSendableError: it cannot be sent there.
+            WorkerDiedError: whoever ran it is gone.
+            ExecutorError: the executor cannot be made or reached, or cannot run it.
+            StepTimeoutError: it did not end in time.
+            RemoteError: what the function raised.
+        """
+        answer = await waited(self._answer(action, told, resources, timeout_seconds, interrupts), interrupts)
+        if isinstance(answer, CalledHere):
+            return codec.encode(answer.value(), return_annotation(action.function), place=f"{told[1]}: output")
+        try:
+            kind, content, is_unheard = opened(answer)
+        except (pickle.UnpicklingError, ValueError, TypeError, EOFError) as error:
+            raise ExecutorError(
+                f"executor {self.name!r} returned something else than its function did for step {told[1]!r}: "
+                f"{text_of(error)[:200]}",
+                executor=self.name,
+                path=told[1],
+                remedy="An executor calls what it is given with the arguments that it is given, and returns its result.",
+            ) from error
+        if is_unheard:
+            self._tell_unheard(told)
+        if kind == DONE:
+            return content
+        if kind == FAILED:
+            raise RemoteError(content[0], is_exception=content[1])
+        raise NotSendableError(
+            told[1],
+            executor=self.name,
+            place="what it is called with",
+            type_name=action.function_name,
+            detail=f"the worker cannot read it: {content[0]}: {content[1]}",
+            remedy="The worker must be able to import what the function and its arguments are made of.",
+        )
+
+    def _tell_unheard(self, told: Told) -> None:
+        if not self._is_unheard_told:
+            self._is_unheard_told = True
+            _log.warning(
+                "run %s: step %s told how far it is, and executor %r has no way to say so while a step runs",
+                told[0],
+                told[1],
+                self.name,
+            )
+
+    async def refuse_repeats(self, path: str) -> None:
+        """Refuse a step that must not be done twice, where the executor may do it again by itself.
+
+        Args:
+            path: the step.
+
+        Raises:
+            UnknownExecutorError: it may.
+            ExecutorError: the executor cannot be made.
+        """
+        if repeats_work(self._kind) or repeats_work(await self._opened(path)):
+            raise self.refused(
+                path, f"is .at_most_once(), and executor {self.name!r} may run a step again when it loses a worker"
+            )
+
+    async def refuse_resources(self, path: str, resources: Mapping[str, float]) -> None:
+        """Refuse a step that asks for resources, where the executor knows none.
+
+        Args:
+            path: the step.
+            resources: what it asks for.
+
+        Raises:
+            UnknownExecutorError: the executor knows none.
+        """
+        try:
+            executor = await self._opened(path)
+        except ExecutorError:
+            return  # its tries will say so
+        if not isinstance(executor, TakesResources):
+            raise self.refused(path, f"asks for resources {dict(resources)}, and executor {self.name!r} knows none")
+
+    async def close(self) -> None:
+        """End what the run has made."""
+        executor = self._given_up()
+        if executor is not None:
+            await close(executor)
+
+    def kill(self) -> None:
+        """End it at once."""
+        executor = self._given_up()
+        if executor is not None:
+            kill(executor)
+
+    def _given_up(self) -> Executor | None:
+        """Let go of the executor, also of one that is not connected yet; return it where it is to be ended."""
+        executor = self._executor or self._connecting
+        self._executor = self._connecting = None
+        return executor if self._is_ours else None
+
+    @property
+    def may_try_again(self) -> bool:
+        """Whether a step whose worker got lost may be tried again although it does not say so."""
+        return repeats_work(self._kind) or repeats_work(self._executor)
+
+    @property
+    def leaves_work(self) -> bool:
+        """Whether a step that is out of time may go on there."""
+        return not kills_work(self._executor)
+
+    @property
+    def tries_when_lost(self) -> int:
+        """How often a step is tried whose worker got lost, if it does not say so itself."""
+        return int(getattr(self._executor, "tries_when_lost", 1))
+
+    async def _answer(
+        self,
+        action: PythonAction,
+        told: Told,
+        resources: Mapping[str, float],
+        timeout_seconds: float | None,
+        interrupts: Interrupts,
+    ) -> Any:
+        path = told[1]
+        executor = await self._opened(path)
+        if is_in_this_process(executor):
+            parcel: bytes | PythonAction = action
+        else:
+            by_value = not imports_program(executor)
+            parcel = packed(action, told, self._kept(executor, told), self._modules, by_value=by_value)
+        if self._room is None:
+            return await self._sent(executor, parcel, told, resources, timeout_seconds, interrupts)
+        async with self._room:
+            executor = await self._opened(path)  # the others may have found it broken meanwhile
+            return await self._sent(executor, parcel, told, resources, timeout_seconds, interrupts)
+
+    def _kept(self, executor: Executor, told: Told) -> Kept:
+        retry, desk = told[5].modifiers.retry, told[7]
+        most_tries = 1 if retry is None else retry.attempts
+        return Kept(self.name, most_tries, desk.is_followed, desk.held(told[1]), repeats_work(executor))
+
+    async def _sent(
+        self,
+        executor: Executor,
+        parcel: bytes | PythonAction,
+        told: Told,
+        resources: Mapping[str, float],
+        timeout_seconds: float | None,
+        interrupts: Interrupts,
+    ) -> Any:
+        path, hearing = told[1], Hearing(told)
+        try:
+            future: Future[Any]
+            if isinstance(parcel, PythonAction):
+                future = submitted_here(executor, parcel)
+            elif resources and not isinstance(executor, TakesResources):
+                raise self.refused(path, f"asks for resources {dict(resources)}, which its executor does not know")
+            elif hears_work(executor):
+                future = cast("HearsWork", executor).submit_heard(hearing, resources, work, parcel)
+            elif resources:
+                future = cast("TakesResources", executor).submit_with(resources, work, parcel)
+            else:
+                future = executor.submit(work, parcel)
+            return await answer_of(
+                future,
+                executor,
+                path=path,
+                timeout_seconds=timeout_seconds,
+                interrupts=interrupts,
+                on_left=partial(leave_running, told[0], path),
+            )
+        except LostWorkerError as error:
+            raise WorkerDiedError(path, executor=self.name, detail=str(error), exit_code=error.exit_code) from error
+        except BrokenExecutor as error:
+            raise self._broken(executor, path, error) from error
+        except CancelledError as error:
+            raise WorkerDiedError(path, executor=self.name, detail="the executor cancelled it") from error
+        except ExecutorError as error:
+            error.executor, error.path = self.name, path
+            raise
+        except (TimeoutError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            if isinstance(error, lost_worker_errors(executor)):
+                raise WorkerDiedError(path, executor=self.name, detail=_said(error)) from error
+            raise ExecutorError(
+                f"executor {self.name!r} could not run step {path!r}: {type(error).__name__}: {text_of(error)[:500]}",
+                executor=self.name,
+                path=path,
+                remedy="Its workers need the same flowckpt as the engine, and the packages of the step's function.",
+            ) from error
+        finally:
+            hearing.end()
+
+    def _broken(self, executor: Executor, path: str, error: BrokenExecutor) -> WorkerDiedError:
+        """Give up an executor that is broken for good; the next step gets a new one, where one can be made."""
+        if not self._is_ours:
+            return WorkerDiedError(
+                path,
+                executor=self.name,
+                detail=_said(error),
+                remedy="The executor is broken for good. Give the engine a function that makes one, and it makes a new "
+                "one: executors={…: lambda: ProcessPoolExecutor(4)}; or use 'process', which loses only the one step.",
+            )
+        if self._executor is executor:
+            self._executor = None
+            kill(executor)
+        return WorkerDiedError(path, executor=self.name, detail=_said(error))
+
+    async def _opened(self, path: str) -> Executor:
+        if self._executor is None:
+            if self._opening is None:
+                self._opening = asyncio.Lock()
+            async with self._opening:
+                if self._executor is None:
+                    self._modules = places_of_modules()
+                    self._executor = await self._made(path)
+                    limit = self._executor.max_workers if isinstance(self._executor, LimitsWork) else None
+                    if limit is not None and self._room is None:
+                        self._room = asyncio.Semaphore(limit)
+        return self._executor
+
+    async def _made(self, path: str) -> Executor:
+        try:
+            executor = self._make()
+            connect: Callable[[], None] | None = getattr(executor, "connect", None)
+            if connect is not None:
+                self._connecting = executor
+                await run_in_daemon(connect, _CONNECT_SECONDS)  # neither a cancel nor the program's end waits for it
+        except ExecutorError as error:
+            error.executor, error.path = self.name, path
+            raise
+        except Exception as error:
+            raise ExecutorError(
+                f"executor {self.name!r} cannot be made: {type(error).__name__}: {text_of(error)}",
+                executor=self.name,
+                path=path,
+                remedy="See what the function raises that makes it.",
+            ) from error
+        if not callable(getattr(executor, "submit", None)):
+            raise ExecutorError(
+                f"executor {self.name!r} is none: its function returned {executor!r:.80}",
+                executor=self.name,
+                path=path,
+                remedy="Return a concurrent.futures.Executor.",
+            )
+        return executor
+
+    def refused(self, path: str, why: str) -> UnknownExecutorError:
+        """Return the error of a step that cannot run there at all.
+
+        Args:
+            path: the step.
+            why: what it asks for.
+        """
+        return UnknownExecutorError(
+            f"step {path!r} {why}", executor=self.name, path=path, remedy="Give it another executor by .on(…)."
+        )
+
+
+def _said(error: BaseException) -> str:
+    """Return what an error says, in a line."""
+    return f"{type(error).__name__}: {next(iter(text_of(error).splitlines()), '')[:300]}"

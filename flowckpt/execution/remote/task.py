@@ -1,0 +1,240 @@
+"""What is sent to a worker: a function with its arguments, and what the step may know of itself, as bytes.
+
+They are made here, and not by the executor: so what cannot be sent is told by name before anything is, and the same for
+every executor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import importlib.util
+import inspect
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from flowckpt.core.dsl.actions import PythonAction
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import NotSendableError, type_name
+from flowckpt.execution.current_step import Told, ToldFar
+from flowckpt.execution.executors.base import WayUp
+from flowckpt.execution.remote.channel import FarDesk, Kept
+from flowckpt.execution.remote.loading import LOADED_FROM_FILE, Loading
+
+# The modules of the program, for a process that did not begin with them.
+#
+# What is pickled names modules. Most can be imported by anybody; two kinds cannot: the script that was run (`__main__`), and
+# a file that was loaded by its path. Of these the engine says where they are, and the worker loads them when they are named.
+# The script is loaded under another name than `__main__`, so what stands under its guard does not run.
+
+
+MAIN = "__main__"
+LOADED_MAIN = "__mp_main__"
+"""The name that Python's own worker processes give the script."""
+
+Places = Mapping[str, tuple[str, str]]
+"""Where modules are that cannot be imported: by name the file, and the package that a script run with `-m` belongs to."""
+
+
+def places_of_modules() -> dict[str, tuple[str, str]]:
+    """Return where the modules of this program are that another process cannot import by their names."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name != MAIN and LOADED_FROM_FILE in getattr(module, "__dict__", ()):
+            found[name] = str(Path(module.__file__ or "").absolute()), ""
+    main = sys.modules.get(MAIN)
+    file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if file is not None and Path(file).is_file():
+        found[MAIN] = str(Path(file).absolute()), "" if spec is None else str(spec.parent)
+    return found
+
+
+def provide(name: str, places: Places) -> None:
+    """Make sure that a module that cannot be imported is there, where its place is known.
+
+    Args:
+        name: the module.
+        places: see `places_of_modules`.
+    """
+    if name not in places:
+        return
+    file, package = places[name]
+    if _is_there(name, file):
+        return
+    was_loading, Loading.is_under_way = Loading.is_under_way, True
+    try:
+        if name == MAIN:
+            sys.modules[MAIN] = _loaded(f"{package}.{LOADED_MAIN}" if package else LOADED_MAIN, file)
+        else:
+            _loaded(name, file)
+    finally:
+        Loading.is_under_way = was_loading
+
+
+def name_in_engine(name: str) -> str:
+    """Return the name of a class as it is in the process in which the script was run.
+
+    Args:
+        name: its qualified name here.
+    """
+    before, _, rest = name.rpartition(f"{LOADED_MAIN}.")
+    return f"{MAIN}.{rest}" if rest != name and (not before or before.endswith(".")) else name
+
+
+def _is_there(name: str, file: str) -> bool:
+    known = getattr(sys.modules.get(name), "__file__", None)
+    return known is not None and str(Path(known).absolute()) == file
+
+
+def _loaded(name: str, file: str) -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader(name, file)  # a script need not end in .py
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    setattr(module, LOADED_FROM_FILE, True)
+    sys.modules[name] = module
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+if TYPE_CHECKING:
+    cloudpickle: Any
+else:  # comes with executors of several machines
+    cloudpickle = LazyModule("cloudpickle")
+
+FORM = 2
+"""The form of parcels and answers; both ends must have the same."""
+
+
+def packed(action: PythonAction, told: Told, kept: Kept, places: Places, *, by_value: bool) -> bytes:
+    """Return what is sent for one try of a step.
+
+    Args:
+        action: the function and its arguments.
+        told: what the step may know of itself; its path is in it.
+        kept: what else of the step, which stays here, is sent along.
+        places: where the program's modules are that cannot be imported.
+        by_value: whether the code of the program's own files is to be sent along, where cloudpickle is there to do it:
+            for workers that have not these files.
+
+    Raises:
+        NotSendableError: the function or an argument cannot be pickled.
+    """
+    dump: Callable[[Any], bytes]
+    dump, sending = _by_value(places) if by_value else (pickle.dumps, contextlib.nullcontext())
+    function, executor = action.function, kept.executor
+    if dump is pickle.dumps and getattr(function, "__module__", "") == MAIN and MAIN not in places:
+        raise _not_sendable(action, told[1], executor, "the function", function, "it is in no file")
+    with sending:
+        try:
+            call = dump((function, action.args, dict(action.kwargs)))
+        except Exception as error:
+            raise _culprit(action, told[1], executor, dump, error) from error
+    return pickle.dumps((FORM, places, told[:5], tuple(kept), call))
+
+
+def unpacked(
+    parcel: bytes, way: WayUp | None
+) -> tuple[ToldFar, FarDesk, Callable[[], tuple[Any, tuple[Any, ...], dict[str, Any]]]]:
+    """Return what the step may know of itself, its desk, and what makes its function and arguments.
+
+    Args:
+        parcel: what `packed` returned.
+        way: the way up to the engine; None where there is none.
+
+    Raises:
+        ValueError: it is of another version of flowckpt.
+    """
+    form, *rest = pickle.loads(parcel)  # noqa: S301 - the engine's own; whoever can send to a worker runs code there
+    if form != FORM:
+        raise ValueError(f"the engine sends steps in form {form}, and the flowckpt of this worker reads form {FORM}")
+    places, told, fields, call = rest
+    kept = Kept(*fields)
+    desk = FarDesk(kept, way)
+    return (*told, None, "", desk, kept.most_tries), desk, lambda: _Unpickler(io.BytesIO(call), places).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, places: Places) -> None:
+        super().__init__(stream)
+        self._places = places
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        provide(module, self._places)
+        return super().find_class(module, name)
+
+
+def _by_value(places: Places) -> tuple[Callable[[Any], bytes], contextlib.AbstractContextManager[None]]:
+    try:
+        dump: Callable[[Any], bytes] = cloudpickle.dumps
+    except ImportError:
+        return pickle.dumps, contextlib.nullcontext()
+    return dump, _sent_along(places)
+
+
+@contextlib.contextmanager
+def _sent_along(places: Places) -> Iterator[None]:
+    """Send the code of modules that were loaded by path; that of `__main__` is sent anyway."""
+    modules = [sys.modules[name] for name in places if name != MAIN]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            with contextlib.suppress(ValueError):
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _culprit(
+    action: PythonAction, path: str, executor: str, dump: Callable[[Any], bytes], error: Exception
+) -> NotSendableError:
+    """Find what cannot be sent."""
+    for place, value in _named(action):
+        try:
+            dump(value)
+        except Exception as failure:
+            return _not_sendable(action, path, executor, place, value, _said(failure))
+    return _not_sendable(action, path, executor, "what it is called with", action.args, _said(error))
+
+
+def _named(action: PythonAction) -> Iterator[tuple[str, Any]]:
+    yield "the function", action.function
+    try:
+        names = [
+            each.name
+            for each in inspect.signature(action.function).parameters.values()
+            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):  # a builtin without a signature
+        names = []
+    for index, value in enumerate(action.args):
+        yield (f"argument {names[index]!r}" if index < len(names) else f"argument {index + 1}"), value
+    for name, value in action.kwargs.items():
+        yield f"argument {name!r}", value
+
+
+def _not_sendable(
+    action: PythonAction, path: str, executor: str, place: str, value: Any, detail: str
+) -> NotSendableError:
+    remedy = (
+        "Define it at the top of a module or script, not inside a function, or leave .on() out."
+        if value is action.function
+        else "Send what it is made of, a path or an address, and make it in the step's function; or leave .on() out."
+    )
+    return NotSendableError(
+        path, executor=executor, place=place, type_name=type_name(type(value)), detail=detail, remedy=remedy
+    )
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error)[:300]}" if str(error) else type(error).__name__

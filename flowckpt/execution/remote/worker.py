@@ -1,0 +1,97 @@
+"""One try of a step in a worker: the parcel unpacked, the function called, the outcome packed as plain data.
+
+What comes back is never an object of the worker's: an output is the tree that is recorded, and an exception is what is
+recorded of it. So nothing is lost because it cannot be sent, and nothing is built here that a worker chose.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core import codec
+from flowckpt.core.codec.types import return_annotation
+from flowckpt.core.records import StepError
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import type_name
+from flowckpt.execution.current_step import tell_current
+from flowckpt.execution.errors import recorded_error, text_of
+from flowckpt.execution.executors.base import way_up
+from flowckpt.execution.remote.channel import read_plain
+from flowckpt.execution.remote.task import name_in_engine, unpacked
+from flowckpt.execution.thread import AbandonedStepError
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    asyncio = LazyModule("asyncio")
+
+
+DONE, FAILED, UNREADABLE = "done", "failed", "unreadable"
+
+
+def work(parcel: bytes) -> bytes:
+    """Do one try of a step and return what came of it.
+
+    Args:
+        parcel: what `packed` returned.
+    """
+    path = ""
+    try:
+        told, desk, call = unpacked(parcel, way_up.get())
+        path = told[1]
+        function, args, kwargs = call()
+    except AbandonedStepError:
+        raise
+    except BaseException as error:
+        return pickle.dumps((UNREADABLE, (type_name(type(error)), text_of(error)), False))
+    token = tell_current(told)
+    try:
+        value = function(*args, **kwargs)
+        if inspect.isawaitable(value):
+            value = asyncio.run(_awaited(value))
+        tree = codec.encode(value, return_annotation(function), place=f"{path}: output")
+    except AbandonedStepError:
+        desk.close(waits=False)
+        raise
+    except BaseException as error:
+        desk.close()
+        failure = _as_in_engine(recorded_error(error, path=path, tries=told[3], is_whole=True))
+        return pickle.dumps((FAILED, (attrs.asdict(failure), isinstance(error, Exception)), desk.is_unheard))
+    finally:
+        token.var.reset(token)
+    desk.close()
+    return pickle.dumps((DONE, tree, desk.is_unheard))
+
+
+def opened(answer: Any) -> tuple[str, Any, bool]:
+    """Return what `work` returned, as its kind, its content, and whether progress was told that nobody can hear.
+
+    The content is a tree, or a `StepError` and whether it was an `Exception`.
+
+    Args:
+        answer: the bytes.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    kind, content, is_unheard = read_plain(answer)
+    if kind == FAILED:
+        fields, is_exception = content
+        fields["bases"], fields["causes"] = tuple(fields["bases"]), tuple(fields["causes"])
+        return kind, (StepError(**fields), is_exception), bool(is_unheard)
+    if kind not in (DONE, UNREADABLE):
+        raise ValueError(f"a worker answered with {kind!r:.80}")
+    return kind, content, bool(is_unheard)
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _as_in_engine(error: StepError) -> StepError:
+    """Name the classes of the script as they are named where it was run."""
+    return attrs.evolve(error, type=name_in_engine(error.type), bases=tuple(map(name_in_engine, error.bases)))

@@ -1,0 +1,1 @@
+"""What is done to stored runs: retention, export and import, recovery, comparison."""

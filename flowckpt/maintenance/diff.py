@@ -1,0 +1,325 @@
+"""Compares two checkpoints: results by the paths of their steps, values leaf by leaf.
+
+When and how long something ran, and by which attempt, is no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import attrs
+
+from flowckpt.core.codec.blob import Blob
+from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.codec.tags import encode
+from flowckpt.core.identity.inputs_hash import canonical
+from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.errors import DecodingError
+from flowckpt.evidence.claims import EvidencePack, redacted, redacted_text
+
+# What differs between two recorded values, leaf by leaf.
+#
+# The values are compared as the codec's trees, because `==` takes `1`, `1.0` and `True` for the same, and a record does
+# not. Lists are matched at their ends, short ones in their middle too, so one item more at the front is one difference.
+
+
+_MOST_MATCHED = 500
+"""How many items in the middle of a list are matched; more would take seconds."""
+_SEQUENCES = ("$tuple",)
+_SETS = ("$set", "$frozenset")
+
+
+class ChangeKind(StrEnum):
+    """What happened to a leaf between the first and the second value."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+@attrs.frozen
+class Change:
+    """One leaf that differs.
+
+    Attributes:
+        place: where, as `rows[3].name`; empty for the whole value.
+        kind: whether it was added, removed or changed.
+        old: its tree in the first value; None where it was added.
+        new: its tree in the second value; None where it was removed.
+    """
+
+    place: str
+    kind: ChangeKind
+    old: Any = None
+    new: Any = None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain JSON; what is not there has no key."""
+        document: dict[str, Any] = {"place": self.place, "kind": str(self.kind)}
+        if self.kind is not ChangeKind.ADDED:
+            document["old"] = self.old
+        if self.kind is not ChangeKind.REMOVED:
+            document["new"] = self.new
+        return document
+
+
+def changes(old: Any, new: Any, place: str = "") -> Iterator[Change]:
+    """Yield what differs between two trees.
+
+    Args:
+        old: the first tree.
+        new: the second tree.
+        place: what to call them.
+    """
+    if type(old) is dict and type(new) is dict and _tag(old) == _tag(new):
+        tag = _tag(old)
+        if not tag:
+            pairs = {key: (f"{place}{_key(key, place)}", old.get(key), new.get(key)) for key in [*old, *new]}
+            for key, (inner, was, now) in pairs.items():
+                yield from _member(inner, was, now, is_old=key in old, is_new=key in new)
+            return
+        bodies = old[tag], new[tag]
+        if tag in _SEQUENCES:
+            yield from _items(*bodies, place)
+            return
+        if tag in _SETS:
+            yield from _keyed([[each, each] for each in bodies[0]], [[each, each] for each in bodies[1]], place)
+            return
+        if tag == "$dict":
+            yield from _keyed(*bodies, place)
+            return
+        if tag == "$as" and bodies[0][0] == bodies[1][0]:
+            yield from changes(bodies[0][1], bodies[1][1], place)
+            return
+    if type(old) is list and type(new) is list:
+        yield from _items(old, new, place)
+    elif canonical(old) != canonical(new):
+        yield Change(place, ChangeKind.CHANGED, old, new)
+
+
+def _tag(tree: dict[str, Any]) -> str:
+    first = next(iter(tree), "")
+    return first if len(tree) == 1 and first[:1] == "$" else ""
+
+
+def _key(key: str, place: str) -> str:
+    if not key.isidentifier():
+        return f"[{key!r}]"
+    return f".{key}" if place else key
+
+
+def _member(place: str, old: Any, new: Any, *, is_old: bool, is_new: bool) -> Iterator[Change]:
+    if is_old and is_new:
+        yield from changes(old, new, place)
+    elif is_old:
+        yield Change(place, ChangeKind.REMOVED, old=old)
+    else:
+        yield Change(place, ChangeKind.ADDED, new=new)
+
+
+def _keyed(old: Sequence[Any], new: Sequence[Any], place: str) -> Iterator[Change]:
+    """Yield what differs between pairs whose keys are trees themselves."""
+    were = {canonical(key): item for key, item in old}
+    now = {canonical(key): item for key, item in new}
+    for key in [*were, *(key for key in now if key not in were)]:
+        inner = f"{place}[{key.decode()}]"
+        yield from _member(inner, were.get(key), now.get(key), is_old=key in were, is_new=key in now)
+
+
+def _items(old: Sequence[Any], new: Sequence[Any], place: str) -> Iterator[Change]:
+    was, now = [*map(canonical, old)], [*map(canonical, new)]
+    start, most = 0, min(len(was), len(now))
+    while start < most and was[start] == now[start]:
+        start += 1
+    end = 0
+    while end < most - start and was[-1 - end] == now[-1 - end]:
+        end += 1
+    olds, news = was[start : len(was) - end], now[start : len(now) - end]
+    blocks = [(0, len(olds), 0, len(news))]
+    if len(olds) != len(news) and max(len(olds), len(news)) <= _MOST_MATCHED:
+        matcher = SequenceMatcher(None, olds, news, autojunk=False)
+        blocks = [places for same, *places in matcher.get_opcodes() if same != "equal"]  # type: ignore[misc]
+    for first, last, begin, stop in blocks:
+        common = min(last - first, stop - begin)
+        for index in range(common):
+            at = start + first + index
+            yield from changes(old[at], new[start + begin + index], f"{place}[{at}]")
+        for index in range(start + first + common, start + last):
+            yield Change(f"{place}[{index}]", ChangeKind.REMOVED, old=old[index])
+        for index in range(start + begin + common, start + stop):
+            yield Change(f"{place}[{index}]", ChangeKind.ADDED, new=new[index])
+
+
+# What differs between two checkpoints, as a value.
+
+
+Aspects: TypeAlias = Mapping[str, Sequence[Change]]
+"""What differs, by what it is of: `output`, `evidence`, `arguments` …; nothing that is the same."""
+
+
+@attrs.frozen
+class StepDiff:
+    """What differs in one step.
+
+    Attributes:
+        path: the step.
+        kind: whether only the second has it, or only the first, or both and not the same.
+        changes: what differs in its result, where both have it: `outcome`, `output`, `error`, `code`, `version`,
+            `arguments`, `evidence`, `marks`.
+    """
+
+    path: str
+    kind: ChangeKind
+    changes: Aspects = attrs.field(factory=dict)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return {"path": self.path, "kind": str(self.kind), "changes": aspects_document(self.changes)}
+
+
+@attrs.frozen
+class CheckpointDiff:
+    """What differs between two checkpoints.
+
+    Attributes:
+        changes: what differs beside the steps: `workflow`, `status`, `inputs`, `output`, `error`, `snapshot`, `evidence`,
+            `code`, `in_flight`, `tags`.
+        steps: the steps that differ, in the order of the second, what only the first has in between.
+        same: how many steps are the same.
+    """
+
+    changes: Aspects
+    steps: Sequence[StepDiff]
+    same: int
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.changes and not self.steps
+
+    def count(self, kind: ChangeKind) -> int:
+        """Return how many steps were added, removed or changed.
+
+        Args:
+            kind: which.
+        """
+        return sum(step.kind is kind for step in self.steps)
+
+
+def aspects_document(aspects: Aspects) -> dict[str, Any]:
+    """Return changes as plain JSON.
+
+    Args:
+        aspects: the changes.
+    """
+    return {name: [change.to_document() for change in found] for name, found in aspects.items()}
+
+
+def compare(old: CheckpointData, new: CheckpointData) -> CheckpointDiff:
+    """Return what differs between two checkpoints.
+
+    Args:
+        old: the first.
+        new: the second.
+
+    Raises:
+        CheckpointCorruptedError: a large value in one of them is damaged.
+    """
+    sides = _run_aspects(old), _run_aspects(new)
+    for name in ("inputs", "output", "snapshot"):
+        was, now = (getattr(each, f"held_{name}") for each in (old, new))
+        sides[0][name], sides[1][name] = _trees(was, now, name)
+    steps, same = [], 0
+    were = {result.path: result for result in old.step_results}
+    are = {result.path: result for result in new.step_results}
+    for path in _in_order([*were], [*are]):
+        if path not in are:
+            steps.append(StepDiff(path, ChangeKind.REMOVED))
+        elif path not in were:
+            steps.append(StepDiff(path, ChangeKind.ADDED))
+        elif found := _differing(*_step_sides(were[path], are[path])):
+            steps.append(StepDiff(path, ChangeKind.CHANGED, found))
+        else:
+            same += 1
+    return CheckpointDiff(_differing(*sides), steps, same)
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any]]:
+    found = {name: list(changes(old[name], new[name])) for name in old}
+    return {name: each for name, each in found.items() if each}
+
+
+def _in_order(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
+    """Yield the paths of the second, and those that only the first has where they stood there."""
+    places, known, at = {path: index for index, path in enumerate(old)}, set(new), 0
+    for path in new:
+        while path in places and at <= places[path]:
+            if old[at] not in known:
+                yield old[at]
+            at += 1
+        yield path
+    yield from (path for path in old[at:] if path not in known)
+
+
+def _step_sides(old: StepResult, new: StepResult) -> tuple[dict[str, Any], dict[str, Any]]:
+    sides = _step_aspects(old), _step_aspects(new)
+    sides[0]["output"], sides[1]["output"] = _trees(old.held_output, new.held_output, "output")
+    return sides
+
+
+def _trees(old: Any, new: Any, place: str) -> tuple[Any, Any]:
+    """Return the trees of two values; of equal large ones nothing, so that they need not be read."""
+    if isinstance(old, Blob) and isinstance(new, Blob) and old.digest == new.digest:
+        return None, None
+    return plain_tree(old, place), plain_tree(new, place)
+
+
+def _step_aspects(result: StepResult) -> dict[str, Any]:
+    error = result.error
+    return {
+        "outcome": "ok" if result.success else "failed",
+        "output": None,
+        "error": None if error is None else f"{error.type}: {error.message}",
+        "code": {"action": result.step_type, "function": result.function, "fingerprint": result.fingerprint},
+        "version": result.version,
+        "arguments": dict(result.arguments),
+        "evidence": None if result.evidence is None else _claims(result.evidence),
+        "marks": list(result.marks),
+    }
+
+
+def _run_aspects(data: CheckpointData) -> dict[str, Any]:
+    error = data.error
+    packs = [each for each in data.evidence if isinstance(each, EvidencePack) or (_is_pack(each))]
+    return {
+        "workflow": data.workflow_name,
+        "code": data.fingerprint,
+        "status": str(data.status),
+        "inputs": None,
+        "output": None,
+        "error": None if error is None else f"{error.type}: {error.message}",
+        "snapshot": None,
+        "evidence": [_claims(each) for each in packs],
+        "in_flight": list(data.in_flight),
+        "tags": encode(dict(data.metadata.get("tags", {}))),
+    }
+
+
+def _is_pack(recorded: Any) -> bool:
+    return isinstance(recorded, Mapping) and "pack" in recorded
+
+
+def _claims(recorded: Any) -> Any:
+    """Return the claims of a record without their secrets, and the answer to them all."""
+    outcome = None if isinstance(recorded, EvidencePack) else recorded.get("outcome")
+    try:
+        pack = recorded if isinstance(recorded, EvidencePack) else EvidencePack.from_document(recorded["pack"])
+    except (DecodingError, KeyError):
+        return {"outcome": outcome}
+    claims = {
+        redacted_text(claim.description): encode(redacted(dict(claim.expected), claim.hidden_names)) for claim in pack
+    }
+    return {"outcome": outcome, "claims": claims}

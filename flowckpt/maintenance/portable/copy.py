@@ -1,0 +1,138 @@
+"""A run from one store to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from flowckpt.core.codec import Json
+from flowckpt.core.records import CheckpointData
+from flowckpt.core.records.listing import Owner
+from flowckpt.core.system.blocking import finish_despite_cancel
+from flowckpt.errors import RunExistsError, StoreAbilityError
+from flowckpt.maintenance.portable.export import gathered, identity_of
+from flowckpt.maintenance.portable.format import checked_new_id
+from flowckpt.stores.base import CheckpointStore, OwnsRuns, ReceivesRuns, released
+
+# A run comes into a store: refused where another one has its id, and found to be there where it is the same.
+
+
+async def brought_in(
+    store: CheckpointStore, workflow_id: str, identity: str, checkpoints: Callable[[], Iterable[CheckpointData]]
+) -> bool:
+    """Let a store take a run in; tell whether it is new there.
+
+    Args:
+        store: the store.
+        workflow_id: the id that the run is to have there.
+        identity: what `identity_of` says of the run.
+        checkpoints: returns its checkpoints afresh.
+
+    Raises:
+        RunExistsError: another run has the id, or the same one that has gone on there.
+        RunLockedError: another process is about to begin it.
+        StoreAbilityError: the store cannot take a run in at once.
+        CheckpointStorageError: the store failed.
+    """
+    if not isinstance(store, ReceivesRuns):
+        raise StoreAbilityError(repr(store), ability="ReceivesRuns", purpose="take in a whole run")
+    if await _is_there(store, workflow_id, identity):
+        return False
+    try:
+        await finish_despite_cancel(store.receive_run(workflow_id, checkpoints))
+    except RunExistsError:  # another process brought it meanwhile
+        if await _is_there(store, workflow_id, identity):
+            return False
+        raise _taken(workflow_id) from None
+    return True
+
+
+async def _is_there(store: CheckpointStore, workflow_id: str, identity: str) -> bool:
+    if await store.load_latest(workflow_id) is None:
+        return False
+    there = await gathered(store, workflow_id)
+    if identity_of(workflow_id, there.checkpoints) != identity:
+        raise _taken(workflow_id)
+    if isinstance(store, OwnsRuns) and there.owner is None:
+        # Whoever brought it may have died before its name was on the disk: a claim puts it there, and leaves no trace.
+        lease = await finish_despite_cancel(store.acquire(workflow_id))
+        await finish_despite_cancel(released(store, lease))
+    return True
+
+
+def _taken(workflow_id: str) -> RunExistsError:
+    """Return the error with advice that can hurt neither run: both may have the id, each in its own store."""
+    return RunExistsError(
+        workflow_id,
+        remedy="Another run has that id where this one was to go, or the same run has gone on there; it stays as it is. "
+        "Give the one that comes another id: --id NEW.",
+    )
+
+
+@attrs.frozen
+class CopiedRun:
+    """A run that was copied.
+
+    Attributes:
+        workflow_id: its id in the target.
+        source_id: its id in the source.
+        attempts: attempts that saved something.
+        checkpoints: checkpoints, in all.
+        left_behind: how many of these no longer count.
+        steps: results that its newest checkpoint holds.
+        is_new: whether it was copied now; False where the very same run was there already.
+        owner: the process that ran it in the source meanwhile; None where it rested.
+    """
+
+    workflow_id: str
+    source_id: str
+    attempts: int
+    checkpoints: int
+    steps: int
+    is_new: bool
+    owner: Owner | None = None
+    left_behind: int = 0
+
+    def to_document(self) -> dict[str, Json]:
+        """Return it as plain JSON: an item of what `copy --json` prints."""
+        document = attrs.asdict(self, filter=lambda attribute, _: attribute.name != "owner")
+        return {**document, "is_live": self.owner is not None}
+
+
+async def copy_run(
+    source: CheckpointStore, target: CheckpointStore, workflow_id: str, *, new_id: str | None = None
+) -> CopiedRun:
+    """Copy a whole run into another store: all attempts, checkpoints, results and large values, as they are.
+
+    The source is only read, and its copy knows nothing of it: whoever resumes both runs the steps twice. A copy that
+    was interrupted left nothing, and one that was made already is found to be there; so it can always be done again.
+
+    Args:
+        source: where the run lies.
+        target: where it is to lie, too.
+        workflow_id: the run.
+        new_id: the id that it is to have in the target; the same where not given.
+
+    Raises:
+        InputError: the given id can be no id of a run.
+        CheckpointNotFoundError: there is no such run.
+        CheckpointCorruptedError: a record is damaged.
+        RunExistsError: another run has the id in the target, or the same run that has gone on since.
+        RunLockedError: another process is about to begin it there.
+        StoreAbilityError: the source cannot hand out a whole run, or the target take one in.
+        CheckpointStorageError: a store failed.
+    """
+    named = workflow_id if new_id is None else checked_new_id(new_id)
+    run = await gathered(source, workflow_id)
+    is_new = await brought_in(target, named, identity_of(workflow_id, run.checkpoints), run.afresh)
+    return CopiedRun(
+        named,
+        workflow_id,
+        len({data.attempt for data in run.checkpoints}),
+        len(run.checkpoints),
+        len(run.latest.step_results),
+        is_new,
+        run.owner,
+        run.left_behind,
+    )

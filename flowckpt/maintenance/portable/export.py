@@ -1,0 +1,548 @@
+"""A run to a file, and its checkpoints to documents for people and for git."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gzip
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any
+
+import attrs
+
+from flowckpt.core.codec import Json
+from flowckpt.core.codec.blob import Blob
+from flowckpt.core.codec.checkpoints import CARRIED, encode_head, export_text
+from flowckpt.core.codec.results import as_view, plain_tree
+from flowckpt.core.records import CheckpointData, History, HistoryView, PartialState
+from flowckpt.core.records.listing import Owner
+from flowckpt.core.system.blocking import run_blocking
+from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, ForeignRecordError, StoreAbilityError
+from flowckpt.maintenance.portable.format import (
+    Counts,
+    attempt_line,
+    blob_line,
+    checkpoint_line,
+    end_line,
+    header_line,
+    result_line,
+)
+from flowckpt.stores.base import CheckpointStore, ListsAttempts, OwnsRuns, ReadsAttempts
+
+# How many checkpoints of a run no longer count: a later attempt went on from before them.
+
+
+class LeftBehind:
+    """Counts, over all checkpoints of a run in their order, those that a later attempt left behind."""
+
+    def __init__(self) -> None:
+        self._lengths: list[int] = []
+        self._seen = 0
+        self._attempt = 0
+        self._before: HistoryView | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are so far."""
+        return self._seen - len(self._lengths)
+
+    def add(self, data: CheckpointData) -> None:
+        """Take in the next checkpoint.
+
+        Args:
+            data: the checkpoint.
+        """
+        view = as_view(data.step_results)
+        if data.attempt != self._attempt and self._before is not None:
+            kept = self._before.shared_length(view)
+            self._lengths = [length for length in self._lengths if length <= kept]
+        self._lengths.append(len(view))
+        self._seen += 1
+        self._attempt, self._before = data.attempt, view
+
+
+# All checkpoints of a run, read out of a store: those that no longer count, too.
+
+
+@attrs.frozen
+class Gathered:
+    """A run as a store has it.
+
+    Attributes:
+        workflow_id: the run.
+        checkpoints: all its checkpoints, attempt by attempt and the oldest first.
+        owner: the process that runs it, so that it may have gone on since; None where it rests.
+    """
+
+    workflow_id: str
+    checkpoints: Sequence[CheckpointData]
+    owner: Owner | None = None
+
+    @property
+    def latest(self) -> CheckpointData:
+        """Its newest checkpoint."""
+        return self.checkpoints[-1]
+
+    @property
+    def left_behind(self) -> int:
+        """How many of its checkpoints no longer count."""
+        standing = LeftBehind()
+        for data in self.checkpoints:
+            standing.add(data)
+        return standing.count
+
+    def afresh(self) -> Iterator[CheckpointData]:
+        """Return the checkpoints for a store that is to save them.
+
+        A store takes the large values of what it has saved for its own, so each time they are made anew. And what a
+        run says once is the very same object in all checkpoints that say it, so that the store writes it once.
+        """
+        history = History()
+        before: CheckpointData | None = None
+        for data in self.checkpoints:
+            view = as_view(data.step_results)
+            if before is None or before.attempt != data.attempt:
+                history, before = History(), None
+            for index in range(len(history.results), len(view)):
+                result, blobs = view.history.results[index], view.history.blobs.get(index, {})
+                mine = {digest: _again(blob) for digest, blob in blobs.items()}
+                if mine:
+                    result = attrs.evolve(result, output=next(iter(mine.values())))
+                history.append(result, view.history.encoded[index], mine)
+            changed: dict[str, Any] = {
+                name: _again(held)
+                for name, held in (
+                    ("inputs", data.held_inputs),
+                    ("snapshot", data.held_snapshot),
+                    ("output", data.held_output),
+                )
+                if isinstance(held, Blob)
+            }
+            if any(isinstance(each.held_state, Blob) for each in data.partial.values()):
+                changed["partial"] = {path: _partial_again(each) for path, each in data.partial.items()}
+            if before is not None and _has_same_inputs(data, before):
+                changed["inputs"] = before.held_inputs
+            if before is not None and data.metadata == before.metadata:
+                changed["metadata"] = before.metadata
+            before = attrs.evolve(data, step_results=history.view(len(view)), **changed)
+            yield before
+
+
+def _again(blob: Blob) -> Blob:
+    def fetch(digest: str, size: int) -> bytes:
+        del digest, size
+        return blob.content()
+
+    return Blob(blob.digest, blob.size, fetch=fetch)
+
+
+def _partial_again(partial: PartialState) -> PartialState:
+    held = partial.held_state
+    return attrs.evolve(partial, state=_again(held)) if isinstance(held, Blob) else partial
+
+
+def _has_same_inputs(data: CheckpointData, before: CheckpointData) -> bool:
+    mine, others = data.held_inputs, before.held_inputs
+    if isinstance(mine, Blob) or isinstance(others, Blob):
+        return isinstance(mine, Blob) and isinstance(others, Blob) and mine.digest == others.digest
+    return bool(plain_tree(mine, "inputs") == plain_tree(others, "inputs"))
+
+
+async def _attempts(store: CheckpointStore, workflow_id: str, newest: int) -> Sequence[int]:
+    """Return the attempts that may have saved something, the newest first.
+
+    Their numbers may have gaps, of any width: a file that was imported says them.
+    """
+    if not isinstance(store, ListsAttempts):
+        return range(newest, 0, -1)
+    return [number for number in reversed(await store.attempts(workflow_id)) if number <= newest]
+
+
+async def gathered(store: CheckpointStore, workflow_id: str) -> Gathered:
+    """Read all checkpoints of a run. It may go on meanwhile: what is read is the run as of one of its checkpoints.
+
+    Args:
+        store: where it lies.
+        workflow_id: the run.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        CheckpointCorruptedError: a record is damaged.
+        StoreAbilityError: the store cannot read what no longer counts.
+    """
+    if not isinstance(store, ReadsAttempts):
+        raise StoreAbilityError(repr(store), ability="ReadsAttempts", purpose="hand out a whole run")
+    latest = await store.load_latest(workflow_id)
+    if latest is None:
+        raise CheckpointNotFoundError(workflow_id)
+    found: list[Sequence[CheckpointData]] = []
+    # Behind the newest checkpoint stands, in its own attempt, what a later one left behind whose checkpoints were deleted.
+    bound = latest.sequence + 1
+    for attempt in await _attempts(store, workflow_id, latest.attempt):
+        # What a fenced writer appended when its successor had read the run was never acknowledged, and its sequences
+        # were given again.
+        part = [
+            data
+            for data in await store.read_attempt(workflow_id, attempt)
+            if data.attempt == attempt and data.sequence < bound
+        ]
+        if part:
+            found.append(part)
+            bound = part[0].sequence
+    checkpoints = [data for part in reversed(found) for data in part]
+    if not checkpoints:
+        raise CheckpointNotFoundError(workflow_id, detail="it was cleared meanwhile")
+    owner = await store.owner(workflow_id) if isinstance(store, OwnsRuns) else None
+    return Gathered(workflow_id, checkpoints, owner)
+
+
+# Writing a file that is either all there or not there at all.
+
+
+@contextlib.contextmanager
+def whole_file(file: Path, *, is_compressed: bool = False) -> Iterator[IO[bytes]]:
+    """Open a file for writing: under another name first, and in its place, durably, when the block is done.
+
+    A device or a pipe is written to as it is.
+
+    Args:
+        file: where to.
+        is_compressed: whether what is written is compressed by gzip.
+
+    Raises:
+        OSError: it cannot be written; what was there before is still there.
+    """
+    if file.exists() and not file.is_file():
+        with file.open("wb") as stream, _packed(stream, is_compressed) as packed:
+            yield packed
+        return
+    place = file.resolve()
+    descriptor, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            with _packed(stream, is_compressed) as packed:
+                yield packed
+            stream.flush()
+            os.fsync(stream.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(name).chmod(0o666 & ~mask)
+        Path(name).replace(place)
+        _sync_directory(place.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+@contextlib.contextmanager
+def _packed(stream: IO[bytes], is_compressed: bool) -> Iterator[IO[bytes]]:
+    if not is_compressed:
+        yield stream
+        return
+    # No name and no time in it: the same run makes the same bytes.
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=stream, mtime=0) as packed:
+        yield packed  # type: ignore[misc]
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# A run as the lines of a file: pure, checkpoints in and bytes out.
+
+
+class RunWriter:
+    """Turns the checkpoints of a run into lines.
+
+    Args:
+        workflow_id: the run.
+
+    Attributes:
+        attempts: attempts so far.
+        checkpoints: checkpoints so far.
+        results: results so far.
+        blobs: large values so far.
+        identity: SHA-256 over the lines so far, but those of large values, which others name by their digest.
+    """
+
+    def __init__(self, workflow_id: str) -> None:
+        self.attempts = self.checkpoints = self.results = self.blobs = 0
+        self.identity: Any = sha256()
+        self._workflow_id = workflow_id
+        self._attempt = 0
+        self._held: HistoryView | None = None
+        self._carried: dict[str, Json] = {}
+        self._written: set[str] = set()
+
+    @property
+    def counts(self) -> Counts:
+        """How much there is so far."""
+        return Counts(self.attempts, self.checkpoints, self.results, self.blobs)
+
+    def lines(self, checkpoints: Iterable[CheckpointData], *, is_whole: bool = True) -> Iterator[bytes]:
+        """Return the lines of checkpoints, attempt by attempt and the oldest first.
+
+        Args:
+            checkpoints: the checkpoints.
+            is_whole: with the large values; without them, nothing of those is read.
+
+        Raises:
+            ForeignRecordError: the history of a checkpoint does not continue the one before it.
+            CheckpointCorruptedError: a large value is not what its record says.
+        """
+        for data in checkpoints:
+            view = as_view(data.step_results)
+            kept = 0
+            if data.attempt != self._attempt:
+                kept = 0 if self._held is None else self._held.shared_length(view)
+                self._attempt, self._carried = data.attempt, {}
+                self.attempts += 1
+                yield self._said(attempt_line(data.attempt, kept))
+            else:
+                assert self._held is not None, "an attempt has begun"
+                kept = len(self._held)
+                if not view.continues(self._held):
+                    raise ForeignRecordError(
+                        f"checkpoint {data.sequence} of run {self._workflow_id!r} does not continue the one before it",
+                        workflow_id=self._workflow_id,
+                        found=f"{kept} results before it, {len(view)} in it",
+                    )
+            head, named = encode_head(data)
+            blobs = dict(named)
+            for index in range(kept, len(view)):
+                blobs.update(view.history.blobs.get(index, {}))
+            for blob in blobs.values():
+                if blob.digest not in self._written:
+                    self._written.add(blob.digest)
+                    self.blobs += 1
+                    if is_whole:
+                        yield self._blob_line(blob)
+            for encoded in view.history.encoded_between(kept, len(view)):
+                self.results += 1
+                yield self._said(result_line(encoded))
+            for name in CARRIED:
+                if name in self._carried and head[name] == self._carried[name]:
+                    del head[name]
+                else:
+                    self._carried[name] = head[name]
+            self.checkpoints += 1
+            self._held = view
+            yield self._said(checkpoint_line(head, len(view), view.chain.hex()))
+
+    def _said(self, line: bytes) -> bytes:
+        self.identity.update(line)
+        return line
+
+    def _blob_line(self, blob: Blob) -> bytes:
+        content = blob.content()
+        if len(content) != blob.size or sha256(content).hexdigest() != blob.digest or b"\n" in content:
+            raise CheckpointCorruptedError(
+                self._workflow_id, location=f"large value {blob.digest}", detail="it does not match its digest"
+            )
+        return blob_line(blob.digest, content)
+
+
+def run_lines(workflow_id: str, checkpoints: Sequence[CheckpointData]) -> Iterator[bytes]:
+    """Return all lines of an exported run.
+
+    Args:
+        workflow_id: the run.
+        checkpoints: all its checkpoints, attempt by attempt and the oldest first; at least one.
+
+    Raises:
+        ForeignRecordError: the history of a checkpoint does not continue the one before it.
+        CheckpointCorruptedError: a large value is not what its record says.
+    """
+    latest = checkpoints[-1]
+    writer, whole = RunWriter(workflow_id), sha256()
+    target = {key: text for key, text in dict(latest.metadata.get("target", {})).items() if isinstance(text, str)}
+    first = header_line(workflow_id, latest.workflow_name, latest.status.value, target)
+    whole.update(first)
+    yield first
+    for line in writer.lines(checkpoints):
+        whole.update(line)
+        yield line
+    yield end_line(writer.counts, whole.hexdigest())
+
+
+def identity_of(workflow_id: str, checkpoints: Iterable[CheckpointData]) -> str:
+    """Return a digest that two runs share where they have the same history, whatever their ids and stores.
+
+    Args:
+        workflow_id: the run, for errors.
+        checkpoints: all its checkpoints, attempt by attempt and the oldest first.
+    """
+    writer = RunWriter(workflow_id)
+    for _ in writer.lines(checkpoints, is_whole=False):
+        pass
+    digest: str = writer.identity.hexdigest()
+    return digest
+
+
+_NOT_PLAIN = re.compile(r"[^a-z0-9_-]+")
+
+
+@attrs.frozen
+class ExportedRun:
+    """What an export wrote.
+
+    Attributes:
+        workflow_id: the run.
+        file: the file, or the directory of the documents.
+        attempts: how many attempts it had that saved something.
+        checkpoints: how many checkpoints, in all.
+        left_behind: how many of these no longer count.
+        steps: how many results the newest checkpoint holds.
+        checkpoint_id: the newest checkpoint: the run was exported as of it.
+        owner: the process that ran it meanwhile, so that it has gone on since, perhaps; None where it rested.
+    """
+
+    workflow_id: str
+    file: str
+    attempts: int
+    checkpoints: int
+    steps: int
+    checkpoint_id: str
+    owner: Owner | None = None
+    left_behind: int = 0
+
+
+async def export_run(store: CheckpointStore, workflow_id: str, file: Path | str) -> ExportedRun:
+    """Write a whole run to one file: all attempts, checkpoints, results and large values, and where its workflow is.
+
+    The source is only read. The file is all there, durably, or not there at all.
+
+    Args:
+        store: where the run lies.
+        workflow_id: the run.
+        file: where to; compressed where the name ends in `.gz`.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        CheckpointCorruptedError: a record is damaged.
+        StoreAbilityError: the store cannot read what no longer counts.
+        OSError: the file cannot be written.
+    """
+    run = await gathered(store, workflow_id)
+    place = Path(file)
+
+    def write() -> None:
+        with whole_file(place, is_compressed=place.suffix == ".gz") as stream:
+            for line in run_lines(workflow_id, run.checkpoints):
+                stream.write(line)
+
+    await run_blocking(write)
+    return exported(run, str(file))
+
+
+async def stream_run(store: CheckpointStore, workflow_id: str, write: Callable[[bytes], Any]) -> ExportedRun:
+    """Hand the lines of an exported run to a function; whoever reads them sees by the last whether all came.
+
+    Args:
+        store: where the run lies.
+        workflow_id: the run.
+        write: takes a line.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        CheckpointCorruptedError: a record is damaged.
+        StoreAbilityError: the store cannot read what no longer counts.
+    """
+    run = await gathered(store, workflow_id)
+
+    def write_all() -> None:
+        for line in run_lines(workflow_id, run.checkpoints):
+            write(line)
+
+    await run_blocking(write_all)
+    return exported(run, "-")
+
+
+async def export_documents(
+    store: CheckpointStore, workflow_id: str, directory: Path | str, *, is_forced: bool = True
+) -> ExportedRun:
+    """Write each checkpoint as a JSON document of its own, in a directory that can be kept in git.
+
+    Names begin with the sequence, so they never change; a later export adds to them.
+
+    Args:
+        store: where the run lies.
+        workflow_id: the run.
+        directory: where to; made where it is missing.
+        is_forced: replace documents that are there and say something else, as those of another run do.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        CheckpointCorruptedError: a record is damaged.
+        StoreAbilityError: the store cannot read what no longer counts.
+        FileExistsError: a document would replace another one; nothing was written.
+        OSError: a file cannot be written.
+    """
+    run = await gathered(store, workflow_id)
+    place = Path(directory)
+
+    def write() -> None:
+        if not is_forced:
+            for data in run.checkpoints:
+                refuse_other(place / document_name(data), export_text(data).encode())
+        place.mkdir(parents=True, exist_ok=True)
+        for data in run.checkpoints:
+            with whole_file(place / document_name(data)) as stream:
+                stream.write(export_text(data).encode())
+
+    await run_blocking(write)
+    return exported(run, str(directory))
+
+
+def refuse_other(file: Path, content: bytes) -> None:
+    """Refuse to replace a file that says something else.
+
+    Args:
+        file: the file.
+        content: what is to stand in it.
+
+    Raises:
+        FileExistsError: it is there, with another content.
+    """
+    if file.is_file() and file.read_bytes() != content:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(file))
+
+
+def document_name(data: CheckpointData) -> str:
+    """Return the name of a checkpoint's document: its sequence, and of its id what is harmless in a name.
+
+    Args:
+        data: the checkpoint.
+    """
+    plain = _NOT_PLAIN.sub("-", data.checkpoint_id.lower()).strip("-")[:40]
+    return f"{data.sequence:06d}{f'-{plain}' if plain else ''}.json"
+
+
+def exported(run: Gathered, file: str) -> ExportedRun:
+    """Return what is to be said of an export.
+
+    Args:
+        run: the run.
+        file: where it went.
+    """
+    latest = run.latest
+    return ExportedRun(
+        run.workflow_id,
+        file,
+        len({data.attempt for data in run.checkpoints}),
+        len(run.checkpoints),
+        len(latest.step_results),
+        latest.checkpoint_id,
+        run.owner,
+        run.left_behind,
+    )

@@ -1,0 +1,329 @@
+"""Looking for runs that are to be resumed: the store is asked for those that may be, and the rule picks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias
+
+import attrs
+
+from flowckpt.core.records import Status
+from flowckpt.core.records.listing import RunInfo
+from flowckpt.core.records.wait import TAKEN, Wait, WaitKind
+from flowckpt.core.system.blocking import finish_despite_cancel
+from flowckpt.core.system.clock import Clock
+from flowckpt.errors import CheckpointStorageError, FlowckptError, RunLockedError
+from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
+from flowckpt.stores.base import CheckpointStore, DeliversSignals, ListsRuns, OwnsRuns
+from flowckpt.stores.queries import runs_of_status
+
+# Which runs are to be resumed now: a rule over how they stand, without I/O.
+
+
+RECOVERED_STATUSES = frozenset({Status.CRASHED, Status.SUSPENDED})
+"""How a run stands that may be due. One that failed or was cancelled waits for a person."""
+
+State: TypeAlias = tuple[str, int, int, datetime, str]
+"""What tells a run that has moved from one that stands where it stood."""
+
+
+class Why(StrEnum):
+    """Why a run is to be resumed."""
+
+    CRASHED = "crashed"
+    STOPPED = "stopped"
+    DUE = "due"
+    SIGNALLED = "signalled"
+    DAMAGED = "damaged"
+
+    @property
+    def said(self) -> str:
+        """The reason, for people."""
+        return _SAID[self]
+
+
+_SAID = {
+    Why.CRASHED: "its process is gone",
+    Why.STOPPED: "it was stopped to be gone on with",
+    Why.DUE: "its time has come",
+    Why.SIGNALLED: "what it waits for was sent",
+    Why.DAMAGED: "whether it is due cannot be read",
+}
+
+
+@attrs.frozen
+class DueRun:
+    """A run that is to be resumed.
+
+    Attributes:
+        info: the run as it stood when it was looked at.
+        why: why.
+        damage: what cannot be read of it; empty where all can. It is left as it is, and told.
+    """
+
+    info: RunInfo
+    why: Why
+    damage: str = ""
+
+    @property
+    def workflow_id(self) -> str:
+        """The run."""
+        return self.info.workflow_id
+
+    @property
+    def state(self) -> State:
+        """How it stands."""
+        info = self.info
+        return info.status.value, info.attempt, info.steps, info.updated_at, self.why.value
+
+
+def why_due(info: RunInfo, now: datetime, *, waits: int, due_at: datetime | None, is_signalled: bool) -> Why | None:
+    """Return why a run is to be resumed now, or None where it is not.
+
+    Args:
+        info: the run.
+        now: the time, aware.
+        waits: how many of its steps wait.
+        due_at: when the first of them ends by itself; None where none does.
+        is_signalled: whether something lies there that one of them waits for.
+    """
+    if info.owner is not None:  # it waits, and its process stays
+        return None
+    if info.workflow_name == MANAGED:  # a task of a checkpoint manager: only its own loop can go on with it
+        return None
+    if info.status is Status.CRASHED:
+        return Why.CRASHED
+    if info.status is not Status.SUSPENDED:
+        return None
+    if not waits:
+        return Why.STOPPED
+    if due_at is not None and due_at <= now:
+        return Why.DUE
+    return Why.SIGNALLED if is_signalled else None
+
+
+async def due_runs(store: CheckpointStore, clock: Clock, *, workflows: Collection[str] = ()) -> list[DueRun]:
+    """Return the runs that are to be resumed now, the one that was updated first of all first.
+
+    Args:
+        store: where they lie.
+        clock: the time.
+        workflows: only runs of these workflows, by name; of any where not given.
+
+    Raises:
+        SettingError: the store cannot list its runs.
+        CheckpointStorageError: the medium failed.
+    """
+    found = []
+    for info in await runs_of_status(store, RECOVERED_STATUSES):
+        if workflows and info.workflow_name not in workflows:
+            continue
+        due = await _looked_at(store, info, clock.now())
+        if due is not None:
+            found.append(due)
+    return sorted(found, key=lambda due: due.info.updated_at)
+
+
+async def look_again(store: CheckpointStore, clock: Clock, run: DueRun) -> DueRun | None:
+    """Return a run as it stands now, if it is still to be resumed and nobody has gone on with it; else None.
+
+    Args:
+        store: where it lies.
+        clock: the time.
+        run: the run as it stood.
+    """
+    if not isinstance(store, ListsRuns):
+        return run
+    info = await store.describe_run(run.workflow_id)
+    if info is None or info.attempt != run.info.attempt or info.status not in RECOVERED_STATUSES:
+        return None
+    return await _looked_at(store, info, clock.now())
+
+
+async def _looked_at(store: CheckpointStore, info: RunInfo, now: datetime) -> DueRun | None:
+    """Look at one run. What is damaged of it is its own trouble: the other runs are looked at all the same."""
+    try:
+        waits = info.waits
+        is_signalled = await _is_signalled(store, info, waits)
+        why = why_due(info, now, waits=len(waits), due_at=info.due_at, is_signalled=is_signalled)
+    except CheckpointStorageError:
+        raise
+    except FlowckptError as error:
+        return DueRun(info, Why.DAMAGED, error.message)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        return DueRun(info, Why.DAMAGED, f"its record says what cannot be: {error!r:.200}")
+    return None if why is None else DueRun(info, why)
+
+
+async def _is_signalled(store: CheckpointStore, info: RunInfo, waits: Sequence[Wait]) -> bool:
+    """Tell whether something lies there that a wait is for."""
+    if not isinstance(store, DeliversSignals) or all(wait.kind is WaitKind.SLEEP for wait in waits):
+        return False
+    taken = info.metadata.get(TAKEN, ())
+    found = [signal for signal in await store.signals(info.workflow_id) if signal.signal_id not in taken]
+    return any(signal.ends(wait) for signal in found for wait in waits)
+
+
+# A run kept for the process that is to resume it, while that starts: of many recoverers, one starts a process for it.
+
+
+@attrs.define
+class KeptRun:
+    """A run that this process owns until it gives it up; nothing is ever saved under such a claim.
+
+    Attributes:
+        store: where it lies.
+        workflow_id: the run.
+    """
+
+    store: CheckpointStore
+    workflow_id: str
+    _is_kept: bool = True
+
+    async def give_up(self) -> None:
+        """Give the run up, once: who asks for it next has it. The claim leaves no trace."""
+        if self._is_kept and isinstance(self.store, OwnsRuns):
+            await finish_despite_cancel(self.store.release(self.workflow_id))
+        self._is_kept = False
+
+
+@asynccontextmanager
+async def kept(store: CheckpointStore, run: DueRun) -> AsyncGenerator[KeptRun | None, None]:
+    """Keep a run for the block, or until it is given up; None where another process has it, or has gone on with it.
+
+    Args:
+        store: where it lies; one that knows no owners keeps nothing, and is trusted to have one user.
+        run: the run as it stood.
+
+    Raises:
+        CheckpointCorruptedError: its record is damaged.
+        CheckpointStorageError: the medium failed.
+    """
+    if not isinstance(store, OwnsRuns):
+        yield KeptRun(store, run.workflow_id)
+        return
+    try:
+        lease = await finish_despite_cancel(store.acquire(run.workflow_id))
+    except RunLockedError:
+        yield None
+        return
+    keeping = KeptRun(store, run.workflow_id)
+    try:
+        is_as_it_stood = lease.latest is not None and lease.latest.attempt == run.info.attempt
+        yield keeping if is_as_it_stood else None
+    finally:
+        await keeping.give_up()
+
+
+# What became of a run that was to be recovered.
+
+
+class Outcome(StrEnum):
+    """What became of it."""
+
+    COMPLETED = "completed"
+    SUSPENDED = "suspended"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    SKIPPED = "skipped"
+    LEFT = "left"
+    DIED = "died"
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether somebody should look at the run."""
+        return self in (Outcome.FAILED, Outcome.LEFT, Outcome.DIED)
+
+
+@attrs.frozen
+class Recovered:
+    """A run that was tried.
+
+    Attributes:
+        workflow_id: the run.
+        workflow_name: its workflow.
+        why: why it was tried.
+        outcome: what became of it.
+        attempt: its newest attempt afterwards.
+        detail: why it was left, failed or died, for people; may be empty.
+        exit_code: how its process ended; None where none was started. A negative one is the signal that killed it.
+    """
+
+    workflow_id: str
+    workflow_name: str
+    why: Why
+    outcome: Outcome
+    attempt: int
+    detail: str = ""
+    exit_code: int | None = None
+
+
+# When a run is tried again that stands where it stood when it was tried before: not at once, and less and less often.
+
+
+FIRST_SECONDS = 30.0
+MOST_SECONDS = 3600.0
+
+
+@attrs.frozen
+class _Tried:
+    state: State
+    count: int
+    not_before: float
+    has_died: bool
+
+
+@attrs.define
+class Tries:
+    """What a recoverer has tried, and must not try again yet. One process knows it; the record counts deaths for all.
+
+    Attributes:
+        first_seconds: how long the first pause is; each one after it is twice as long.
+        most_seconds: the longest one.
+    """
+
+    first_seconds: float = FIRST_SECONDS
+    most_seconds: float = MOST_SECONDS
+    _tried: dict[str, _Tried] = attrs.field(init=False, factory=dict)
+
+    def may_try(self, run: DueRun, now: float) -> bool:
+        """Tell whether a run may be tried: for the first time, after its pause, or because it has moved.
+
+        Args:
+            run: the run.
+            now: the time, in seconds of a clock that never goes back.
+        """
+        tried = self._tried.get(run.workflow_id)
+        if tried is None or now >= tried.not_before:
+            return True
+        return not tried.has_died and tried.state != run.state
+
+    def note(self, run: DueRun, outcome: Outcome, now: float) -> None:
+        """Note what became of a run.
+
+        Args:
+            run: the run as it stood before it was tried.
+            outcome: what became of it.
+            now: the time.
+        """
+        before = self._tried.pop(run.workflow_id, None)
+        if outcome in (Outcome.COMPLETED, Outcome.CANCELLED, Outcome.FAILED):
+            return
+        has_died = outcome is Outcome.DIED
+        is_again = before is not None and (has_died or before.state == run.state)
+        count = before.count + 1 if before is not None and is_again else 1
+        pause = min(self.first_seconds * 2.0 ** min(count - 1, 60), self.most_seconds)
+        self._tried[run.workflow_id] = _Tried(run.state, count, now + pause, has_died)
+
+    def keep_only(self, runs: Collection[str]) -> None:
+        """Forget the runs that are no longer to be recovered, so that a watcher does not grow.
+
+        Args:
+            runs: the ids of those that are.
+        """
+        for workflow_id in self._tried.keys() - set(runs):
+            del self._tried[workflow_id]

@@ -1,0 +1,254 @@
+"""Retention while a run goes on: old checkpoints go with the save of a new one, at no cost that grows with the run.
+
+What goes is decided in groups, for the rule looks at all checkpoints. It is asked when they have become a third more, at
+least eight; when a quarter of them can go, eight or more, as there are too many, or they have become too old, or too
+large together; and once more at the end.
+So a save pays for a look at a few checkpoints, however many there are, whether anything goes or nothing can.
+What goes is part of the save itself: no eviction fails by itself, and none happens without its save.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import attrs
+
+from flowckpt.core.records import CheckpointData, History, Reason
+from flowckpt.core.records.checkpoint import verified_after
+from flowckpt.core.records.listing import CheckpointRef
+from flowckpt.errors import SettingError
+from flowckpt.maintenance.retention.rule import (
+    ONLY_THE_LAST,
+    OnSuccess,
+    Retention,
+    checked_retention,
+    protected,
+    removable,
+)
+from flowckpt.stores.base import CheckpointStore, CompactsRuns, EvictsCheckpoints, PinsCheckpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from datetime import datetime
+
+    from flowckpt.core.system.clock import Clock
+
+
+_log = logging.getLogger("flowckpt")
+_GROUP = 8
+_HEAD_BYTES = 250
+"""About what a checkpoint takes beside its results."""
+_ENDS = (Reason.COMPLETED, Reason.FAILED, Reason.CANCELLED, Reason.SUSPENDED)
+
+
+def evicting_store(store: CheckpointStore) -> EvictsCheckpoints:
+    """Return a store as one that can evict checkpoints, or refuse it.
+
+    Args:
+        store: the store.
+
+    Raises:
+        SettingError: it cannot.
+    """
+    if isinstance(store, EvictsCheckpoints):
+        return store
+    raise SettingError(
+        f"{store!r} cannot remove the checkpoints of a run while it goes on",
+        setting="retention",
+        remedy="Use a store that can, or Retention(on_success='clear') without limits.",
+    )
+
+
+def checked_for(value: object, store: CheckpointStore) -> Retention:
+    """Return a retention, or refuse what is none or what a store cannot do.
+
+    Args:
+        value: what was given.
+        store: the store.
+
+    Raises:
+        SettingError: it is none, or the store cannot remove checkpoints as it asks for.
+    """
+    retention = checked_retention(value)
+    if retention.has_limits or retention.on_success is OnSuccess.KEEP_LAST:
+        evicting_store(store)
+    return retention
+
+
+@attrs.define(eq=False)
+class Evictor:
+    """Decides, before each save of an attempt, which checkpoints go with it.
+
+    Attributes:
+        store: where they lie.
+        retention: what stays.
+        clock: the time.
+        workflow_id: the run.
+        history: its results.
+        is_new: whether the run has no checkpoint yet.
+    """
+
+    store: CheckpointStore
+    retention: Retention
+    clock: Clock
+    workflow_id: str
+    history: History
+    is_new: bool
+    _held: list[CheckpointRef] | None = None
+    _since: int = 0
+    _added: int = 0
+    _quarter_at: datetime | None = None
+    _room: int | None = None
+    _more: int | None = None
+    _gone: frozenset[int] = frozenset()
+    _has_complained: bool = False
+    _saved: int = 0
+    _answers: list[bool | None] = attrs.field(factory=lambda: [None])
+
+    def __attrs_post_init__(self) -> None:
+        self._saved = len(self.history.results)
+        if self.is_new:
+            self._held = []
+
+    async def before_save(self, data: CheckpointData) -> None:
+        """Hand what goes to the store, if it is time. Never raises: what fails here is told to the log.
+
+        Args:
+            data: what is about to be saved, and will be the newest.
+        """
+        retention = self._retention_for(data)
+        self._gone = frozenset()
+        if not retention.has_limits or not (data.reason in _ENDS or self._is_due(data)):
+            return
+        self._since = self._added = 0  # also where nothing can go, or the look fails: the next one is as far away
+        self._quarter_at = self._room = self._more = None
+        try:
+            store = evicting_store(self.store)
+            held = await self._known()
+            pinned = await self.store.pinned(self.workflow_id) if isinstance(self.store, PinsCheckpoints) else ()
+            references = [*held, self._reference(data)]
+            found = removable(references, retention, self.clock.now(), pinned=pinned)
+            sequences = [each.sequence for each in found]
+            store.evict_with_next_save(self.workflow_id, sequences)
+            self._gone = frozenset(sequences)
+            self._look_ahead([each for each in references if each.sequence not in self._gone], retention, pinned)
+        except Exception as error:
+            level = logging.INFO if self._has_complained else logging.WARNING
+            self._has_complained = True
+            _log.log(level, "run %s keeps its old checkpoints: %s", self.workflow_id, error)
+
+    def after_save(self, data: CheckpointData) -> None:
+        """Take note of what is durable now.
+
+        Args:
+            data: what was saved.
+        """
+        self._since += 1
+        reference = self._reference(data)
+        self._added += reference.size
+        if self._held is not None:
+            if self._gone:
+                self._held = [each for each in self._held if each.sequence not in self._gone]
+            self._held.append(reference)
+        self._gone = frozenset()
+        self._saved = len(data.step_results)
+
+    def _is_due(self, data: CheckpointData) -> bool:
+        return (
+            self._since >= max(_GROUP, len(self._held or ()) // 3)
+            or (
+                self._quarter_at is not None
+                and self.retention.max_age is not None
+                and data.saved_at - self._quarter_at > self.retention.max_age
+            )
+            or (self._room is not None and self._added > self._room)
+            or (self._more is not None and self._since >= self._more)
+        )
+
+    def _look_ahead(self, left: Sequence[CheckpointRef], retention: Retention, pinned: Collection[int]) -> None:
+        """Note when a quarter of what is left can go, so that the look that lets it go is paid for by what went."""
+        safe = protected(left[::-1], retention, pinned)
+        many = len(left) // 4
+        places = [place for place, each in enumerate(left) if each.sequence not in safe][:many]
+        if many < _GROUP or len(places) < many:  # few, or too much is pinned
+            return
+        quarter = [left[place] for place in places]
+        if retention.keep_last is not None:
+            self._more = retention.keep_last - (len(left) - 1 - places[-1])
+        if retention.max_age is not None:
+            self._quarter_at = max(each.saved_at for each in quarter)
+        if retention.max_bytes is not None:  # the last one is not saved yet, and counts when it is
+            self._room = retention.max_bytes - sum(each.size for each in left[:-1]) + sum(each.size for each in quarter)
+
+    def _retention_for(self, data: CheckpointData) -> Retention:
+        """Return what stays beside this checkpoint: at the end, the last one alone, where the engine is told so."""
+        if data.reason is Reason.COMPLETED and self.retention.on_success is OnSuccess.KEEP_LAST:
+            return attrs.evolve(ONLY_THE_LAST, pinned=self.retention.pinned)
+        return self.retention
+
+    async def _known(self) -> list[CheckpointRef]:
+        """Return the checkpoints that count, read once an attempt where the run was resumed."""
+        if self._held is None:
+            listed: Sequence[CheckpointRef] = await self.store.list_checkpoints(self.workflow_id)
+            self._held = [attrs.evolve(each, verified=each.verified or self._verified(each.steps)) for each in listed]
+            self._held.sort(key=lambda each: each.sequence)
+        return self._held
+
+    def _reference(self, data: CheckpointData) -> CheckpointRef:
+        steps = len(data.step_results)
+        added = self.history.encoded_between(min(self._saved, steps), steps)
+        return CheckpointRef(
+            self.workflow_id,
+            data.checkpoint_id,
+            data.sequence,
+            data.attempt,
+            data.reason,
+            data.saved_at,
+            steps,
+            _HEAD_BYTES + sum(map(len, added)),
+            self._verified(steps),
+        )
+
+    def _verified(self, steps: int) -> bool | None:
+        """Tell whether all evidence up to a number of results held when it was recorded; None where there is none."""
+        answers, results = self._answers, self.history.results
+        for result in results[len(answers) - 1 : steps]:
+            answers.append(verified_after(answers[-1], (result,)))
+        return answers[steps] if steps < len(answers) else None
+
+
+# What becomes of a run that has completed, after it was told: nothing, a compaction, or its removal.
+
+
+async def settle_completed(store: CheckpointStore, workflow_id: str, retention: Retention) -> bool:
+    """Do with a completed run what its engine was told; tell whether it was removed.
+
+    Never raises: the run has succeeded; a failure is logged.
+
+    A crash before it leaves the run completed, and a resume of it, which runs nothing, comes here again.
+
+    Args:
+        store: where it lies; nobody owns the run.
+        workflow_id: the run.
+        retention: what was told.
+    """
+    if retention.on_success is OnSuccess.KEEP:
+        return False
+    try:
+        if retention.on_success is OnSuccess.CLEAR and not await _is_pinned(store, workflow_id, retention):
+            await store.clear(workflow_id)
+            return True
+        if isinstance(store, CompactsRuns):
+            await store.compact(workflow_id, is_forced=True)
+    except Exception as error:
+        _log.warning("run %s has completed, and stays as it is: %s", workflow_id, error)
+    return False
+
+
+async def _is_pinned(store: CheckpointStore, workflow_id: str, retention: Retention) -> bool:
+    if isinstance(store, PinsCheckpoints) and await store.pinned(workflow_id):
+        return True
+    if not retention.pinned:
+        return False
+    return any(each.checkpoint_id in retention.pinned for each in await store.list_checkpoints(workflow_id))

@@ -1,0 +1,385 @@
+"""Whole runs that are not needed any more: found and removed in bounded batches, and what stays made smaller.
+
+It may die anywhere and be done again: each run is removed as a whole, and whether it may be is asked again, by the
+store, in the moment of its removal.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import attrs
+
+from flowckpt.core.records import Status
+from flowckpt.core.records.listing import RunInfo
+from flowckpt.core.system.clock import Clock, SystemClock
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.numbers import age_of
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    FlowckptError,
+    RunLockedError,
+    SettingError,
+)
+from flowckpt.maintenance.retention.rule import ALL_IN_THE_NEWEST, Resting, Retention, count_of, removable
+from flowckpt.stores.base import (
+    CheckpointStore,
+    CompactsRuns,
+    EvictsCheckpoints,
+    ListsRuns,
+    OwnsRuns,
+    PinsCheckpoints,
+    PrunesRuns,
+    SweepsLeftovers,
+    released,
+)
+from flowckpt.stores.queries import unreadable_runs
+
+if TYPE_CHECKING:
+    from flowckpt.core.records.listing import CheckpointRef
+    from flowckpt.maintenance import task_log
+else:
+    task_log = LazyModule("flowckpt.maintenance.task_log")
+
+
+_log = logging.getLogger("flowckpt")
+FINISHED = frozenset({Status.COMPLETED})
+"""What goes where nobody says more: a run of any other status can be resumed."""
+
+_PAGE = 200
+
+
+@attrs.frozen
+class PrunedRun:
+    """A run that was removed, or that would be.
+
+    Attributes:
+        workflow_id: the run.
+        workflow_name: its workflow.
+        status: where it stood.
+        updated_at: when its newest checkpoint was saved.
+        size: about how many bytes it took; None where the store does not know, as in object storage.
+    """
+
+    workflow_id: str
+    workflow_name: str
+    status: Status
+    updated_at: datetime
+    size: int | None
+
+
+@attrs.define
+class PruneReport:
+    """What a pruning came to.
+
+    Attributes:
+        runs: the runs that went, or would go; empty where they were handed to a function.
+        removed: how many runs went.
+        removed_bytes: about how many bytes they took, as far as that is known.
+        unsized: of how many of them it is not known.
+        compacted: how many runs were written anew, or freed of what no record names.
+        compacted_bytes: how many bytes that freed.
+        skipped: why a run stayed that was to go, or to be made smaller, by its id.
+        unreadable: the runs whose record is damaged, so that nothing was decided about them.
+        matched: how many runs are of the workflow and stand as was said; None where no run was to go.
+    """
+
+    runs: list[PrunedRun] = attrs.field(factory=list)
+    removed: int = 0
+    removed_bytes: int = 0
+    unsized: int = 0
+    compacted: int = 0
+    compacted_bytes: int = 0
+    skipped: dict[str, str] = attrs.field(factory=dict)
+    unreadable: list[str] = attrs.field(factory=list)
+    matched: int | None = None
+
+
+@attrs.frozen
+class _Which:
+    """Which runs go: all that is said must hold."""
+
+    keep: int
+    older_than: timedelta | None
+    statuses: frozenset[Status]
+    workflow: str | None
+
+
+async def prune(
+    store: CheckpointStore,
+    *,
+    keep: int | None = None,
+    older_than: timedelta | float | str | None = None,
+    statuses: Collection[Status | str] = FINISHED,
+    workflow: str | None = None,
+    is_dry_run: bool = False,
+    clock: Clock | None = None,
+    on_run: Callable[[PrunedRun], None] | None = None,
+) -> PruneReport:
+    """Remove runs that are not needed any more, and what nobody needs of the others.
+
+    A run goes only if all that is said holds of it. Without `keep` and `older_than` no run goes. A run that a living
+    process owns, and one with a pinned checkpoint, never goes.
+
+    Args:
+        store: the store.
+        keep: how many of the newest of each workflow stay, of those with such a status; 0 for none.
+        older_than: how long ago its newest checkpoint must have been saved: a `timedelta`, seconds, or text as `30d`.
+        statuses: where a run must stand; completed where not given, for all others can be resumed.
+        workflow: only runs of this workflow.
+        is_dry_run: remove nothing, and say what would go.
+        clock: the time.
+        on_run: told each run that goes, instead of the report.
+
+    Raises:
+        SettingError: a value is out of its range, or the store cannot list its runs.
+        CheckpointStorageError: the store failed.
+    """
+    which = _Which(
+        _checked_keep(keep),
+        None if older_than is None else age_of(older_than, "older_than"),
+        _checked_statuses(statuses),
+        workflow,
+    )
+    report = PruneReport()
+    if not isinstance(store, PrunesRuns | ListsRuns):
+        raise SettingError(f"{store!r} cannot list its runs", setting="store", remedy="Clear them one by one.")
+    report.unreadable = [each.workflow_id for each in await unreadable_runs(store) if each.severity == "corrupt"]
+    if isinstance(store, SweepsLeftovers) and not is_dry_run:
+        await store.tidy()
+    if keep is not None or older_than is not None:
+        now, report.matched = (clock or SystemClock()).now(), 0
+        async for batch in _in_batches(_runs_to_remove(store, which, now, report)):
+            await _remove(store, batch, report, on_run, is_dry_run=is_dry_run)
+    if not is_dry_run:
+        await _compact_all(store, report)
+        if isinstance(store, SweepsLeftovers):
+            await store.tidy()
+    return report
+
+
+async def _runs_to_remove(
+    store: CheckpointStore, which: _Which, now: datetime, report: PruneReport
+) -> AsyncIterator[RunInfo]:
+    kept: Counter[str] = Counter()
+    async for info in _newest_first(store):
+        if info.status not in which.statuses or which.workflow not in (None, info.workflow_name):
+            continue
+        report.matched = (report.matched or 0) + 1
+        kept[info.workflow_name] += 1
+        is_old = which.older_than is None or now - info.updated_at > which.older_than
+        if kept[info.workflow_name] > which.keep and is_old and info.owner is None:
+            yield info
+
+
+async def _newest_first(store: CheckpointStore) -> AsyncIterator[RunInfo]:
+    if not isinstance(store, PrunesRuns):
+        assert isinstance(store, ListsRuns), "it was asked before"
+        for info in await store.list_runs():
+            yield info
+        return
+    last: RunInfo | None = None
+    while page := await store.page_runs(last, _PAGE):
+        for info in page:
+            yield info
+        last = page[-1]
+
+
+async def _in_batches(runs: AsyncIterator[RunInfo]) -> AsyncIterator[list[RunInfo]]:
+    batch: list[RunInfo] = []
+    async for info in runs:
+        batch.append(info)
+        if len(batch) == _PAGE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def _remove(
+    store: CheckpointStore,
+    batch: list[RunInfo],
+    report: PruneReport,
+    on_run: Callable[[PrunedRun], None] | None,
+    *,
+    is_dry_run: bool,
+) -> None:
+    ids = [info.workflow_id for info in batch]
+    sizes: Sequence[int | None] = [None] * len(ids)
+    if isinstance(store, PrunesRuns):
+        sizes = await store.stored_bytes(ids)
+    if is_dry_run:
+        gone = {info.workflow_id for info in batch if not await _is_pinned(store, info.workflow_id)}
+    elif isinstance(store, PrunesRuns):
+        gone = {*await store.clear_unchanged(batch)}
+    else:
+        gone = {info.workflow_id for info in batch if await _is_cleared(store, info)}
+    for info, size in zip(batch, sizes, strict=True):
+        if info.workflow_id not in gone:
+            is_pinned = await _is_pinned(store, info.workflow_id)
+            report.skipped[info.workflow_id] = "it is pinned" if is_pinned else "it has changed meanwhile"
+            continue
+        report.removed += 1
+        report.removed_bytes += size or 0
+        report.unsized += size is None
+        run = PrunedRun(info.workflow_id, info.workflow_name, info.status, info.updated_at, size)
+        (report.runs.append if on_run is None else on_run)(run)
+
+
+async def _is_pinned(store: CheckpointStore, workflow_id: str) -> bool:
+    return isinstance(store, PinsCheckpoints) and bool(await store.pinned(workflow_id))
+
+
+async def _is_cleared(store: CheckpointStore, info: RunInfo) -> bool:
+    """Clear a run of a store that can do no better than ask and clear."""
+    assert isinstance(store, ListsRuns), "it was asked before"
+    if await _is_pinned(store, info.workflow_id) or await store.describe_run(info.workflow_id) != info:
+        return False
+    try:
+        await store.clear(info.workflow_id)
+    except RunLockedError:
+        return False
+    return True
+
+
+async def _compact_all(store: CheckpointStore, report: PruneReport) -> None:
+    if not isinstance(store, CompactsRuns):
+        return
+    last = ""
+    while page := await store.compactable(last, _PAGE):
+        for workflow_id in page:
+            try:
+                done = await store.compact(workflow_id)
+            except RunLockedError:  # it is at work, and will be made smaller another time
+                continue
+            except FlowckptError as error:
+                _log.warning("run %s was not made smaller: %s", workflow_id, error.message)
+                report.skipped[workflow_id] = error.message
+                if isinstance(error, CheckpointCorruptedError) and workflow_id not in report.unreadable:
+                    report.unreadable.append(workflow_id)
+                continue
+            report.compacted += done.is_changed
+            report.compacted_bytes += done.bytes_freed
+        last = page[-1]
+
+
+def _checked_keep(keep: object) -> int:
+    if keep is None:
+        return 0
+    if type(keep) is int and keep >= 0:
+        return keep
+    raise SettingError(
+        f"keep is a whole number from 0 on, not {keep!r:.80}",
+        setting="keep",
+        remedy="Write how many of the newest runs of each workflow are to stay.",
+    )
+
+
+def _checked_statuses(statuses: Collection[Status | str]) -> frozenset[Status]:
+    try:
+        found = frozenset(Status(each) for each in ([statuses] if isinstance(statuses, str) else statuses))
+    except ValueError as error:
+        raise SettingError(f"statuses: {error}", setting="statuses", remedy="Write those of Status.") from error
+    if Status.RUNNING in found:
+        raise SettingError(
+            "a running run is never pruned",
+            setting="statuses",
+            remedy="One whose process has died is 'crashed'. Stop the other ones first.",
+        )
+    return found
+
+
+# Old checkpoints of one run that go by hand: chosen, and chosen again under the ownership under which they are removed.
+
+
+async def prune_checkpoints(
+    store: CheckpointStore,
+    workflow_id: str,
+    *,
+    keep: int | None = None,
+    older_than: timedelta | float | str | None = None,
+    max_bytes: int | None = None,
+    is_dry_run: bool = False,
+    clock: Clock | None = None,
+) -> tuple[Sequence[int], int]:
+    """Remove old checkpoints of one run, and make the run smaller.
+
+    A checkpoint goes only if all that is said holds of it; where nothing is said, none goes. The newest one, the newest
+    verified one and those that are pinned never go, nor what the state of a manager's task rests on.
+
+    Args:
+        store: the store.
+        workflow_id: the run.
+        keep: how many of the newest stay, from 1; of a manager's task, how many committed steps.
+        older_than: how long ago it must have been saved: a `timedelta`, seconds, or text as `30d`.
+        max_bytes: only what does not fit into so many bytes beside the newer ones, from 1.
+        is_dry_run: remove nothing, and say what would go.
+        clock: the time.
+
+    Returns:
+        The sequences of those that went, the oldest first, and how many bytes less the run takes.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        RunLockedError: somebody owns it.
+        SettingError: a value is out of its range, or the store cannot remove single checkpoints.
+    """
+    conditions = Retention(
+        keep_last=count_of(keep, "keep"),
+        max_age=None if older_than is None else age_of(older_than, "older_than"),
+        max_bytes=count_of(max_bytes, "max_bytes"),
+    )
+    now = (clock or SystemClock()).now()
+    found, freed = await _checkpoints_to_remove(store, workflow_id, conditions, now), 0
+    if not isinstance(store, EvictsCheckpoints):
+        raise SettingError(f"{store!r} cannot remove single checkpoints", setting="store", remedy="Clear whole runs.")
+    if not is_dry_run:
+        if found:
+            found = await _removed(store, workflow_id, conditions, now, found)
+        if isinstance(store, CompactsRuns):
+            freed = (await store.compact(workflow_id, is_forced=True)).bytes_freed
+    return [each.sequence for each in found], freed
+
+
+async def _checkpoints_to_remove(
+    store: CheckpointStore, workflow_id: str, conditions: Retention, now: datetime
+) -> Sequence[CheckpointRef]:
+    references = await store.list_checkpoints(workflow_id)
+    if not references:
+        raise CheckpointNotFoundError(workflow_id)
+    if not conditions.has_limits:
+        return ()
+    pinned = await store.pinned(workflow_id) if isinstance(store, PinsCheckpoints) else frozenset[int]()
+    resting = await _resting_of(store, workflow_id)
+    return removable(references, conditions, now, pinned=pinned, resting=resting, must_pass_all=True)
+
+
+async def _resting_of(store: CheckpointStore, workflow_id: str) -> Resting:
+    latest = await store.load_latest(workflow_id)
+    if latest is None or not task_log.is_task(latest):
+        return ALL_IN_THE_NEWEST
+    log = await task_log.read_log(store, workflow_id, latest)
+    return Resting(log.needed_sequences(), frozenset(step.sequence for step in log.live_steps()))
+
+
+async def _removed(
+    store: CheckpointStore, workflow_id: str, conditions: Retention, now: datetime, found: Sequence[CheckpointRef]
+) -> Sequence[CheckpointRef]:
+    """Remove checkpoints, chosen again while nobody else can change what the run rests on; return them."""
+    assert isinstance(store, EvictsCheckpoints), "it was asked before"
+    if not isinstance(store, OwnsRuns):
+        await store.delete_sequences(workflow_id, [each.sequence for each in found])
+        return found
+    lease = await store.acquire(workflow_id)
+    try:
+        found = await _checkpoints_to_remove(store, workflow_id, conditions, now)
+        if found:
+            await store.delete_sequences(workflow_id, [each.sequence for each in found])
+    finally:
+        await released(store, lease)
+    return found

@@ -1,0 +1,210 @@
+"""Which checkpoints of a run stay: a value, and a pure rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from flowckpt.core.records.listing import CheckpointRef
+from flowckpt.core.system.numbers import age_of
+from flowckpt.errors import SettingError
+
+
+class OnSuccess(StrEnum):
+    """What becomes of the checkpoints of a run that has completed."""
+
+    KEEP = "keep"
+    """They stay, as the limits say."""
+    KEEP_LAST = "keep_last"
+    """The last one stays, with the newest verified one and those that are pinned."""
+    CLEAR = "clear"
+    """The run is removed with all that belongs to it, unless a checkpoint of it is pinned."""
+
+
+def count_of(value: object, setting: str) -> int | None:
+    """Return a number from 1 on, or None for no limit.
+
+    Args:
+        value: what was given.
+        setting: what it is for, for the error.
+
+    Raises:
+        SettingError: it is none.
+    """
+    if value is None or (type(value) is int and value >= 1):
+        return value
+    raise SettingError(
+        f"{setting} is a whole number from 1 on, or None for no limit, not {value!r:.80}",
+        setting=setting,
+        remedy="The newest checkpoint always stays, so 1 is the least that can be kept.",
+    )
+
+
+def _keep_last(value: int | None) -> int | None:
+    return count_of(value, "keep_last")
+
+
+def _max_bytes(value: int | None) -> int | None:
+    return count_of(value, "max_bytes")
+
+
+def _max_age(value: timedelta | float | str | None) -> timedelta | None:
+    return None if value is None else age_of(value, "max_age")
+
+
+def _on_success(value: object) -> OnSuccess:
+    if value in tuple(OnSuccess):
+        return OnSuccess(str(value))
+    raise SettingError(
+        f"on_success={value!r:.80} is none of {', '.join(repr(str(each)) for each in OnSuccess)}",
+        setting="on_success",
+        remedy="Write one of them.",
+    )
+
+
+def _ids(value: Iterable[str]) -> frozenset[str]:
+    if isinstance(value, str) or not all(isinstance(each, str) for each in value):
+        raise SettingError(
+            f"pinned is a collection of checkpoint ids, not {value!r:.80}",
+            setting="pinned",
+            remedy="Write pinned=['trained'].",
+        )
+    return frozenset(value)
+
+
+@attrs.frozen(kw_only=True)
+class Retention:
+    """Which checkpoints of a run stay. Each limit is one by itself: what passes any of them goes.
+
+    Never removed are the newest checkpoint, the newest verified one, and those that are pinned. Results always stay.
+
+    Attributes:
+        keep_last: how many of the newest stay; 1 or more, None for no limit.
+        max_age: how old a checkpoint may get: a `timedelta`, seconds, or text as `30d`; None for no limit.
+        max_bytes: how much the records of the checkpoints may take together; None for no limit.
+        pinned: ids of checkpoints that stay whatever the limits say.
+        on_success: what becomes of them when the run has completed: `keep`, `keep_last` or `clear`.
+
+    Raises:
+        SettingError: a value is out of its range.
+    """
+
+    keep_last: int | None = attrs.field(default=None, converter=_keep_last)
+    max_age: timedelta | None = attrs.field(default=None, converter=_max_age)
+    max_bytes: int | None = attrs.field(default=None, converter=_max_bytes)
+    pinned: frozenset[str] = attrs.field(default=frozenset(), converter=_ids)
+    on_success: OnSuccess = attrs.field(default=OnSuccess.KEEP, converter=_on_success)
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether anything can be removed while the run goes on."""
+        return any(limit is not None for limit in (self.keep_last, self.max_age, self.max_bytes))
+
+
+ONLY_THE_LAST = Retention(keep_last=1)
+
+
+def set_retention(said: Callable[[str], Any]) -> Retention | None:
+    """Return what the settings say of retention; None where they say nothing.
+
+    Args:
+        said: returns the value of a setting.
+    """
+    found = Retention(**{name: said(name) for name in ("keep_last", "max_age", "max_bytes", "on_success")})
+    return None if found == Retention() else found
+
+
+def checked_retention(value: Any) -> Retention:
+    """Return a retention, or refuse what is none.
+
+    Args:
+        value: what was given.
+
+    Raises:
+        SettingError: it is none.
+    """
+    if isinstance(value, Retention):
+        return value
+    raise SettingError(
+        f"{value!r:.80} is no retention", setting="retention", remedy="Write retention=Retention(keep_last=10)."
+    )
+
+
+@attrs.frozen
+class Resting:
+    """What the state of a run rests on beside its newest checkpoint, which holds all of a run of a workflow.
+
+    Attributes:
+        needed: sequences without which the state of the run would be another.
+        counted: the sequences that are checkpoints to the run's reader, and that `keep_last` counts; None for all.
+    """
+
+    needed: frozenset[int] = frozenset()
+    counted: frozenset[int] | None = None
+
+
+ALL_IN_THE_NEWEST = Resting()
+
+
+def removable(
+    references: Iterable[CheckpointRef],
+    retention: Retention,
+    now: datetime,
+    *,
+    pinned: Collection[int] = (),
+    resting: Resting = ALL_IN_THE_NEWEST,
+    must_pass_all: bool = False,
+) -> list[CheckpointRef]:
+    """Return which checkpoints of a run go, the oldest first.
+
+    Args:
+        references: all checkpoints that count, in any order.
+        retention: what stays.
+        now: the time, aware.
+        pinned: sequences that stay, besides the ids that the retention names.
+        resting: what the state of the run rests on, which stays.
+        must_pass_all: whether a checkpoint goes only if it passes every limit that is set, and not any one of them.
+    """
+    newest_first = sorted(references, key=lambda each: each.sequence, reverse=True)
+    safe = protected(newest_first, retention, pinned) | resting.needed
+    decide = all if must_pass_all else any
+    room = retention.max_bytes
+    if room is not None:
+        room -= sum(each.size for each in newest_first if each.sequence in safe)
+    gone: list[CheckpointRef] = []
+    newer = 0
+    for each in newest_first:
+        place, newer = newer, newer + (resting.counted is None or each.sequence in resting.counted)
+        if each.sequence in safe:
+            continue
+        passed = []
+        if retention.keep_last is not None:
+            passed.append(place >= retention.keep_last)
+        if retention.max_age is not None:
+            passed.append(now - each.saved_at > retention.max_age)
+        if room is not None:
+            room -= each.size
+            passed.append(room < 0)
+        if passed and decide(passed):
+            gone.append(each)
+    return gone[::-1]
+
+
+def protected(newest_first: Sequence[CheckpointRef], retention: Retention, pinned: Collection[int]) -> set[int]:
+    """Return the sequences that no limit removes: of the newest, of the newest verified one, and of those that are pinned.
+
+    Args:
+        newest_first: all checkpoints that count, the newest first.
+        retention: what stays, which names pinned ones by their ids.
+        pinned: sequences that are pinned.
+    """
+    safe = {each.sequence for each in newest_first[:1]}
+    safe |= {
+        each.sequence for each in newest_first if each.sequence in pinned or each.checkpoint_id in retention.pinned
+    }
+    verified = next((each.sequence for each in newest_first if each.verified), None)
+    return safe if verified is None else safe | {verified}

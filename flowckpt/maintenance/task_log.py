@@ -1,0 +1,737 @@
+"""What a task has done: a pure log, made from its record and kept up by its owner.
+
+Each committed step names the one that it goes on from, so the steps that led to any checkpoint are a chain, also after
+a rollback. A rollback moves the head; the steps behind it stay in the log, and can be rolled forward to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+from flowckpt.core.codec.tags import encode
+from flowckpt.core.dsl.path import MAX_NAME_LENGTH, path_of
+from flowckpt.core.identity.inputs_hash import digest
+from flowckpt.core.records import CheckpointData, Reason, Status, StepResult
+from flowckpt.core.records.result import look
+from flowckpt.core.system.ids import why_no_run_id
+from flowckpt.errors import CheckpointNotFoundError, ForeignRecordError, SettingError
+from flowckpt.evidence.claims import EvidencePack
+from flowckpt.evidence.report import PackOutcome
+from flowckpt.stores.base import CheckpointStore
+
+# What may be given to a manager, and the ids of tasks, steps and checkpoints.
+#
+# An id leads to its task by itself, after a restart too and in every store: `TASK@CHECKPOINT` for a checkpoint,
+# `TASK@[SEQUENCE]PATH` for a begun step. What stands behind the last `@` is the id in the store.
+
+
+def public_id(task_id: str, local_id: str) -> str:
+    """Return the id that people and programs use.
+
+    Args:
+        task_id: the task.
+        local_id: the id in the store.
+    """
+    return f"{task_id}@{local_id}"
+
+
+def split_id(given: object, setting: str) -> tuple[str, str]:
+    """Return the task and the id in the store.
+
+    Args:
+        given: an id that a manager returned; or one without a task, which comes back with an empty task.
+        setting: what the argument is called, for an error.
+
+    Raises:
+        SettingError: it is no text.
+    """
+    if not isinstance(given, str):
+        raise SettingError(
+            f"{setting} is {given!r:.80} ({type(given).__name__}), not the text of an id",
+            setting=setting,
+            remedy="Give the id that the manager returned.",
+        )
+    task_id, _, local_id = given.rpartition("@")
+    return task_id, local_id
+
+
+def local_part(given: str, task_id: str) -> str:
+    """Return the id in the store of an id of a known task.
+
+    Args:
+        given: the id.
+        task_id: its task.
+    """
+    return given[len(task_id) + 1 :]
+
+
+def marker_id(path: str, sequence: int) -> str:
+    """Return the id in the store of the record that a step was begun; no other record has such a one.
+
+    Args:
+        path: the step's place in the task.
+        sequence: the record's place in the task.
+    """
+    return f"[{sequence}]{path}"
+
+
+def sequence_in_marker(local_id: str) -> int:
+    """Return the place in the task of the record that a step was begun; 0 where that record was removed.
+
+    Args:
+        local_id: the record's id in the store.
+    """
+    return int(local_id[1:].partition("]")[0])
+
+
+def path_in_marker(local_id: str) -> str:
+    """Return the path of a begun step from the id of its record.
+
+    Args:
+        local_id: the record's id in the store.
+    """
+    return local_id.partition("]")[2]
+
+
+def checked_text(value: object, setting: str) -> str:
+    """Return a task's id or a type of checkpoints, or refuse it.
+
+    Args:
+        value: what was given.
+        setting: what the argument is called.
+
+    Raises:
+        SettingError: it is no text, or blank, or too long.
+    """
+    if not isinstance(value, str) or not value.strip() or len(value) > MAX_NAME_LENGTH:
+        raise SettingError(
+            f"{setting} must be text, not blank, and of at most {MAX_NAME_LENGTH} characters, not {value!r:.80} "
+            f"({type(value).__name__})",
+            setting=setting,
+            remedy="Give a short name.",
+        )
+    return value
+
+
+def checked_task_id(value: object) -> str:
+    """Return the id of a task, or refuse it: a task lies in its store as a run does, and has an id like one.
+
+    Args:
+        value: what was given.
+
+    Raises:
+        SettingError: it can be no id of a run.
+    """
+    if why := why_no_run_id(value):
+        raise SettingError(f"the id of a task {why}", setting="task_id", remedy="Give another id.")
+    return str(value)
+
+
+def checked_checkpoint_id(value: object) -> str:
+    """Return a checkpoint's id that the program chose, or refuse it.
+
+    Args:
+        value: what was given.
+
+    Raises:
+        SettingError: it could be mistaken for an id that the manager makes.
+    """
+    chosen = checked_text(value, "checkpoint_id")
+    if "@" in chosen or "[" in chosen:
+        raise SettingError(
+            f"the checkpoint id {chosen!r:.80} has an '@' or a '[', which have a meaning in ids",
+            setting="checkpoint_id",
+            remedy="Choose an id without them.",
+        )
+    return chosen
+
+
+def checked_most(value: object) -> int | None:
+    """Return how many checkpoints a task may keep, or refuse the number.
+
+    Args:
+        value: what was given as `max_per_task`.
+
+    Raises:
+        SettingError: it is no whole number from 1 on.
+    """
+    if value is not None and (type(value) is not int or value < 1):
+        raise SettingError(
+            f"max_per_task is a whole number from 1 on, or None for no limit, not {value!r:.80}",
+            setting="max_per_task",
+            remedy="Give 1 or more: the newest checkpoint is never removed.",
+        )
+    return value
+
+
+def checked_plan(value: object) -> tuple[str, ...]:
+    """Return the names of planned steps, or refuse them.
+
+    Args:
+        value: what was given.
+
+    Raises:
+        SettingError: it is no list of names.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise SettingError(
+            f"a plan is a list of names, not {value!r:.80} ({type(value).__name__})",
+            setting="steps",
+            remedy="Write a list.",
+        )
+    return tuple(checked_text(step, "steps") for step in value)
+
+
+def checked_limit(value: object) -> int:
+    """Return how many checkpoints to list, or refuse the number.
+
+    Args:
+        value: what was given.
+
+    Raises:
+        SettingError: it is negative, or no whole number.
+    """
+    if type(value) is not int or value < 0:
+        raise SettingError(
+            f"limit is a whole number from 0 on, not {value!r:.80}", setting="limit", remedy="Write limit=100."
+        )
+    return value
+
+
+# What a manager tells of a task: its begun steps, its committed ones, and where it can be taken up again.
+
+
+@attrs.frozen
+class BegunStep:
+    """A step that was begun and not committed: one that runs now, or one in doubt after a crash.
+
+    Attributes:
+        step_id: what `commit_step` and `abandon_step` take.
+        task_id: the task.
+        path: its place in the task.
+        checkpoint_type: what kind of step it is.
+        work_item_id: which piece of work it is, or None.
+        metadata: what the program noted about it.
+        begun_at: when it was begun, aware and in UTC.
+        attempt: the attempt of the task that began it.
+        began_ns: the monotonic clock at its beginning, in nanoseconds; None where another process began it.
+    """
+
+    step_id: str
+    task_id: str
+    path: str
+    checkpoint_type: str
+    work_item_id: str | None
+    metadata: Mapping[str, Any]
+    begun_at: datetime
+    attempt: int
+    _snapshot: Any = attrs.field(default=None, eq=look, repr=False, alias="snapshot")
+    began_ns: int | None = attrs.field(default=None, eq=False, repr=False)
+
+    @property
+    def held_snapshot(self) -> Any:
+        """The snapshot as the record holds it, encoded."""
+        return self._snapshot
+
+    @property
+    def snapshot(self) -> Any:
+        """The state at the beginning of the step; a fresh value at each access."""
+        return look(self._snapshot)
+
+
+@attrs.frozen
+class CommittedStep:
+    """A step that was committed.
+
+    Attributes:
+        id: its checkpoint's id, which names the task too: `TASK@CHECKPOINT`.
+        task_id: the task.
+        step_id: the id under which it was begun.
+        path: its place in the task.
+        checkpoint_type: what kind of step it is.
+        work_item_id: which piece of work it is, or None.
+        metadata: what the program noted about it.
+        sequence: its checkpoint's place in the task; it grows, and is no clock.
+        begun_at: when it was begun, aware and in UTC.
+        saved_at: when it was committed, aware and in UTC.
+        duration_ms: how long it took, in milliseconds; 0 where another process began it.
+        after: the step that it goes on from, as an index into the committed ones; -1 for none.
+    """
+
+    id: str
+    task_id: str
+    step_id: str
+    path: str
+    checkpoint_type: str
+    work_item_id: str | None
+    metadata: Mapping[str, Any]
+    sequence: int
+    begun_at: datetime
+    saved_at: datetime
+    duration_ms: float
+    after: int = attrs.field(repr=False)
+    _evidence: Mapping[str, Any] | None = attrs.field(repr=False, alias="evidence")
+
+    @property
+    def outcome(self) -> PackOutcome | None:
+        """What its evidence said when it was committed; None where nobody asked."""
+        if self._evidence is None:
+            return PackOutcome.NO_EVIDENCE
+        said = self._evidence.get("outcome")
+        return None if said is None else PackOutcome(said)
+
+    @property
+    def verified(self) -> bool:
+        """Whether its evidence held when it was committed. What holds now, `verify_checkpoint` finds out."""
+        return self.outcome is PackOutcome.VERIFIED
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether there is anything to verify."""
+        return bool(self._evidence and self._evidence["pack"]["evidence"])
+
+    @property
+    def evidence_pack(self) -> EvidencePack:
+        """What it claims of the outside world, with the facts of its commit; empty where it claims nothing."""
+        return EvidencePack([]) if self._evidence is None else EvidencePack.from_document(self._evidence["pack"])
+
+
+@attrs.frozen
+class TaskCheckpoint(CommittedStep):
+    """A committed step with the state that it left."""
+
+    @classmethod
+    def of(cls, step: CommittedStep, snapshot: Any) -> TaskCheckpoint:
+        """Return a step with its state.
+
+        Args:
+            step: the step.
+            snapshot: the state, as the record holds it.
+        """
+        return cls(*(getattr(step, field.name) for field in attrs.fields(CommittedStep)), snapshot=snapshot)
+
+    _snapshot: Any = attrs.field(default=None, eq=look, repr=False, alias="snapshot", kw_only=True)
+
+    @property
+    def snapshot(self) -> Any:
+        """The state; a fresh value at each access."""
+        return look(self._snapshot)
+
+
+@attrs.frozen
+class RestoredTask:
+    """Where a task can be taken up again.
+
+    Attributes:
+        task_id: the task.
+        checkpoint: the newest checkpoint that counts; None where no step was committed.
+        completed: the committed steps that led there, oldest first.
+        remaining: the planned steps that are not completed; None where no plan was made.
+        in_doubt: the steps that were begun and not committed, oldest first.
+        is_finished: whether the task was finished.
+    """
+
+    task_id: str
+    checkpoint: TaskCheckpoint | None
+    completed: tuple[CommittedStep, ...]
+    remaining: tuple[str, ...] | None
+    in_doubt: tuple[BegunStep, ...]
+    is_finished: bool = False
+
+    @property
+    def snapshot(self) -> Any:
+        """The state to go on with; None where no step was committed."""
+        return None if self.checkpoint is None else self.checkpoint.snapshot
+
+
+@attrs.define
+class TaskLog:
+    """The steps of a task.
+
+    Attributes:
+        task_id: the task.
+        committed: all committed steps, in their order.
+        live: the checkpoints that the store holds: the id there, to the index of the step.
+        begun: the steps that were begun and not committed: the id in the store, to the step.
+        settled: the ids in the store of records that a step was begun, which nobody needs any more.
+        plan: the planned steps, or None.
+        head: the index of the step that the task stands behind; -1 for none.
+        base_path: where relative paths of evidence are taken from, as recorded; empty where nobody said.
+        is_finished: whether the task was finished.
+    """
+
+    task_id: str
+    committed: list[CommittedStep] = attrs.field(factory=list)
+    live: dict[str, int] = attrs.field(factory=dict)
+    begun: dict[str, BegunStep] = attrs.field(factory=dict)
+    settled: list[str] = attrs.field(factory=list)
+    plan: tuple[str, ...] | None = None
+    head: int = -1
+    base_path: str = ""
+    is_finished: bool = False
+    _uses: Counter[str] | None = None
+
+    # --- where the task stands ---------------------------------------------------------------------------------------
+
+    def chain(self, index: int) -> list[CommittedStep]:
+        """Return the steps that led to one, itself included, oldest first.
+
+        Args:
+            index: the step; -1 for the beginning.
+        """
+        found = []
+        while index >= 0:
+            found.append(self.committed[index])
+            index = self.committed[index].after
+        return found[::-1]
+
+    def current(self) -> int:
+        """Return the index of the newest step on the way to the head whose checkpoint the store holds; -1 for none."""
+        index = self.head
+        while index >= 0 and not self.is_live(index):
+            index = self.committed[index].after
+        return index
+
+    def is_live(self, index: int) -> bool:
+        """Tell whether the store holds the checkpoint of a step.
+
+        Args:
+            index: the step.
+        """
+        return self.live.get(local_part(self.committed[index].id, self.task_id)) == index
+
+    def live_steps(self) -> list[CommittedStep]:
+        """Return the steps whose checkpoints the store holds, newest first."""
+        return [self.committed[index] for index in sorted(self.live.values(), reverse=True)]
+
+    def live_chain(self, index: int) -> list[CommittedStep]:
+        """Return those of them that led to one, itself included, newest first.
+
+        Args:
+            index: the step; -1 for the beginning.
+        """
+        live = set(self.live.values())
+        found = []
+        while index >= 0:
+            if index in live:
+                found.append(self.committed[index])
+            index = self.committed[index].after
+        return found
+
+    def remaining(self, index: int) -> tuple[str, ...] | None:
+        """Return the planned steps that did not lead to one; None where there is no plan.
+
+        A step crosses off what is called as its work item; as its type where it has none, or none that was planned.
+
+        Args:
+            index: the step; -1 for the beginning.
+        """
+        if self.plan is None:
+            return None
+        planned = Counter(self.plan)
+        done: Counter[str] = Counter()
+        for step in self.chain(index):
+            names = (step.work_item_id, step.checkpoint_type)
+            name = next((name for name in names if name is not None and planned[name] > done[name]), None)
+            if name is not None:
+                done[name] += 1
+        left = []
+        for name in self.plan:
+            if done[name]:
+                done[name] -= 1
+            else:
+                left.append(name)
+        return tuple(left)
+
+    def in_doubt(self) -> tuple[BegunStep, ...]:
+        """Return the steps that were begun and not committed, oldest first."""
+        return tuple(self.begun.values())
+
+    # --- what is recorded --------------------------------------------------------------------------------------------
+
+    def metadata(self, *, plan: tuple[str, ...] | None = None, head: int | None = None) -> dict[str, Any]:
+        """Return what every record of the task carries.
+
+        Args:
+            plan: another plan than so far.
+            head: another head than so far; the index of a step that is about to be added, too.
+        """
+        plan = self.plan if plan is None else plan
+        head = self.head if head is None else head
+        said: dict[str, Any] = {}
+        if plan is not None:
+            said["plan"] = list(plan)
+        if head < len(self.committed) - 1:
+            said["head"] = head
+        return {"base_path": self.base_path, "manager": said}
+
+    def new_path(self, checkpoint_type: str, gone: Sequence[str] = ()) -> str:
+        """Return the place of the next step of a type; none is given twice by one log.
+
+        Args:
+            checkpoint_type: the type.
+            gone: the begun steps that it takes the place of, by their ids in the store.
+        """
+        if self._uses is None:
+            self._uses = Counter(step.checkpoint_type for step in self.committed)
+        taken = {step.path for step in self.without_begun(gone).values()}
+        while True:
+            path = path_of(checkpoint_type, self._uses[checkpoint_type])
+            self._uses[checkpoint_type] += 1
+            if path not in taken:
+                return path
+
+    def superseded_by(self, checkpoint_type: str, work_item_id: str | None, attempt: int) -> list[str]:
+        """Return the begun steps that a new one takes the place of: the same work, begun by an earlier attempt.
+
+        Args:
+            checkpoint_type: its type.
+            work_item_id: its piece of work.
+            attempt: the attempt that begins it now.
+        """
+        return [
+            local_id
+            for local_id, step in self.begun.items()
+            if step.attempt < attempt and (step.checkpoint_type, step.work_item_id) == (checkpoint_type, work_item_id)
+        ]
+
+    def without_begun(self, gone: Sequence[str]) -> dict[str, BegunStep]:
+        """Return the begun steps but for some.
+
+        Args:
+            gone: their ids in the store.
+        """
+        return {local_id: step for local_id, step in self.begun.items() if local_id not in gone}
+
+    def add(self, step: CommittedStep) -> None:
+        """Note a committed step: it is where the task stands now.
+
+        Args:
+            step: the step.
+        """
+        local_id = local_part(step.id, self.task_id)
+        self.committed.append(step)
+        self.head = self.live[local_id] = len(self.committed) - 1
+        self.begun.pop(local_part(step.step_id, self.task_id), None)
+
+    def committed_as(self, local_step_id: str) -> CommittedStep | None:
+        """Return what a step was committed as, or None.
+
+        Args:
+            local_step_id: the id under which it was begun, in the store.
+        """
+        step_id = public_id(self.task_id, local_step_id)
+        return next((step for step in reversed(self.committed) if step.step_id == step_id), None)
+
+    # --- what may go -------------------------------------------------------------------------------------------------
+
+    def needed(self, verified: CommittedStep | None) -> list[CommittedStep]:
+        """Return the checkpoints that nothing but their names removes.
+
+        They are the newest, the one that the task stands behind, and the newest verified one.
+
+        Args:
+            verified: the newest verified one, or None.
+        """
+        current = self.current()
+        found = [*self.live_steps()[:1], *([self.committed[current]] if current >= 0 else [])]
+        return found if verified is None else [*found, verified]
+
+    def needed_sequences(self) -> frozenset[int]:
+        """Return the places of the records that the task rests on: of those checkpoints, and of the steps in doubt.
+
+        Plan and head are in every record, and so in the newest.
+        """
+        steps = self.live_steps()
+        verified = next((step for step in steps if step.verified), None)
+        if verified is None:  # where nobody checked any, the newest that might hold
+            verified = next((step for step in steps if step.has_claims and step.outcome is None), None)
+        begun = map(sequence_in_marker, self.begun)
+        return frozenset([*(step.sequence for step in self.needed(verified)), *begun])
+
+    def settle(self, local_ids: Iterable[str]) -> None:
+        """Note that begun steps are not in doubt any more, and were not committed.
+
+        Args:
+            local_ids: their ids in the store.
+        """
+        self.settled += (gone := list(local_ids))
+        self.begun = self.without_begun(gone)
+
+    def to_remove(self, most: int, verified: CommittedStep | None) -> list[CommittedStep]:
+        """Return the checkpoints that are too many, oldest first.
+
+        Never among them: those that are needed.
+
+        Args:
+            most: how many may stay.
+            verified: the newest verified one, or None.
+        """
+        steps = self.live_steps()
+        kept = {step.id for step in self.needed(verified)}
+        for step in steps:
+            if len(kept) >= most:
+                break
+            kept.add(step.id)
+        return [step for step in reversed(steps) if step.id not in kept]
+
+
+# What tells the record of a manager's task from that of a run of a workflow.
+
+
+WORKFLOW_NAME = "CheckpointManager"
+"""What a task is called in a list of runs."""
+KEY = "manager"
+"""What its metadata have."""
+
+
+def is_task(data: CheckpointData) -> bool:
+    """Tell whether a run is a manager's task.
+
+    Args:
+        data: one of its checkpoints.
+    """
+    return data.workflow_name == WORKFLOW_NAME and KEY in data.metadata
+
+
+# How a task lies in a store: as a run, with a result for each committed step, and read back as a log.
+#
+# A record that a step was begun has the reason `in_doubt`, the state before it, and as its output a description of the
+# step (metadata would do, but is carried from record to record); one that it was committed has the reason `step` and the
+# state after it. The result of a step says what a later reader needs to
+# know without loading its checkpoint.
+
+
+NO_INPUTS = digest(encode({}))
+_STEP_TYPE = "loop"
+
+
+def result_of_commit(step: CommittedStep, local_id: str, *, index: int, attempt: int, evidence: Any) -> StepResult:
+    """Return the result that a committed step leaves in the history.
+
+    Args:
+        step: the step.
+        local_id: its checkpoint's id in the store.
+        index: its place among the committed steps.
+        attempt: the attempt that commits it.
+        evidence: its claims and the answers to them, as they are recorded.
+    """
+    said: dict[str, Any] = {"sequence": step.sequence, "step_id": local_part(step.step_id, step.task_id)}
+    said["saved_at"] = step.saved_at
+    if local_id != step.path:
+        said["checkpoint_id"] = local_id
+    if step.work_item_id is not None:
+        said["work_item_id"] = step.work_item_id
+    if step.metadata:
+        said["metadata"] = dict(step.metadata)
+    if step.after != index - 1:
+        said["after"] = step.after
+    return StepResult(
+        step.checkpoint_type,
+        _STEP_TYPE,
+        output=said,
+        duration_ms=step.duration_ms,
+        path=step.path,
+        started_at=step.begun_at,
+        attempt=attempt,
+        evidence=evidence,
+    )
+
+
+def _committed_step(task_id: str, index: int, result: StepResult) -> CommittedStep:
+    said = result.output
+    return CommittedStep(
+        public_id(task_id, said.get("checkpoint_id", result.path)),
+        task_id,
+        public_id(task_id, said["step_id"]),
+        result.path,
+        result.name,
+        said.get("work_item_id"),
+        said.get("metadata", {}),
+        said["sequence"],
+        result.started_at or said["saved_at"],
+        said["saved_at"],
+        result.duration_ms,
+        said.get("after", index - 1),
+        result.evidence,
+    )
+
+
+def description_of(step: BegunStep) -> dict[str, Any]:
+    """Return what the record of a begun step says of it.
+
+    Args:
+        step: the step.
+    """
+    return {
+        "checkpoint_type": step.checkpoint_type,
+        "work_item_id": step.work_item_id,
+        "metadata": dict(step.metadata),
+    }
+
+
+async def read_log(store: CheckpointStore, task_id: str, latest: CheckpointData | None) -> TaskLog:
+    """Read what a task has done.
+
+    Args:
+        store: where it lies.
+        task_id: the task.
+        latest: its newest checkpoint; None for a task that has none.
+
+    Raises:
+        ForeignRecordError: it is a run of the engine.
+        FlowckptError: one of the store's errors.
+    """
+    log = TaskLog(task_id)
+    if latest is None:
+        return log
+    if not is_task(latest):
+        raise ForeignRecordError(
+            f"run {task_id!r} is one of workflow {latest.workflow_name!r}, not a task of a CheckpointManager",
+            workflow_id=task_id,
+            found=latest.workflow_name,
+            remedy="Choose another task id, or another store.",
+        )
+    log.committed = [_committed_step(task_id, index, result) for index, result in enumerate(latest.step_results)]
+    said = latest.metadata[KEY]
+    log.head = said.get("head", len(log.committed) - 1)
+    log.plan = tuple(said["plan"]) if "plan" in said else None
+    log.base_path = latest.metadata.get("base_path", "")
+    log.is_finished = latest.status is Status.COMPLETED
+    references = await store.list_checkpoints(task_id)
+    saved = {reference.sequence for reference in references if reference.reason is Reason.STEP}
+    # By sequence, and the newest of an id: another of the same id may be gone, and this one be the one that is loaded.
+    log.live = {local_part(step.id, task_id): i for i, step in enumerate(log.committed) if step.sequence in saved}
+    markers = [reference.checkpoint_id for reference in references if reference.reason is Reason.IN_DOUBT]
+    for path in latest.in_flight:
+        local_id = next((each for each in markers if path_in_marker(each) == path), marker_id(path, 0))
+        log.begun[local_id] = await _begun_step(store, task_id, local_id, path, latest)
+    held = {local_part(step.step_id, task_id) for step in log.live_steps()}
+    log.settle(each for each in reversed(markers) if each not in log.begun and each not in held)
+    return log
+
+
+async def _begun_step(
+    store: CheckpointStore, task_id: str, local_id: str, path: str, latest: CheckpointData
+) -> BegunStep:
+    try:
+        data = await store.load(task_id, local_id)
+    except CheckpointNotFoundError:  # somebody deleted the record: it is in doubt all the same
+        data = latest
+    said = (data.output or {}) if data.checkpoint_id == local_id else {}
+    return BegunStep(
+        public_id(task_id, local_id),
+        task_id,
+        path,
+        said.get("checkpoint_type", path),
+        said.get("work_item_id"),
+        said.get("metadata", {}),
+        data.saved_at,
+        data.attempt,
+        data.held_snapshot if said else None,
+    )

@@ -1,0 +1,481 @@
+"""Compaction of a run: a pack is written that holds what is kept, is made durable, and then stands in for the rest.
+
+1. The next segment is claimed, as for an attempt: that fences every writer, and only then the run is read.
+2. The pack is written under a random name, synced, and *linked* to the name of the segment behind the claim. So it is
+   there whole or not at all, and a thief that took the number first makes the link fail.
+3. Segments are looked for once more. A later one is a thief's, which may have read the run before the pack was there, or
+   the pack: so nothing is removed then, neither the rest nor the pack. A thief that comes after the look finds the pack.
+4. The segments below the pack are removed, the lowest first and durably: whoever finds the first attempt's segment knows
+   that all of them are there. Until then readers take the pack, the newest that was begun; after a crash the next
+   compaction goes on.
+5. Large values that no line of the pack names are removed; they were found before the look.
+
+Where there is a key, the pack is sealed with the newest, whatever its parts were sealed with, and so are the large values
+that were encrypted with another one: that comes before the link. The pack must not say more than its parts proved: what
+nobody vouches for is refused. The word of how far the run has come (`head`) is written behind the look, in place. So it
+never names a pack that a thief has passed over; and it says something that no later word of a thief is undone by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from flowckpt.core.codec.blob import Blob
+from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.process import current_process
+from flowckpt.errors import CheckpointCorruptedError, FencedError, KeyMissingError
+from flowckpt.stores.file.claim import segment_header
+from flowckpt.stores.file.directory import read_file
+from flowckpt.stores.file.layout import (
+    BLOBS,
+    is_value,
+    marked_segment,
+    orphan_name,
+    orphaned,
+    segment_name,
+    segment_numbers,
+    temporary_name,
+)
+from flowckpt.stores.file.pack import Attempts, pack_lines, read_attempts
+from flowckpt.stores.file.values import read_blob, write_blobs
+from flowckpt.stores.log.image import RunImage, opened_header
+from flowckpt.stores.log.line import START
+from flowckpt.stores.log.line import seal as seal_line
+from flowckpt.stores.log.sealing.protection import Seals
+from flowckpt.stores.log.segment import SegmentDamagedError
+
+if TYPE_CHECKING:
+    from flowckpt.stores.file import head as head_note
+    from flowckpt.stores.log.sealing.lines import LineSeal
+    from flowckpt.stores.log.sealing.values import ValueSeal
+else:
+    head_note = LazyModule("flowckpt.stores.file.head")
+
+
+# Large values that no record names any more: found and removed.
+#
+# Left by a save that was cut short, or named only by a checkpoint that was removed. They are removed by the owner of the
+# run, and a thief may come at any moment and save the very same value. So:
+#
+# 1. The orphans are found, and their files are opened, before the owner looks for a thief for the last time. What a thief
+#    saves later is another file, of another inode: as long as ours is open, no other file can have its number.
+# 2. An orphan is not removed under its name. It is moved away to one that has the inode in it, and looked at there: a file
+#    of another inode is the thief's, renamed to the same name just before, and is moved back.
+#
+# Where the mover died in between, readers find the value under its other name, and the next collection moves it back.
+
+
+Kept = Callable[[list[str]], Collection[str]]
+
+AT_ONCE = 200
+"""Orphans that are removed in one collection: each is open for a while."""
+
+
+class Orphans:
+    """The orphans of a run, found and not yet removed.
+
+    Args:
+        filesystem: the calls.
+        directory: the directory of large values, open.
+        kept: returns the names that stay, among those that are there.
+    """
+
+    def __init__(self, filesystem: FileSystem, directory: int, kept: Kept) -> None:
+        self._filesystem = filesystem
+        self._directory = directory
+        self._kept = kept
+        self._named: Collection[str] = ()
+        self._files: dict[str, int] = {}
+        self._moved: list[str] = []
+
+    def find(self) -> None:
+        """Find them, and open each."""
+        names = self._filesystem.names(self._directory)
+        self._moved = [name for name in names if orphaned(name) is not None]
+        self._named = self._kept([*names, *(found[1] for name in names if (found := orphaned(name)) is not None)])
+        for name in names:
+            if is_value(name) and name not in self._named and len(self._files) < AT_ONCE:
+                self._files[name] = self._filesystem.open_read(self._directory, name)
+
+    def remove(self) -> None:
+        """Remove them, but for what is a thief's."""
+        filesystem, directory = self._filesystem, self._directory
+        for name in self._moved:
+            found = orphaned(name)
+            assert found is not None, "it was asked before"
+            self._settle(name, *found)
+        for value, file in self._files.items():
+            inode = filesystem.status(file).inode
+            name = orphan_name(inode, value)
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.rename(directory, value, name)
+                self._settle(name, inode, value)
+        if self._files or self._moved:
+            filesystem.sync(directory)
+
+    def _settle(self, name: str, inode: int, value: str) -> None:
+        """Remove what was moved away, or move it back where it is not what was to be removed."""
+        filesystem, directory = self._filesystem, self._directory
+        file = filesystem.open_read(directory, name)
+        try:
+            is_it = filesystem.status(file).inode == inode
+        finally:
+            filesystem.close(file)
+        if not is_it or value in self._named:
+            with contextlib.suppress(FileExistsError):
+                filesystem.link(directory, name, value)
+                filesystem.sync(directory)
+        filesystem.unlink(directory, name)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            self._filesystem.close(file)
+
+
+@contextlib.contextmanager
+def orphans_of(filesystem: FileSystem, run: int, kept: Kept) -> Iterator[Orphans | None]:
+    """Find the orphans of an owned run; they are open for the block. None where it has no large values.
+
+    Args:
+        filesystem: the calls.
+        run: the run's directory, open.
+        kept: returns the names of values that stay, among those that are there.
+    """
+    try:
+        directory = filesystem.open_directory(run, BLOBS)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        orphans = Orphans(filesystem, directory, kept)
+        try:
+            orphans.find()
+            yield orphans
+        finally:
+            orphans.close()
+    finally:
+        filesystem.close(directory)
+
+
+# The large values of a run that is compacted: which files stay, and which are encrypted anew.
+#
+# A value is named by its digest in the records, and its file by how it is kept (`flowckpt.stores.sealing.values`). After a
+# key was rotated the same value may be there twice, under the old key and under the new one.
+
+
+_NAMED = re.compile(rb'"([0-9a-f]{64})"')
+_REFERENCE = re.compile(rb'\{"\$blob":\["([0-9a-f]{64})",([0-9]+)\]\}')
+_ENCRYPTED = ".sealed"
+
+
+def named_values(lines: list[bytes]) -> dict[str, int]:
+    """Return the digests of the large values that lines name, each with its size.
+
+    Args:
+        lines: bodies of records, as they were before they were sealed.
+    """
+    return {digest.decode(): int(size) for line in lines for digest, size in _REFERENCE.findall(line)}
+
+
+def kept_names(lines: list[bytes], there: Collection[str], values: ValueSeal) -> set[str]:
+    """Return the names, among those of files, that must stay.
+
+    Of a value that is encrypted as it should be, no other file is needed. Of anything else that may be a value every file
+    stays: some text that looks like one more digest does no harm. And where a value is not found, no encrypted file goes,
+    for it may be the one, under a key that is not at hand.
+
+    Args:
+        lines: bodies of records, as they were before they were sealed.
+        there: the names in the directory of large values.
+        values: the seal of the values.
+    """
+    found = set(there)
+    kept: set[str] = set()
+    is_one_missing = False
+    references = named_values(lines)
+    for digest in {digest.decode() for line in lines for digest in _NAMED.findall(line)}:
+        target = values.encrypted_name(digest)
+        names = found.intersection([target] if target in found else values.names(digest))
+        is_one_missing |= digest in references and not names
+        kept |= names
+    return kept | {name for name in found if is_one_missing and name.endswith(_ENCRYPTED)}
+
+
+def reseal_values(
+    filesystem: FileSystem, run: int, workflow_id: str, named: Mapping[str, int], values: ValueSeal
+) -> None:
+    """Encrypt values anew that are not kept under the key of today, durably; their old files stay for now.
+
+    Args:
+        filesystem: the calls.
+        run: the run's directory, open.
+        workflow_id: the run, for errors.
+        named: the digests of the values, with their sizes.
+        values: the seal of the values.
+
+    Raises:
+        CheckpointCorruptedError: a value is damaged.
+    """
+    try:
+        directory = filesystem.open_directory(run, BLOBS)
+    except FileNotFoundError:
+        return
+    try:
+        there = set(filesystem.names(directory))
+    finally:
+        filesystem.close(directory)
+    for digest, size in named.items():
+        target = values.encrypted_name(digest)
+        if target is not None and target not in there and there.intersection(values.names(digest)):
+            content = read_blob(filesystem, run, workflow_id, digest, size, values)
+            write_blobs(filesystem, run, [Blob(digest, size, content=content)], values=values)
+
+
+FEW = 8
+"""Segments that a run may have before it is worth a compaction by itself."""
+
+_CHUNK = 1 << 20
+
+
+def attempts_in(
+    filesystem: FileSystem, directory: int, workflow_id: str, seals: Seals, *, below: int | None = None
+) -> Attempts:
+    """Read all that the segments in a run's directory hold.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+        workflow_id: the run.
+        seals: the seals of the store.
+        below: only the segments below this number.
+
+    Raises:
+        CheckpointCorruptedError: one of them is damaged.
+        UnauthenticatedRecordError: there is a key, and one holds records that are not proved by it.
+        KeyMissingError: one is sealed, and there is no key.
+        WrongKeyError: one is sealed with a key that is not at hand.
+    """
+    numbers = [each for each in segment_numbers(filesystem.names(directory)) if below is None or each < below]
+    try:
+        found = read_attempts(
+            numbers,
+            lambda number: read_file(filesystem, directory, segment_name(number)),
+            lambda number, data: opened_header(workflow_id, number, data, seals),
+        )
+    except SegmentDamagedError as damage:
+        raise CheckpointCorruptedError(
+            workflow_id,
+            location="one of its segments",
+            detail=f"{damage.detail} (at byte {damage.offset}), so nothing was compacted",
+        ) from damage
+    if not seals.has_key and any(seal is not None for seal in found.seals):
+        raise KeyMissingError(workflow_id)  # what is authenticated can be read without one; a copy would not be
+    for number in found.unproved:
+        seals.check_plain(workflow_id, segment_name(number))
+    return found
+
+
+def is_worth_it(filesystem: FileSystem, directory: int, attempts: Attempts, seals: Seals, *, is_forced: bool) -> bool:
+    """Tell whether a compaction would gain something; to be asked without owning the run.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+        attempts: what the run holds.
+        seals: the seals of the store.
+        is_forced: whether little is enough.
+    """
+    seals = seals.for_pack(attempts.seals)
+    kept = sum(record.deletes is None for each in attempts.by_number.values() for record in each.records)
+    gone = len(attempts.gone)
+    if (
+        attempts.stale
+        or attempts.files >= FEW
+        or 4 * gone >= max(kept, 1)
+        or not _is_sealed_as_today(attempts, seals)
+        or (is_forced and _is_to_be_packed(attempts))
+    ):
+        return True
+    if BLOBS not in filesystem.names(directory):
+        return False
+    lines = pack_lines(attempts, {}) if attempts.by_number else []
+    blobs = filesystem.open_directory(directory, BLOBS)
+    try:
+        there = filesystem.names(blobs)
+        staying = kept_names(lines, there, seals.for_values())
+        return any(orphaned(name) is not None or (is_value(name) and name not in staying) for name in there)
+    finally:
+        filesystem.close(blobs)
+
+
+def _is_sealed_as_today(attempts: Attempts, seals: Seals) -> bool:
+    return all(seals.would_make(seal) for seal in attempts.seals)
+
+
+def _is_to_be_packed(attempts: Attempts) -> bool:
+    return attempts.files > 1 or bool(attempts.gone)
+
+
+def compact_owned(
+    filesystem: FileSystem,
+    directory: int,
+    image: RunImage,
+    claimed: int,
+    now: datetime,
+    seals: Seals,
+    begun: tuple[int, tuple[str, ...]] = (0, ()),
+) -> None:
+    """Compact a run whose next segment was just claimed, and not written to.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+        image: the run, as it was read, whole and proved, when it was claimed.
+        claimed: the number of the claimed segment.
+        now: the time, for the header.
+        seals: the seals of the store.
+        begun: an attempt, and the steps that it left word of having begun.
+
+    Raises:
+        FencedError: another process took the run over; nothing was removed.
+        CheckpointCorruptedError: the run is damaged; nothing was changed.
+    """
+    workflow_id = image.workflow_id
+    attempts = attempts_in(filesystem, directory, workflow_id, seals, below=claimed)
+    if not attempts.by_number:
+        return
+    number = claimed + 1
+    seals = seals.for_pack(attempts.seals)
+    values = seals.for_values()
+    said, seal = seals.for_new(workflow_id, number, secrets.token_bytes(16).hex())
+    header = {**segment_header(workflow_id, number, now), **said}
+    attempts.taken |= {claimed, number}
+    lines = pack_lines(attempts, header, begun if said else (0, ()))
+    is_to_be_packed = _is_to_be_packed(attempts) or not _is_sealed_as_today(attempts, seals)
+    if is_to_be_packed:
+        reseal_values(filesystem, directory, workflow_id, named_values(lines), values)
+    with orphans_of(filesystem, directory, lambda names: kept_names(lines, names, values)) as orphans:
+        if is_to_be_packed:
+            is_proved = image.seal is not None and not seals.protection.is_trusting
+            with _head_for(filesystem, directory, number, seal, is_kept=is_proved) as head:
+                _write_pack(filesystem, directory, workflow_id, number, lines, seal, head)
+            _remove_below(filesystem, directory, number, claimed)
+        else:
+            # Whoever wrote the pack may have died before the word of it was written, which is under an old key then.
+            with _head_for(filesystem, directory, image.begun, image.seal, is_kept=True) as head:
+                _begin(head)
+                _check_newest(filesystem, directory, workflow_id, claimed)
+                if head is not None:
+                    head.note(image.end)
+            if attempts.stale:
+                _remove_below(filesystem, directory, max(attempts.stale) + 1, claimed)
+        if orphans is not None:
+            orphans.remove()
+
+
+@contextlib.contextmanager
+def _head_for(
+    filesystem: FileSystem, directory: int, number: int, seal: LineSeal | None, *, is_kept: bool
+) -> Iterator[head_note.HeadNote | None]:
+    """Return what notes how far a run has come, to be begun; None where no key seals the segment. It is synced at the end."""
+    if seal is None or seal.key is None:
+        yield None
+        return
+    head = head_note.HeadNote(filesystem, directory, number, seal.said, seal, is_kept=is_kept)
+    try:
+        yield head
+    finally:
+        head.close(is_end=True)
+
+
+def _begin(head: head_note.HeadNote | None) -> None:
+    if head is not None:
+        head.begin()
+
+
+def _check_newest(filesystem: FileSystem, directory: int, workflow_id: str, claimed: int, newest: int = 0) -> None:
+    """Look for a thief: a segment behind the claim, or behind the pack.
+
+    Raises:
+        FencedError: there is one, or the claim itself has gone.
+    """
+    names = filesystem.names(directory)
+    found = max(segment_numbers(names), default=0)
+    if found > max(newest, claimed) or segment_name(claimed) not in names:
+        raise FencedError(workflow_id, attempt=claimed, newest_attempt=found or None)
+
+
+def _write_pack(
+    filesystem: FileSystem,
+    directory: int,
+    workflow_id: str,
+    number: int,
+    lines: list[bytes],
+    seal: LineSeal | None,
+    head: head_note.HeadNote | None,
+) -> None:
+    _begin(head)
+    temporary, target = temporary_name(current_process(), secrets.token_hex(8)), segment_name(number)
+    file = filesystem.create(directory, temporary)
+    try:
+        digest = _write_lines(filesystem, file, lines, seal)
+        filesystem.sync(file)
+        try:
+            filesystem.link(directory, temporary, target)
+        except FileExistsError:
+            raise FencedError(workflow_id, attempt=number - 1, newest_attempt=number) from None
+        filesystem.unlink(directory, temporary)
+        filesystem.sync(directory)
+        _check_newest(filesystem, directory, workflow_id, number - 1, number)
+        if head is not None:
+            head.note(digest)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            filesystem.unlink(directory, temporary)
+        raise
+    finally:
+        filesystem.close(file)
+
+
+def _write_lines(filesystem: FileSystem, file: int, lines: list[bytes], seal: LineSeal | None) -> bytes:
+    """Write the lines of a pack, sealed, its header first; return the digest of the last."""
+    digest, waiting = START, bytearray()
+    for place, body in enumerate(lines):
+        line, digest = seal_line(_sealed(body, place, digest, seal), digest)
+        waiting += line
+        if len(waiting) >= _CHUNK or place == len(lines) - 1:
+            content = bytes(waiting)
+            written = 0
+            while written < len(content):
+                written += filesystem.write(file, content[written:] if written else content)
+            waiting.clear()
+    return digest
+
+
+def _sealed(body: bytes, place: int, previous: bytes, seal: LineSeal | None) -> bytes:
+    if seal is None:
+        return body
+    return seal.sealed(body, place, previous) if place else seal.signed(body, 0, START)
+
+
+def _remove_below(filesystem: FileSystem, directory: int, number: int, claimed: int) -> None:
+    """Remove the segments below a number, and the marks of those that go; the claim is given up by its owner."""
+    names = filesystem.names(directory)
+    doomed = [each for each in segment_numbers(names) if each < number and each != claimed]
+    for place, each in enumerate(doomed):
+        filesystem.unlink(directory, segment_name(each))
+        if place == 0:
+            filesystem.sync(directory)
+    for name in names:
+        marked = marked_segment(name)
+        if marked is not None and marked in doomed:
+            with contextlib.suppress(FileNotFoundError):  # the writer of the segment took it away itself
+                filesystem.unlink(directory, name)
+    filesystem.sync(directory)

@@ -1,0 +1,199 @@
+"""Names in the store's directories; the only way from an id to a path."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+
+from flowckpt.core.system.process import ProcessIdentity
+
+RUNS = "runs"
+LOCK = "lock"
+BLOBS = "blobs"
+SIGNALS = "signals"
+HEAD = "head"
+IDENTITY = "store.json"
+
+# Compiled by `re` when one is first asked for, which keeps them: each takes 0.2 ms. So a name is asked for its beginning first.
+_PLAIN_ID = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
+_SEGMENT = r"[1-9][0-9]{8,}\.jsonl"
+_ULID = r"[0-9A-HJKMNP-TV-Z]{26}"
+_SIGNAL = r"([0-9a-hjkmnp-tv-z]{26}|h\.[0-9a-f]{64})\.json"
+_MARK = r"\.fenced-([0-9]{8}|[1-9][0-9]{8,})-([0-9]+)"
+_RELEASED = r"\.released-([0-9]{8}|[1-9][0-9]{8,})-([0-9]+)"
+_PIN = r"pin-([0-9]+)"
+_VALUE = r"[0-9a-f]{64}(?:\.[a-z]+)?"
+_KEYS = r"keys-([0-9]{8}|[1-9][0-9]{8,})\.json"
+_ORPHAN = r"\.orphan-([0-9]+)-([0-9a-f]{64}(?:\.[a-z]+)?)"
+_TEMPORARY = r"\.new-([0-9a-f]{8})-([0-9]+)-([0-9]+)-[0-9a-f]+"
+
+
+def keys_name(number: int) -> str:
+    """Return the name of a note of the store's keys, of those that stand beside its identity."""
+    return f"keys-{number:08d}.json"
+
+
+def keys_numbers(names: list[str]) -> list[int]:
+    """Return the numbers of the notes of keys among names, ascending."""
+    return sorted(int(match[1]) for name in names if name[:5] == "keys-" and (match := re.fullmatch(_KEYS, name)))
+
+
+def run_directory(workflow_id: str) -> str:
+    """Return the directory of a run.
+
+    Ids of lower-case letters, digits, `_` and `-` up to 64 characters stand for themselves; every other one is hashed,
+    behind a dot that no plain one has. So no id can name another place, nor two ids one directory on a file system
+    that folds case. The true id stands in each segment's header and is compared when it is read.
+
+    Args:
+        workflow_id: any text.
+    """
+    if 0 < len(workflow_id) <= 64 and _PLAIN_ID.issuperset(workflow_id):
+        return workflow_id
+    return "h." + sha256(workflow_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def segment_name(number: int) -> str:
+    """Return the name of an attempt's segment."""
+    return f"{number:08d}.jsonl"
+
+
+def segment_numbers(names: list[str]) -> list[int]:
+    """Return the numbers of the segments among names, ascending."""
+    return sorted(int(name[:-6]) for name in names if name[-6:] == ".jsonl" and _is_segment(name))
+
+
+def _is_segment(name: str) -> bool:
+    if len(name) == 14:
+        return name[:8].isascii() and name[:8].isdigit()
+    return re.fullmatch(_SEGMENT, name) is not None
+
+
+def signal_name(signal_id: str) -> str:
+    """Return the name of a message's file: a ULID in small letters stands for itself, any other id is hashed."""
+    if re.fullmatch(_ULID, signal_id):
+        return f"{signal_id.lower()}.json"
+    return f"h.{sha256(signal_id.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
+
+
+def is_signal(name: str) -> bool:
+    """Tell whether a name is that of a message."""
+    return re.fullmatch(_SIGNAL, name) is not None
+
+
+def mark_name(number: int, inode: int) -> str:
+    """Return the second name of a segment below one that was claimed; `writer` says what it is for.
+
+    It is of one file for good: while a file is open or has this name, no other one has its inode. So a writer that
+    slept while its run was cleared and begun anew cannot take away what a claimer of the new run set.
+
+    Args:
+        number: the segment.
+        inode: the number of its file.
+    """
+    return f".fenced-{number:08d}-{inode}"
+
+
+def marked_segment(name: str) -> int | None:
+    """Return which segment a mark is of, or None where the name is not a mark.
+
+    Args:
+        name: a name in the directory.
+    """
+    match = re.fullmatch(_MARK, name) if name[:8] == ".fenced-" else None
+    return None if match is None else int(match[1])
+
+
+def released_name(number: int, inode: int) -> str:
+    """Return the name of the empty file that says that a segment's writer has given the run up.
+
+    Only one that stole the run needs it: whoever it stole from may hold the lock for a long time yet. As a mark, it is of
+    one file for good.
+
+    Args:
+        number: the segment.
+        inode: the number of its file.
+    """
+    return f".released-{number:08d}-{inode}"
+
+
+def released_segment(name: str) -> int | None:
+    """Return which segment's writer has given the run up, or None where the name does not say so.
+
+    Args:
+        name: a name in the directory.
+    """
+    match = re.fullmatch(_RELEASED, name)
+    return None if match is None else int(match[1])
+
+
+def pin_name(sequence: int) -> str:
+    """Return the name of the empty file that says that a checkpoint is pinned."""
+    return f"pin-{sequence}"
+
+
+def pinned_sequences(names: list[str]) -> frozenset[int]:
+    """Return the sequences of the checkpoints that are pinned, from the names in a run's directory."""
+    return frozenset(int(match[1]) for name in names if name[:4] == "pin-" and (match := re.fullmatch(_PIN, name)))
+
+
+def is_value(name: str) -> bool:
+    """Tell whether a name is that of a large value, however it is kept."""
+    return re.fullmatch(_VALUE, name) is not None
+
+
+def orphan_name(inode: int, name: str) -> str:
+    """Return the name of a large value that is about to be removed; `orphans` says why it gets one.
+
+    Args:
+        inode: the number of its file.
+        name: its name until now.
+    """
+    return f".orphan-{inode}-{name}"
+
+
+def orphaned(name: str) -> tuple[int, str] | None:
+    """Return the inode and the name of a value that was about to be removed, from the one that it got; None for others.
+
+    Args:
+        name: a name in the directory of large values.
+    """
+    match = re.fullmatch(_ORPHAN, name) if name[:8] == ".orphan-" else None
+    return None if match is None else (int(match[1]), match[2])
+
+
+def temporary_name(process: ProcessIdentity, token: str) -> str:
+    """Return a name for a file that is not finished; it says whose it is, so a later sweep knows what is left over.
+
+    Args:
+        process: its maker.
+        token: random hex digits.
+    """
+    return f".new-{_boot(process)}-{process.pid}-{process.start_time}-{token}"
+
+
+def is_temporary(name: str) -> bool:
+    """Tell whether a name is that of something unfinished.
+
+    Args:
+        name: a name in the directory.
+    """
+    return name[:5] == ".new-" and re.fullmatch(_TEMPORARY, name) is not None
+
+
+def maker_of_temporary(name: str, here: ProcessIdentity) -> ProcessIdentity | None:
+    """Return who made a temporary file, or None where the name is not one.
+
+    Args:
+        name: a name in the directory.
+        here: this process; the maker is taken to be of its machine, as the store is a local directory.
+    """
+    match = re.fullmatch(_TEMPORARY, name) if name[:5] == ".new-" else None
+    if match is None:
+        return None
+    boot_id = here.boot_id if match[1] == _boot(here) else match[1]
+    return ProcessIdentity(here.host, boot_id, int(match[2]), int(match[3]))
+
+
+def _boot(process: ProcessIdentity) -> str:
+    return sha256(process.boot_id.encode()).hexdigest()[:8]

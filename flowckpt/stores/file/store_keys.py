@@ -1,0 +1,416 @@
+"""Who may use a store that is protected by a key: whoever has one of its keys; to read what is not encrypted, all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.system.ids import new_token
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.process import current_process, is_alive
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointStorageError,
+    FlowckptError,
+    KeyMissingError,
+    WrongKeyError,
+)
+from flowckpt.stores.file.directory import read_lines
+from flowckpt.stores.file.layout import (
+    HEAD,
+    IDENTITY,
+    RUNS,
+    is_temporary,
+    keys_numbers,
+    maker_of_temporary,
+    segment_name,
+    segment_numbers,
+    temporary_name,
+)
+from flowckpt.stores.log.image import opened_header
+from flowckpt.stores.log.sealing.protection import Seals
+from flowckpt.stores.log.segment import SegmentDamagedError, read_header
+
+if TYPE_CHECKING:
+    from flowckpt.stores.file import known_keys
+    from flowckpt.stores.log.sealing.keys import Key, KeyRing
+else:
+    known_keys = LazyModule("flowckpt.stores.file.known_keys")
+
+
+# The identity of a store that is protected by a key: made once, durable, and named by whatever is sealed in it.
+#
+# `store.json` in the store's directory. That it is there says, too, that nobody writes to the store without a key. A store
+# that was never given a key has none.
+
+
+def read_identity(filesystem: FileSystem, root: int) -> str | None:
+    """Return the identity of a store, or None where it has none.
+
+    Args:
+        filesystem: the calls.
+        root: the store's directory, open.
+
+    Raises:
+        CheckpointCorruptedError: the file is there and says nothing.
+    """
+    if not filesystem.exists(root, IDENTITY):
+        return None
+    file = filesystem.open_read(root, IDENTITY)
+    try:
+        text = filesystem.read(file, 4096, 0)
+    finally:
+        filesystem.close(file)
+    try:
+        found = json.loads(text)["store_id"]
+    except (ValueError, LookupError, TypeError):
+        found = None
+    if type(found) is not str or not found:
+        raise CheckpointCorruptedError(
+            "",
+            location=IDENTITY,
+            detail="it does not say which store this is",
+            remedy='Restore it from a backup, or write {"flowckpt":"store","store_id":"…"}: the header of each segment '
+            "has the id, as 'store'.",
+        )
+    return found
+
+
+def sweep_root(filesystem: FileSystem, root: int) -> None:
+    """Remove what processes left that died while they made an identity.
+
+    Args:
+        filesystem: the calls.
+        root: the store's directory, open.
+    """
+    here = current_process()
+    for name in filesystem.names(root):
+        maker = maker_of_temporary(name, here)
+        if maker is not None and maker != here and is_alive(maker) is False:
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.unlink(root, name)
+
+
+def make_identity(filesystem: FileSystem, root: int) -> str:
+    """Return the identity of a store that had none, made durable; or that which another process has made meanwhile.
+
+    Args:
+        filesystem: the calls.
+        root: the store's directory, open.
+    """
+    name = temporary_name(current_process(), new_token(8))
+    text = json.dumps({"flowckpt": "store", "schema_version": 1, "store_id": new_token(16)}).encode() + b"\n"
+    file = filesystem.create(root, name)
+    try:
+        written = 0
+        while written < len(text):
+            written += filesystem.write(file, text[written:])
+        filesystem.sync(file)
+        with contextlib.suppress(FileExistsError):
+            filesystem.link(root, name, IDENTITY)
+    finally:
+        filesystem.close(file)
+        with contextlib.suppress(OSError):
+            filesystem.unlink(root, name)
+    filesystem.sync(root)
+    found = read_identity(filesystem, root)
+    assert found is not None
+    return found
+
+
+_TRIES = 100
+_LOOKS = 32
+"""Runs that are looked at for a seal in a store that has none itself: each costs 40 µs, in every process that writes."""
+
+
+class Guard:
+    """Refuses who has not the key of a store, before anything is changed.
+
+    Args:
+        filesystem: the calls.
+        seals: the seals of the store.
+        store_id: returns the identity of the store, or None where it has none.
+    """
+
+    def __init__(self, filesystem: FileSystem, seals: Seals, store_id: Callable[[], str | None]) -> None:
+        self._filesystem = filesystem
+        self._seals = seals
+        self._store_id = store_id
+        self._is_plain = False
+        self._is_reader_known = False
+        self._settled: str | None = None
+
+    def check_writer(self, root: int, workflow_id: str) -> None:
+        """Refuse a change by who has no key, or another one than the store's; note a key that was put before it.
+
+        Args:
+            root: the store's directory, open.
+            workflow_id: the run that is to be changed; an empty text for the store.
+
+        Raises:
+            KeyMissingError: the store is protected by a key, and there is none.
+            WrongKeyError: none of the keys is one of the store's.
+            CheckpointCorruptedError: runs are sealed, and the store has lost its identity; or a note of its keys is
+                damaged.
+        """
+        ring = self._seals.protection.ring
+        if not self._has_identity(root):
+            return
+        if ring is None:
+            raise KeyMissingError(workflow_id, key_id=self._newest_key(root))
+        self._settle_keys(root, ring, workflow_id)
+
+    def check_reader(self, root: int, workflow_id: str) -> None:
+        """Refuse a key that is not the store's to read with. Whoever has none may read what is not encrypted.
+
+        Args:
+            root: the store's directory, open.
+            workflow_id: the run that is asked for; an empty text for the store.
+
+        Raises:
+            WrongKeyError: none of the keys is one of the store's.
+            CheckpointCorruptedError: runs are sealed, and the store has lost its identity; or a note of its keys is
+                damaged.
+        """
+        ring = self._seals.protection.ring
+        if ring is None or self._is_reader_known or not self._has_identity(root):
+            return
+        store_id = self._store_id()
+        if store_id is None:  # taken away just now: each record says so
+            return
+        known = known_keys.read_known(self._filesystem, root)
+        if known:  # else every record speaks for itself
+            known_keys.check_ring(ring, known, store_id, workflow_id)
+            self._is_reader_known = True
+
+    def make_identity(self, root: int, workflow_id: str) -> None:
+        """Make sure that a store has an identity, and knows the key, before anything is sealed in it.
+
+        Args:
+            root: the store's directory, open, and synced just now: an identity that another process has made is durable.
+            workflow_id: the run that is about to be written.
+
+        Raises:
+            WrongKeyError: none of the keys is one of the store's.
+            CheckpointCorruptedError: runs are sealed, and the store has lost its identity.
+        """
+        ring = self._seals.protection.ring
+        if ring is None:
+            return
+        filesystem = self._filesystem
+        sweep_root(filesystem, root)
+        if read_identity(filesystem, root) is None:
+            is_sealed = keys_numbers(filesystem.names(root)) or any(sealed_segments(filesystem, root))
+            if is_sealed and not filesystem.exists(root, IDENTITY):  # else another process made all of it just now
+                raise lost_identity(filesystem, root)
+            make_identity(filesystem, root)
+        self._settle_keys(root, ring, workflow_id)
+
+    def _settle_keys(self, root: int, ring: KeyRing, workflow_id: str) -> None:
+        """Make sure that the store knows the key that is written with, which must be its own or come with one that is."""
+        filesystem = self._filesystem
+        store_id = read_identity(filesystem, root)
+        if store_id is None or store_id == self._settled:
+            return
+        for _ in range(_TRIES):
+            known = known_keys.read_known(filesystem, root)
+            if known:
+                known_keys.check_ring(ring, known, store_id, workflow_id)
+                if any((each.id, each.use) == (ring.newest.id, ring.newest.use) for each in known):
+                    self._settled = store_id
+                    return
+                keys = [ring.newest]
+            else:
+                proved = self._proved_keys(root, ring, workflow_id)
+                keys = [ring.newest, *(key for key in proved if key != ring.newest)]
+            # Another process may have made the identity that the note names, and not synced it yet.
+            filesystem.sync(root)
+            known_keys.add_known(filesystem, root, keys, store_id, known)
+        raise CheckpointStorageError(
+            f"the keys of the store change faster than one could be noted for run {workflow_id!r}",
+            workflow_id=workflow_id,
+            operation="save",
+        )
+
+    def _proved_keys(self, root: int, ring: KeyRing, workflow_id: str) -> list[Key]:
+        """Return the keys at hand that a record of the store proves, where it was made before its keys were noted.
+
+        Raises:
+            WrongKeyError: there are sealed records, and none of the keys opens one.
+        """
+        foreign = ""
+        proved: dict[str, Key] = {}
+        for segment in sealed_segments(self._filesystem, root):
+            if len(proved) == len(ring.keys):
+                break
+            key = ring.get(segment.key_id)
+            if key is None:
+                foreign = foreign or segment.key_id
+            elif key.id not in proved and segment.is_proved_by(self._seals):
+                proved[key.id] = key
+        if foreign and not proved:
+            raise WrongKeyError(workflow_id, key_id=foreign, known=[key.id for key in ring.keys], is_whole_store=True)
+        return [key for key in ring.keys if key.id in proved]
+
+    def _has_identity(self, root: int) -> bool:
+        """Tell whether the store has an identity.
+
+        Raises:
+            CheckpointCorruptedError: it has none, and was sealed: somebody has taken it away.
+        """
+        filesystem = self._filesystem
+        if filesystem.exists(root, IDENTITY):
+            return True
+        if not self._is_plain:
+            if keys_numbers(filesystem.names(root)) or has_sealed_run(filesystem, root, most=_LOOKS):
+                if filesystem.exists(root, IDENTITY):  # another process made it just now, and then all else
+                    return True
+                raise lost_identity(filesystem, root)
+            self._is_plain = True
+        return False
+
+    def _newest_key(self, root: int) -> str:
+        try:
+            known = known_keys.read_known(self._filesystem, root)
+        except CheckpointCorruptedError:  # which key it is only helps
+            return ""
+        return known[0].id if known else ""
+
+
+# What the runs of a store say of its keys, where the store itself does not: found without opening a record.
+
+
+@attrs.frozen(eq=False, repr=False)
+class SealedSegment:
+    """A segment whose header says that it is sealed.
+
+    Attributes:
+        workflow_id: the run, as the header says.
+        number: the segment.
+        key_id: the key, as the header says.
+        store_id: the store, as the header says.
+        header: the bytes of the header, with its line feed.
+    """
+
+    workflow_id: str
+    number: int
+    key_id: str
+    store_id: str
+    header: bytes
+
+    def is_proved_by(self, seals: Seals) -> bool:
+        """Tell whether the header opens with a key that is at hand.
+
+        Args:
+            seals: the seals of the store.
+        """
+        try:
+            _, seal = opened_header(self.workflow_id, self.number, self.header, seals)
+        except FlowckptError:
+            return False
+        return seal is not None and seal.is_verified
+
+
+def has_sealed_run(filesystem: FileSystem, root: int, *, most: int | None = None) -> bool:
+    """Tell whether a run of a store was written with a key: each such run has word of how far it has come.
+
+    Args:
+        filesystem: the calls.
+        root: the store's directory, open.
+        most: how many runs are looked at; all of them where not given.
+    """
+    return any(HEAD in names for _, names in islice(_run_directories(filesystem, root), most))
+
+
+def sealed_segments(filesystem: FileSystem, root: int) -> Iterator[SealedSegment]:
+    """Return the sealed segments of a store, run by run, the newest of each run first.
+
+    Args:
+        filesystem: the calls.
+        root: the store's directory, open.
+    """
+    for directory, names in _run_directories(filesystem, root):
+        for number in reversed(segment_numbers(names)):
+            with contextlib.suppress(OSError, SegmentDamagedError, ValueError, LookupError, TypeError):
+                data = read_lines(filesystem, directory, segment_name(number), 1)
+                header, end, _ = read_header(data)
+                said: Any = header["seal"]
+                yield SealedSegment(
+                    str(header["workflow_id"]), number, str(said["key"]), str(said["store"]), data[:end]
+                )
+
+
+def plain_runs(filesystem: FileSystem, root: int) -> list[str]:
+    """Return the ids of the runs whose newest segment was written without a key.
+
+    Args:
+        filesystem: the calls.
+        root: the store's directory, open.
+    """
+    found = []
+    for directory, names in _run_directories(filesystem, root):
+        numbers = segment_numbers(names)
+        with contextlib.suppress(OSError, SegmentDamagedError, ValueError, LookupError, TypeError):
+            header, _, _ = read_header(read_lines(filesystem, directory, segment_name(numbers[-1]), 1))
+            if "seal" not in header and header.get("kind") != "cleared":
+                found.append(str(header["workflow_id"]))
+    return found
+
+
+def lost_identity(filesystem: FileSystem, root: int) -> CheckpointCorruptedError:
+    """Return the error for a store that has sealed runs, or notes of its keys, and no identity.
+
+    Args:
+        filesystem: the calls.
+        root: the store's directory, open.
+    """
+    store_id, key_id = _named_by(filesystem, root)
+    detail = "it is missing, and runs in the store are sealed with a key"
+    anew = ""
+    if store_id:
+        detail = f"it is missing, and what lies in the store names the store {store_id} and the key {key_id}"
+        anew = f'{{"flowckpt":"store","schema_version":1,"store_id":"{store_id}"}}'
+    return CheckpointCorruptedError(
+        "",
+        location=IDENTITY,
+        detail=detail,
+        remedy="Nothing was changed. Restore it from a backup" + (f", or write it anew: {anew}" if anew else "."),
+    )
+
+
+def _named_by(filesystem: FileSystem, root: int) -> tuple[str, str]:
+    """Return the store and a key that a sealed run names, or else a note of keys; empty texts where none does."""
+    for segment in sealed_segments(filesystem, root):
+        return segment.store_id, segment.key_id
+    with contextlib.suppress(CheckpointCorruptedError, OSError):
+        for known in known_keys.read_known(filesystem, root):
+            return known.store_id, known.id
+    return "", ""
+
+
+def _run_directories(filesystem: FileSystem, root: int) -> Iterator[tuple[int, list[str]]]:
+    """Open the directory of each run for a while, with the names in it; what is no directory is passed over."""
+    try:
+        runs = filesystem.open_directory(root, RUNS)
+    except FileNotFoundError:
+        return
+    try:
+        for name in sorted(filesystem.names(runs)):
+            if is_temporary(name):  # it is being received, and is no run yet
+                continue
+            try:
+                directory = filesystem.open_directory(runs, name)
+            except OSError:
+                continue
+            try:
+                yield directory, filesystem.names(directory)
+            finally:
+                filesystem.close(directory)
+    finally:
+        filesystem.close(runs)

@@ -1,0 +1,188 @@
+"""Large values: immutable files named by the SHA-256 of their content, beside the segments of their run.
+
+A blob is durable before the record that names it is written. A file that is there under the right name is trusted only
+where a record names it or this writer put it there: one left by a process that died may be in the page cache alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from flowckpt.core.codec.blob import Blob
+from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.system.ids import new_token
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.process import current_process
+from flowckpt.errors import CheckpointCorruptedError
+from flowckpt.stores.file.layout import BLOBS, orphaned, temporary_name
+from flowckpt.stores.log.sealing.protection import SealBrokenError
+
+if TYPE_CHECKING:
+    from flowckpt.stores.log.sealing import values as sealing
+    from flowckpt.stores.log.sealing.values import ValueSeal
+else:
+    sealing = LazyModule("flowckpt.stores.log.sealing.values")
+
+
+NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.EINVAL, errno.ENXIO)
+"""What opening a name says under which there is no regular file."""
+
+
+def write_blobs(
+    filesystem: FileSystem,
+    run: int,
+    blobs: Iterable[Blob],
+    *,
+    is_directory_durable: bool = False,
+    values: ValueSeal | None = None,
+) -> None:
+    """Make blobs durable in the directory of a run.
+
+    Args:
+        filesystem: the calls.
+        run: the run's directory, open.
+        blobs: the blobs, none of them trusted to be there.
+        is_directory_durable: whether this writer has made the blobs' own directory durable before.
+        values: packs or encrypts them; None where nothing does.
+    """
+    if not is_directory_durable:
+        with contextlib.suppress(FileExistsError):
+            filesystem.make_directory(run, BLOBS)
+        filesystem.sync(run)
+    directory = filesystem.open_directory(run, BLOBS)
+    try:
+        for blob in blobs:
+            name = temporary_name(current_process(), new_token(8))
+            file = filesystem.create(directory, name)
+            try:
+                target, content = blob.digest, blob.content()
+                if values is not None:
+                    target, content = values.sealed(blob.digest, content)
+                written = 0
+                while written < len(content):
+                    written += filesystem.write(file, content[written:] if written else content)
+                filesystem.sync_data(file)
+                filesystem.rename(directory, name, target)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    filesystem.unlink(directory, name)
+                raise
+            finally:
+                filesystem.close(file)
+        filesystem.sync(directory)
+    finally:
+        filesystem.close(directory)
+
+
+def read_blob(
+    filesystem: FileSystem, run: int, workflow_id: str, digest: str, size: int, values: ValueSeal | None = None
+) -> bytes:
+    """Return the content of a blob, verified.
+
+    Args:
+        filesystem: the calls.
+        run: the run's directory, open.
+        workflow_id: the run, for the error.
+        digest: the blob's name.
+        size: how long it is, according to the record.
+        values: opens those that are sealed.
+
+    Raises:
+        CheckpointCorruptedError: it is missing, or its content is not what the record says.
+    """
+    location = f"{BLOBS}/{digest}"
+    try:
+        directory = filesystem.open_directory(run, BLOBS)
+        try:
+            file, name = _opened(filesystem, directory, [digest] if values is None else values.names(digest))
+        finally:
+            filesystem.close(directory)
+    except OSError as error:
+        if error.errno not in NOT_OURS:
+            raise  # the medium failed; that says nothing about the record
+        raise CheckpointCorruptedError(
+            workflow_id, location=location, detail=f"a large value cannot be read: {error.strerror}"
+        ) from error
+    try:
+        most = size if name == digest else sealing.most_bytes(size)
+        content = filesystem.read(file, most + 1, 0)
+    finally:
+        filesystem.close(file)
+    if values is not None and name != digest:
+        try:
+            content = values.opened(name, content, digest, size)
+        except SealBrokenError as broken:
+            raise CheckpointCorruptedError(
+                workflow_id, location=f"{BLOBS}/{name}", detail=f"a large value does not open: {broken}"
+            ) from broken
+    if len(content) != size or sha256(content).hexdigest() != digest:
+        raise CheckpointCorruptedError(workflow_id, location=location, detail="a large value does not match its digest")
+    return content
+
+
+def _opened(filesystem: FileSystem, directory: int, names: list[str]) -> tuple[int, str]:
+    """Open the first of some names that is there, or the one that a collection moved away (see `orphans`)."""
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            return filesystem.open_read(directory, name), name
+    for name in filesystem.names(directory):
+        if (found := orphaned(name)) is not None and found[1] in names:
+            with contextlib.suppress(FileNotFoundError):
+                return filesystem.open_read(directory, name), found[1]
+    for name in names[:-1]:  # it was moved back, or sealed anew, meanwhile
+        with contextlib.suppress(FileNotFoundError):
+            return filesystem.open_read(directory, name), name
+    return filesystem.open_read(directory, names[-1]), names[-1]
+
+
+# Large values that two runs have: one file with a name in each run's directory. It goes when both runs are cleared.
+
+
+def share_blobs(
+    filesystem: FileSystem, source: int, run: int, sizes: Mapping[str, int], values: ValueSeal | None = None
+) -> set[str]:
+    """Give large values of one run a name in the directory of another, durably.
+
+    Only values that a record of the source names may be asked for: those are on the disk.
+
+    Args:
+        filesystem: the calls.
+        source: the directory of the run that has them, open.
+        run: the directory of the other, open.
+        sizes: how long each is, by its digest.
+        values: knows the names of those that are sealed.
+
+    Returns:
+        The digests that are there now; the others could not be shared, and are to be written.
+    """
+    with contextlib.suppress(FileExistsError):
+        filesystem.make_directory(run, BLOBS)
+    filesystem.sync(run)
+    shared = set()
+    with contextlib.ExitStack() as opened:
+        theirs = filesystem.open_directory(source, BLOBS)
+        opened.callback(filesystem.close, theirs)
+        ours = filesystem.open_directory(run, BLOBS)
+        opened.callback(filesystem.close, ours)
+        for digest, size in sizes.items():
+            for name in [digest] if values is None else values.names(digest):
+                with contextlib.suppress(OSError):  # missing, planted, named too often: then it is copied
+                    if _is_whole(filesystem, theirs, name, size if name == digest else None):
+                        filesystem.link_into(theirs, ours, name)
+                        shared.add(digest)
+                        break
+        filesystem.sync(ours)
+    return shared
+
+
+def _is_whole(filesystem: FileSystem, directory: int, name: str, size: int | None) -> bool:
+    file = filesystem.open_read(directory, name)
+    try:
+        found = filesystem.status(file)
+        return found.is_regular and size in (None, found.size)
+    finally:
+        filesystem.close(file)

@@ -1,0 +1,204 @@
+"""What sealing says of bytes that do not open; each store turns it into an error of its own with the place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import (
+    ForeignRecordError,
+    KeyMissingError,
+    UnauthenticatedRecordError,
+    UnsupportedSchemaError,
+    WrongKeyError,
+)
+
+
+class SealBrokenError(Exception):
+    """A record does not open: it was changed, put elsewhere, or made by somebody without the key.
+
+    Args:
+        detail: what does not hold.
+    """
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+# What a store was told to do with the bytes that it keeps, and what it makes of the bytes that it finds.
+
+
+if TYPE_CHECKING:
+    from flowckpt.stores.log.sealing import cipher, compression, keys, lines, values
+    from flowckpt.stores.log.sealing.keys import KeyRing
+    from flowckpt.stores.log.sealing.lines import LineSeal
+    from flowckpt.stores.log.sealing.values import ValueSeal
+else:  # only a store that is told to do something needs them
+    cipher, compression, keys, lines, values = (
+        LazyModule(f"flowckpt.stores.log.sealing.{name}")
+        for name in ("cipher", "compression", "keys", "lines", "values")
+    )
+
+
+def _method(told: str) -> str:
+    return "" if told in ("none", "") else compression.chosen(told)
+
+
+@attrs.frozen(eq=False, repr=False)
+class Protection:
+    """What a store was told.
+
+    Attributes:
+        ring: its keys; None for none.
+        compression: `gzip`, `zstd`, or an empty string.
+        is_trusting: whether runs are taken for true and whole although, with a key, they do not prove it: records that
+            were written without one, and an end that may be missing. What is sealed and broken stays refused.
+    """
+
+    ring: KeyRing | None = None
+    compression: str = attrs.field(default="none", converter=_method)
+    is_trusting: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.ring is not None and self.ring.newest.use == keys.ENCRYPT:
+            cipher.check_installed()
+
+
+class Seals:
+    """The seals of one store: those for what is written, and those for what was found.
+
+    Args:
+        protection: what the store was told.
+        store_id: returns the identity of the store, or None where it has none.
+    """
+
+    def __init__(self, protection: Protection, store_id: Callable[[], str | None]) -> None:
+        self.protection = protection
+        self._store_id = store_id
+
+    def for_new(self, workflow_id: str, number: int, nonce: str) -> tuple[dict[str, Any], LineSeal | None]:
+        """Return what the header of a new segment says of its seal, and the seal; None where nothing is done.
+
+        Args:
+            workflow_id: the run.
+            number: the segment.
+            nonce: a new random value, in hex.
+        """
+        ring = self.protection.ring
+        if ring is None:
+            method = self.protection.compression
+            return {}, lines.LineSeal(compression=method) if method else None
+        key, store_id = ring.newest, self._known_id()
+        origin = lines.Origin(store_id, workflow_id, number, nonce)
+        seal = lines.LineSeal(compression=self.protection.compression, key=key, origin=origin)
+        return seal.said, seal
+
+    def for_pack(self, found: Iterable[LineSeal | None]) -> Seals:
+        """Return the seals for a copy of what was found: what was encrypted stays so, under the newest key that encrypts.
+
+        Args:
+            found: the seals of all that is copied.
+        """
+        ring = self.protection.ring
+        encrypting = [seal.key for seal in found if seal is not None and seal.is_encrypting and seal.key is not None]
+        if ring is None or not encrypting or ring.newest.use == keys.ENCRYPT:
+            return self
+        first = next((key for key in ring.keys if key.use == keys.ENCRYPT), encrypting[0])
+        reordered = keys.KeyRing([first, *(key for key in ring.keys if key.id != first.id)])
+        return Seals(attrs.evolve(self.protection, ring=reordered), self._store_id)
+
+    def not_trusting(self) -> Seals:
+        """Return the same seals, for which each record must prove itself."""
+        return Seals(attrs.evolve(self.protection, is_trusting=False), self._store_id)
+
+    def would_make(self, seal: LineSeal | None) -> bool:
+        """Tell whether what was found is sealed with the key that is written with, for the same use.
+
+        Args:
+            seal: how it is sealed; None where it is not.
+        """
+        if self.protection.ring is None:
+            return seal is None
+        newest = self.protection.ring.newest
+        return seal is not None and seal.key is not None and (seal.key.id, seal.key.use) == (newest.id, newest.use)
+
+    def for_found(self, workflow_id: str, number: int, header: Mapping[str, Any], place: str) -> LineSeal | None:
+        """Return the seal of a segment that was found; None where its header names none.
+
+        Args:
+            workflow_id: the run.
+            number: the segment.
+            header: its header.
+            place: the segment's name, for errors.
+
+        Raises:
+            SealBrokenError: what the header says of its seal cannot be.
+            ForeignRecordError: it is of another store.
+            KeyMissingError: it is encrypted, and there is no key.
+            WrongKeyError: it was written with a key that is not at hand.
+            UnsupportedSchemaError: it is sealed in a way that this version does not know.
+        """
+        said = header.get("seal")
+        if said is None:
+            return None
+        if not isinstance(said, dict) or any(
+            type(said.get(name)) is not str for name in ("key", "use", "store", "nonce")
+        ):
+            raise SealBrokenError("its header does not say how it is sealed")
+        key_id, use, store, nonce = (said[name] for name in ("key", "use", "store", "nonce"))
+        if use not in keys.USES:
+            raise UnsupportedSchemaError(found=use, supported=1, what=f"seal of {place}")
+        ring = self.protection.ring
+        if ring is None:
+            if use == keys.AUTHENTICATE:
+                return lines.LineSeal(is_verified=False)
+            raise KeyMissingError(workflow_id, key_id=key_id)
+        if store != self._known_id():
+            raise ForeignRecordError(
+                f"{place} of run {workflow_id!r} was written in the store {store}, and this is the store {self._known_id()}",
+                workflow_id=workflow_id,
+                found=f"store {store}",
+                remedy="A file was copied between stores; put back the one that belongs here.",
+            )
+        key = ring.get(key_id)
+        if key is None:
+            raise WrongKeyError(workflow_id, key_id=key_id, known=[each.id for each in ring.keys])
+        if key.use != use:  # a key that encrypts never stands for one that authenticates: they are two purposes
+            key = attrs.evolve(key, use=use)
+        return lines.LineSeal(key=key, origin=lines.Origin(store, workflow_id, number, nonce))
+
+    def check_plain(self, workflow_id: str, place: str) -> None:
+        """Refuse what stands unauthenticated where it must not.
+
+        Args:
+            workflow_id: the run.
+            place: the segment's name.
+
+        Raises:
+            UnauthenticatedRecordError: there is a key, and nobody said that plain records are trusted.
+        """
+        if self.protection.ring is not None and not self.protection.is_trusting:
+            raise UnauthenticatedRecordError(workflow_id, location=place)
+
+    @property
+    def has_key(self) -> bool:
+        """Whether there is a key, so that what is read must be authentic."""
+        return self.protection.ring is not None
+
+    def for_values(self) -> ValueSeal:
+        """Return the seal of the large values."""
+        return values.ValueSeal(self._store_id, self.protection.ring, self.protection.compression)
+
+    def _known_id(self) -> str:
+        found = self._store_id()
+        if found is None:
+            raise SealBrokenError("the store has lost its identity: store.json is missing")
+        return found
+
+
+PLAIN = Seals(Protection(), lambda: None)
+"""Nothing is sealed, and nothing is to be authenticated."""

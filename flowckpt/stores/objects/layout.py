@@ -1,0 +1,266 @@
+"""The keys of a store's objects; the only way from an id to a key.
+
+::
+
+    store.json                                          the mark of the store: is the condition of a put honoured here?
+    runs/RUN/000001.000000000002/records/000000000000   attempt 2 of the run: its claim
+                                         000000000001   its first record
+                                         000000000002   …, and its end
+                                 bundles/000000000000-000000000063   64 of them once more, in one object
+                                 alive                  overwritten now and then while its owner lives
+                                 arriving               its first record may be the mark of a run that is brought whole
+    runs/RUN/000001.values/SHA256                       large values
+    runs/RUN/000001.signals/ID.json                     messages for the run, each created by its sender
+    runs/RUN/000001.cleared                             the run was cleared; what comes next has the number 000002
+
+The numbers have a fixed width, so the order of keys is that of numbers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterable
+
+import attrs
+
+from flowckpt.stores.file.layout import run_directory, signal_name
+
+RUNS = "runs"
+MARK = "store.json"
+MOST = 10**12 - 1
+"""The highest number that an attempt or a record can have."""
+
+_ATTEMPT = re.compile(r"([0-9]{6})\.([0-9]{12})")
+_CLEARED = re.compile(r"([0-9]{6})\.cleared")
+_SIGNALS = re.compile(r"([0-9]{6})\.signals")
+_VALUES = re.compile(r"([0-9]{6})\.values")
+_NUMBER = re.compile(r"[0-9]{12}")
+_NUMBERS = re.compile(r"([0-9]{12})-([0-9]{12})")
+
+
+def run_key(workflow_id: str) -> str:
+    """Return the key under which all of a run lies.
+
+    Args:
+        workflow_id: any text; what is no plain name is hashed.
+    """
+    return f"{RUNS}/{run_directory(workflow_id)}"
+
+
+@attrs.frozen
+class AttemptKeys:
+    """The keys of one attempt.
+
+    Attributes:
+        run: the key of its run.
+        life: how often the run was begun: 1, and one more after each time that it was cleared.
+        attempt: the attempt.
+    """
+
+    run: str
+    life: int
+    attempt: int
+
+    @property
+    def root(self) -> str:
+        """The key under which all of it lies."""
+        return f"{self.run}/{self.life:06d}.{self.attempt:012d}"
+
+    @property
+    def records(self) -> str:
+        """The key of its records."""
+        return f"{self.root}/records"
+
+    @property
+    def bundles(self) -> str:
+        """The key of its bundles."""
+        return f"{self.root}/bundles"
+
+    @property
+    def alive(self) -> str:
+        """The key of the sign of life."""
+        return f"{self.root}/alive"
+
+    @property
+    def arriving(self) -> str:
+        """The key of the hint that its first record may be the mark of an arrival."""
+        return f"{self.root}/arriving"
+
+    def record(self, number: int) -> str:
+        """Return the key of a record; 0 is the claim."""
+        return f"{self.records}/{number:012d}"
+
+    def bundle(self, first: int, last: int) -> str:
+        """Return the key of a bundle, by its first and its last record."""
+        return f"{self.bundles}/{first:012d}-{last:012d}"
+
+
+@attrs.frozen
+class RunKeys:
+    """What the keys directly under a run say.
+
+    Attributes:
+        run: the key of the run.
+        life: the life that it is in, or that is to begin.
+        attempts: the attempts of that life, ascending; those of former lives are gone.
+        former: attempts of former lives, of which at most their ends are left.
+        has_signals: whether there are messages in this life.
+        former_signals: the keys of messages that were sent to former lives while these ended.
+        former_values: the keys of large values that a writer added to a former life when that had ended.
+    """
+
+    run: str
+    life: int = 1
+    attempts: tuple[int, ...] = ()
+    former: tuple[AttemptKeys, ...] = ()
+    has_signals: bool = False
+    former_signals: tuple[str, ...] = ()
+    former_values: tuple[str, ...] = ()
+
+    def at(self, attempt: int) -> AttemptKeys:
+        """Return the keys of an attempt of this life."""
+        return AttemptKeys(self.run, self.life, attempt)
+
+    def value(self, digest: str) -> str:
+        """Return the key of a large value."""
+        return f"{self.values}/{digest}"
+
+    @property
+    def values(self) -> str:
+        """The key of the large values."""
+        return _values(self.run, self.life)
+
+    def signal(self, signal_id: str) -> str:
+        """Return the key of a message."""
+        return f"{self.signals}/{signal_name(signal_id)}"
+
+    @property
+    def signals(self) -> str:
+        """The key of the messages."""
+        return _signals(self.run, self.life)
+
+    @property
+    def cleared(self) -> str:
+        """The key that says that this life has ended."""
+        return f"{self.run}/{self.life:06d}.cleared"
+
+
+def run_keys(run: str, names: Iterable[str]) -> RunKeys:
+    """Return what the names under a run say.
+
+    Args:
+        run: the key of the run.
+        names: the first parts of all keys under it.
+    """
+    attempts: dict[int, set[int]] = {}
+    cleared: set[int] = set()
+    signalled: set[int] = set()
+    valued: set[int] = set()
+    for name in names:
+        if found := _ATTEMPT.fullmatch(name):
+            attempts.setdefault(int(found[1]), set()).add(int(found[2]))
+        elif found := _CLEARED.fullmatch(name):
+            cleared.add(int(found[1]))
+        elif found := _SIGNALS.fullmatch(name):
+            signalled.add(int(found[1]))
+        elif found := _VALUES.fullmatch(name):
+            valued.add(int(found[1]))
+    if not attempts and not cleared:
+        return RunKeys(run)
+    last = max([*attempts, *cleared])
+    life = last + (last in cleared)
+    former = [AttemptKeys(run, each, attempt) for each in attempts if each != life for attempt in attempts[each]]
+    return RunKeys(
+        run,
+        life,
+        tuple(sorted(attempts.get(life, ()))),
+        tuple(former),
+        life in signalled,
+        tuple(_signals(run, each) for each in sorted(signalled) if each != life),
+        tuple(_values(run, each) for each in sorted(valued) if each < life),
+    )
+
+
+def _signals(run: str, life: int) -> str:
+    return f"{run}/{life:06d}.signals"
+
+
+def _values(run: str, life: int) -> str:
+    return f"{run}/{life:06d}.values"
+
+
+def number_in(key: str) -> int | None:
+    """Return the number of a record, or None where the key is of something else.
+
+    Args:
+        key: a key.
+    """
+    name = key.rpartition("/")[2]
+    return int(name) if _NUMBER.fullmatch(name) else None
+
+
+def numbers_in(key: str) -> tuple[int, int] | None:
+    """Return the first and the last number of a bundle, or None where the key is of something else.
+
+    Args:
+        key: a key.
+    """
+    found = _NUMBERS.fullmatch(key.rpartition("/")[2])
+    return (int(found[1]), int(found[2])) if found else None
+
+
+# What an object holds: text as it is where it is short, gzip where that is worth it. The first byte tells which.
+
+
+SHORTEST = 4 * 1024
+"""Bytes below which nothing is compressed: a request costs the same."""
+LARGEST = 256 * 1024 * 1024
+"""Bytes above which nothing is compressed, so that nothing that was compressed is longer when it is read."""
+
+_GZIP = b"\x1f\x8b"
+_LEVEL = 5
+_AS_GZIP = 31  # for zlib: a gzip header and trailer, the largest window
+
+
+class InflationError(Exception):
+    """What an object holds is no gzip, or more than it may be; the store turns this into its own error."""
+
+
+def packed(content: bytes) -> bytes:
+    """Return what to put into an object.
+
+    Args:
+        content: the content; what begins like gzip itself is compressed whatever its length.
+    """
+    if content[:2] == _GZIP:
+        return gzip.compress(content, _LEVEL, mtime=0)
+    if not SHORTEST <= len(content) <= LARGEST:
+        return content
+    smaller = gzip.compress(content, _LEVEL, mtime=0)
+    return smaller if len(smaller) < len(content) * 0.9 else content
+
+
+def unpacked(body: bytes, most: int = LARGEST) -> bytes:
+    """Return the content of an object.
+
+    Args:
+        body: what is in the object.
+        most: the most bytes that it may inflate to.
+
+    Raises:
+        InflationError: it is damaged, or inflates to more.
+    """
+    if body[:2] != _GZIP:
+        return body
+    inflating = zlib.decompressobj(_AS_GZIP)
+    try:
+        content = inflating.decompress(body, most + 1)
+    except zlib.error as error:
+        raise InflationError(str(error)) from error
+    if len(content) > most:
+        raise InflationError(f"it inflates to more than {most} bytes")
+    if not inflating.eof or inflating.unused_data:
+        raise InflationError("the compressed text is not whole")
+    return content

@@ -1,0 +1,133 @@
+"""Stores from their description: `file:.flowckpt`, `sqlite:runs.db`, `memory:` …, and what others add."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import StoreSpecError
+from flowckpt.stores.file import FileCheckpointStore
+
+if TYPE_CHECKING:
+    from importlib import metadata
+
+    from flowckpt.stores import memory, objects, postgres, sqlite
+else:
+    metadata = LazyModule("importlib.metadata")
+    memory = LazyModule("flowckpt.stores.memory")
+    objects = LazyModule("flowckpt.stores.objects")
+    postgres = LazyModule("flowckpt.stores.postgres")
+    sqlite = LazyModule("flowckpt.stores.sqlite")
+
+
+ENTRY_POINTS = "flowckpt.stores"
+
+_PASSWORD = re.compile(r"^([A-Za-z][\w+.-]*://[^/?#@:]*:)[^/?#]*@")
+_PASSWORD_OPTION = re.compile(r"([?&](?:password|sslpassword|passfile|service)=)[^&#]*", re.IGNORECASE)
+
+_NOT_AT_REST = "memory"
+_BUILT_IN: dict[str, Callable[[str], Any]] = {
+    "memory": lambda rest: memory.MemoryCheckpointStore(),
+    "sqlite": lambda rest: sqlite.SqliteCheckpointStore(rest or ".flowckpt.db"),
+    "postgresql": lambda rest: _postgres(f"postgresql:{rest}"),
+    "postgres": lambda rest: _postgres(f"postgres:{rest}"),
+    "s3": lambda rest: _objects(f"s3:{rest}"),
+    "gs": lambda rest: _objects(f"gs:{rest}"),
+    "az": lambda rest: _objects(f"az:{rest}"),
+    "objects+file": lambda rest: _objects(f"objects+file:{rest}"),
+}
+
+
+def _postgres(url: str) -> Any:
+    try:
+        return postgres.PostgresCheckpointStore(url)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("psycopg", "psycopg_binary"):
+            raise
+        raise StoreSpecError(
+            "the PostgreSQL store needs the package psycopg, which is not installed",
+            spec="postgresql:…",  # the URL may hold a password
+            remedy="pip install 'flowckpt[postgres]'",
+        ) from error
+
+
+def _objects(url: str) -> Any:
+    try:
+        return objects.ObjectCheckpointStore(url)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "obstore":
+            raise
+        raise StoreSpecError(
+            "the store in object storage needs the package obstore, which is not installed",
+            spec=f"{url.partition(':')[0]}:…",
+            remedy="pip install 'flowckpt[s3]'",
+        ) from error
+
+
+def open_store(
+    spec: str, *, key_file: str | os.PathLike[str] | None = None, compression: str = "none", trust: bool = False
+) -> Any:
+    """Return the store of a description.
+
+    Args:
+        spec: `file:PATH`, `sqlite:PATH`, `postgresql://…`, `s3://bucket/prefix`, `memory:`, or the scheme of an entry
+            point in the group `flowckpt.stores`, whose object is called with what stands behind the colon.
+        key_file: a file with keys: the store authenticates, or encrypts, what it writes. Only the file store does; what
+            lies in memory alone needs no key.
+        compression: `none`, `gzip`, `zstd` or `auto`: how what is written is packed where that pays; likewise.
+        trust: take runs for true and whole that do not prove it with the key.
+
+    Raises:
+        StoreSpecError: the description has no scheme, or nobody knows it; or its store can do nothing with a key.
+        KeyFileError: the key file is missing, is none, or is open to others than its owner.
+        SettingError: there is no such compression, or a package is missing.
+    """
+    scheme, colon, rest = spec.partition(":")
+    if not colon:
+        raise StoreSpecError(
+            f"{spec!r} is no description of a store", spec=spec, remedy=f"Write 'file:{spec}' for a directory."
+        )
+    if scheme == "file":
+        return FileCheckpointStore(rest or ".flowckpt", key_file=key_file, compression=compression, trust=trust)
+    if scheme != _NOT_AT_REST:
+        _refuse_protection(spec, key_file, compression)
+    if scheme in _BUILT_IN:
+        return _BUILT_IN[scheme](rest)
+    found = metadata.entry_points(group=ENTRY_POINTS, name=scheme)
+    for entry_point in found:
+        return entry_point.load()(rest)
+    shown = shown_spec(spec)
+    others = sorted({entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)})
+    raise StoreSpecError(
+        f"no store knows the scheme {scheme!r} of {shown!r}",
+        spec=shown,
+        remedy=f"Known here: {', '.join(['file', *_BUILT_IN, *others])}.",
+    )
+
+
+def _refuse_protection(spec: str, key_file: object, compression: str) -> None:
+    """Refuse a key or a compression for a store that would do nothing with it: what is asked for is never left out."""
+    if key_file is not None:
+        raise StoreSpecError(
+            f"the store {shown_spec(spec)!r} cannot authenticate or encrypt what it keeps, and a key file was given",
+            spec=shown_spec(spec),
+            remedy="Use the file store, or leave the key file out and protect the database by its own means.",
+        )
+    if compression != "none":
+        raise StoreSpecError(
+            f"the store {shown_spec(spec)!r} does not pack what it keeps, and compression {compression!r} was asked for",
+            spec=shown_spec(spec),
+            remedy="Leave the compression out, or use the file store.",
+        )
+
+
+def shown_spec(spec: str) -> str:
+    """Return a description as it may be shown: a URL without its passwords.
+
+    Args:
+        spec: the description of a store.
+    """
+    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***@", spec))

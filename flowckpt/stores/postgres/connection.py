@@ -1,0 +1,336 @@
+"""The connections of a store: kept open for the next who needs one, and never used by another process.
+
+`psycopg_pool` keeps its connections with threads, which a forked child has not, and which a run of one step at a time
+does not need. This is a list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from flowckpt.errors import CheckpointStorageError
+from flowckpt.stores.postgres.address import PostgresAddress
+from flowckpt.stores.postgres.failures import LOCKED, LOCKED_SECONDS, said_of
+from flowckpt.stores.sql.database import HURRIED_SECONDS, Session
+from flowckpt.stores.sql.migrations import NOTICE_SECONDS, MigrationWait
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection, with a cursor that is there for all its saves: making one takes 13 µs."""
+
+    @functools.cached_property
+    def saver(self) -> psycopg.Cursor[tuple[Any, ...]]:
+        """The cursor."""
+        return self.cursor()
+
+
+_inherited: list[Connection] = []
+"""Connections of a parent process: a child must not close them, as that would be told to the server."""
+
+
+class ConnectionPool:
+    """Open connections, the last one given back first.
+
+    Args:
+        connect: opens a connection.
+        most_idle: how many are kept open that nobody uses.
+    """
+
+    def __init__(self, connect: Callable[[], Connection], *, most_idle: int = 4) -> None:
+        self._connect = connect
+        self._most_idle = most_idle
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+
+    def take(self) -> Connection:
+        """Return an open connection, which belongs to the caller until it gives it back."""
+        self._leave_to_parent()
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return self._connect()
+
+    def give_back(self, connection: Connection) -> None:
+        """Take a connection back; one that is broken, in a transaction or too many is closed."""
+        self._leave_to_parent()
+        is_usable = not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        with self._lock:
+            if is_usable and len(self._idle) < self._most_idle:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def drop(self, connection: Connection) -> None:
+        """Close a connection that has failed, and those that lead to the same server."""
+        connection.close()
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections that nobody uses."""
+        self._leave_to_parent()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter may be ending
+            self.close()
+
+    def _leave_to_parent(self) -> None:
+        if self._pid != os.getpid():
+            _inherited.extend(self._idle)
+            self._pid, self._lock, self._idle = os.getpid(), threading.Lock(), []
+
+
+# The lock of those who bring the tables forward, and the word of it for those who find the tables locked.
+
+
+_LOCK = 0x666C6F77636B7074
+"""`flowckpt`: the advisory lock. It is one for all schemas of a database."""
+
+# A step of a migration may take as long as it takes, also one that asks nothing of the server meanwhile. That a client
+# vanished, and holds the lock, shows by TCP then, within two minutes.
+_PATIENCE = {
+    "lock_timeout": "60s",
+    "idle_in_transaction_session_timeout": "0",
+    "tcp_keepalives_idle": "60",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "6",
+}
+
+_IS_GOING_ON = b"""
+SELECT EXISTS (
+  SELECT 1 FROM pg_locks AS held
+  JOIN pg_locks AS wanted ON wanted.pid = held.pid AND wanted.database = held.database
+  JOIN pg_class ON pg_class.oid = wanted.relation
+  JOIN pg_namespace ON pg_namespace.oid = relnamespace
+  WHERE held.locktype = 'advisory' AND held.granted AND held.objsubid = 1
+    AND held.classid = %s::bigint::oid AND held.objid = %s::bigint::oid
+    AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND nspname = %s AND relname = 'runs'
+)
+"""
+
+
+def become_migrator(session: Session, address: PostgresAddress) -> None:
+    """Become the one who brings the tables forward, until the transaction ends; wait for another one who does it.
+
+    Args:
+        session: the open transaction.
+        address: where the store is.
+
+    Raises:
+        CheckpointStorageError: the other one takes too long.
+    """
+    for name, value in _PATIENCE.items():
+        session.execute("SELECT set_config(?, ?, true)", (name, value))
+    waiting = MigrationWait(f"the PostgreSQL store {address.shown}")
+    while not session.execute("SELECT pg_try_advisory_xact_lock(?)", (_LOCK,))[0][0]:
+        waiting.pause()
+
+
+def is_going_on(connection: psycopg.Connection[Any], address: PostgresAddress) -> bool:
+    """Tell whether another process is bringing the tables forward just now.
+
+    Args:
+        connection: a connection that is in no transaction.
+        address: where the store is.
+    """
+    asked = (_LOCK >> 32, _LOCK & 0xFFFFFFFF, address.schema)
+    row = connection.execute(_IS_GOING_ON, asked).fetchone()
+    return row is not None and bool(row[0])
+
+
+# How often, and for how long, something is tried again that the server could not do.
+
+
+_log = logging.getLogger("flowckpt")
+
+_AGAIN = ("40001", "40P01", "57P01", "57P02", "57P03", "53300", "25P03", "08")
+"""Beginnings of SQLSTATE codes after which another try may succeed."""
+
+_LONGEST_PAUSE = 1.0
+
+
+class OutageNotice:
+    """One warning for each time that a server is away, however many wait for it.
+
+    Args:
+        address: where it is.
+    """
+
+    def __init__(self, address: PostgresAddress) -> None:
+        self._address = address
+        self._has_told = False
+
+    def tell(self, error: psycopg.Error, seconds: float) -> None:
+        """Say that the server is away, and how long it is waited for, unless that was said.
+
+        Args:
+            error: what the driver says.
+            seconds: how long it is tried again.
+        """
+        if not self._has_told:
+            self._has_told = True
+            _log.warning(
+                "the PostgreSQL store %s cannot be used just now, and is tried again for %.0f s more: %s",
+                self._address.shown,
+                seconds,
+                said_of(error, self._address),
+            )
+
+    def is_over(self) -> None:
+        """Take the next time as another one."""
+        self._has_told = False
+
+
+class TryingAgain:
+    """The tries of one operation.
+
+    Args:
+        address: where the store is.
+        patience_seconds: how long to try again while the server cannot be reached.
+        outage: where it is told that it cannot.
+        is_hurried: whether to try again for a moment only.
+    """
+
+    def __init__(
+        self, address: PostgresAddress, patience_seconds: float, outage: OutageNotice, *, is_hurried: bool = False
+    ) -> None:
+        self._address = address
+        self._outage = outage
+        self._began = time.monotonic()
+        self._is_hurried = is_hurried
+        self._end = self._began + (min(patience_seconds, HURRIED_SECONDS) if is_hurried else patience_seconds)
+        self._locked_end = self._began + (HURRIED_SECONDS if is_hurried else LOCKED_SECONDS)
+        self._migration: MigrationWait | None = None
+        self._is_migrated = False
+        self._pause = 0.02
+
+    def look(self, error: psycopg.Error, connection: Connection) -> None:
+        """Look why a table or a row is locked: bringing the tables forward may take long, and is waited for.
+
+        Args:
+            error: what the driver raised.
+            connection: where it did; it can still be used.
+        """
+        self._is_migrated = False
+        if error.sqlstate == LOCKED and not self._is_hurried:
+            with contextlib.suppress(psycopg.Error):  # the connection broke: the next try has another one
+                self._is_migrated = is_going_on(connection, self._address)
+
+    def is_over(self, error: psycopg.Error, *, is_lost: bool) -> bool:
+        """Wait for the moment of the next try, or tell that there is none.
+
+        Args:
+            error: what the driver raised.
+            is_lost: whether the connection is lost, or there was none.
+
+        Raises:
+            CheckpointStorageError: another process has been bringing the tables forward for too long.
+        """
+        if self._is_migrated:
+            self._migration = self._migration or MigrationWait(
+                f"the PostgreSQL store {self._address.shown}", began=self._began
+            )
+            self._migration.pause()
+            self._locked_end = time.monotonic() + LOCKED_SECONDS
+            self._is_migrated = False
+            return False
+        now = time.monotonic()
+        if error.sqlstate == LOCKED:
+            if now > self._locked_end:
+                return True
+        else:
+            if now > self._end or not _may_succeed(error, is_lost=is_lost):
+                self._outage.is_over()
+                return True
+            if now - self._began > NOTICE_SECONDS:
+                self._outage.tell(error, self._end - now)
+        time.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that many do not come back at once
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+        return False
+
+
+def _may_succeed(error: psycopg.Error, *, is_lost: bool) -> bool:
+    state = error.sqlstate
+    if state is None:
+        return is_lost and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state.startswith(_AGAIN)
+
+
+# Whether a server keeps what it commits, and whether it commits anything.
+
+
+_SETTINGS: tuple[str, ...] = (
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "server_encoding",
+    "transaction_read_only",
+)
+_UNSAFE = {
+    "fsync": "a crash of the machine can destroy the whole database",
+    "synchronous_commit": "a crash of the server loses what it has just acknowledged",
+    "full_page_writes": "a power cut can tear pages that cannot be mended",
+}
+OLDEST = 120000
+
+
+def check_server(connection: psycopg.Connection[Any], address: PostgresAddress) -> str:
+    """Refuse a server whose commits may be lost, or that cannot hold the records.
+
+    One that can only be read loses nothing of ours, and is read.
+
+    Args:
+        connection: an open connection.
+        address: where it leads.
+
+    Returns:
+        Why nothing can be written there; an empty text where it can.
+
+    Raises:
+        CheckpointStorageError: it is refused; the error names the setting.
+    """
+    columns = ", ".join(f"current_setting('{name}')" for name in _SETTINGS)
+    row = connection.execute(f"SELECT {columns}, pg_is_in_recovery()".encode()).fetchone()
+    assert row is not None, "a SELECT of constants has a row"
+    found = dict(zip(_SETTINGS, row, strict=False))
+    if connection.info.server_version < OLDEST:
+        version = connection.info.server_version // 10000
+        raise refusal(address, f"the server is PostgreSQL {version}", "PostgreSQL 12 or newer is needed.")
+    if found["server_encoding"] != "UTF8":
+        raise refusal(
+            address, f"the database has the encoding {found['server_encoding']}", "Make one with ENCODING 'UTF8'."
+        )
+    if row[-1]:
+        return "the server is a standby"
+    if found["transaction_read_only"] == "on":
+        return "default_transaction_read_only is on"
+    for name, danger in _UNSAFE.items():
+        if found[name] == "off" and not address.allow_unsafe:
+            raise refusal(
+                address,
+                f"{name} is off, so {danger}",
+                f"Set {name} = on. For tests: PostgresCheckpointStore(…, allow_unsafe=True), or ?allow_unsafe=true.",
+            )
+    return ""
+
+
+def refusal(address: PostgresAddress, what: str, remedy: str) -> CheckpointStorageError:
+    """Return the error for a server that is not used."""
+    return CheckpointStorageError(
+        f"the PostgreSQL store {address.shown} cannot be used: {what}", operation="open", remedy=remedy
+    )

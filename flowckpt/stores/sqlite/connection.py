@@ -1,0 +1,381 @@
+"""A connection that keeps what it commits: the file, the journal, and whose database it is.
+
+The journal
+-----------
+Python's default (DELETE with FULL) loses acknowledged commits at a power cut, because the directory is not synced. WAL
+with FULL and TRUNCATE with EXTRA lose none. WAL is the quicker one, and corrupts databases up to SQLite 3.51.2 where
+two connections are open, so it is used from 3.51.3 on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import attrs
+
+from flowckpt.core.system.filesystem import UNSOUND_FILESYSTEMS, FileSystem, PosixFileSystem
+from flowckpt.errors import ForeignRecordError, ReadOnlyStoreError, UnsupportedFilesystemError
+from flowckpt.stores.file.directory import take_lock
+from flowckpt.stores.sql.schema import Dialect
+
+APPLICATION_ID = 0x666C6F77
+"""What stands in the header of our files: `flow`."""
+
+BUSY_SECONDS = 0.02
+"""How long SQLite itself waits for another process, each time."""
+
+_WAL_IS_SAFE = (3, 51, 3)
+_HAS_STRICT = (3, 37, 0)
+_OLDEST = (3, 24, 0)
+
+
+def sqlite_dialect(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Dialect:
+    """Return how a version of SQLite writes statements.
+
+    Args:
+        version: the version of the library.
+    """
+    has_strict = version >= _HAS_STRICT
+    return Dialect(
+        "sqlite",
+        {
+            "key": "INTEGER PRIMARY KEY",
+            "int": "INTEGER",
+            "real": "REAL",
+            "bool": "INTEGER",
+            "time": "TEXT",
+            "json": "TEXT",
+            "bytes": "BLOB",
+            "strict": " STRICT" if has_strict else "",
+            "rowless": " WITHOUT ROWID, STRICT" if has_strict else " WITHOUT ROWID",
+            "often": "",
+            "now": "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
+            "day": "substr(saved_at, 1, 10)",
+            "median": "flowckpt_median(duration_ms)",
+            "drop_contents": """
+CREATE TRIGGER drop_contents AFTER DELETE ON blobs BEGIN
+  DELETE FROM blob_contents WHERE name = OLD.name AND NOT EXISTS (SELECT 1 FROM blobs WHERE name = OLD.name);
+END
+""",
+        },
+    )
+
+
+def journal_mode(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> tuple[str, str]:
+    """Return the journal mode and the level of syncing that lose nothing in a version of SQLite.
+
+    Args:
+        version: the version of the library.
+    """
+    return ("wal", "FULL") if version >= _WAL_IS_SAFE else ("truncate", "EXTRA")
+
+
+def connect(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem | None = None) -> sqlite3.Connection:
+    """Return a connection to a database file, which is made where it is missing.
+
+    Args:
+        path: the file, absolute.
+        allowed: types of file systems that are accepted although their locks are unsound.
+        filesystem: the operating-system calls.
+
+    Raises:
+        UnsupportedFilesystemError: the file lies where locks cannot be trusted.
+        ForeignRecordError: the database is not of flowckpt, or cannot be brought into a safe journal mode.
+        OSError: the directory or the file cannot be made.
+        sqlite3.Error: the file is no database.
+    """
+    calls = filesystem or PosixFileSystem()
+    calls.make_root(str(path.parent))
+    check_filesystem(path, allowed, calls)
+    # SQLite would make it readable for everybody, and its journal after it.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    add_functions(connection)
+    try:
+        check_ours(connection, path)
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of an empty database; any other keeps what it has
+        mode, level = journal_mode()
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        connection.execute(f"PRAGMA synchronous = {level}")
+        found = connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0]
+        if found != mode:
+            raise ForeignRecordError(
+                f"{path} is in journal mode {found!r}, and this program's SQLite {sqlite3.sqlite_version} needs {mode!r}",
+                workflow_id="",
+                found=found,
+                remedy="Close the other programs that have it open, then try again.",
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class _Median:
+    """The median of a group, for SQLite: sorting all rows of all groups in SQL takes eight times as long."""
+
+    def __init__(self) -> None:
+        self._values = array("d")
+
+    def step(self, value: float) -> None:
+        """Add a value."""
+        self._values.append(value)
+
+    def finalize(self) -> float | None:
+        """Return the median."""
+        ordered, count = sorted(self._values), len(self._values)
+        return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2 if count else None
+
+
+def add_functions(connection: sqlite3.Connection) -> None:
+    """Give a connection the functions that `sqlite_dialect` names.
+
+    Args:
+        connection: the connection.
+    """
+    connection.create_aggregate("flowckpt_median", 1, _Median)  # type: ignore[arg-type]  # typeshed knows only integers
+
+
+def check_filesystem(path: Path, allowed: Sequence[str], calls: FileSystem) -> None:
+    """Refuse a database on a file system whose locks are unsound.
+
+    Args:
+        path: the file.
+        allowed: types that are accepted all the same.
+        calls: the operating-system calls.
+
+    Raises:
+        UnsupportedFilesystemError: it lies on one.
+    """
+    kind = calls.type_of(str(path.parent))
+    if kind not in allowed and kind.startswith(UNSOUND_FILESYSTEMS):
+        error = UnsupportedFilesystemError(str(path.parent), filesystem=kind)
+        error.remedy = f"Use a local directory, or say that you accept it: SqliteCheckpointStore(…, allow_filesystems=({kind!r},))."
+        raise error
+
+
+def check_ours(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse the database of another program before anything is written to it.
+
+    Args:
+        connection: an open connection.
+        path: the file.
+
+    Raises:
+        ForeignRecordError: it is one.
+    """
+    connection.execute("BEGIN")  # of one moment: another process may be making the tables just now
+    try:
+        number = connection.execute("PRAGMA application_id").fetchone()[0]
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name LIMIT 5")]
+    finally:
+        connection.execute("COMMIT")
+    if number == APPLICATION_ID:
+        return
+    if number or tables:
+        what = f"tables {', '.join(tables)}" if tables else f"the application id {number:#x}"
+        raise ForeignRecordError(
+            f"{path} is a database of another program: it has {what}",
+            workflow_id="",
+            found=what,
+            remedy="Give a file of its own to flowckpt, as sqlite:runs.db.",
+        )
+
+
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one of the same name; None where there is none."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_dev, status.st_ino
+    return None
+
+
+def check_library(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> str:
+    """Return what is wrong with a version of SQLite, or an empty string."""
+    if version >= _OLDEST:
+        return ""
+    return f"SQLite {'.'.join(map(str, version))} is too old: 3.24 or newer is needed"
+
+
+# A database that can be read here and not written: on a medium, in a directory or of an owner that takes no change.
+#
+# SQLite itself writes when it only reads: it makes a file of shared memory beside a database in WAL mode, and it rolls back
+# what a crash has cut short. Where neither can be done, what is in the file is still whole in these cases:
+#
+# - in a journal mode other than WAL, with no transaction to be rolled back: a plain read, under SQLite's own locks;
+# - in WAL mode, with the WAL and its shared memory beside it: likewise;
+# - in WAL mode, with no WAL beside it, or an empty one: everything is in the file. It is read as one that does not change,
+#   and it is looked at before and after each read whether that was so.
+#
+# In all others the newest checkpoints could be read by nobody here, so nothing is read.
+
+
+NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
+"""What the system says of a file that may not be written."""
+
+_MODE_AT = 18
+_WAL_MODE = b"\x02"
+_COPY = "Copy {0} and all files beside it whose names begin so to where they can be written, and read them there."
+
+Stamp = tuple[int, int, int, int, int]
+
+
+@attrs.frozen
+class ReadConnection:
+    """A connection that cannot write.
+
+    Attributes:
+        connection: the connection.
+        stamp: how the file looked, where it is read without locks, as one that does not change.
+    """
+
+    connection: sqlite3.Connection
+    stamp: Stamp | None = None
+
+
+def cannot_be_written(error: Exception) -> bool:
+    """Tell whether an error of opening a database leaves it possible that it can be read.
+
+    Args:
+        error: of the system or of SQLite.
+    """
+    if isinstance(error, OSError):
+        return error.errno in NOT_ALLOWED
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN"))
+
+
+def connect_to_read(path: Path, *, allowed: Sequence[str] = (), filesystem: FileSystem | None = None) -> ReadConnection:
+    """Return a connection to a database that is there and cannot be written. Nothing is made or changed.
+
+    Args:
+        path: the file, absolute.
+        allowed: types of file systems that are accepted although their locks are unsound.
+        filesystem: the operating-system calls.
+
+    Raises:
+        ReadOnlyStoreError: its newest checkpoints cannot be read without writing.
+        UnsupportedFilesystemError: the file lies where locks cannot be trusted.
+        ForeignRecordError: the database is not of flowckpt.
+        OSError: the file cannot be read either.
+        sqlite3.Error: the file is no database.
+    """
+    check_filesystem(path, allowed, filesystem or PosixFileSystem())
+    with path.open("rb") as file:  # where not even this is allowed, the system's own words are the clearest
+        file.seek(_MODE_AT)
+        is_wal = file.read(1) == _WAL_MODE
+    try:
+        return ReadConnection(_connected(path, "mode=ro"))
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        if name.startswith("SQLITE_READONLY"):
+            raise _refused(path, "a crash has cut a transaction short, and it cannot be rolled back here") from error
+        if not is_wal or not name.startswith("SQLITE_CANTOPEN"):
+            raise
+        stamp = stamp_of(path)
+        if stamp is None or _size_of(_wal_of(path)):
+            raise _refused(
+                path, f"its newest checkpoints are in {_wal_of(path)}, which cannot be read without writing beside it"
+            ) from error
+        return ReadConnection(_connected(path, "immutable=1"), stamp)
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """Return what changes when a database is written that nobody locks; None where there is none.
+
+    Args:
+        path: the file.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        status = path.stat()
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, _size_of(_wal_of(path))
+    return None
+
+
+def _connected(path: Path, how: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?{how}", uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    try:
+        add_functions(connection)
+        check_ours(connection, path)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _refused(path: Path, reason: str) -> ReadOnlyStoreError:
+    return ReadOnlyStoreError(str(path), reason=reason, operation="read", remedy=_COPY.format(path))
+
+
+def _wal_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _size_of(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
+
+
+# Word of a migration that is going on: a lock on a small file beside the database, for those who find it busy.
+#
+# SQLite tells them no more than that the database is locked, and not even its version can be read then. So whoever brings
+# the tables forward holds `runs.db-migrating`, and who meets a locked database may look whether that is why, and be more
+# patient. Nothing else depends on the file: the lock of a process that died is gone, and what it left means nothing.
+
+
+def _name_beside(database: Path) -> str:
+    return f"{database.name}-migrating"
+
+
+@contextlib.contextmanager
+def told_to_others(database: Path, filesystem: FileSystem | None = None) -> Iterator[None]:
+    """Let others know for the block that the tables are being brought forward, as far as a file can be made.
+
+    Args:
+        database: the database's file.
+        filesystem: the operating-system calls.
+    """
+    calls, name = filesystem or PosixFileSystem(), _name_beside(database)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # it is a hint: where it cannot be given, others have the usual patience
+            parent = calls.open_root(str(database.parent))
+            stack.callback(calls.close, parent)
+            file = calls.open_lock(parent, name)
+            stack.callback(calls.close, file)
+            if take_lock(calls, file):
+                stack.callback(_removed, calls, parent, name)
+        yield
+
+
+def is_going_on(database: Path, filesystem: FileSystem | None = None) -> bool:
+    """Tell whether a process is bringing the tables forward just now.
+
+    Args:
+        database: the database's file.
+        filesystem: the operating-system calls.
+    """
+    calls = filesystem or PosixFileSystem()
+    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+        parent = calls.open_root(str(database.parent))
+        stack.callback(calls.close, parent)
+        file = calls.open_read(parent, _name_beside(database))
+        stack.callback(calls.close, file)
+        return not calls.lock(file)
+    return False
+
+
+def _removed(calls: FileSystem, parent: int, name: str) -> None:
+    with contextlib.suppress(OSError):
+        calls.unlink(parent, name)

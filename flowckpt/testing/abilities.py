@@ -1,0 +1,881 @@
+"""The conformance tests of what stores can do beyond the five methods, and of what they say of checkpoints.
+
+They are part of `flowckpt.testing.contract.CheckpointStoreContract`. Where a store has not an ability its test is skipped.
+"""
+
+# ruff: noqa: D102 - the name of a test is the sentence that it proves
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import attrs
+import pytest
+
+from flowckpt.core.codec.blob import Blob
+from flowckpt.core.records import CheckpointData, Reason, Signal, Status, StepError, StepResult, Wait, WaitKind
+from flowckpt.core.records.checkpoint import SCHEMA_VERSION
+from flowckpt.core.records.listing import RunFilter, Selection
+from flowckpt.core.records.statistics import ClaimFigures, DayFigures, FailureFigures, StepFigures
+from flowckpt.errors import (
+    CheckpointNotFoundError,
+    EncodingError,
+    FencedError,
+    RunExistsError,
+    RunLockedError,
+    SettingError,
+    UnsupportedSchemaError,
+)
+from flowckpt.stores.base import (
+    CheckpointStore,
+    DeletesCheckpoints,
+    DeliversSignals,
+    EvictsCheckpoints,
+    FiltersCheckpoints,
+    KeepsAttempts,
+    ListsAttempts,
+    ListsRuns,
+    NotesBeginnings,
+    OwnsRuns,
+    ReadsAttempts,
+    ReceivesRuns,
+    SharesValues,
+    TellsFigures,
+    filters_checkpoints,
+)
+from flowckpt.stores.queries import FindsRuns, added_up, runs_of_status, store_figures
+from flowckpt.testing.store_under_test import CLAIM, NOON, RUN, StoreUnderTest, checkpoint, claimed, results
+
+# The conformance tests of what stores once answered differently; part of `flowckpt.testing.contract.CheckpointStoreContract`.
+
+
+class AgreementContract(StoreUnderTest):
+    """What a run is that was fought for, emptied, or refused."""
+
+    def two_owners(self, store: CheckpointStore) -> tuple[Any, Any]:
+        """Return the store for two owners, or skip the test where this process cannot be two."""
+        first, second = self.able(store, OwnsRuns), self.reopen(store)
+        if first is second:
+            pytest.skip(f"{type(store).__name__} has one owner a process")
+        return first, second
+
+    async def test_a_run_was_started_when_its_first_checkpoint_was_saved(self, store: CheckpointStore) -> None:
+        listing, owning = self.able(store, ListsRuns), self.able(store, OwnsRuns)
+        moments = [NOON + timedelta(seconds=number) for number in range(4)]
+        await owning.acquire("claimed first, begun last")
+        await store.save(RUN, checkpoint(1, results("a"), saved_at=moments[1]))
+        await store.save("claimed first, begun last", checkpoint(1, saved_at=moments[3]))
+        assert [info.workflow_id for info in await listing.list_runs()] == ["claimed first, begun last", RUN]
+        await owning.release(RUN)
+        for attempt in (2, 3):  # each goes back behind everything
+            await owning.acquire(RUN)
+            data = checkpoint(attempt, results(f"other-{attempt}"), attempt=attempt, saved_at=moments[2])
+            await store.save(RUN, data)
+            await owning.release(RUN)
+        info = await self.able(self.reopen(store), ListsRuns).describe_run(RUN)
+        assert info is not None
+        assert (info.started_at, info.updated_at) == (moments[1], moments[2])
+
+    async def test_a_run_whose_checkpoints_were_all_removed_takes_messages(self, store: CheckpointStore) -> None:
+        deleting, sending = self.able(store, DeletesCheckpoints), self.able(store, DeliversSignals)
+        await store.save(RUN, checkpoint(1))
+        assert await deleting.delete_checkpoint(RUN, "c1")
+        message = Signal("one", "go", NOON, None, "ann")
+        assert await sending.send_signal(RUN, message)
+        assert list(await self.able(self.reopen(store), DeliversSignals).signals(RUN)) == [message]
+
+    async def test_a_thief_that_saved_and_gave_the_run_up_leaves_it_to_anybody(self, store: CheckpointStore) -> None:
+        robbed, thief = self.two_owners(store)
+        await robbed.acquire(RUN)
+        await robbed.save(RUN, checkpoint(1))
+        await thief.acquire(RUN, steal=True)
+        assert await robbed.owner(RUN) is not None
+        await thief.save(RUN, checkpoint(2, attempt=2))
+        await thief.release(RUN)
+        assert await robbed.owner(RUN) is await thief.owner(RUN) is None
+        lease = await self.reopen(store).acquire(RUN)  # type: ignore[attr-defined]
+        assert (lease.attempt, lease.last_sequence) == (3, 2)
+        with pytest.raises(RunLockedError):
+            await thief.acquire(RUN)
+        with pytest.raises(FencedError):
+            await robbed.save(RUN, checkpoint(2))
+
+    async def test_what_a_fenced_owner_was_refused_is_nothing_that_its_attempt_left_behind(
+        self, store: CheckpointStore
+    ) -> None:
+        robbed, thief = self.two_owners(store)
+        reading = self.able(store, ReadsAttempts)
+        self.able(store, KeepsAttempts)
+        await robbed.acquire(RUN)
+        for sequence in (1, 2):
+            await robbed.save(RUN, checkpoint(sequence, results("a", "b")[:sequence]))
+        lease = await thief.acquire(RUN, steal=True)
+        back = list(lease.latest.step_results[:1])
+        await thief.save(RUN, checkpoint(3, [*back, *results("c", first=2)], attempt=2))
+        with pytest.raises(FencedError):
+            await robbed.save(RUN, checkpoint(3, results("a", "b", "refused")))
+        assert [each.sequence for each in await reading.read_attempt(RUN, 1)] == [1, 2]
+        assert [each.sequence for each in await reading.list_attempt(RUN, 1)] == [1, 2]
+        left = await reading.load_attempt(RUN, 1)
+        assert left.sequence == 2
+
+    async def test_an_attempt_whose_every_save_was_refused_is_none(self, store: CheckpointStore) -> None:
+        robbed, thief = self.two_owners(store)
+        listing = self.able(store, ListsAttempts)
+        await robbed.acquire(RUN)
+        await thief.acquire(RUN, steal=True)
+        await thief.save(RUN, checkpoint(1, attempt=2, saved_at=NOON + timedelta(seconds=9)))
+        with pytest.raises(FencedError):
+            await robbed.save(RUN, checkpoint(1))
+        assert list(await listing.attempts(RUN)) == [2]
+        assert list(await listing.list_attempt(RUN, 1)) == []
+        if isinstance(thief, ListsRuns):
+            info = await thief.describe_run(RUN)
+            assert info is not None
+            assert info.started_at == NOON + timedelta(seconds=9)
+
+    async def test_an_attempt_that_only_removed_something_has_written(self, store: CheckpointStore) -> None:
+        deleting, owning = self.able(store, DeletesCheckpoints), self.able(store, OwnsRuns)
+        listing = self.able(store, ListsAttempts)
+        for sequence in (1, 2):
+            await store.save(RUN, checkpoint(sequence))
+        await owning.release(RUN)
+        assert await deleting.delete_checkpoint(RUN, "c1")
+        assert list(await listing.attempts(RUN)) == [1, 2]
+        assert list(await listing.list_attempt(RUN, 2)) == []
+
+    async def test_what_was_removed_stays_removed_where_a_later_attempt_goes_back_behind_it(
+        self, store: CheckpointStore
+    ) -> None:
+        deleting, owning = self.able(store, DeletesCheckpoints), self.able(store, OwnsRuns)
+        listing = self.able(store, ListsAttempts)
+        steps = results("a", "b", "c")
+        for sequence in (1, 2, 3):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
+        await owning.release(RUN)
+        assert await deleting.delete_checkpoint(RUN, "c2")  # by an attempt of its own
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(4, results("anew"), attempt=3))
+        assert [each.sequence for each in await listing.list_attempt(RUN, 1)] == [1, 3]
+
+    async def test_what_was_removed_stays_removed_and_nothing_else_goes_where_the_run_is_taken_over(
+        self, store: CheckpointStore
+    ) -> None:
+        deleting, thief = self.able(store, DeletesCheckpoints), self.able(self.reopen(store), OwnsRuns)
+        steps = results("a", "b", "c")
+        for sequence in (1, 2, 3):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
+        for name in ("c1", "c3"):  # the newest, too
+            assert await deleting.delete_checkpoint(RUN, name)
+        lease = await thief.acquire(RUN, steal=True)
+        assert lease.latest.checkpoint_id == "c2"
+        assert lease.last_sequence == 3
+        assert await self.shown(thief) == [(2, "c2")]
+        await thief.save(RUN, checkpoint(4, [*lease.latest.step_results], attempt=2))
+        assert await self.shown(self.reopen(store)) == [(4, "c4"), (2, "c2")]
+        assert [result.output for result in (await store.load(RUN, "c2")).step_results] == ["a", "b"]
+        with pytest.raises(FencedError):
+            await store.save(RUN, checkpoint(5, steps))
+        assert not await deleting.delete_checkpoint(RUN, "c1")
+
+    async def test_a_removal_that_is_refused_is_never_taken_for_one_of_nothing(self, store: CheckpointStore) -> None:
+        robbed, thief = self.two_owners(store)
+        deleting = self.able(store, DeletesCheckpoints)
+        steps = results("a", "b")
+        for sequence in (1, 2):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
+        lease = await thief.acquire(RUN, steal=True)
+        for _ in range(2):  # asked again, it is refused again
+            with pytest.raises(FencedError):
+                await deleting.delete_checkpoint(RUN, "c1")
+        await thief.save(RUN, checkpoint(3, [*lease.latest.step_results], attempt=2))
+        with pytest.raises(FencedError):
+            await deleting.delete_checkpoint(RUN, "c1")
+        assert await self.shown(robbed) == [(3, "c3"), (2, "c2"), (1, "c1")]
+        assert await thief.delete_checkpoint(RUN, "c1")
+        assert not await deleting.delete_checkpoint(RUN, "c1")  # now there is none, whoever asks
+
+    async def test_a_run_that_cannot_be_taken_in_is_refused_before_its_source_is_asked(
+        self, store: CheckpointStore
+    ) -> None:
+        receiving, owning = self.able(store, ReceivesRuns), self.able(store, OwnsRuns)
+
+        def source() -> Iterator[CheckpointData]:
+            raise AssertionError("it was asked")
+
+        await owning.acquire(RUN)
+        with pytest.raises(RunLockedError):
+            await receiving.receive_run(RUN, source)
+        await store.save(RUN, checkpoint(1))
+        with pytest.raises(RunExistsError):  # it is owned, too
+            await receiving.receive_run(RUN, source)
+
+    async def test_checkpoints_go_with_the_next_save_and_never_the_one_that_is_saved(
+        self, store: CheckpointStore
+    ) -> None:
+        evicting = self.able(store, EvictsCheckpoints)
+        for sequence in (1, 2, 3):
+            await store.save(RUN, checkpoint(sequence))
+        evicting.evict_with_next_save(RUN, [1, 3, 4])
+        assert await self.shown(store) == [(3, "c3"), (2, "c2"), (1, "c1")]
+        await store.save(RUN, checkpoint(4))
+        assert await self.shown(store) == [(4, "c4"), (2, "c2")]
+        assert await evicting.delete_sequences(RUN, [2, 7]) == 1
+        assert await self.shown(store) == [(4, "c4")]
+
+    async def test_a_checkpoint_that_was_named_to_go_with_itself_stays_removed_once_it_is(
+        self, store: CheckpointStore
+    ) -> None:
+        evicting, owning = self.able(store, EvictsCheckpoints), self.able(store, OwnsRuns)
+        steps = results("a", "b", "c")
+        await store.save(RUN, checkpoint(1, steps[:1]))
+        evicting.evict_with_next_save(RUN, [2])
+        await store.save(RUN, checkpoint(2, steps[:2]))  # it is never among them
+        await store.save(RUN, checkpoint(3, steps))
+        assert await evicting.delete_sequences(RUN, [2]) == 1
+        await owning.release(RUN)
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(4, steps[:2], attempt=2))  # back behind where the removal was said
+        assert await self.shown(self.reopen(store)) == [(4, "c4"), (1, "c1")]
+
+
+# The conformance tests of the figures of a store; part of `flowckpt.testing.contract.CheckpointStoreContract`.
+
+
+class FiguresContract(StoreUnderTest):
+    """What a store promises that has the ability `TellsFigures`."""
+
+    async def test_the_figures_are_those_of_all_that_happened_and_of_one_run_where_it_is_named(
+        self, store: CheckpointStore
+    ) -> None:
+        telling, owning = self.able(store, TellsFigures), self.able(store, OwnsRuns)
+        empty = await telling.figures()
+        assert (empty.runs, empty.checkpoints, empty.size, empty.days, empty.slowest_steps) == (0, 0, 0, (), ())
+        assert empty.mean_run_size is empty.all_claims.success_rate is None
+        for run in ("one", "two"):
+            await self._figured(store, run)
+        await owning.acquire("alive")
+        await store.save("alive", checkpoint(1, workflow_name="other", saved_at=NOON + timedelta(days=2)))
+        figures = await store_figures(self.reopen(store), limit=2)
+        assert dict(figures.statuses) == {Status.COMPLETED: 2, Status.RUNNING: 1}
+        assert (figures.runs, figures.checkpoints, figures.steps) == (3, 11, 10)
+        day = NOON.date()
+        assert [attrs.evolve(each, runs=0, size=0) for each in figures.days if each.checkpoints] == [
+            DayFigures(day, 0, 8, 0),
+            DayFigures(day + timedelta(days=1), 0, 2, 0),
+            DayFigures(day + timedelta(days=2), 0, 1, 0),
+        ]
+        assert sum(each.runs for each in figures.days) == 3
+        assert sum(each.size for each in figures.days) == figures.size > 0
+        assert [(run.workflow_id, run.checkpoints) for run in figures.largest_runs] == [("one", 5), ("two", 5)]
+        assert [each.workflow_id for each in figures.largest_checkpoints] == ["one", "two"]
+        assert figures.claims == (ClaimFigures("file_sha256", 4, 2, 4),)
+        assert figures.all_claims.success_rate == 0.4
+        assert figures.failures == (FailureFigures("ValueError", 2, 2),)
+        assert figures.slowest_steps == (
+            StepFigures("etl", "slow", 2, 90.0, 90.0),
+            StepFigures("etl", "a", 6, 20.0, 60.0),
+        )
+        one = await telling.figures("one", limit=5)
+        assert (one.runs, one.checkpoints, one.steps) == (1, 5, 5)
+        assert one.claims == (ClaimFigures("file_sha256", 2, 1, 2),)
+        assert [step.path for step in one.slowest_steps] == ["slow", "a", "b"]
+        for each in (None, "one"):  # the store's own way and the one by its lists
+            assert await telling.figures(each, limit=3) == await added_up(store, each, limit=3)
+        with pytest.raises(CheckpointNotFoundError):
+            await telling.figures("no-such-run")
+        for limit in (0, True, "3"):
+            with pytest.raises(SettingError):
+                await store_figures(store, limit=limit)  # type: ignore[arg-type]
+
+    async def _figured(self, store: CheckpointStore, run: str) -> None:
+        """Save a run whose first attempt failed, and whose second one went back and came to its end."""
+        owning = self.able(store, OwnsRuns)
+        error = StepError("ValueError", "no")
+        first = [
+            StepResult("from a fork", attempt=0, duration_ms=5000.0, evidence=claimed("failed").evidence),
+            claimed("verified", "a", "verified", "verified", "failed", duration_ms=10.0),
+            StepResult("b", success=False, error=error, duration_ms=1.0),
+        ]
+        await store.save(run, checkpoint(1, first[:2]))
+        await store.save(run, checkpoint(2, first, reason=Reason.FAILED, error=error))
+        if isinstance(store, DeletesCheckpoints):
+            await store.save(run, checkpoint(3, first, checkpoint_id="gone"))
+            await store.delete_checkpoint(run, "gone")
+        await owning.release(run)
+        await owning.acquire(run)
+        second = [
+            *first[:2],
+            claimed("cannot_tell", "a", "timed_out", attempt=2, duration_ms=20.0),
+            claimed(None, "a", attempt=2, duration_ms=60.0),
+            StepResult("slow", attempt=2, duration_ms=90.0),
+            StepResult("all", "map", attempt=2, duration_ms=900.0, success=False, error=error),
+        ]
+        later = NOON + timedelta(days=1)
+        await store.save(run, checkpoint(4, second[:3], attempt=2))
+        await store.save(run, checkpoint(5, second, attempt=2, snapshot="x" * 5000))
+        await store.save(run, checkpoint(6, second, attempt=2, reason=Reason.COMPLETED, saved_at=later))
+        await owning.release(run)
+
+
+# The conformance tests of finding runs; part of `flowckpt.testing.contract.CheckpointStoreContract`.
+
+
+_HOSTILE_TAGS = ("", "a=b", "line\nfeed", "a\0b", "é", "e\u0301", '"quoted"', "'; --", "%", "x" * 3_000, "🚀")
+_REASONS = (Reason.COMPLETED, Reason.FAILED, Reason.SUSPENDED, Reason.STEP, Reason.CANCELLED)
+
+
+class FindingContract(StoreUnderTest):
+    """What a store promises that has the ability `FindsRuns`: it finds what reading all runs would find."""
+
+    async def test_runs_are_found_by_status_workflow_and_tags_as_if_all_were_read(self, store: CheckpointStore) -> None:
+        self.able(store, FindsRuns)
+        listing, owning = self.able(store, ListsRuns), self.able(store, OwnsRuns)
+        for number in range(20):
+            run = f"run-{number:02d}"
+            tags = {"team": ("data", "web")[number % 2], **({"urgent": ""} if number % 7 == 0 else {})}
+            lease = await owning.acquire(run)
+            await store.save(
+                run,
+                checkpoint(
+                    1,
+                    results(1),
+                    reason=_REASONS[number % 5],
+                    attempt=lease.attempt,
+                    workflow_name=("etl", "train", "ETL")[number % 3],
+                    saved_at=NOON + timedelta(seconds=number),
+                    metadata={"tags": tags} if number % 4 else {},
+                ),
+            )
+            if number != 3:  # the only one that is live
+                await owning.release(run)
+        everything = list(await listing.list_runs())
+        finding = self.able(self.reopen(store), FindsRuns)
+        wanted: list[dict[str, Any]] = [
+            {},
+            *({"statuses": [status]} for status in Status),
+            {"statuses": [*Status]},
+            {"statuses": []},
+            {"statuses": [Status.CRASHED, Status.FAILED]},
+            *({"workflow": name} for name in ("etl", "ETL", "no such", "")),
+            {"workflow": "train", "statuses": [Status.FAILED, Status.CANCELLED]},
+            *(
+                {"tags": [tag]}
+                for tag in (("team", "data"), ("team", None), ("urgent", ""), ("TEAM", None), ("team", ""))
+            ),
+            {"tags": [("urgent", None), ("team", "web")], "workflow": "etl"},
+            {"tags": [("team", "data")], "statuses": [Status.CRASHED, Status.SUSPENDED]},
+        ]
+        for each in wanted:
+            for limit in (None, 1, 3):
+                found = await finding.find_runs(RunFilter(**each, limit=limit))
+                expected = RunFilter(**each, limit=limit).of(everything)
+                assert [info.workflow_id for info in found] == [info.workflow_id for info in expected], (each, limit)
+
+    async def test_a_run_is_found_by_a_tag_of_any_text(self, store: CheckpointStore) -> None:
+        finding = self.able(store, FindsRuns)
+        tags = {text: text[::-1] for text in _HOSTILE_TAGS}
+        await store.save("one", checkpoint(1, results(1), metadata={"tags": tags}))
+        await store.save("two", checkpoint(1, results(1), metadata={"tags": {"a": "b"}}))
+        for name, value in tags.items():
+            for wanted in ((name, value), (name, None)):
+                found = await finding.find_runs(RunFilter(tags=[wanted]))
+                assert [info.workflow_id for info in found] == ["one"], wanted
+            assert not await finding.find_runs(RunFilter(tags=[(name, value + "?")]))
+        assert len(await finding.find_runs(RunFilter(tags=[*tags.items()]))) == 1
+
+
+# The conformance tests of messages for runs; part of `flowckpt.testing.contract.CheckpointStoreContract`.
+
+
+HOSTILE_TEXTS = (
+    "../x",
+    ".",
+    "",
+    "a/b",
+    "a\x00b",
+    "line\nfeed",
+    "A",
+    "a",
+    "É",
+    "e\u0301",
+    "x" * 301,
+    "\udc80",
+    "🚀",
+    "'; --",
+)
+"""Ids and names that are also something else somewhere."""
+
+
+def signal(signal_id: str, data: Any = None) -> Signal:
+    """Return a message with the given parts and plain ones elsewhere.
+
+    Args:
+        signal_id: its id.
+        data: what it carries.
+    """
+    return Signal(signal_id, "go", NOON, data, "ann")
+
+
+class SignalsContract(StoreUnderTest):
+    """What a store promises that has the ability `DeliversSignals`."""
+
+    async def test_a_message_is_kept_for_a_run_that_another_process_owns(self, store: CheckpointStore) -> None:
+        owning, sender = self.able(store, OwnsRuns), self.able(self.reopen(store), DeliversSignals)
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(1, results("a")))
+        assert list(await sender.signals(RUN)) == []
+        assert await sender.send_signal(RUN, signal("one", {"rows": [1, 2]}))
+        await store.save(RUN, checkpoint(2, results("a", "b")))
+        assert list(await self.able(store, DeliversSignals).signals(RUN)) == [signal("one", {"rows": [1, 2]})]
+        latest = await store.load_latest(RUN)
+        assert latest is not None
+        assert (latest.sequence, latest.attempt) == (2, 1)
+
+    async def test_messages_come_in_the_order_in_which_they_were_sent(self, store: CheckpointStore) -> None:
+        door = self.able(store, DeliversSignals)
+        await store.save(RUN, checkpoint(1, []))
+        times = [NOON + timedelta(seconds=number) for number in (3, 1, 2, 1)]
+        for index, moment in enumerate(times):
+            await door.send_signal(RUN, attrs.evolve(signal(f"{index}"), sent_at=moment))
+        found = [each.signal_id for each in await self.able(self.reopen(store), DeliversSignals).signals(RUN)]
+        assert found == ["1", "3", "2", "0"]
+
+    async def test_a_message_sent_twice_is_there_once_as_it_was_first(self, store: CheckpointStore) -> None:
+        door = self.able(store, DeliversSignals)
+        await store.save(RUN, checkpoint(1, []))
+        assert await door.send_signal(RUN, signal("01ARZ3NDEKTSV4RRFFQ69G5FAV", 1)) is True
+        assert await door.send_signal(RUN, signal("01ARZ3NDEKTSV4RRFFQ69G5FAV", 2)) is False
+        assert await door.send_signal(RUN, signal("01arz3ndektsv4rrffq69g5fav", 3)) is True  # another id
+        assert [each.data for each in await door.signals(RUN)] in ([1, 3], [3, 1])
+
+    async def test_a_message_for_no_run_is_refused_and_leaves_nothing(self, store: CheckpointStore) -> None:
+        door = self.able(store, DeliversSignals)
+        with pytest.raises(CheckpointNotFoundError):
+            await door.send_signal(RUN, signal("one"))
+        assert list(await door.signals(RUN)) == []
+        owning = self.able(store, OwnsRuns)
+        await owning.acquire(RUN)
+        with pytest.raises(CheckpointNotFoundError):  # claimed, but nothing was ever saved
+            await door.send_signal(RUN, signal("one"))
+        await store.save(RUN, checkpoint(1, []))
+        assert list(await door.signals(RUN)) == []
+
+    async def test_removed_messages_are_gone_and_others_stay(self, store: CheckpointStore) -> None:
+        door = self.able(store, DeliversSignals)
+        await store.save(RUN, checkpoint(1, []))
+        for name in ("one", "two"):
+            await door.send_signal(RUN, signal(name))
+        await door.remove_signals(RUN, ["one", "no such"])
+        await door.remove_signals("no-such-run", ["two"])
+        assert [each.signal_id for each in await self.able(self.reopen(store), DeliversSignals).signals(RUN)] == ["two"]
+
+    async def test_a_cleared_run_takes_its_messages_with_it(self, store: CheckpointStore) -> None:
+        door = self.able(store, DeliversSignals)
+        for run in (RUN, "other"):
+            await store.save(run, checkpoint(1, []))
+            await door.send_signal(run, signal("one"))
+        await store.clear(RUN)
+        with pytest.raises(CheckpointNotFoundError):
+            await door.send_signal(RUN, signal("two"))
+        await store.save(RUN, checkpoint(1, []))
+        assert list(await door.signals(RUN)) == []
+        assert [each.signal_id for each in await door.signals("other")] == ["one"]
+
+    async def test_hostile_names_and_texts_in_messages_come_back_or_are_refused(self, store: CheckpointStore) -> None:
+        door = self.able(store, DeliversSignals)
+        await store.save(RUN, checkpoint(1, []))
+        for text in HOSTILE_TEXTS:
+            sent = attrs.evolve(signal(text), name=text, by=text, path=text, request=text)
+            if not text.isascii() and text.encode("utf-8", "replace").decode() != text:
+                with pytest.raises(EncodingError):  # it is no Unicode
+                    await door.send_signal(RUN, sent)
+                continue
+            assert await door.send_signal(RUN, sent)
+            assert list(await door.signals(RUN)) == [sent]
+            await door.remove_signals(RUN, [text])
+        assert list(await door.signals(RUN)) == []
+        with pytest.raises(EncodingError):
+            await door.send_signal(RUN, signal("one", "\udc80"))
+        assert list(await door.signals(RUN)) == []
+
+    async def test_what_a_run_waits_for_is_told_without_loading_it(self, store: CheckpointStore) -> None:
+        listing = self.able(store, ListsRuns)
+        wait = Wait("nap", WaitKind.SLEEP, "", NOON, NOON + timedelta(hours=1))
+        waiting = {"target": {}, "tags": {}, "waits": {"nap": wait.to_document()}}
+        done = results("a", "b")
+        for sequence in range(1, 8):
+            data = checkpoint(sequence, done[: sequence // 4])
+            if sequence >= 4:
+                data = attrs.evolve(data, reason=Reason.SUSPENDED, status=Status.SUSPENDED, metadata=waiting)
+            await store.save(RUN, data)
+        info = await self.able(self.reopen(store), ListsRuns).describe_run(RUN)
+        assert info is not None
+        assert (info.waits, info.due_at) == ((wait,), NOON + timedelta(hours=1))
+        await store.save(RUN, attrs.evolve(checkpoint(8, done), reason=Reason.STEP, status=Status.RUNNING))
+        info = await listing.describe_run(RUN)
+        assert info is not None
+        assert (info.waits, info.due_at) == ((), None)
+
+
+class AbilityContract(AgreementContract, FiguresContract, FindingContract, SignalsContract):
+    """What stores promise of their references, of the forms they read, and of each ability that they have."""
+
+    # --- what a reference says -------------------------------------------------------------------------------------
+
+    async def test_a_reference_says_what_its_checkpoint_is_without_loading_it(self, store: CheckpointStore) -> None:
+        steps = results("a", "b")
+        data = checkpoint(3, steps, checkpoint_id="späte Post", reason=Reason.TRIGGER)
+        await store.save(RUN, data)
+        (found,) = await self.reopen(store).list_checkpoints(RUN)
+        assert found.size > 0
+        assert attrs.evolve(found, size=0) == type(found).of(RUN, data)
+        assert (found.saved_at, found.steps, found.reason, found.verified) == (NOON, 2, Reason.TRIGGER, None)
+
+    async def test_a_checkpoint_is_verified_where_the_claims_of_all_its_results_were_found_to_hold(
+        self, store: CheckpointStore
+    ) -> None:
+        steps = [
+            *results("plain"),
+            StepResult("empty", evidence={"pack": {"evidence": []}, "outcome": "no_evidence"}),
+            claimed("verified", "a"),
+            *results("plain", first=4),
+            claimed("verified", "b"),
+            claimed("cannot_tell", "c"),
+            claimed("verified", "d"),
+        ]
+        for sequence in range(1, 8):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
+        await store.save("asked by nobody", checkpoint(1, [claimed(None)]))
+        await store.save("all at once", checkpoint(1, [claimed("verified", "a"), claimed("failed", "b")]))
+        for door in (store, self.reopen(store)):
+            found = [reference.verified for reference in await door.list_checkpoints(RUN)]
+            assert found == [False, False, True, True, True, None, None]
+            assert [each.verified for each in await door.list_checkpoints("asked by nobody")] == [False]
+            assert [each.verified for each in await door.list_checkpoints("all at once")] == [False]
+
+    async def test_what_was_left_behind_does_not_count_for_whether_a_checkpoint_is_verified(
+        self, store: CheckpointStore
+    ) -> None:
+        owning = self.able(store, OwnsRuns)
+        steps = [claimed("verified", "a"), claimed("failed", "b")]
+        for sequence in (1, 2):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
+        await owning.release(RUN)
+        lease = await owning.acquire(RUN)
+        assert lease.latest is not None
+        again = [*lease.latest.step_results[:1], *results("other", first=2)]
+        await store.save(RUN, checkpoint(3, again, attempt=2))
+        await store.save(RUN, checkpoint(4, [*again, claimed("failed", "c")], attempt=2))
+        found = await self.reopen(store).list_checkpoints(RUN)
+        assert [(each.sequence, each.verified) for each in found] == [(4, False), (3, True), (1, True)]
+        if isinstance(store, DeletesCheckpoints):
+            assert await store.delete_checkpoint(RUN, "c1")
+            found = await self.reopen(store).list_checkpoints(RUN)
+            assert [(each.sequence, each.verified) for each in found] == [(4, False), (3, True)]
+
+    # --- forms of other versions -----------------------------------------------------------------------------------
+
+    async def test_a_checkpoint_of_a_newer_form_is_refused_and_nothing_is_written(self, store: CheckpointStore) -> None:
+        first = checkpoint(1)
+        for sequence in (1, 2, 3):  # one that says only its place is written in another way than the first
+            data = attrs.evolve(first, sequence=sequence, checkpoint_id=f"c{sequence}")
+            with pytest.raises(UnsupportedSchemaError) as refused:
+                await store.save(RUN, attrs.evolve(data, schema_version=SCHEMA_VERSION + 1))
+            assert (refused.value.found, refused.value.supported) == (SCHEMA_VERSION + 1, SCHEMA_VERSION)
+            await store.save(RUN, data)
+        assert await self.shown(store) == [(3, "c3"), (2, "c2"), (1, "c1")]
+
+    async def test_fields_that_nobody_knows_are_kept_wherever_they_stand_also_when_they_are_saved_again(
+        self, store: CheckpointStore
+    ) -> None:
+        new: dict[str, Any] = {"later": {"a": [1, None, "ü"]}}
+        error = StepError("ValueError", "no", extra=new)
+        claim = {**CLAIM, **new, "captured": {"at": "2026-01-01T12:00:00+00:00", "signature": None, **new}}
+        verdict = {"status": "verified", **new}
+        said = {"pack": {"evidence": [claim], **new}, "verdicts": [verdict], "outcome": "verified", **new}
+        steps = [
+            StepResult("step-1", evidence=said, extra=new),
+            StepResult("step-2", success=False, error=error, extra=new),
+        ]
+        data = checkpoint(1, steps, error=error, evidence=({"path": "step-1", **new},), extra=new)
+        await store.save(RUN, data)
+        for run in ("copy", "copy of the copy"):
+            loaded = await self.reopen(store).load_latest(RUN if run == "copy" else "copy")
+            assert loaded is not None
+            assert loaded == data
+            await store.save(run, loaded)
+        loaded = await self.reopen(store).load_latest("copy of the copy")
+        assert loaded is not None
+        assert loaded == data
+        assert loaded.error is not None
+        assert loaded.error.extra == loaded.step_results[1].error.extra == new  # type: ignore[union-attr]
+        assert loaded.step_results[0].evidence == said
+
+    # --- ability: picking checkpoints --------------------------------------------------------------------------------
+
+    async def _attempts_with_all_kinds(self, store: CheckpointStore) -> FiltersCheckpoints:
+        if not filters_checkpoints(store):
+            pytest.skip(f"{type(store).__name__} has not the ability FiltersCheckpoints")
+        owning = self.able(store, OwnsRuns)
+        steps = [*results("a"), claimed("verified", "b"), claimed("failed", "c"), claimed("verified", "d")]
+        reasons = (Reason.STARTED, Reason.STEP, Reason.STEP, Reason.MANUAL)
+        for sequence, reason in enumerate(reasons, 1):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence], reason=reason))
+        await owning.release(RUN)
+        lease = await owning.acquire(RUN)
+        assert lease.latest is not None
+        kept = list(lease.latest.step_results[:2])  # attempt 2 goes back behind the second checkpoint
+        for sequence, reason in enumerate((Reason.STARTED, Reason.STEP, Reason.STEP, Reason.COMPLETED), 5):
+            kept.append(StepResult(f"n{sequence}", attempt=2))
+            await store.save(RUN, checkpoint(sequence, kept, attempt=2, reason=reason))
+        await owning.release(RUN)
+        return store
+
+    def _selections(self) -> Iterator[dict[str, Any]]:
+        """All that may be asked for together."""
+        chosen = (None, 1, 2, 3), (None, Reason.STEP, "started", Reason.FAILED), (None, True, False), (None, 0, 1, 5, 9)
+        for given in itertools.product(*chosen):
+            yield dict(zip(("attempt", "reason", "verified", "limit"), given, strict=True))
+
+    async def test_what_is_picked_are_those_of_the_runs_checkpoints_that_are_wanted(
+        self, store: CheckpointStore
+    ) -> None:
+        await self._attempts_with_all_kinds(store)
+        door: Any = self.reopen(store)
+        every = await door.list_checkpoints(RUN)
+        assert [each.sequence for each in every] == [8, 7, 6, 5, 2, 1]
+        for given in self._selections():
+            assert list(await door.list_checkpoints(RUN, **given)) == Selection(**given).of(every), given
+        assert [each.sequence for each in await door.list_checkpoints(RUN, attempt=1, reason="step")] == [2]
+        assert [each.sequence for each in await door.list_checkpoints(RUN, verified=True, limit=2)] == [8, 7]
+        assert [each.verified for each in await door.list_checkpoints(RUN, attempt=1)] == [True, None]
+        assert list(await door.list_checkpoints(RUN, verified=False)) == []
+        assert list(await door.list_checkpoints("no-such-run", attempt=1)) == []
+
+    async def test_the_newest_checkpoint_of_an_attempt_is_the_newest_of_it_that_counts(
+        self, store: CheckpointStore
+    ) -> None:
+        await self._attempts_with_all_kinds(store)
+        door: Any = self.reopen(store)
+        for attempt, sequence in ((None, 8), (1, 2), (2, 8)):
+            found = await door.load_latest(RUN, attempt=attempt)
+            assert (found.sequence, len(found.step_results)) == (sequence, {8: 6, 2: 2}[sequence])
+        assert await door.load_latest(RUN, attempt=3) is None
+        assert await door.load_latest("no-such-run", attempt=1) is None
+
+    async def test_what_cannot_be_picked_is_refused(self, store: CheckpointStore) -> None:
+        door: Any = await self._attempts_with_all_kinds(store)
+        wrong = {"attempt": (0, "1", True), "reason": ("stopped", 1), "verified": ("yes", 1), "limit": (-1, 1.5)}
+        for name, values in wrong.items():
+            for value in values:
+                for run in (RUN, "no-such-run"):
+                    with pytest.raises(SettingError) as refused:
+                        await door.list_checkpoints(run, **{name: value})
+                    assert refused.value.setting == name
+        with pytest.raises(SettingError):
+            await door.load_latest(RUN, attempt=0)
+
+    # --- ability: deleting one checkpoint, again and again --------------------------------------------------------------
+
+    async def test_an_owner_that_saves_and_deletes_in_turn_leaves_what_it_did_not_delete(
+        self, store: CheckpointStore
+    ) -> None:
+        deleting, owning = self.able(store, DeletesCheckpoints), self.able(store, OwnsRuns)
+        await store.save(RUN, checkpoint(1, checkpoint_id="old"))
+        await owning.release(RUN)
+        await owning.acquire(RUN)
+        assert not await deleting.delete_checkpoint(RUN, "none")
+        for sequence in range(2, 8):
+            await store.save(RUN, checkpoint(sequence, attempt=2, checkpoint_id=f"even-{sequence % 2}-{sequence // 4}"))
+            if sequence == 4:
+                assert await deleting.delete_checkpoint(RUN, "even-0-0")
+                assert not await deleting.delete_checkpoint(RUN, "even-0-0")
+            if sequence == 6:
+                assert await deleting.delete_checkpoint(RUN, "old")
+                assert await deleting.delete_checkpoint(RUN, "even-0-1")
+        assert await self.shown(store) == [(7, "even-1-1"), (5, "even-1-1"), (3, "even-1-0")]
+        await owning.release(RUN)
+        assert await deleting.delete_checkpoint(RUN, "even-1-1")
+        assert await self.shown(store) == [(3, "even-1-0")]
+
+    # --- ability: what attempts left behind ---------------------------------------------------------------------------
+
+    async def test_what_an_attempt_left_behind_can_be_loaded_also_when_a_later_one_went_back(
+        self, store: CheckpointStore
+    ) -> None:
+        owning, keeping = self.able(store, OwnsRuns), self.able(store, KeepsAttempts)
+        old = results("a", "b", "c")
+        for sequence in (1, 2, 3):
+            await store.save(RUN, checkpoint(sequence, old[:sequence]))
+        assert await keeping.load_attempt(RUN, 2) is None
+        await owning.release(RUN)
+        await owning.acquire(RUN)
+        new = [*old[:1], *results("other", first=2)]
+        await store.save(RUN, checkpoint(4, new, attempt=2))
+        await owning.release(RUN)
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(5, results("anew"), attempt=3))
+        await owning.release(RUN)
+        keeping = self.able(self.reopen(store), KeepsAttempts)
+        for attempt, sequence, held in ((1, 3, old), (2, 4, new), (3, 5, results("anew"))):
+            found = await keeping.load_attempt(RUN, attempt)
+            assert found is not None
+            assert (found.sequence, found.attempt, list(found.step_results)) == (sequence, attempt, held)
+        assert await keeping.load_attempt(RUN, 4) is None
+        assert await keeping.load_attempt("no-such-run", 1) is None
+
+    async def test_what_an_attempt_saved_is_listed_oldest_first_also_where_a_later_one_went_back(
+        self, store: CheckpointStore
+    ) -> None:
+        listing = self.able(store, ListsAttempts)
+        assert list(await listing.attempts(RUN)) == []
+        await self._attempts_with_all_kinds(store)
+        listing = self.able(self.reopen(store), ListsAttempts)
+        assert list(await listing.attempts(RUN)) == [1, 2]
+        first, second = await listing.list_attempt(RUN, 1), await listing.list_attempt(RUN, 2)
+        assert [(each.sequence, each.steps, each.verified) for each in first] == [
+            (1, 1, None),
+            (2, 2, True),
+            (3, 3, False),
+            (4, 4, False),
+        ]
+        assert [each.sequence for each in second] == [5, 6, 7, 8]
+        assert {each.attempt for each in first} == {1}
+        assert {each.attempt for each in second} == {2}
+        assert list(await listing.list_attempt(RUN, 3)) == []
+        assert list(await listing.list_attempt("no-such-run", 1)) == []
+
+    async def test_what_a_later_attempt_deleted_is_not_among_what_an_attempt_saved(
+        self, store: CheckpointStore
+    ) -> None:
+        listing, keeping = self.able(store, ListsAttempts), self.able(store, KeepsAttempts)
+        deleting, owning = self.able(store, DeletesCheckpoints), self.able(store, OwnsRuns)
+        for sequence in (1, 2, 3):
+            await store.save(RUN, checkpoint(sequence))
+        await owning.release(RUN)
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(4, attempt=2))
+        for name in ("c1", "c3"):
+            assert await deleting.delete_checkpoint(RUN, name)
+        await owning.release(RUN)
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(5, results("anew"), attempt=3))
+        await owning.release(RUN)
+        assert [each.sequence for each in await listing.list_attempt(RUN, 1)] == [2]
+        found = await keeping.load_attempt(RUN, 1)
+        assert found is not None
+        assert found.sequence == 2
+
+    async def test_attempts_may_leave_numbers_out_and_one_that_wrote_nothing_is_none(
+        self, store: CheckpointStore
+    ) -> None:
+        listing, owning = self.able(store, ListsAttempts), self.able(store, OwnsRuns)
+        await store.save(RUN, checkpoint(1, attempt=3))
+        await owning.release(RUN)
+        await store.save(RUN, checkpoint(2, attempt=1_000_000))
+        await owning.release(RUN)
+        await owning.acquire(RUN)
+        assert list(await self.able(self.reopen(store), ListsAttempts).attempts(RUN)) == [3, 1_000_000]
+        await owning.release(RUN)
+        assert list(await listing.attempts(RUN)) == [3, 1_000_000]
+        await store.clear(RUN)
+        assert list(await listing.attempts(RUN)) == []
+
+    async def test_runs_are_found_by_how_they_stand(self, store: CheckpointStore) -> None:
+        owning = self.able(store, OwnsRuns)
+        for name, reason in (
+            ("done", Reason.COMPLETED),
+            ("failed", Reason.FAILED),
+            ("waits", Reason.SUSPENDED),
+            ("died", Reason.STEP),
+            ("live", Reason.STEP),
+        ):
+            await owning.acquire(name)
+            await store.save(name, checkpoint(1, results(1), reason=reason))
+            if name != "live":
+                await owning.release(name)
+
+        async def found(*statuses: Status) -> set[str]:
+            return {info.workflow_id for info in await runs_of_status(store, statuses)}
+
+        assert await found(Status.CRASHED) == {"died"}
+        assert await found(Status.RUNNING) == {"live"}
+        assert await found(Status.CRASHED, Status.SUSPENDED, Status.FAILED) == {"died", "waits", "failed"}
+        assert await found(*Status) == {"done", "failed", "waits", "died", "live"}
+        assert await found() == set()
+        await owning.acquire("waits")
+        await store.save("waits", checkpoint(2, results(1), reason=Reason.COMPLETED, attempt=2))
+        await owning.release("waits")
+        assert await found(Status.SUSPENDED) == set()
+
+    async def test_what_was_begun_since_the_last_checkpoint_is_known_after_the_process_has_died(
+        self, store: CheckpointStore
+    ) -> None:
+        owning, noting = self.able(store, OwnsRuns), self.able(store, NotesBeginnings)
+        assert await noting.begun_steps(RUN) == (0, ())
+        await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(1, []))
+        for path in ("a", "b[1]", "ü"):
+            noting.note_begun(RUN, path)
+        assert await self.able(self.reopen(store), NotesBeginnings).begun_steps(RUN) == (1, ("a", "b[1]", "ü"))
+        await store.save(RUN, checkpoint(2, results("a", "b")))
+        noting.note_begun(RUN, "c")
+        noting.note_begun("no-such-run", "d")
+        await owning.release(RUN)
+        lease = await owning.acquire(RUN)
+        assert await noting.begun_steps(RUN) == (1, ("c",))
+        noting.note_begun(RUN, "e")
+        assert await noting.begun_steps(RUN) == (lease.attempt, ("e",))
+        for number in range(5000):  # more than there is room for
+            noting.note_begun(RUN, f"some-step-with-a-name[{number}]")
+        attempt, begun = await noting.begun_steps(RUN)
+        assert attempt == lease.attempt
+        assert begun[:2] == ("e", "some-step-with-a-name[0]")
+        assert len(set(begun)) == len(begun) > 1000
+
+    # --- ability: values that two runs have ------------------------------------------------------------------------------
+
+    async def test_a_large_value_that_two_runs_share_lives_as_long_as_one_of_them(self, store: CheckpointStore) -> None:
+        sharing, owning = self.able(store, SharesValues), self.able(store, OwnsRuns)
+        large, other = "ä" * 70_000, "o" * 70_000
+        await store.save("source", checkpoint(1, results(large, other)))
+        source = await store.load_latest("source")
+        assert source is not None
+        blobs = [result.held_output for result in source.step_results]
+        assert all(isinstance(blob, Blob) for blob in blobs)
+        sizes = {blob.digest: blob.size for blob in blobs}
+        await sharing.share_values("source", "not owned", sizes)
+        assert await store.load_latest("not owned") is None
+        await owning.acquire("target")
+        await sharing.share_values("no-such-run", "target", sizes)
+        await sharing.share_values("source", "target", {**sizes, "0" * 64: 5, blobs[1].digest: 1})
+        for _ in range(2):
+            await sharing.share_values("source", "target", {blobs[0].digest: blobs[0].size})
+        await store.save("target", source)
+        await owning.release("source")
+        await store.clear("source")
+        found = await self.reopen(store).load_latest("target")
+        assert found is not None
+        assert [result.output for result in found.step_results] == [large, other]
+        await owning.release("target")
+        await store.clear("target")
+        assert await self.reopen(store).load_latest("target") is None
+
+    async def test_a_run_that_shared_values_and_was_given_up_unsaved_takes_nothing_with_it(
+        self, store: CheckpointStore
+    ) -> None:
+        sharing, owning = self.able(store, SharesValues), self.able(store, OwnsRuns)
+        await store.save("source", checkpoint(1, results("ä" * 70_000)))
+        source = await store.load_latest("source")
+        assert source is not None
+        blob = source.step_results[0].held_output
+        await owning.acquire("target")
+        await sharing.share_values("source", "target", {blob.digest: blob.size})
+        await owning.release("target")
+        found = await self.reopen(store).load_latest("source")
+        assert found is not None
+        assert found.step_results[0].output == "ä" * 70_000

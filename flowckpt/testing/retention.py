@@ -1,0 +1,283 @@
+"""The conformance tests of what keeps a store small: see `flowckpt.stores.retention`.
+
+::
+
+    class TestMyStore(RetentionContract, CheckpointStoreContract):
+        ...
+
+What a store cannot do is skipped.
+"""
+
+# ruff: noqa: D102 - the name of a test is the sentence that it proves
+
+from __future__ import annotations
+
+from base64 import b85encode
+from hashlib import sha256
+from typing import Any
+
+import attrs
+import pytest
+
+from flowckpt.core.records import CheckpointData, Reason, StepResult
+from flowckpt.errors import CheckpointNotFoundError, RunLockedError, SaveConflictError
+from flowckpt.stores.base import (
+    CheckpointStore,
+    CompactsRuns,
+    EvictsCheckpoints,
+    KeepsAttempts,
+    ListsAttempts,
+    ListsRuns,
+    OwnsRuns,
+    PinsCheckpoints,
+    PrunesRuns,
+    ReadsAttempts,
+)
+from flowckpt.testing.contract import RUN, checkpoint, results
+
+LARGE = b85encode(b"".join(sha256(b"%d" % n).digest() for n in range(2_500))).decode()
+"""A large value that hardly packs, in a store that packs."""
+
+
+async def told(store: Any, run: str = RUN) -> dict[str, Any]:
+    """Return all that a store tells of a run: what counts, each checkpoint whole, and what each attempt left."""
+    latest = await store.load_latest(run)
+    references = await store.list_checkpoints(run)
+    attempts = range(1, 1 + max((each.attempt for each in references), default=0))
+    listing: Any = store
+    info = await listing.describe_run(run) if isinstance(listing, ListsRuns) else None
+    return {
+        "latest": None if latest is None else plain(latest),
+        "checkpoints": [attrs.evolve(each, size=0) for each in references],
+        "whole": {each.checkpoint_id: plain(await store.load(run, each.checkpoint_id)) for each in references},
+        "left": {n: plain(await store.load_attempt(run, n)) for n in attempts}
+        if isinstance(store, KeepsAttempts)
+        else {},
+        "listed": {n: [attrs.evolve(each, size=0) for each in await store.list_attempt(run, n)] for n in attempts}
+        if isinstance(store, ListsAttempts)
+        else {},
+        "read": {n: [plain(each) for each in await store.read_attempt(run, n)] for n in attempts}
+        if isinstance(store, ReadsAttempts)
+        else {},
+        "info": info,
+    }
+
+
+def plain(data: CheckpointData | None) -> Any:
+    """Return a checkpoint in a form that compares by value, with every large value looked at."""
+    if data is None:
+        return None
+    fields = {name: getattr(data, name) for name in ("inputs", "output", "snapshot", "step_results")}
+    fields["step_results"] = [(each.path, each.output, each.attempt) for each in data.step_results]
+    others = ("checkpoint_id", "sequence", "attempt", "reason", "status", "saved_at", "metadata", "error", "evidence")
+    return {**fields, **{name: getattr(data, name) for name in others}}
+
+
+class RetentionContract:
+    """What every store promises that can forget; a mixin for subclasses of `CheckpointStoreContract`."""
+
+    async def filled(self, store: Any) -> list[StepResult]:
+        """Save a run of three attempts: the second goes back behind the first, the third goes on from the second."""
+        owning = self.able(store, OwnsRuns)  # type: ignore[attr-defined]
+        steps = results("a", LARGE, "c", "d")
+        lease = await owning.acquire(RUN)
+        for sequence in (1, 2, 3, 4):
+            await store.save(
+                RUN, checkpoint(sequence, steps[:sequence], attempt=lease.attempt, inputs={"n": LARGE + "i"})
+            )
+        await owning.release(RUN)
+        lease = await owning.acquire(RUN)
+        steps = [*steps[:2], *results("e", "f" + LARGE, first=3)]
+        for sequence in (5, 6, 7):
+            data = checkpoint(sequence, steps[: sequence - 3], attempt=lease.attempt, metadata={"n": sequence})
+            await store.save(RUN, attrs.evolve(data, snapshot=f"{sequence}{LARGE}"))
+        await owning.release(RUN)
+        lease = await owning.acquire(RUN)
+        steps = [*steps, *results("g", first=5)]
+        await store.save(RUN, checkpoint(8, steps, attempt=lease.attempt, reason=Reason.COMPLETED, output="done"))
+        await owning.release(RUN)
+        return steps
+
+    # --- removing checkpoints ---------------------------------------------------------------------------------------
+
+    async def test_what_is_evicted_goes_with_the_next_save_and_not_without_it(self, store: CheckpointStore) -> None:
+        evicting = self.able(store, EvictsCheckpoints)  # type: ignore[attr-defined]
+        steps = results("a", "b", "c", "d")
+        for sequence in (1, 2, 3):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence]))
+        evicting.evict_with_next_save(RUN, [1, 2])
+        evicting.evict_with_next_save("no run", [1])
+        assert await self.shown(store) == [(3, "c3"), (2, "c2"), (1, "c1")]  # type: ignore[attr-defined]
+        with pytest.raises(SaveConflictError):
+            await store.save(RUN, checkpoint(3, steps))
+        assert len(await self.shown(store)) == 3  # type: ignore[attr-defined]
+        await store.save(RUN, checkpoint(4, steps))
+        assert await self.shown(store) == [(4, "c4"), (3, "c3")]  # type: ignore[attr-defined]
+        latest = await self.reopen(store).load_latest(RUN)  # type: ignore[attr-defined]
+        assert list(latest.step_results) == steps
+        assert latest.extra == {}
+        await store.save(RUN, checkpoint(5, steps))
+        assert await self.shown(store) == [(5, "c5"), (4, "c4"), (3, "c3")]  # type: ignore[attr-defined]
+
+    async def test_what_an_owner_wanted_to_evict_stays_when_it_gives_the_run_up(self, store: CheckpointStore) -> None:
+        evicting = self.able(store, EvictsCheckpoints)  # type: ignore[attr-defined]
+        owning = self.able(store, OwnsRuns)  # type: ignore[attr-defined]
+        await store.save(RUN, checkpoint(1))
+        evicting.evict_with_next_save(RUN, [1])
+        await owning.release(RUN)
+        lease = await owning.acquire(RUN)
+        await store.save(RUN, checkpoint(2, attempt=lease.attempt))
+        assert await self.shown(store) == [(2, "c2"), (1, "c1")]  # type: ignore[attr-defined]
+
+    async def test_checkpoints_are_removed_by_their_sequences(self, store: CheckpointStore) -> None:
+        evicting = self.able(store, EvictsCheckpoints)  # type: ignore[attr-defined]
+        steps = results("a", "b", "c")
+        for sequence in (1, 2, 3):
+            await store.save(RUN, checkpoint(sequence, steps[:sequence], checkpoint_id="same"))
+        assert await evicting.delete_sequences(RUN, [1, 3, 9]) == 2
+        assert await evicting.delete_sequences(RUN, [1, 3, 9]) == 0
+        assert await evicting.delete_sequences("no run", [1]) == 0
+        assert await self.shown(store) == [(2, "same")]  # type: ignore[attr-defined]
+
+    # --- pins -------------------------------------------------------------------------------------------------------
+
+    async def test_a_pin_is_kept_until_it_is_taken_away_and_goes_with_its_run(self, store: CheckpointStore) -> None:
+        pinning = self.able(store, PinsCheckpoints)  # type: ignore[attr-defined]
+        await store.save(RUN, checkpoint(1))
+        await store.save(RUN, checkpoint(2))
+        assert await pinning.pinned(RUN) == await pinning.pinned("no run") == frozenset()
+        for _ in range(2):
+            await pinning.pin(RUN, 1)
+        await pinning.pin(RUN, 2)
+        other = self.reopen(store)  # type: ignore[attr-defined]
+        assert await other.pinned(RUN) == {1, 2}
+        for _ in range(2):
+            await other.unpin(RUN, 2)
+        await other.unpin("no run", 1)
+        assert await pinning.pinned(RUN) == {1}
+        for run, sequence in ((RUN, 9), ("no run", 1)):
+            with pytest.raises(CheckpointNotFoundError):
+                await pinning.pin(run, sequence)
+        await store.clear(RUN)
+        await store.save(RUN, checkpoint(1))
+        assert await pinning.pinned(RUN) == frozenset()
+
+    # --- compaction -------------------------------------------------------------------------------------------------
+
+    async def test_a_compaction_loses_nothing_that_any_attempt_recorded(self, store: CheckpointStore) -> None:
+        compacting = self.able(store, CompactsRuns)  # type: ignore[attr-defined]
+        await self.filled(store)
+        before = await told(self.reopen(store))  # type: ignore[attr-defined]
+        assert before["latest"]["output"] == "done"
+        assert before["left"][1]["step_results"][-1][1] == "d"
+        for _ in range(3):
+            await compacting.compact(RUN, is_forced=True)
+            assert await told(self.reopen(store)) == before  # type: ignore[attr-defined]
+            assert await told(store) == before
+
+    @pytest.mark.parametrize("gone", [(1,), (4,), (8,), (1, 2, 3, 4), (5, 6), (2, 3, 7, 8), (7,)], ids=str)
+    async def test_what_was_removed_does_not_come_back_and_all_else_is_there(
+        self, store: CheckpointStore, gone: tuple[int, ...]
+    ) -> None:
+        compacting = self.able(store, CompactsRuns)  # type: ignore[attr-defined]
+        evicting = self.able(store, EvictsCheckpoints)  # type: ignore[attr-defined]
+        owning = self.able(store, OwnsRuns)  # type: ignore[attr-defined]
+        steps = await self.filled(store)
+        await evicting.delete_sequences(RUN, gone)
+        before = await told(store)
+        for _ in range(2):
+            await compacting.compact(RUN, is_forced=True)
+            after = await told(self.reopen(store))  # type: ignore[attr-defined]
+            for name in ("latest", "checkpoints", "whole", "info"):
+                assert after[name] == before[name]
+        lease = await owning.acquire(RUN)
+        assert lease.last_sequence == 8
+        assert lease.latest is not None
+        await store.save(RUN, checkpoint(9, [*steps, *results("h", first=6)], attempt=lease.attempt))
+        shown = await self.shown(store)  # type: ignore[attr-defined]
+        assert shown == [(9, "c9"), *((each.sequence, each.checkpoint_id) for each in before["checkpoints"])]
+
+    async def test_after_a_compaction_a_run_can_go_back_and_be_compacted_again(self, store: CheckpointStore) -> None:
+        compacting = self.able(store, CompactsRuns)  # type: ignore[attr-defined]
+        evicting = self.able(store, EvictsCheckpoints)  # type: ignore[attr-defined]
+        owning = self.able(store, OwnsRuns)  # type: ignore[attr-defined]
+        steps = await self.filled(store)
+        await evicting.delete_sequences(RUN, [5])
+        for sequence, length in ((9, 3), (10, 0), (11, 1), (12, 2)):
+            await compacting.compact(RUN, is_forced=True)
+            lease = await owning.acquire(RUN)
+            steps = [*steps[:length], *results(f"new {sequence}", first=length + 1)]
+            await store.save(RUN, checkpoint(sequence, steps, attempt=lease.attempt))
+            await owning.release(RUN)
+            before = await told(store)
+            assert before["latest"]["step_results"] == [(each.path, each.output, each.attempt) for each in steps]
+            await compacting.compact(RUN, is_forced=True)
+            assert await told(self.reopen(store)) == before  # type: ignore[attr-defined]
+
+    async def test_what_only_removed_checkpoints_had_is_freed(self, store: CheckpointStore) -> None:
+        compacting = self.able(store, CompactsRuns)  # type: ignore[attr-defined]
+        pruning = self.able(store, PrunesRuns)  # type: ignore[attr-defined]
+        evicting = self.able(store, EvictsCheckpoints)  # type: ignore[attr-defined]
+        await self.filled(store)
+        await evicting.delete_sequences(RUN, [5, 6])
+        assert RUN in await compacting.compactable("", 10)
+        (before,) = await pruning.stored_bytes([RUN])
+        done = await compacting.compact(RUN, is_forced=True)
+        assert done.is_changed
+        assert done.bytes_freed > 2 * len(LARGE) * 0.7
+        (after,) = await pruning.stored_bytes([RUN])
+        assert after < before - 2 * len(LARGE) * 0.7
+        again = await compacting.compact(RUN, is_forced=True)
+        assert not again.is_changed
+        assert not (await compacting.compact("no run", is_forced=True)).is_changed
+
+    async def test_a_run_that_is_owned_is_not_compacted(self, store: CheckpointStore) -> None:
+        self.able(store, CompactsRuns)  # type: ignore[attr-defined]
+        owning = self.able(store, OwnsRuns)  # type: ignore[attr-defined]
+        await self.filled(store)
+        lease = await owning.acquire(RUN)
+        assert lease.latest is not None
+        for door in (store, self.reopen(store)):  # type: ignore[attr-defined]
+            with pytest.raises(RunLockedError):
+                await self.able(door, CompactsRuns).compact(RUN, is_forced=True)  # type: ignore[attr-defined]
+        await store.save(RUN, checkpoint(9, lease.latest.step_results, attempt=lease.attempt))
+
+    # --- removing runs ----------------------------------------------------------------------------------------------
+
+    async def test_runs_are_gone_through_in_pages_while_they_are_removed(self, store: CheckpointStore) -> None:
+        pruning = self.able(store, PrunesRuns)  # type: ignore[attr-defined]
+        owning = self.able(store, OwnsRuns)  # type: ignore[attr-defined]
+        names = [f"run {number}" for number in range(7)]
+        for name in names:
+            await store.save(name, checkpoint(1))
+            await owning.release(name)
+        found: list[str] = []
+        last = None
+        while page := await pruning.page_runs(last, 3):
+            assert len(page) <= 3
+            found += [info.workflow_id for info in page]
+            last = page[-1]
+            assert {*await pruning.clear_unchanged(page[:2])} == {info.workflow_id for info in page[:2]}
+        assert sorted(found) == names
+        assert len(await pruning.page_runs(None, 100)) == 7 - 5
+        assert list(await pruning.stored_bytes(["no run"])) == [0]
+        await pruning.tidy()
+
+    async def test_a_run_is_removed_only_as_it_was_described(self, store: CheckpointStore) -> None:
+        pruning = self.able(store, PrunesRuns)  # type: ignore[attr-defined]
+        pinning = self.able(store, PinsCheckpoints)  # type: ignore[attr-defined]
+        owning = self.able(store, OwnsRuns)  # type: ignore[attr-defined]
+        for name in ("owned", "changed", "pinned", "gone", "there"):
+            await store.save(name, checkpoint(1))
+            await owning.release(name)
+        runs = await pruning.page_runs(None, 10)
+        lease = await owning.acquire("changed")
+        await store.save("changed", checkpoint(2, attempt=lease.attempt))
+        await owning.release("changed")
+        await owning.acquire("owned")
+        await pinning.pin("pinned", 1)
+        await store.clear("gone")
+        door = self.reopen(store)  # type: ignore[attr-defined]
+        assert await door.clear_unchanged(runs) == ["there"]
+        left = {info.workflow_id for info in await door.page_runs(None, 10)}
+        assert left == {"owned", "changed", "pinned"}
