@@ -12,24 +12,24 @@ import pytest
 from tests import shape
 
 BOUNDS = {  # the figure today; behind it the target
-    "modules": 558,  # 285
-    "lines, comments and blanks left out": 59_531,
-    "code lines, docstrings left out too": 45_362,  # 38,000
-    "median module": 98,
+    "modules": 347,  # 285
+    "lines, comments and blanks left out": 57_734,
+    "code lines, docstrings left out too": 43_941,  # 38,000
+    "median module": 164,
     "largest module": 1_395,  # 900
     "modules crossed by a checkpointed step": 25,  # 16
     "moves between modules of a checkpointed step": 42,
-    "modules crossed by a resume of two steps": 86,  # 60
-    "moves between modules of a resume of two steps": 477,
-    "modules loaded by flowckpt resume": 251,
+    "modules crossed by a resume of two steps": 72,  # 60
+    "moves between modules of a resume of two steps": 460,
+    "modules loaded by flowckpt resume": 188,
     "store protocols": 31,
     "isinstance checks on stores": 95,
-    "lazy imports": 188,  # 25
+    "lazy imports": 150,  # 25
     "classes of more than 15 fields": 14,  # 0
     "functions of more than 60 lines": 18,
     "functions of more than 80 lines": 2,  # 0
     "import cycles": 0,  # 0
-    "import cycles when lazy imports count": 4,
+    "import cycles when lazy imports count": 5,
 }
 
 

@@ -14,10 +14,6 @@ from flowckpt.stores import (
     base,
     queries,
 )
-from flowckpt.stores import base as announcing
-from flowckpt.stores import base as losing
-from flowckpt.stores import base as renewing
-from flowckpt.stores import base as retention
 from flowckpt.stores.postgres import PostgresCheckpointStore
 
 STORES = {
@@ -29,9 +25,12 @@ STORES = {
 }
 ABILITIES = {
     name: found
-    for module in (base, retention, queries, announcing, losing, renewing)
+    for module in (base, queries)
     for name, found in vars(module).items()
-    if inspect.isclass(found) and found.__module__ == module.__name__ and getattr(found, "_is_runtime_protocol", False)
+    if name != "SurveysRuns"  # a port between a store and the queries over it
+    and inspect.isclass(found)
+    and found.__module__ == module.__name__
+    and getattr(found, "_is_runtime_protocol", False)
 }
 
 

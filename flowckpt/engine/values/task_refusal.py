@@ -8,7 +8,7 @@ from flowckpt.maintenance.task_log import is_task
 
 
 def refuse_task(workflow_id: str, latest: CheckpointData) -> None:
-    """Refuse what is no run of a workflow.
+    """Refuse a task of a checkpoint manager: a resume cannot drive it.
 
     Args:
         workflow_id: the run.
