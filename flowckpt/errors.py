@@ -91,7 +91,7 @@ class FlowckptError(Exception):
 
     Attributes:
         message: what happened, with the offending value.
-        remedy: what to do about it; may be empty.
+        remedy: the suggested fix; may be empty.
     """
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
@@ -110,7 +110,7 @@ class FlowckptError(Exception):
 
 
 class WorkflowDefinitionError(FlowckptError):
-    """A workflow is not defined as one; found at the decorator, or at the `yield` that is wrong.
+    """A workflow definition is invalid; raised by the decorator, or at the invalid `yield`.
 
     Attributes:
         where: `file:line` of the definition or of the `yield`.
@@ -122,11 +122,11 @@ class WorkflowDefinitionError(FlowckptError):
 
 
 class StepDefinitionError(FlowckptError):
-    """A step is not defined as one: a blank name, no action or two, a modifier given twice.
+    """A step definition is invalid: a blank name, no action or two, a lambda, a modifier given twice.
 
     Attributes:
         step: the step's name as given.
-        where: `file:line` where the step was written, where it is known.
+        where: `file:line` of the step, if known.
     """
 
     def __init__(self, message: str, *, step: str = "", where: str = "", remedy: str = "") -> None:
@@ -148,10 +148,10 @@ class TargetError(FlowckptError):
 
 
 class InputError(FlowckptError):
-    """An input of a workflow is missing, unknown, or does not fit its annotation.
+    """An input is missing, unknown, or does not fit its annotation.
 
     Attributes:
-        parameter: the input's name; empty where several are meant.
+        parameter: the input's name; empty if several are concerned.
     """
 
     def __init__(self, message: str, *, parameter: str = "", remedy: str = "") -> None:
@@ -160,11 +160,11 @@ class InputError(FlowckptError):
 
 
 class SecretMissingError(InputError):
-    """A run is to be resumed, and a secret input that was given at the start has not been given again.
+    """A resume needs a secret input that was given at the start; records do not contain its value.
 
     Attributes:
-        workflow_id: the run; empty where it is not known.
-        names: the secret inputs that are missing.
+        workflow_id: the run; empty if unknown.
+        names: the missing secret inputs.
     """
 
     def __init__(self, names: Sequence[str], *, workflow_id: str = "") -> None:
@@ -185,11 +185,11 @@ class SecretMissingError(InputError):
 
 
 class SettingError(FlowckptError):
-    """A trigger, a checkpoint manager, a store or one of their calls is given a value that cannot be; or a setting is wrong.
+    """An argument or a setting is invalid, or a package is missing.
 
     Attributes:
-        setting: the name of the argument, or of the setting.
-        source: where the setting was read: an environment variable or a file; empty for an argument.
+        setting: the name of the argument or of the setting.
+        source: the environment variable or file of a setting; empty for an argument.
     """
 
     def __init__(self, message: str, *, setting: str = "", source: str = "", remedy: str = "") -> None:
@@ -202,11 +202,11 @@ class SettingError(FlowckptError):
 
 
 class EncodingError(FlowckptError):
-    """A value cannot be recorded so that it comes back as it is.
+    """A value cannot be stored and restored unchanged.
 
     Attributes:
-        place: where in the value, as `output.rows[3].conn`.
-        type_name: the type of the thing at that place.
+        place: the place in the value, such as `output.rows[3].conn`.
+        type_name: the type at that place.
     """
 
     def __init__(self, message: str, *, place: str = "", type_name: str = "", remedy: str = "") -> None:
@@ -216,10 +216,10 @@ class EncodingError(FlowckptError):
 
 
 class DecodingError(FlowckptError):
-    """A recorded value cannot be turned back into the type that the program now asks for.
+    """A recorded value cannot be restored as the type that the program now asks for.
 
     Attributes:
-        place: where in the value.
+        place: the place in the value.
     """
 
     def __init__(self, message: str, *, place: str = "", remedy: str = "") -> None:
@@ -231,10 +231,10 @@ class DecodingError(FlowckptError):
 
 
 class EvidenceError(FlowckptError):
-    """A claim, a pack or a verifier is not defined as one.
+    """A claim, a pack or a verifier is invalid.
 
     Attributes:
-        evidence_type: the kind of the claim; empty where none is concerned.
+        evidence_type: the kind of the claim; empty if none is concerned.
     """
 
     def __init__(self, message: str, *, evidence_type: str = "", remedy: str = "") -> None:
@@ -243,10 +243,10 @@ class EvidenceError(FlowckptError):
 
 
 class EvidenceCaptureError(EvidenceError):
-    """The facts of a claim cannot be captured, because the world is not as the step promises.
+    """The facts of a claim cannot be captured, because they do not exist.
 
     Attributes:
-        description: the claim.
+        description: the claim; `evidence_type` is its kind.
         detail: what was found instead.
     """
 
@@ -261,12 +261,12 @@ class EvidenceCaptureError(EvidenceError):
 
 
 class EvidenceNotVerifiedError(EvidenceError):
-    """What a step claims about the outside world does not hold when it has ended.
+    """The claims of a step do not hold when the step ends.
 
     Attributes:
         path: the step.
-        reason: why they do not hold together, in one sentence.
-        reasons: what was found, claim by claim.
+        reason: why the claims together do not hold.
+        reasons: the finding for each claim.
     """
 
     def __init__(self, path: str, *, reason: str, reasons: Sequence[str] = ()) -> None:
@@ -284,19 +284,18 @@ class EvidenceNotVerifiedError(EvidenceError):
 
 
 class StepFailedError(FlowckptError):
-    """A step failed; raised inside the generator, at the step's `yield`.
+    """A step failed; raised inside the workflow, at the step's `yield`, and again at each replay.
 
-    It holds only what was recorded, never the live exception: the generator sees the very same error when the failure
-    is replayed after a crash. Ask `failed_with(KeyError)` instead of looking at a cause.
+    It contains only what was recorded, so a replay raises the same error: check `failed_with(KeyError)`, not the cause.
 
     Attributes:
-        path: the step's path in the run.
-        error_type: the qualified name of the exception's class.
-        error_bases: the qualified names of the class and its bases, the most special first.
+        path: the step's path.
+        error_type: the qualified name of the exception's class; builtins without a module.
+        error_bases: the qualified names of the class and its bases, most derived first.
         error_message: `str()` of the exception.
         traceback: the formatted traceback, or an empty string.
-        tries: how often the step was tried.
-        remedy: what the exception itself said is to be done, where it was one of ours.
+        tries: the number of tries.
+        remedy: the remedy of the exception, if it is one of flowckpt's own.
     """
 
     def __init__(
@@ -353,16 +352,16 @@ class StepFailedError(FlowckptError):
 
 
 class FanOutFailedError(StepFailedError):
-    """Members of a map or of a group failed, more than may fail; raised inside the generator, at its `yield`.
+    """More members of a map or group failed than allowed; raised inside the workflow, at the `yield` of the fan-out.
 
     Attributes:
-        path: the fan-out's path in the run.
+        path: the path of the fan-out.
         error_type: the qualified name of this class.
         error_bases: the qualified names of its bases.
-        error_message: how many members failed, and the first of their failures.
-        traceback: an empty string; the members have theirs.
+        error_message: how many members failed, and the first three failures.
+        traceback: an empty string; the causes have their own.
         tries: 1.
-        causes: the failures of the members, in the order of the members.
+        causes: the failure of each failed member, in the order of the members.
     """
 
     def __init__(
@@ -401,7 +400,7 @@ class FanOutFailedError(StepFailedError):
 
 
 class RunCancelledError(FlowckptError):
-    """The run was cancelled by request, and ended so: it is what its result says, and no failure.
+    """The run was cancelled by request; the `error` of its result, not a failure.
 
     Attributes:
         workflow_id: the run.
@@ -416,7 +415,7 @@ class RunCancelledError(FlowckptError):
 
 
 class CancelRefusedError(FlowckptError):
-    """There is nothing to cancel: the run has completed.
+    """A completed run cannot be cancelled; nothing was changed.
 
     Attributes:
         workflow_id: the run.
@@ -432,12 +431,12 @@ class CancelRefusedError(FlowckptError):
 
 
 class CancelPendingError(FlowckptError):
-    """A live run was asked to stop, and has not stopped yet.
+    """A live run was asked to stop and has not stopped yet.
 
     Attributes:
         workflow_id: the run.
-        holder: who owns it, as text.
-        waited_seconds: how long was waited for it.
+        holder: the owner: process, host, since when.
+        waited_seconds: how long the command waited.
     """
 
     def __init__(self, workflow_id: str, *, holder: str, waited_seconds: float) -> None:
@@ -453,12 +452,12 @@ class CancelPendingError(FlowckptError):
 
 
 class RunUndoneError(FlowckptError):
-    """A run had failed or was cancelled, and stopped before all its steps were undone; now that is over.
+    """A resume has finished the rollback of a failed or cancelled run, and ends the run as it had ended.
 
     Attributes:
         workflow_id: the run.
-        status: how it had ended: `failed` or `cancelled`.
-        is_left: whether it was asked for to undo nothing more: what was left stays done.
+        status: how the run had ended: `failed` or `cancelled`.
+        is_left: whether the remaining steps were not undone, because of `--no-rollback`.
     """
 
     def __init__(self, workflow_id: str, *, status: str, is_left: bool = False) -> None:
@@ -474,11 +473,11 @@ class RunUndoneError(FlowckptError):
 
 
 class StepTimeoutError(FlowckptError, TimeoutError):
-    """A step did not end within its timeout.
+    """A try of a step exceeded its timeout.
 
     Attributes:
         path: the step's path.
-        timeout_seconds: the limit that was passed.
+        timeout_seconds: the limit.
     """
 
     def __init__(self, path: str, *, timeout_seconds: float) -> None:
@@ -491,11 +490,11 @@ class StepTimeoutError(FlowckptError, TimeoutError):
 
 
 class ApprovalRejectedError(FlowckptError):
-    """Somebody has said no to what an `.approval()` step asked for.
+    """An `.approval()` step was rejected. A resume of the failed run asks again.
 
     Attributes:
         path: the step's path.
-        by: who.
+        by: who rejected.
         comment: why; may be empty.
     """
 
@@ -510,12 +509,12 @@ class ApprovalRejectedError(FlowckptError):
 
 
 class ApprovalStaleError(FlowckptError):
-    """What is to be approved has changed since the run has asked for it.
+    """What is to be approved has changed since the run asked; nothing was recorded.
 
     Attributes:
         workflow_id: the run.
         name: the approval.
-        reasons: what was found, claim by claim.
+        reasons: the finding for each claim.
     """
 
     def __init__(self, workflow_id: str, name: str, *, reasons: Sequence[str]) -> None:
@@ -530,7 +529,7 @@ class ApprovalStaleError(FlowckptError):
 
 
 class RunSuspendedError(FlowckptError):
-    """The output is asked for of a run that is suspended, and so has none yet.
+    """`WorkflowResult.unwrap()` was called for a suspended run.
 
     Attributes:
         workflow_id: the run.
@@ -547,13 +546,13 @@ class RunSuspendedError(FlowckptError):
 
 
 class SignalDataError(FlowckptError):
-    """What a signal carries does not fit what the step that has taken it asks for.
+    """The data of a signal does not fit the type of the step that took it.
 
     Attributes:
-        path: the step's path.
+        path: the step.
         name: the signal.
         detail: what does not fit, and where.
-        by: who sent it; may be empty.
+        by: the sender; may be empty.
         signal_id: the id of the message.
     """
 
@@ -570,12 +569,12 @@ class SignalDataError(FlowckptError):
 
 
 class SignalRefusedError(FlowckptError):
-    """A signal or an answer cannot be taken: the run is complete, does not ask for it, or asks for another type.
+    """A run cannot take a signal or an answer: it has completed, does not wait for it, or was answered already.
 
     Attributes:
         workflow_id: the run.
-        name: the signal, or the approval.
-        detail: why not.
+        name: the signal or the approval.
+        detail: why it was refused.
     """
 
     def __init__(self, workflow_id: str, name: str, *, detail: str, remedy: str = "") -> None:
@@ -589,12 +588,12 @@ class SignalRefusedError(FlowckptError):
 
 
 class CommandFailedError(FlowckptError):
-    """The program of a `.command()` step could not be started, or returned another code than 0.
+    """The program of a `.command()` step could not be started, or returned a code other than 0.
 
     Attributes:
         path: the step's path.
         argv: the program and its arguments.
-        exit_code: what it returned, the negative number of the signal that killed it; None where it did not run.
+        exit_code: the exit code; the negative number of the signal that killed it; None if it did not start.
         stdout: the end of its standard output.
         stderr: the end of its standard error.
     """
@@ -619,11 +618,11 @@ class CommandFailedError(FlowckptError):
 
 
 class ExecutorError(FlowckptError):
-    """An executor cannot be made, cannot be reached, cannot run a step, or cannot bring back what a step saves.
+    """An executor cannot be created or reached, or cannot run a step.
 
     Attributes:
-        executor: its name, as `.on()` has it; empty where it has none yet.
-        path: the step; empty where none is concerned.
+        executor: its name in `.on()`; empty if it has none yet.
+        path: the step; empty if none is concerned.
     """
 
     def __init__(self, message: str, *, executor: str = "", path: str = "", remedy: str = "") -> None:
@@ -633,12 +632,12 @@ class ExecutorError(FlowckptError):
 
 
 class UnknownExecutorError(ExecutorError):
-    """A step is to run on an executor that nobody has given, or that cannot take it.
+    """A step names an executor that was not given or cannot run it, or a resume lacks an executor at an address.
 
     Attributes:
         executor: the name.
-        path: the step; empty where the run as a whole is concerned.
-        known: the names that there are.
+        path: the step; empty if the whole run is concerned.
+        known: the known names.
     """
 
     def __init__(
@@ -649,14 +648,14 @@ class UnknownExecutorError(ExecutorError):
 
 
 class NotSendableError(ExecutorError):
-    """The function of a step, or one of its arguments, cannot be sent to another process.
+    """The function of a step, or an argument, cannot be sent to another process or read there.
 
     Attributes:
         executor: the name of the executor.
         path: the step.
         place: what cannot be sent: `the function`, or the argument's name or number.
-        type_name: the type of that thing.
-        detail: what Python says of it.
+        type_name: its type.
+        detail: Python's message.
     """
 
     def __init__(self, path: str, *, executor: str, place: str, type_name: str, detail: str, remedy: str) -> None:
@@ -672,13 +671,13 @@ class NotSendableError(ExecutorError):
 
 
 class WorkerDiedError(ExecutorError):
-    """The process or the machine that ran a step died, or the executor lost it; what the step did nobody knows.
+    """The process or machine that ran a step died, or the executor lost it; the effect of the step is unknown.
 
     Attributes:
         executor: the name of the executor.
         path: the step.
         detail: what is known.
-        exit_code: what the process returned, the negative number of the signal that killed it; None where unknown.
+        exit_code: the exit code of the process, the negative signal number if killed; None if unknown.
     """
 
     def __init__(
@@ -695,12 +694,12 @@ class WorkerDiedError(ExecutorError):
 
 
 class WorkflowChangedError(FlowckptError):
-    """The generator yields something else than the record says.
+    """The workflow is a different one, or does not follow the record; nothing was run or saved.
 
     Attributes:
         workflow_name: the workflow.
-        recorded: the recorded step, as text with its file and line; empty where the record has none.
-        yielded: what the generator did instead, as text with file and line.
+        recorded: the recorded step, with file and line.
+        yielded: what the generator did instead, with file and line.
     """
 
     def __init__(
@@ -713,13 +712,13 @@ class WorkflowChangedError(FlowckptError):
 
 
 class NotUndoableError(WorkflowChangedError):
-    """Steps are to be undone, and the code of the workflow no longer says how.
+    """Steps have to be undone, but the edited workflow no longer says how; nothing was undone.
 
     Attributes:
         workflow_id: the run.
-        paths: the steps, the oldest first.
-        reasons: why each of them cannot be undone, by its path.
-        command: what was to undo them: `resume` or `cancel`.
+        paths: the steps, oldest first.
+        reasons: why each step cannot be undone, by path.
+        command: the command: `resume` or `cancel`.
     """
 
     def __init__(
@@ -758,13 +757,13 @@ class NotUndoableError(WorkflowChangedError):
 
 
 class StaleStepError(FlowckptError):
-    """A recorded result is no longer true, and nobody has said what to do about it.
+    """A recorded result is stale and the policy is to stop.
 
     Attributes:
         workflow_id: the run.
-        path: the step; the oldest of them where there are several.
-        reasons: what moved, as `kind: detail`.
-        others: likewise for the other steps that were found in one go, by their paths.
+        path: the step; the oldest if there are several.
+        reasons: what changed, as `kind: detail`.
+        others: the same for other steps found at the same time, by path.
     """
 
     def __init__(
@@ -788,12 +787,12 @@ class StaleStepError(FlowckptError):
 
 
 class StaleCheckpointError(FlowckptError):
-    """A run cannot go on from a checkpoint, because results up to it are no longer true.
+    """A run cannot be rolled back to a checkpoint or forked from it, because results up to it are stale.
 
     Attributes:
         workflow_id: the run.
         checkpoint_id: the checkpoint.
-        reasons: what moved, by the path of the step; an empty path stands for the checkpoint itself.
+        reasons: what changed, by step path; an empty path stands for the checkpoint itself.
     """
 
     def __init__(
@@ -811,7 +810,7 @@ class StaleCheckpointError(FlowckptError):
 
 
 class StepInDoubtError(FlowckptError):
-    """A step that must not be done twice was started and its end never recorded, and its evidence cannot tell.
+    """An at-most-once step may have run, and its evidence cannot tell whether its effect happened.
 
     Attributes:
         workflow_id: the run.
@@ -831,14 +830,14 @@ class StepInDoubtError(FlowckptError):
 
 
 class RunParkedError(FlowckptError):
-    """A run died again and again at the same step, so it is not resumed until somebody says so.
+    """A run crashed repeatedly at the same step without saving anything new, and is not resumed.
 
     Attributes:
         workflow_id: the run.
-        path: the step, or the last of those that it may have died at; empty where nobody knows.
-        count: how often it died there, with nothing new saved between.
-        since: when the first of these attempts had saved last (ISO 8601, UTC); empty where that is not known.
-        candidates: all steps that it may have died at.
+        path: the step, or the last candidate; empty if unknown.
+        count: the number of crashes.
+        since: when the first of these attempts saved last; empty if unknown.
+        candidates: all steps that may have been running.
     """
 
     def __init__(
@@ -863,12 +862,12 @@ class RunParkedError(FlowckptError):
 
 
 class StepNotBegunError(FlowckptError):
-    """A step of a checkpoint manager is committed or given up that is not begun, or not any more.
+    """A step of a `CheckpointManager` is committed or abandoned, but was not begun or has ended already.
 
     Attributes:
         task_id: the task.
-        step_id: the step, as it was given.
-        detail: what became of it, as far as the record knows.
+        step_id: the step as given.
+        detail: what became of it, if known: for example, the checkpoint of its commit.
     """
 
     def __init__(self, task_id: str, step_id: str, *, detail: str) -> None:
@@ -882,12 +881,12 @@ class StepNotBegunError(FlowckptError):
 
 
 class StepNotFoundError(FlowckptError):
-    """The record has no such step.
+    """The record has no such step, named by `--from`, `RunOptions(from_step=…)` or `flowckpt why`.
 
     Attributes:
         workflow_id: the run.
-        step: what was asked for.
-        known: the steps that it has, in the order of the record; at most eight are shown.
+        step: the requested step.
+        known: the recorded steps, in order.
     """
 
     def __init__(self, workflow_id: str, step: str, *, known: Sequence[str] = ()) -> None:
@@ -902,12 +901,12 @@ class StepNotFoundError(FlowckptError):
 
 
 class InputMismatchError(FlowckptError):
-    """A run is resumed with other inputs than it was started with.
+    """A resume was given other inputs than the start.
 
     Attributes:
         expected_hash: the hash in the record.
-        actual_hash: the hash of the inputs given now.
-        differences: what differs, leaf by leaf: the leaf's name to (recorded, given), both as text.
+        actual_hash: the hash of the given inputs.
+        differences: for each differing place, the recorded and the given value as text.
     """
 
     def __init__(
@@ -928,7 +927,7 @@ _ASYNC_DOORS = {"resume_sync": "resume_run"}
 
 
 class NestedLoopError(FlowckptError):
-    """A sync door is used where an asyncio loop is running already."""
+    """`run_sync`, `resume_sync` or a method of an `in_sync` object was called inside a running asyncio loop."""
 
     def __init__(self, door: str, *, remedy: str = "") -> None:
         super().__init__(
@@ -939,7 +938,7 @@ class NestedLoopError(FlowckptError):
 
 
 class NoAsyncioError(FlowckptError):
-    """The engine is awaited where no asyncio loop runs, as under trio.
+    """The engine was awaited without a running asyncio loop, for example under trio.
 
     Attributes:
         door: what was called.
@@ -954,7 +953,7 @@ class NoAsyncioError(FlowckptError):
 
 
 class RunExistsError(FlowckptError):
-    """A run is started, or comes from elsewhere, under an id that the store already holds.
+    """The store already has a run with the id of a new run.
 
     Attributes:
         workflow_id: the id.
@@ -972,10 +971,10 @@ class RunExistsError(FlowckptError):
 
 
 class StoreSpecError(FlowckptError):
-    """A store cannot be opened from its description (`file:.flowckpt`, `memory:` …).
+    """A store specification is invalid.
 
     Attributes:
-        spec: the description as given.
+        spec: the specification as given.
     """
 
     def __init__(self, message: str, *, spec: str, remedy: str = "") -> None:
@@ -984,11 +983,11 @@ class StoreSpecError(FlowckptError):
 
 
 class CheckpointNotFoundError(FlowckptError):
-    """There is no such run, or no such checkpoint in it.
+    """The store has no such run, or the run has no such checkpoint.
 
     Attributes:
-        workflow_id: the run asked for.
-        checkpoint_id: the checkpoint asked for, or None for the latest.
+        workflow_id: the requested run.
+        checkpoint_id: the requested checkpoint, or None for the latest.
     """
 
     def __init__(
@@ -1011,12 +1010,12 @@ class CheckpointNotFoundError(FlowckptError):
 
 
 class CheckpointCorruptedError(FlowckptError):
-    """A record exists and is damaged: a checksum, the chain or the form does not hold.
+    """A record exists but is damaged: its checksum, chain or form is wrong.
 
     Attributes:
-        workflow_id: the run; empty where the damage is in no run, or nobody can say in which.
-        location: which file and where in it, or which row or object.
-        detail: what does not hold.
+        workflow_id: the run; empty if the store itself is concerned, such as a file that is not a database.
+        location: the file.
+        detail: what is wrong, and where in the file.
     """
 
     def __init__(self, workflow_id: str, *, location: str, detail: str, remedy: str = "") -> None:
@@ -1034,11 +1033,11 @@ class CheckpointCorruptedError(FlowckptError):
 
 
 class ForeignRecordError(FlowckptError):
-    """A record belongs to another run, or a history continues another one than the store holds.
+    """A record belongs to another run, or continues another history than the store holds.
 
     Attributes:
-        workflow_id: the run asked for.
-        found: what was found in its place.
+        workflow_id: the requested run.
+        found: what was found instead.
     """
 
     def __init__(self, message: str, *, workflow_id: str, found: str, remedy: str = "") -> None:
@@ -1048,12 +1047,12 @@ class ForeignRecordError(FlowckptError):
 
 
 class ImportRefusedError(FlowckptError):
-    """A file that was to be imported is cut, changed, malformed, or goes beyond a limit. Nothing was taken from it.
+    """A file to import is truncated, changed, malformed, or exceeds a limit; nothing was imported.
 
     Attributes:
         file: the file.
-        line: the line of it, from 1; 0 where none is to blame.
-        detail: what is wrong with it.
+        line: its line, from 1; 0 if none is concerned.
+        detail: what is wrong.
     """
 
     def __init__(self, detail: str, *, file: str = "", line: int = 0, remedy: str = "") -> None:
@@ -1065,7 +1064,7 @@ class ImportRefusedError(FlowckptError):
 
 
 class SourceUnreadableError(FlowckptError):
-    """A file that was to be imported cannot be read.
+    """A file to import cannot be read.
 
     Attributes:
         file: the file.
@@ -1077,12 +1076,12 @@ class SourceUnreadableError(FlowckptError):
 
 
 class StoreAbilityError(FlowckptError):
-    """A store cannot do what is asked of it: it is one of a third party, without that ability.
+    """A third-party store lacks the ability that an operation needs.
 
     Attributes:
-        ability: the protocol of `flowckpt.stores.base` that it would need.
+        ability: the missing protocol of `flowckpt.stores`.
         store: what the store calls itself.
-        purpose: what was asked of it.
+        purpose: the operation.
     """
 
     def __init__(self, store: str, *, ability: str, purpose: str) -> None:
@@ -1096,7 +1095,7 @@ class StoreAbilityError(FlowckptError):
 
 
 class KeyFileError(FlowckptError):
-    """A key file is missing, is none, or is open to others than its owner.
+    """A key file is missing, invalid, or readable by other users.
 
     Attributes:
         path: the file.
@@ -1108,11 +1107,11 @@ class KeyFileError(FlowckptError):
 
 
 class KeyMissingError(FlowckptError):
-    """A store or a record is sealed with a key, and none was given. Nothing is said about whether it is damaged.
+    """A store or record is sealed with a key, and none was given; this does not indicate damage.
 
     Attributes:
-        workflow_id: the run; empty where it is the store that was asked.
-        key_id: which key it was sealed with; empty where that is not known.
+        workflow_id: the run; empty if the whole store is concerned.
+        key_id: the key that sealed it; empty if unknown.
     """
 
     def __init__(self, workflow_id: str, *, key_id: str = "") -> None:
@@ -1128,13 +1127,13 @@ class KeyMissingError(FlowckptError):
 
 
 class WrongKeyError(FlowckptError):
-    """A store or a record is sealed with another key than those at hand. Nothing is said about whether it is damaged.
+    """A store or record is sealed with another key than the given ones; this does not indicate damage.
 
     Attributes:
-        workflow_id: the run; empty where it is the store that was asked.
-        key_id: which key it was sealed with.
-        known: the ids of the keys at hand, the newest first.
-        is_whole_store: whether none of them is a key of the store, so nothing at all is done with them.
+        workflow_id: the run; empty if the whole store is concerned.
+        key_id: the key that sealed it.
+        known: the ids of the given keys, newest first.
+        is_whole_store: whether none of the given keys belongs to the store; otherwise one record needs another key.
     """
 
     def __init__(self, workflow_id: str, *, key_id: str, known: Sequence[str], is_whole_store: bool = False) -> None:
@@ -1155,11 +1154,11 @@ class WrongKeyError(FlowckptError):
 
 
 class UnauthenticatedRecordError(FlowckptError):
-    """A record was written without a key where each must prove that it was written with one.
+    """A record was written without the given key: before the key existed, or by somebody who does not have it.
 
     Attributes:
         workflow_id: the run.
-        location: which file, or which row or object.
+        location: the file.
     """
 
     def __init__(self, workflow_id: str, *, location: str) -> None:
@@ -1174,12 +1173,12 @@ class UnauthenticatedRecordError(FlowckptError):
 
 
 class CheckpointStorageError(FlowckptError):
-    """The medium of a store failed; what was being saved may or may not be there.
+    """The medium of a store failed.
 
     Attributes:
-        workflow_id: the run, or an empty string where none is concerned.
-        operation: what was being done.
-        is_outcome_unknown: whether the data may be on the medium although this error was raised.
+        workflow_id: the run, or an empty string.
+        operation: what the store was doing.
+        is_outcome_unknown: whether the data may have reached the medium despite the error.
     """
 
     def __init__(
@@ -1198,10 +1197,10 @@ class CheckpointStorageError(FlowckptError):
 
 
 class SuspensionUnsavedError(CheckpointStorageError):
-    """A run waits and its process is not to stay, but that it waits could not be saved: so it is not suspended.
+    """A run with `on_save_error="continue"` failed, because its suspension could not be saved; nothing was undone.
 
     Attributes:
-        waits: what it waits for, a line each.
+        waits: what it waits for, one line each.
     """
 
     def __init__(self, workflow_id: str, *, waits: Sequence[str]) -> None:
@@ -1216,10 +1215,10 @@ class SuspensionUnsavedError(CheckpointStorageError):
 
 
 class ReadOnlyStoreError(CheckpointStorageError):
-    """A store can be read from here and not written, or could be read only if it were written first. Nothing was changed.
+    """A store is readable but not writable here; nothing was changed.
 
     Attributes:
-        store: where it is, without anything secret.
+        store: its place, without a password.
         reason: why it cannot be written.
     """
 
@@ -1239,10 +1238,10 @@ class ReadOnlyStoreError(CheckpointStorageError):
 
 
 class VanishedError(CheckpointStorageError):
-    """A store was removed or replaced while a run was going on: no run was cleared, and no other owner came.
+    """A store was removed or replaced during a run: its directory, its database file, or the objects of its bucket.
 
     Attributes:
-        store: where it was, without anything secret.
+        store: its place.
     """
 
     def __init__(self, store: str, *, workflow_id: str) -> None:
@@ -1258,11 +1257,11 @@ class VanishedError(CheckpointStorageError):
 
 
 class UnsupportedFilesystemError(CheckpointStorageError):
-    """The store's directory lies on a file system whose locks and caches cannot keep the promise.
+    """The directory of a store is on a network or FUSE file system, which cannot guarantee a single writer.
 
     Attributes:
         path: the directory.
-        filesystem: the type of the file system, as `nfs4`.
+        filesystem: the type of the file system, such as `nfs4`.
     """
 
     def __init__(self, path: str, *, filesystem: str) -> None:
@@ -1277,12 +1276,12 @@ class UnsupportedFilesystemError(CheckpointStorageError):
 
 
 class SaveConflictError(FlowckptError):
-    """A checkpoint is saved whose sequence the run already has or has passed.
+    """A checkpoint has a sequence that the run already has or has passed; only for programs that call `save`.
 
     Attributes:
         workflow_id: the run.
         sequence: the sequence of the refused checkpoint.
-        last_sequence: the highest sequence that the run holds.
+        last_sequence: the highest sequence of the run.
     """
 
     def __init__(self, workflow_id: str, *, sequence: int, last_sequence: int) -> None:
@@ -1296,11 +1295,11 @@ class SaveConflictError(FlowckptError):
 
 
 class RunLockedError(FlowckptError):
-    """Another process owns the run and is alive.
+    """Another live process owns the run.
 
     Attributes:
         workflow_id: the run.
-        holder: who holds it, as text (process, host, since when).
+        holder: the owner: process, host, since when.
     """
 
     def __init__(self, workflow_id: str, *, holder: str) -> None:
@@ -1313,12 +1312,12 @@ class RunLockedError(FlowckptError):
 
 
 class RunMovedOnError(FlowckptError):
-    """Somebody else has gone on with the run meanwhile: it is not at the attempt that it was looked at.
+    """The run is no longer at the requested attempt, because another process has continued it; nothing was changed.
 
     Attributes:
         workflow_id: the run.
-        expected: the attempt that it was to be at.
-        attempt: the attempt that it is at.
+        expected: the requested attempt.
+        attempt: the current attempt.
     """
 
     def __init__(self, workflow_id: str, *, expected: int, attempt: int) -> None:
@@ -1332,12 +1331,12 @@ class RunMovedOnError(FlowckptError):
 
 
 class FencedError(FlowckptError):
-    """A save comes from a writer that no longer owns the run: a newer attempt has begun, or the run was cleared.
+    """A save came from a writer that no longer owns the run; nothing was acknowledged.
 
     Attributes:
         workflow_id: the run.
         attempt: the attempt of the refused writer.
-        newest_attempt: the newest attempt of the run, or None when the run is gone.
+        newest_attempt: the newest attempt, or None if the run is gone.
     """
 
     def __init__(self, workflow_id: str, *, attempt: int, newest_attempt: int | None) -> None:
@@ -1357,7 +1356,7 @@ class FencedError(FlowckptError):
 
 
 class UnsupportedSchemaError(FlowckptError):
-    """A record, or a database, is of a newer version of flowckpt than this program, or names no version at all.
+    """A record was written by a newer flowckpt, or it has upgraded an open database.
 
     Attributes:
         found: the version in the record.

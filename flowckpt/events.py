@@ -44,10 +44,10 @@ __all__ = [
 
 @attrs.frozen(repr=False, eq=False)
 class Event:
-    """The base of the events.
+    """The base class of all events.
 
     Attributes:
-        workflow_id: the run.
+        kind: the name of the class.
     """
 
     workflow_id: str
@@ -74,11 +74,11 @@ class Event:
 
 @attrs.frozen(repr=False, eq=False)
 class WorkflowStarted(Event):
-    """A run was started.
+    """A run was started; nothing is saved yet.
 
     Attributes:
         workflow_name: its workflow.
-        attempt: 1, or more where earlier starts died before anything was saved.
+        attempt: 1, or more if earlier starts crashed before their first save.
     """
 
     workflow_name: str
@@ -87,13 +87,14 @@ class WorkflowStarted(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class WorkflowResumed(Event):
-    """A run was taken up again.
+    """A run was resumed.
 
     Attributes:
         workflow_name: its workflow.
-        attempt: how often the run was started or resumed, this time included.
-        recorded: how many results the record holds.
-        checkpoint_id: the checkpoint it goes on from.
+        attempt: the number of this attempt: starts and resumes so far.
+        recorded: the number of results that this attempt continues from; for a failed run, those before the failed
+            step.
+        checkpoint_id: the checkpoint that it continues from.
     """
 
     workflow_name: str
@@ -104,12 +105,11 @@ class WorkflowResumed(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class StepStarted(Event):
-    """A step was started.
+    """A step was started; emitted once, however many tries follow.
 
     Attributes:
-        path: its path.
-        step_type: its action.
-        members: of a map or group, how many steps it has; None where that is not known yet, and for any other step.
+        step_type: its action: `python`, `command`, `map`, `parallel`, `workflow`, `now`, `uuid` or `random`.
+        members: for a map or group, its number of steps; None if unknown, and for any other step.
     """
 
     path: str
@@ -119,11 +119,10 @@ class StepStarted(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class StepRestored(Event):
-    """A step's result came from the record; nothing was run.
+    """A step's result came from the record; nothing was executed.
 
     Attributes:
-        path: its path.
-        success: whether the recorded result is an output (else it is a failure).
+        success: whether the result is an output; otherwise it is a failure, raised again at the `yield`.
         duration_ms: how long the step took when it was executed.
         step_type: its action.
     """
@@ -136,13 +135,12 @@ class StepRestored(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class StepRetrying(Event):
-    """A try of a step failed and another one follows.
+    """A try of a step failed, and another follows.
 
     Attributes:
-        path: its path.
-        tries: how many tries have failed.
-        delay_seconds: the wait before the next one.
-        error_type: qualified name of the exception's class.
+        tries: the number of failed tries.
+        delay_seconds: the wait before the next try.
+        error_type: the qualified name of the exception's class.
         error_message: `str()` of the exception.
     """
 
@@ -155,12 +153,11 @@ class StepRetrying(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class StepOutput(Event):
-    """A command wrote a line; told while it runs, and never recorded.
+    """A command wrote a line; emitted while the command runs, and not recorded.
 
     Attributes:
-        path: the step's path.
-        stream: where it wrote: `stdout` or `stderr`.
-        line: the text, without its end; whatever the program wrote, control characters included.
+        stream: `stdout` or `stderr`.
+        line: the text without its line end, at most 10,000 characters, including control characters.
     """
 
     path: str
@@ -170,13 +167,13 @@ class StepOutput(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class StepProgress(Event):
-    """A step said how far it is; told while it runs, a few times a second at most, and never recorded.
+    """A step reported its progress by `current_step().progress(…)`; emitted while the step runs, and not recorded.
 
     Attributes:
-        path: the step's path.
-        done: how much is done, in the step's own unit.
-        total: how much there is, or None where the step does not know.
-        note: what it is at, in a few words; may be empty.
+        path: the step's path; for a member of a map, the member's.
+        done: the amount done, in the step's own unit.
+        total: the total amount, or None if unknown.
+        note: what the step is doing, in a few words; may be empty.
     """
 
     path: str
@@ -187,11 +184,10 @@ class StepProgress(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class StepStateDropped(Event):
-    """What a step had saved of itself is not given to it: it begins from its start.
+    """A step does not receive its partial state and starts from its beginning; also logged as a warning.
 
     Attributes:
-        path: the step's path.
-        reason: what has moved since it was saved.
+        reason: what has changed since the state was saved.
     """
 
     path: str
@@ -200,12 +196,11 @@ class StepStateDropped(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class StepCompleted(Event):
-    """A step ended with an output; where it has a checkpoint, that is durable.
+    """A step ended with an output; if it has a checkpoint, that is durable.
 
     Attributes:
-        path: its path.
-        duration_ms: how long it ran.
-        is_ephemeral: whether it is one that is never recorded.
+        duration_ms: how long it took, all tries and waits included.
+        is_ephemeral: whether it is never recorded.
     """
 
     path: str
@@ -215,13 +210,12 @@ class StepCompleted(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class StepFailed(Event):
-    """A step failed for good; the error is raised at its `yield`.
+    """A step failed after its last try; the error is raised at its `yield`.
 
     Attributes:
-        path: its path.
-        duration_ms: how long it ran, all tries together.
-        tries: how often it was tried.
-        error_type: qualified name of the exception's class.
+        duration_ms: how long it took, all tries and waits included.
+        tries: the number of tries.
+        error_type: the qualified name of the exception's class.
         error_message: `str()` of the exception.
     """
 
@@ -234,10 +228,9 @@ class StepFailed(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class StepAdopted(Event):
-    """A step in doubt was not run again: its evidence proves that it was done.
+    """A step in doubt was not run again, because its evidence proves that it was done.
 
-    Attributes:
-        path: the step.
+    It replaces `StepStarted` and `StepCompleted`.
     """
 
     path: str
@@ -248,9 +241,8 @@ class EvidenceVerified(Event):
     """The claims of a step hold.
 
     Attributes:
-        path: the step.
-        moment: `now` after the step, `resume` before its recorded result is reused, `in_doubt` where its end is unknown.
-        claims: how many claims were found to hold.
+        moment: `now` after the step, `resume` before its recorded result is reused, `in_doubt` if its end is unknown.
+        claims: the number of claims found to hold.
     """
 
     path: str
@@ -260,13 +252,12 @@ class EvidenceVerified(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class EvidenceFailed(Event):
-    """The claims of a step do not hold, or nobody can tell.
+    """The claims of a step do not hold, or cannot be checked; another event or an error follows.
 
     Attributes:
-        path: the step.
         moment: as for `EvidenceVerified`.
-        reason: why not, in one sentence.
-        details: what was found, claim by claim.
+        reason: why, in one sentence.
+        details: the finding for each claim.
     """
 
     path: str
@@ -283,7 +274,7 @@ class CheckpointSaved(Event):
         checkpoint_id: its id.
         sequence: its place in the run.
         reason: why it was taken.
-        steps: how many results it holds.
+        steps: the number of results it holds.
     """
 
     checkpoint_id: str
@@ -294,13 +285,13 @@ class CheckpointSaved(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class CheckpointFailed(Event):
-    """A checkpoint could not be saved; whether it is on the medium is unknown.
+    """A checkpoint could not be saved; whether it reached the medium is unknown.
 
     Attributes:
-        checkpoint_id: its id.
+        checkpoint_id: its id; may be empty.
         sequence: its place in the run.
-        reason: why it was to be taken.
-        error: the store's error.
+        reason: why it was to be taken; may be empty.
+        error: the store's error, as text.
     """
 
     checkpoint_id: str
@@ -311,23 +302,18 @@ class CheckpointFailed(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class RollbackStarted(Event):
-    """What a step did is being undone, because the run failed or was cancelled.
-
-    Attributes:
-        path: the step.
-    """
+    """A step is being undone, because the run failed or was cancelled."""
 
     path: str
 
 
 @attrs.frozen(repr=False, eq=False)
 class RollbackCompleted(Event):
-    """What a step did was undone, or could not be.
+    """A step was undone, or could not be; the outcome is recorded.
 
     Attributes:
-        path: the step.
-        duration_ms: how long it took, in milliseconds.
-        error_type: qualified name of the class of what `.rollback()` raised; empty where it is undone.
+        duration_ms: how long it took.
+        error_type: the qualified name of the class raised by `.rollback()`; empty if the step is undone.
         error_message: `str()` of it.
     """
 
@@ -339,13 +325,12 @@ class RollbackCompleted(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class ApprovalVoided(Event):
-    """An approval cannot be used: what was approved has changed since. It is asked for anew.
+    """An approval is void, because what was approved has changed since; it is requested again.
 
     Attributes:
-        path: the step.
         by: who had approved.
         reason: why it is void, in one sentence.
-        details: what was found, claim by claim.
+        details: the finding for each claim.
     """
 
     path: str
@@ -356,11 +341,11 @@ class ApprovalVoided(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class WorkflowWaiting(Event):
-    """Everything in the run waits, and the process stays; it goes on by itself.
+    """Everything in the run waits, and the process stays; the run continues by itself.
 
     Attributes:
         waits: what it waits for.
-        due_at: when the first of them ends by itself; None where none does.
+        due_at: when the first wait ends by itself; None if none does.
         stays_seconds: how long the process stays at most.
     """
 
@@ -371,15 +356,15 @@ class WorkflowWaiting(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class WorkflowSuspended(Event):
-    """The attempt ends, and a resume goes on: everything in the run waits, or it was stopped with `on_stop="suspend"`.
+    """The attempt ended and a resume continues it: everything waits, or the run was stopped with `on_stop="suspend"`.
 
     Attributes:
-        waits: what it waits for; nothing where it was stopped.
-        due_at: when the first of them ends by itself; None where none does.
-        executed: steps run by this attempt.
-        restored: results that came from the record.
+        waits: what it waits for; empty if it was stopped.
+        due_at: when the first wait ends by itself; None if none does.
+        executed: the number of steps that this attempt executed.
+        restored: the number of results from the record.
         duration_ms: how long this attempt took.
-        cause: what stopped it: `SIGINT`, `SIGTERM` or `SIGHUP`; empty where it waits.
+        cause: what stopped it: `SIGINT`, `SIGTERM` or `SIGHUP`; empty if it waits.
     """
 
     waits: tuple[Wait, ...]
@@ -396,10 +381,10 @@ class WorkflowCompleted(Event):
 
     Attributes:
         output: what the workflow returned.
-        executed: steps run by this attempt.
-        restored: results that came from the record.
+        executed: the number of steps that this attempt executed.
+        restored: the number of results from the record.
         duration_ms: how long this attempt took.
-        is_saved: whether the end itself was recorded.
+        is_saved: whether the end was recorded; False only with `on_save_error="continue"`.
     """
 
     output: Any
@@ -414,12 +399,12 @@ class WorkflowFailed(Event):
     """The run ended with an error; it can be resumed.
 
     Attributes:
-        error_type: qualified name of the error's class.
+        error_type: the qualified name of the error's class.
         error_message: the error's text.
-        executed: steps run by this attempt.
-        restored: results that came from the record.
+        executed: the number of steps that this attempt executed.
+        restored: the number of results from the record.
         duration_ms: how long this attempt took.
-        is_saved: whether the end itself was recorded.
+        is_saved: whether the end was recorded.
     """
 
     error_type: str
@@ -432,14 +417,14 @@ class WorkflowFailed(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class WorkflowCancelled(Event):
-    """The run was stopped from outside (a cancel, Ctrl-C, SIGTERM); it can be resumed.
+    """The run was stopped from outside; it can be resumed.
 
     Attributes:
         cause: what stopped it: `cancelled`, `SIGINT`, `SIGTERM` or `SIGHUP`.
-        executed: steps run by this attempt.
-        restored: results that came from the record.
+        executed: the number of steps that this attempt executed.
+        restored: the number of results from the record.
         duration_ms: how long this attempt took.
-        is_saved: whether the end itself was recorded.
+        is_saved: whether the end was recorded.
     """
 
     cause: str

@@ -138,15 +138,15 @@ def max_deaths_setting() -> int:
 
 
 def configured_engine(checkpoint_store: CheckpointStore | None = None, /, **arguments: Any) -> WorkflowEngine:
-    """Return an engine on the store that `flowckpt` would use here, with the settings of the engine.
+    """Return an engine with the store and the settings that `flowckpt` would use in this directory.
 
     Args:
         checkpoint_store: another store.
-        **arguments: arguments of `WorkflowEngine`; they go before the settings.
+        **arguments: arguments of `WorkflowEngine`; they take precedence over settings.
 
     Raises:
-        SettingError: a setting is unknown, or has a value that cannot be.
-        StoreSpecError: the store that is set is none.
+        SettingError: a setting is unknown or invalid.
+        StoreSpecError: the configured store is invalid.
     """
     settings = read_settings()
     for found in settings.found.values():
@@ -160,13 +160,13 @@ def configured_engine(checkpoint_store: CheckpointStore | None = None, /, **argu
 
 
 def configured_options(**given: Any) -> RunOptions:
-    """Return the options with which `flowckpt` would start or resume a run here.
+    """Return the options with which `flowckpt` would start or resume a run in this directory.
 
     Args:
-        **given: fields of `RunOptions`; they go before the settings.
+        **given: fields of `RunOptions`; they take precedence over settings.
 
     Raises:
-        SettingError: a setting is unknown, or has a value that cannot be.
+        SettingError: a setting is unknown or invalid.
     """
     set_here = {
         name: found.value

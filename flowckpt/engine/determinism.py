@@ -39,15 +39,18 @@ _CHILD = "flowckpt.engine.determinism_child"
 
 @attrs.frozen
 class DeterminismReport:
-    """What the check of a workflow found.
+    """What `check_determinism` found.
+
+    Each difference has `kind`, `path`, `recorded`, `now`, `where` (`file:line`) and `place` (`this process` or `another
+    process`).
 
     Attributes:
         workflow_name: the workflow.
-        status: how the run ended that was compared with.
-        steps: how many recorded steps were compared.
-        differences: what was not the same again, in the order in which it was found; none where all was.
-        is_other_process_checked: whether it was driven in another process, too.
-        note: why not, or what else is to be known; may be empty.
+        status: how the run ended.
+        steps: the number of recorded steps compared.
+        differences: what differed, in the order found.
+        is_other_process_checked: whether a second process was compared, too.
+        note: why not, or other remarks; may be empty.
     """
 
     workflow_name: str
@@ -64,9 +67,9 @@ class DeterminismReport:
 
 
 def check_determinism(workflow: Workflow[..., Any], /, **inputs: Any) -> DeterminismReport:
-    """Run a workflow once, in memory, then drive it again from its record, and report what was not deterministic.
+    """Run a workflow once in memory, drive it again from its record, and report what differs.
 
-    Its steps do what they do: give it inputs that do no harm.
+    The steps really run, so choose inputs that do no harm.
 
     Args:
         workflow: the workflow.
@@ -75,7 +78,7 @@ def check_determinism(workflow: Workflow[..., Any], /, **inputs: Any) -> Determi
     Raises:
         InputError: an input is unknown or missing.
         EncodingError: an input cannot be recorded.
-        NestedLoopError: a loop runs in this thread already.
+        NestedLoopError: a loop is already running in this thread.
         RunInterrupted: a signal stopped the run.
     """
     return determinism_of(workflow, inputs)

@@ -99,18 +99,18 @@ class AnswersRuns:
     async def signal(
         self, workflow_id: str, name: str, data: Any = None, *, by: str = "", signal_id: str | None = None
     ) -> Sent:
-        """Send a signal to a run; it is taken by the wait of its name, now or when the run comes to it.
+        """Send a signal to a run; the next wait of this name takes it.
 
         Args:
             workflow_id: the run.
             name: the signal's name.
-            data: what it carries.
-            by: who sends it.
-            signal_id: names this very message, so that it can be sent again without being there twice.
+            data: its data.
+            by: the sender.
+            signal_id: identifies the message; sending it again has no further effect.
 
         Raises:
-            CheckpointNotFoundError: there is no such run.
-            SignalRefusedError: the run is complete, or waits for it with a type that the data do not fit.
+            CheckpointNotFoundError: the run does not exist.
+            SignalRefusedError: the run has completed, or waits for data of another type.
             EncodingError: the data cannot be recorded.
             SettingError: the store cannot deliver signals.
         """
@@ -120,7 +120,7 @@ class AnswersRuns:
     async def approve(
         self, workflow_id: str, name: str, *, by: str = "", comment: str = "", options: RunOptions | None = None
     ) -> Sent:
-        """Approve what a run asks for; its evidence is checked first.
+        """Approve what a run asks for; the claims that the approval is bound to are checked first.
 
         Args:
             workflow_id: the run.
@@ -130,9 +130,9 @@ class AnswersRuns:
             options: how evidence is checked.
 
         Raises:
-            CheckpointNotFoundError: there is no such run.
-            SignalRefusedError: the run does not ask for it, or it is answered already.
-            ApprovalStaleError: what is to be approved is no longer what the run has asked for.
+            CheckpointNotFoundError: the run does not exist.
+            SignalRefusedError: the run does not ask for it, or it was answered already.
+            ApprovalStaleError: what is to be approved has changed since the run asked.
             SettingError: the store cannot deliver signals.
         """
         return await self._answer(workflow_id, name, by, comment, options, is_approved=True)
@@ -140,7 +140,7 @@ class AnswersRuns:
     async def reject(
         self, workflow_id: str, name: str, *, by: str = "", comment: str = "", options: RunOptions | None = None
     ) -> Sent:
-        """Say no to what a run asks for; see `approve`."""
+        """Reject what a run asks for; see `WorkflowEngine.approve`."""
         return await self._answer(workflow_id, name, by, comment, options, is_approved=False)
 
     async def _answer(
@@ -160,15 +160,15 @@ class AnswersRuns:
         )
 
     def signal_sync(self, workflow_id: str, name: str, data: Any = None, **how: Any) -> Sent:
-        """Send a signal from code that is not async; see `signal`."""
+        """Send a signal from sync code; see `WorkflowEngine.signal`."""
         return in_own_loop(self.signal(workflow_id, name, data, **how), "signal_sync")
 
     def approve_sync(self, workflow_id: str, name: str, **how: Any) -> Sent:
-        """Approve from code that is not async; see `approve`."""
+        """Approve from sync code; see `WorkflowEngine.approve`."""
         return in_own_loop(self.approve(workflow_id, name, **how), "approve_sync")
 
     def reject_sync(self, workflow_id: str, name: str, **how: Any) -> Sent:
-        """Reject from code that is not async; see `approve`."""
+        """Reject from sync code; see `WorkflowEngine.approve`."""
         return in_own_loop(self.reject(workflow_id, name, **how), "reject_sync")
 
 
@@ -204,23 +204,27 @@ class CancelsRuns:
         options: RunOptions | None = None,
         **inputs: Any,
     ) -> Cancelled:
-        """Stop a run for good: a live one is asked to, any other is taken; what its steps did is undone.
+        """Stop a run permanently and undo its steps.
+
+        The owner of a live run stops it: in this process at once, on this machine by a signal, elsewhere at its next
+        step. Its `run` returns a result with the status `cancelled` and a `RunCancelledError`. A run without an owner
+        is taken over.
 
         Args:
             workflow_id: the run.
-            workflow: its workflow; needed where something is to be undone and nobody runs it.
-            rolls_back: whether what its steps did is undone, where they say how.
-            patience_seconds: how long to wait for a live run.
-            options: how the run is taken.
-            **inputs: secret ones, which no record holds.
+            workflow: its workflow; required if nobody owns the run and steps have to be undone.
+            rolls_back: whether to undo steps that have a `.rollback()`.
+            patience_seconds: how long to wait for a live run to stop.
+            options: how the run is taken over.
+            **inputs: the run's secret inputs.
 
         Raises:
-            CheckpointNotFoundError: there is no such run.
+            CheckpointNotFoundError: the run does not exist.
             CancelRefusedError: it has completed.
-            CancelPendingError: it is live, and has not stopped in time.
-            RunLockedError: another process has taken it meanwhile.
-            InputError: the workflow is missing, and is needed.
-            WorkflowChangedError: it is another workflow, or yields something else than the record says.
+            CancelPendingError: it is live and has not stopped in time.
+            RunLockedError: another process has taken it over meanwhile.
+            InputError: the workflow is required and missing.
+            WorkflowChangedError: it is another workflow, or its generator does not follow the record.
         """
         run = checked_id(workflow_id)
 
@@ -231,35 +235,41 @@ class CancelsRuns:
         return await cancelling.cancel_run(self.store, self._clock, run, undo=undo, patience_seconds=patience_seconds)
 
     def cancel_sync(self, workflow_id: str, /, **how: Any) -> Cancelled:
-        """Stop a run for good, from code that is not async; see `cancel`."""
+        """Stop a run permanently from sync code; see `WorkflowEngine.cancel`."""
         return in_own_loop(self.cancel(workflow_id, **how), "cancel_sync")
 
 
 class WorkflowEngine(AnswersRuns, CancelsRuns):
-    """Runs workflows and resumes them. It works under asyncio.
+    """Runs and resumes workflows, under asyncio.
+
+    A failing workflow is a result with the status `failed`, not an exception. A stale result or a step in doubt raises
+    `StaleStepError` or `StepInDoubtError` if nothing was executed yet; later it ends the run like an error of the
+    workflow.
 
     Args:
-        checkpoint_store: where checkpoints go; `FileCheckpointStore(".flowckpt")` where not given.
+        checkpoint_store: where checkpoints are stored; `FileCheckpointStore(".flowckpt")` by default.
         clock: the time, for tests.
-        new_id: makes the ids of runs that are not named.
+        new_id: creates the ids of runs without a given id; a ULID by default.
         random: returns numbers in [0, 1), for the jitter of retries and for `random()`.
-        new_uuid: makes the UUIDs of `uuid()`.
-        verifier: checks what the steps claim; where not given, one that looks where the run was started.
-        trigger: asks for checkpoints besides the explicit ones, after each step; see `flowckpt.triggers`.
-        on_save_error: what to do when the checkpoint behind a step cannot be saved: `fail` ends the run; `continue` tells
-            it (`CheckpointFailed`) and goes on, with nothing durable behind the last checkpoint that was.
-        retention: which checkpoints of a run stay, and what becomes of it when it has completed; all stay where not
-            given. See `flowckpt.Retention`.
-        retry_budget: how many retries a run may make, in all its attempts, where the run does not say; None for any number.
-        max_deaths: how often a run may die at one step before it is parked, where it does not say; 0 for no limit.
-        executors: where steps can run besides here, by the names that `.on()` has: an executor, a function that makes
-            one, or a description as `process:8`. The one named `default` is that of all steps that name none and may run
-            there. What is made by a function or from a description is ended with the run.
+        new_uuid: creates the UUIDs of `uuid()`.
+        verifier: checks evidence. The default resolves relative paths from the directory in which the run was started,
+            allows absolute ones, and reaches only hosts of `RunOptions(allow_network=…)`.
+        trigger: requests checkpoints in addition to the explicit ones, after each step.
+        on_save_error: if the checkpoint after a step cannot be saved, `fail` ends the run; `continue` emits
+            `CheckpointFailed` and continues without a durable checkpoint.
+        retention: which checkpoints of a run stay; all by default.
+        retry_budget: total retries for all steps and attempts of a run without its own budget; None for no limit.
+        max_deaths: crashes at the same step after which a run without its own limit is not resumed; 0 for no limit.
+        executors: where steps can run, by the names of `.on()`: an executor, a function that creates one, or a
+            description such as `process:8`. `default` takes all steps that name none and may run there. Executors
+            created by functions or descriptions end with the run.
+
+    Attributes:
+        store: the checkpoint store.
 
     Raises:
-        SettingError: `on_save_error` is neither, the store, the trigger, the retention or an executor is none, or the
-            store cannot do what the retention asks for.
-        ExecutorError: a description describes no executor.
+        SettingError: an argument is invalid, or the store lacks what the retention needs.
+        ExecutorError: a description is invalid.
     """
 
     def __init__(
@@ -302,39 +312,45 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
     ) -> AsyncGenerator[Event, None]:
         """Start a run and yield its events.
 
+        Errors of the store are raised with the first event.
+
         Args:
             workflow: what to run.
-            workflow_id: the run's id; a new ULID where not given.
-            options: tags and the like.
+            workflow_id: the run's id; a new ULID by default.
+            options: tags, policies and more.
             **inputs: the workflow's inputs.
 
         Raises:
-            WorkflowDefinitionError: it is no workflow.
+            WorkflowDefinitionError: it is not a workflow.
             InputError: an input is unknown or missing.
             EncodingError: an input cannot be recorded.
-            RunExistsError: the store holds a run of that id (raised with the first event).
-            RunLockedError: another process owns it (likewise).
+            RunExistsError: the store has a run of this id.
+            RunLockedError: another process owns it.
         """
         return self._observed(self.prepare(workflow, workflow_id, options, inputs))
 
     def resume(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
     ) -> AsyncGenerator[Event, None]:
-        """Carry a run on from its last checkpoint and yield its events.
+        """Resume a run from its last checkpoint and yield its events.
+
+        Errors of the store and of the record are raised with the first event.
 
         Args:
             workflow: the workflow of the run.
             workflow_id: the run.
-            options: whether to steal it, and the like.
-            **inputs: none, to use the recorded ones; or inputs that must match them.
+            options: policies and more.
+            **inputs: none, to use the recorded ones; given inputs must match them.
 
         Raises:
-            WorkflowDefinitionError: it is no workflow.
-            CheckpointNotFoundError: there is no such run (raised with the first event, as the following).
+            WorkflowDefinitionError: it is not a workflow.
+            CheckpointNotFoundError: the run does not exist.
             CheckpointCorruptedError: its record is damaged.
             RunLockedError: another process owns it.
             InputMismatchError: an input differs from the recorded one.
-            WorkflowChangedError: it is another workflow, or its generator yields something else than the record says.
+            WorkflowChangedError: it is another workflow, or its generator does not follow the record.
+            StaleStepError: a recorded result is stale, and the policy is to stop.
+            StepInDoubtError: an at-most-once step may have run, and its evidence cannot tell.
         """
         return self._observed(self.prepare_resume(workflow, workflow_id, options, inputs))
 
@@ -349,13 +365,13 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         options: RunOptions | None = None,
         **inputs: Any,
     ) -> WorkflowResult:
-        """Start a run and return how it ended. A failing workflow is a result, not an exception; see `execute`."""
+        """Start a run and return its result; see `WorkflowEngine.execute`."""
         return await self.prepare(workflow, workflow_id, options, inputs).result()
 
     async def resume_run(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
     ) -> WorkflowResult:
-        """Carry a run on and return how it ended; see `resume`."""
+        """Resume a run and return its result; see `WorkflowEngine.resume`."""
         return await self.prepare_resume(workflow, workflow_id, options, inputs).result()
 
     # --- without running anything ------------------------------------------------------------------------------------
@@ -363,12 +379,12 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
     async def plan(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
     ) -> ResumePlan:
-        """Return what a resume with the same arguments would do, step by step, with reasons; runs and saves nothing.
+        """Return what a resume with the same arguments would do; executes and saves nothing.
 
-        The generator's own code is driven, with recorded outputs for its steps.
+        The generator's own code runs, with recorded outputs for its steps.
 
         Raises:
-            CheckpointNotFoundError: there is no such run.
+            CheckpointNotFoundError: the run does not exist.
             CheckpointCorruptedError: its record is damaged.
             InputMismatchError: an input differs from the recorded one.
             WorkflowChangedError: it is another workflow.
@@ -386,7 +402,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
     def plan_sync(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
     ) -> ResumePlan:
-        """Return what a resume would do, from code that is not async; see `plan`."""
+        """Return what a resume would do, from sync code; see `WorkflowEngine.plan`."""
         return in_own_loop(self.plan(workflow, workflow_id=workflow_id, options=options, **inputs), "plan_sync")
 
     # --- going back, and going another way ---------------------------------------------------------------------------
@@ -400,25 +416,25 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         workflow: Workflow[..., Any] | None = None,
         options: RunOptions | None = None,
     ) -> RolledBack:
-        """Make an earlier checkpoint the one to resume from; later ones stay in the store, and count no more.
+        """Make an earlier checkpoint the one to resume from; later checkpoints stay in the store but no longer count.
 
         Args:
             workflow_id: the run.
-            checkpoint_id: the checkpoint's id, whose newest is meant; or its sequence, in digits.
-            workflow: the workflow of the run, for claims that only the program can check.
+            checkpoint_id: an id, for its newest checkpoint; or a sequence in digits.
+            workflow: the workflow of the run, if claims need the program.
             options: how evidence is checked.
 
         Raises:
-            CheckpointNotFoundError: there is no such run or checkpoint.
+            CheckpointNotFoundError: the run or checkpoint does not exist.
             RunLockedError: another process owns the run.
-            StaleCheckpointError: the evidence of a result up to the checkpoint does not hold now; nothing was changed.
+            StaleCheckpointError: the evidence of a result up to the checkpoint does not hold; nothing was changed.
         """
         run = checked_id(workflow_id)
         checks = checkpoints.Rechecking(options or RunOptions(), self._verifier, lambda: workflow)
         return await rollback.roll_back(self.store, self._clock, run, checkpoint_id, checks)
 
     def rollback_sync(self, workflow_id: str, checkpoint_id: str, /, **how: Any) -> RolledBack:
-        """Make an earlier checkpoint the one to resume from, from code that is not async; see `rollback`."""
+        """Roll back from sync code; see `WorkflowEngine.rollback`."""
         return in_own_loop(self.rollback(workflow_id, checkpoint_id, **how), "rollback_sync")
 
     async def fork(
@@ -434,25 +450,25 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         workflow: Workflow[..., Any] | None = None,
         options: RunOptions | None = None,
     ) -> Forked:
-        """Make a new run that starts from the history of another; resume it to go on.
+        """Create a new run from the history of another; resume it to continue.
 
         Args:
-            workflow_id: the run to start from; it is only read, and may be live or completed.
-            new_id: the id of the new run; a new ULID where not given.
-            checkpoint_id: start from this checkpoint (id, or sequence), also one left behind; else from the newest.
-            from_step: the step (path, or name) before which it begins; where not given, it has all results.
-            outputs: outputs to put in the place of recorded ones, by step; what came after them is dropped.
-            inputs: inputs to change, by name; the resume runs again what is called with other arguments then.
-            workflow: the workflow of the run; needed for outputs and inputs.
+            workflow_id: the source run; it is only read, and may be live or completed.
+            new_id: the id of the new run; a new ULID by default.
+            checkpoint_id: the checkpoint to start from (id or sequence), also a left-behind one; the newest by default.
+            from_step: take over only the results before this step (path or name); all by default.
+            outputs: replaced outputs, by step; results after a replaced one are dropped.
+            inputs: changed inputs, by name; the resume reruns steps whose arguments change.
+            workflow: the workflow of the run; required with `outputs` or `inputs`.
             options: how evidence is checked.
 
         Raises:
-            CheckpointNotFoundError: there is no such run, or no such checkpoint.
-            StepNotFoundError: a step is not in its record.
+            CheckpointNotFoundError: the run or checkpoint does not exist.
+            StepNotFoundError: a step is not in the record.
             RunExistsError: the new id is taken.
-            InputError: an input or an output cannot be, or the workflow is missing that says its type.
-            EncodingError: an input or an output cannot be recorded.
-            StaleCheckpointError: the evidence of a result that would be taken over does not hold now.
+            InputError: an input or output is invalid, or the workflow that defines its type is missing.
+            EncodingError: an input or output cannot be recorded.
+            StaleCheckpointError: the evidence of a result to take over does not hold.
         """
         source, new = checked_id(workflow_id), checked_new_id(self._new_id() if new_id is None else new_id)
         changes: Any = {"edits": fork.as_given(outputs or {}), "inputs": inputs or {}}
@@ -461,7 +477,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         return await fork.fork_run(self.store, self._clock, source, plan, checks)
 
     def fork_sync(self, workflow_id: str, /, **how: Any) -> Forked:
-        """Make a new run from the history of another, from code that is not async; see `fork`."""
+        """Fork from sync code; see `WorkflowEngine.fork`."""
         return in_own_loop(self.fork(workflow_id, **how), "fork_sync")
 
     # --- from code that is not async ---------------------------------------------------------------------------------
@@ -475,32 +491,32 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         options: RunOptions | None = None,
         **inputs: Any,
     ) -> WorkflowResult:
-        """Start a run in a loop of its own and return how it ended; see `execute`.
+        """Start a run in its own loop and return its result; see `WorkflowEngine.execute`.
 
         Sync steps run in the calling thread. Ctrl-C and SIGTERM stop the run after saving it.
 
         Raises:
-            RunInterrupted: a signal stopped the run (a `KeyboardInterrupt`, with the result in `.result`).
-            NestedLoopError: a loop runs in this thread already.
+            RunInterrupted: a signal stopped the run; a `KeyboardInterrupt` with the result in `.result`.
+            NestedLoopError: a loop is already running in this thread.
         """
         return self.drive_sync(self.prepare(workflow, workflow_id, options, inputs), door="run_sync")
 
     def resume_sync(
         self, workflow: Workflow[..., Any], /, *, workflow_id: str, options: RunOptions | None = None, **inputs: Any
     ) -> WorkflowResult:
-        """Carry a run on in a loop of its own and return how it ended; see `resume` and `run_sync`."""
+        """Resume a run in its own loop and return its result; see `WorkflowEngine.resume` and `WorkflowEngine.run_sync`."""
         return self.drive_sync(self.prepare_resume(workflow, workflow_id, options, inputs), door="resume_sync")
 
     @staticmethod
     def drive_sync(
         taken: Session, *, door: str = "run_sync", on_event: Callable[[Event], None] | None = None
     ) -> WorkflowResult:
-        """Drive a taken run in a loop of its own, with the signals handled.
+        """Drive a prepared run in its own loop, with signals handled.
 
         Args:
-            taken: what to drive.
-            door: what the caller is called, for an error.
-            on_event: told every event.
+            taken: the prepared run.
+            door: the name of the caller, for error messages.
+            on_event: called with every event.
         """
         with taken.interrupts:
             return in_own_loop(taken.result(on_event), door)
@@ -510,12 +526,12 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
     def prepare(
         self, workflow: Any, workflow_id: str | None, options: RunOptions | None, inputs: dict[str, Any]
     ) -> Session:
-        """Bind a start without beginning it, for whoever drives it by `drive_sync`; see `execute`.
+        """Bind a start without starting it, for `drive_sync`; see `WorkflowEngine.execute`.
 
         Args:
             workflow: what to run.
             workflow_id: the run's id, or None for a new one.
-            options: tags and the like.
+            options: tags, policies and more.
             inputs: the workflow's inputs, by name.
         """
         check_workflow(workflow)
@@ -534,14 +550,14 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         *,
         is_cancel: bool = False,
     ) -> Session:
-        """Name a resume without beginning it, for whoever drives it by `drive_sync`; see `resume`.
+        """Bind a resume without starting it, for `drive_sync`; see `WorkflowEngine.resume`.
 
         Args:
             workflow: the workflow of the run.
             workflow_id: the run.
-            options: whether to steal it, and the like.
+            options: policies and more.
             inputs: none, or inputs that must match the recorded ones.
-            is_cancel: do nothing but undo, and end the run as cancelled.
+            is_cancel: only undo, and end the run as cancelled.
         """
         check_workflow(workflow)
         return self._session(workflow, checked_id(workflow_id), options, inputs, is_cancel=is_cancel)

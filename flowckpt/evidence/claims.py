@@ -20,7 +20,7 @@ from flowckpt.errors import EvidenceError
 
 
 class EvidenceType(StrEnum):
-    """What a claim is about. Kinds of plugins are plain strings beside these."""
+    """The kind of a claim. Kinds of plugins are plain strings."""
 
     ARTIFACT_EXISTS = "artifact_exists"
     FILE_SHA256 = "file_sha256"
@@ -172,12 +172,12 @@ class State(StrEnum):
 
 @attrs.frozen
 class Capture:
-    """What was seen when a claim was captured.
+    """What was captured when a step ended.
 
     Attributes:
         at: when, aware and in UTC.
-        signature: (device, inode, size, mtime_ns, ctime_ns) of a file that had settled; else None.
-        facts: what else was seen, for verdicts that go down to the leaf.
+        signature: (device, inode, size, mtime_ns, ctime_ns) of an unchanging file, otherwise None.
+        facts: further facts, for detailed verdicts.
     """
 
     at: datetime
@@ -217,15 +217,15 @@ class Evidence:
     """A claim about the outside world.
 
     Attributes:
-        evidence_type: its kind: an `EvidenceType`, or the name of a plugin's or a newer program's kind.
+        evidence_type: an `EvidenceType`, or the name of a plugin's or newer version's kind.
         description: what it claims, for people.
         expected: the facts that must hold.
-        metadata: what helps to check them.
+        metadata: details for the check; `secret` names values that are never shown.
         state: where the facts come from.
-        is_transient: whether it need be true only when the step commits.
-        workers: how many workers must agree on it; 1 where no quorum was asked for.
-        captured: what was seen at the capture, or None.
-        extra: fields of the record that this version does not know, kept.
+        is_transient: whether it must hold only when the step ends.
+        workers: how many workers must agree; 1 without a quorum.
+        captured: what was captured when the step ended, or None.
+        extra: unknown fields of a newer version, kept.
     """
 
     evidence_type: EvidenceType | str = attrs.field(converter=_kind)
@@ -239,14 +239,14 @@ class Evidence:
     extra: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
 
     def transient(self) -> Evidence:
-        """Return the claim as one that need be true only when the step commits: a resume does not check it again."""
+        """Return the claim as one that must hold only when the step ends; a resume does not check it again."""
         return attrs.evolve(self, is_transient=True)
 
     def quorum(self, workers: int) -> Evidence:
         """Return the claim as one on which several workers of the verifier's executor must agree.
 
         Args:
-            workers: how many.
+            workers: the number of workers.
         """
         return attrs.evolve(self, workers=workers)
 
@@ -257,7 +257,7 @@ class Evidence:
 
     @property
     def hidden_names(self) -> frozenset[str]:
-        """Names whose values the program marked as secret."""
+        """The names whose values are secret."""
         named = self.metadata.get("secret", ())
         return frozenset(name for name in named if isinstance(name, str)) if isinstance(named, list | tuple) else _NONE
 
@@ -276,13 +276,13 @@ class Evidence:
 
     @classmethod
     def from_document(cls, document: Any) -> Evidence:
-        """Return the claim of a document, also of a kind or in a form that this version does not know.
+        """Return the claim of a document, also of an unknown kind or a newer form.
 
         Args:
-            document: what `to_document` returned, perhaps by way of JSON text.
+            document: what `to_document` returned, possibly restored from JSON text.
 
         Raises:
-            DecodingError: the document is not that of a claim.
+            DecodingError: the document is not a claim.
         """
         evidence: Evidence = documents.evidence_of_document(document)
         return evidence
@@ -318,14 +318,14 @@ def _checked_minimum(pack: EvidencePack, _: object, value: object) -> None:
 
 @attrs.frozen
 class EvidencePack:
-    """The claims of one step or checkpoint, with the policy that decides over them (`flowckpt.evidence.policy`).
+    """The claims of one step or checkpoint, and the policy that combines them.
 
     Attributes:
         evidence_list: the claims.
-        require_all: whether every claim must hold. Applies unless partial success is allowed.
+        require_all: whether every claim must hold, unless `allow_partial`.
         allow_partial: whether some claims may fail.
-        min_verified: how many must hold where some may fail; at least one always must.
-        extra: fields of the record that this version does not know, kept.
+        min_verified: how many must hold if some may fail; at least one.
+        extra: unknown fields of a newer version, kept.
     """
 
     evidence_list: Sequence[Evidence] = attrs.field(converter=_claims)
@@ -350,10 +350,10 @@ class EvidencePack:
         """Return the pack of a document.
 
         Args:
-            document: what `to_document` returned, perhaps by way of JSON text.
+            document: what `to_document` returned, possibly restored from JSON text.
 
         Raises:
-            DecodingError: the document is not that of a pack.
+            DecodingError: the document is not a pack.
         """
         pack: EvidencePack = documents.pack_of_document(document)
         return pack
@@ -404,10 +404,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 
 def register_predicate(function: F) -> F:
-    """Lend a function to claims; use it as a decorator where claims are checked without running the workflow.
+    """Allow claims to name a function; a decorator for programs that check claims without running the workflow.
 
     Args:
-        function: returns True or False; may be asynchronous.
+        function: returns True or False; sync or async.
     """
     _FUNCTIONS[function_name(function)] = function
     return function

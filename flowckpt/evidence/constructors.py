@@ -26,10 +26,10 @@ def artifact_exists(
     path: AnyPath,
     type: Literal["file", "directory", "any"] = "any",  # noqa: A002 - the fact is called so in records, too
 ) -> Evidence:
-    """Claim that something is there; once captured, that a file has not become smaller.
+    """Claim that a file or directory exists; once captured, also that a file has not shrunk.
 
     Args:
-        path: where, relative to the verifier's base path.
+        path: its path, relative to the verifier's base path.
         type: what it must be.
     """
     if type not in ("file", "directory", "any"):
@@ -40,28 +40,28 @@ def artifact_exists(
 
 
 def file_sha256(path: AnyPath, sha256: str | None = None) -> Evidence:
-    """Claim that a file has a content.
+    """Claim the content of a file.
 
     Args:
-        path: which, relative to the verifier's base path.
-        sha256: the digest as 64 hex digits; captured where not given.
+        path: its path, relative to the verifier's base path.
+        sha256: the digest as 64 hex digits; captured by default.
     """
     return _digest_claim(EvidenceType.FILE_SHA256, f"the content of {_path(path)}", path, "sha256", sha256)
 
 
 def directory_digest(path: AnyPath, digest: str | None = None) -> Evidence:
-    """Claim that a directory has its content: names, files and links, all the way down.
+    """Claim the content of a directory: names, files and links, recursively.
 
     Args:
-        path: which, relative to the verifier's base path.
-        digest: the digest of the tree; captured where not given.
+        path: its path, relative to the verifier's base path.
+        digest: the digest of the tree; captured by default.
     """
     kind = EvidenceType.DIRECTORY_DIGEST
     return _digest_claim(kind, f"the content of the directory {_path(path)}", path, "digest", digest)
 
 
 def command_exit(exit_code: int = 0) -> Evidence:
-    """Claim that the step's command returned an exit code.
+    """Claim the exit code of the step's command.
 
     Args:
         exit_code: the code; a negative one is the number of a signal.
@@ -79,15 +79,15 @@ def db_row(
     *,
     secret_columns: Iterable[str] = (),
 ) -> Evidence:
-    """Claim that rows match, at least one, and that all of them have values.
+    """Claim that at least one row matches, and that all matching rows have the given values.
 
     Args:
-        database: an SQLite file, relative to the verifier's base path; or `postgresql://user@host:port/database`,
-            without a password. Writing the claim allows verifiers of this process to ask that server.
-        table: the table; of PostgreSQL also `schema.table`.
-        where: columns and values that select rows; None is NULL. Without any, all rows of the table.
-        values: columns and values that each of these rows must have.
-        secret_columns: columns never to be shown. Their `values` are recorded as salted digests only.
+        database: a SQLite file, relative to the verifier's base path; or `postgresql://user@host:port/database` without
+            a password. Writing the claim allows the verifiers of this process to query that server.
+        table: the table; for PostgreSQL also `schema.table`.
+        where: columns and values that select rows, None for NULL; all rows by default.
+        values: columns and values that each selected row must have.
+        secret_columns: columns that are never shown; their `values` are recorded only as salted digests.
     """
     hidden = tuple(secret_columns)
     address = os.fspath(database)
@@ -114,7 +114,7 @@ def db_row(
 
 
 def network_reachable(host: str, port: int) -> Evidence:
-    """Claim that somebody accepts connections; the verifier must allow the host and port.
+    """Claim that a host accepts connections on a port, which the verifier must allow.
 
     Args:
         host: a name or an address.
@@ -131,13 +131,13 @@ def api_response(
     headers: Mapping[str, str] | None = None,
     json: Mapping[str, Any] | None = None,
 ) -> Evidence:
-    """Claim what a GET of a URL answers; the verifier must allow its host and port.
+    """Claim the response to a GET of a URL, whose host and port the verifier must allow.
 
     Args:
-        url: a URL of http or https, without credentials.
-        status: the status; 200 where nothing else is promised.
-        headers: headers of the answer.
-        json: values of the JSON body by their places, as `{"data.items[0].id": 7}`.
+        url: an http or https URL without credentials.
+        status: the status; 200 if nothing else is claimed.
+        headers: headers of the response.
+        json: values in the JSON body by place, such as `{"data.items[0].id": 7}`.
     """
     if has_credentials(url):
         raise EvidenceError(
@@ -156,7 +156,7 @@ def api_response(
 
 
 def process_exists(pid: int | None = None) -> Evidence:
-    """Claim that a process lives: the very one that has the pid when the step commits.
+    """Claim that a process is alive: the one that has the pid when the step ends.
 
     Args:
         pid: its id; None for the program's own process.
@@ -169,7 +169,7 @@ def process_exists(pid: int | None = None) -> Evidence:
 
 
 def container_running(name: str) -> Evidence:
-    """Claim that a container runs: the very one that has the name when the step commits.
+    """Claim that a container is running: the one that has the name when the step ends.
 
     Args:
         name: its name or id.
@@ -179,12 +179,12 @@ def container_running(name: str) -> Evidence:
 
 
 def predicate(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Evidence:
-    """Claim that a function of the program returns True for these arguments.
+    """Claim that a function of the program returns True.
 
     Args:
-        function: a function with a name of its own; may be asynchronous. Writing the claim registers it.
-        *args: its arguments; values that can be recorded.
-        **kwargs: its named arguments.
+        function: a named function, sync or async; writing the claim registers it.
+        *args: its arguments, recordable values.
+        **kwargs: its named arguments, recordable values.
     """
     claims.register_predicate(function)
     name = claims.function_name(function)

@@ -13,7 +13,7 @@ from flowckpt.evidence.claims import Evidence, EvidencePack, redacted_text
 
 
 class Moment(StrEnum):
-    """Why a claim is checked, which decides what its answer is worth."""
+    """When a claim is checked, which decides what its answer is worth."""
 
     NOW = "now"
     """A step commits, or somebody asks: every claim is checked."""
@@ -24,7 +24,7 @@ class Moment(StrEnum):
 
 
 class VerdictStatus(StrEnum):
-    """The answer to a claim. Only `verified` is a yes, only `failed` is a no; to all others nobody knows."""
+    """The answer to a claim. Only `verified` means yes and only `failed` means no."""
 
     VERIFIED = "verified"
     FAILED = "failed"
@@ -54,12 +54,11 @@ class Verdict:
     """The answer to one claim.
 
     Attributes:
-        evidence: the claim.
         status: the answer.
-        error: why it is not verified, in one sentence for people; None where it is.
+        error: why it is not verified, in one sentence; None if it is.
         verified_at: when it was checked, aware and in UTC.
         details: what differs, leaf by leaf.
-        method: how it was checked, where there are several ways: `stat`, `hash`, `quorum`.
+        method: how it was checked, if there are several ways: `stat`, `hash`, `captured`, `quorum`.
     """
 
     evidence: Evidence
@@ -76,16 +75,16 @@ class Verdict:
 
     @property
     def is_against(self) -> bool:
-        """Whether it keeps its pack from holding: a no, or nobody knows; not a claim that need not be asked again."""
+        """Whether it prevents its pack from holding; False also for a claim that is not checked again."""
         return self.status not in (VerdictStatus.VERIFIED, VerdictStatus.NOT_RECHECKED)
 
     @property
     def can_tell(self) -> bool:
-        """Whether the world answered at all, yes or no."""
+        """Whether the check found an answer, yes or no."""
         return self.status in (VerdictStatus.VERIFIED, VerdictStatus.FAILED)
 
     def to_document(self) -> dict[str, Any]:
-        """Return the verdict as plain JSON for people and their tools: it holds no secrets, and is not read back."""
+        """Return the verdict as plain JSON without secrets."""
         document: dict[str, Any] = {
             "evidence_type": str(self.evidence.evidence_type),
             "description": redacted_text(self.evidence.description),
@@ -103,7 +102,7 @@ class Verdict:
 
 @attrs.frozen
 class VerificationReport:
-    """The answers to a pack.
+    """The answer to a pack.
 
     Attributes:
         outcome: the answer to the pack.
@@ -117,12 +116,12 @@ class VerificationReport:
 
     @property
     def verified(self) -> bool:
-        """Whether the pack holds. An empty one does not."""
+        """Whether the pack holds; an empty pack does not."""
         return self.outcome is PackOutcome.VERIFIED
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many claims there are (`total`), and how many got which answer."""
+        """The number of claims by answer: `total`, `verified`, `failed`, `not_rechecked`, `cannot_tell`."""
         found = [verdict.status for verdict in self.verdicts]
         verified, failed = found.count(VerdictStatus.VERIFIED), found.count(VerdictStatus.FAILED)
         skipped = found.count(VerdictStatus.NOT_RECHECKED)
@@ -136,21 +135,21 @@ class VerificationReport:
 
     @property
     def total(self) -> int:
-        """How many claims there are."""
+        """The number of claims."""
         return len(self.verdicts)
 
     @property
     def verified_count(self) -> int:
-        """How many claims hold."""
+        """The number of claims that hold."""
         return self.counts["verified"]
 
     @property
     def failed_count(self) -> int:
-        """How many claims the world contradicts."""
+        """The number of claims that do not hold."""
         return self.counts["failed"]
 
     def to_document(self) -> dict[str, Any]:
-        """Return the report as plain JSON; it holds no secrets."""
+        """Return the report as plain JSON without secrets."""
         return {
             "verified": self.verified,
             "outcome": str(self.outcome),

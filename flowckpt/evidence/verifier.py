@@ -280,18 +280,18 @@ _CAPTURED = Outcome(VerdictStatus.VERIFIED, method="captured")
 
 
 class EvidenceVerifier:
-    """Compares claims with the world.
+    """Compares claims with the outside world.
 
     Args:
-        base_path: the directory against which relative paths are taken, and which no path leaves.
-        mode: `hash` reads every byte; `stat` skips files that look untouched (see the guide for what each can miss).
-        allow_absolute: whether paths that are given as absolute ones may lead out of the base path.
+        base_path: the directory where relative paths start and which no path leaves.
+        mode: `hash` reads every byte; `stat` skips files that look untouched.
+        allow_absolute: whether absolute paths may leave the base path.
         allow_network: hosts and ports that network claims may reach, as `host:port` or `AllowedHost`; none by default.
-        predicates: functions that claims may name, besides the registered ones.
-        checks: further kinds, by name.
-        executor: takes large hashing work and the questions of a quorum; default: a few threads.
-        limits: how much time and memory a check may take.
-        clock: time.
+        predicates: functions that claims may name, in addition to registered ones.
+        checks: additional kinds, by name.
+        executor: runs large hashing work and the checks of a quorum; a few threads by default.
+        limits: how much time and memory a check may use.
+        clock: the time, for tests.
     """
 
     def __init__(
@@ -321,11 +321,11 @@ class EvidenceVerifier:
         self._clock = clock or SystemClock()
 
     def changed(self, *, mode: Mode | str | None = None, executor: Executor | None = None) -> EvidenceVerifier:
-        """Return a verifier that is the same but for what is given.
+        """Return a verifier with some arguments changed.
 
         Args:
             mode: `hash` or `stat`.
-            executor: takes large hashing work and the questions of a quorum.
+            executor: runs large hashing work and the checks of a quorum.
         """
         if mode is not None and mode not in tuple(Mode):
             raise EvidenceError(f"{mode!r:.80} is no mode of a verifier", remedy="Write 'hash' or 'stat'.")
@@ -341,11 +341,11 @@ class EvidenceVerifier:
     async def verify_evidence(
         self, evidence: Evidence, *, moment: Moment = Moment.NOW, facts: StepFacts = _NO_FACTS
     ) -> Verdict:
-        """Return the answer to one claim.
+        """Check one claim.
 
         Args:
             evidence: the claim.
-            moment: why it is checked.
+            moment: when it is checked.
             facts: what is known of its step.
         """
         return (await self._verdicts([evidence], moment, facts))[0]
@@ -353,11 +353,11 @@ class EvidenceVerifier:
     async def verify_evidence_pack(
         self, pack: EvidencePack, *, moment: Moment = Moment.NOW, facts: StepFacts = _NO_FACTS
     ) -> VerificationReport:
-        """Return the answers to a pack's claims, and the answer of its policy.
+        """Check the claims of a pack and apply its policy.
 
         Args:
             pack: the pack.
-            moment: why it is checked.
+            moment: when it is checked.
             facts: what is known of its step.
         """
         verdicts = await self._verdicts(pack.evidence_list, moment, facts)
@@ -366,11 +366,11 @@ class EvidenceVerifier:
     async def verify_packs(
         self, packs: Sequence[tuple[EvidencePack, StepFacts]], *, moment: Moment = Moment.NOW
     ) -> list[VerificationReport]:
-        """Return the answers to many packs, checked together: a resume has thousands of them.
+        """Check many packs together, as a resume does.
 
         Args:
             packs: the packs, each with what is known of its step.
-            moment: why they are checked.
+            moment: when they are checked.
         """
         by_facts: dict[StepFacts, list[int]] = {}
         for index, (_, facts) in enumerate(packs):
@@ -387,13 +387,13 @@ class EvidenceVerifier:
     async def verify_multiple(
         self, evidence: Iterable[Evidence], *, moment: Moment = Moment.NOW, facts: StepFacts = _NO_FACTS
     ) -> dict[str, Any]:
-        """Return how many of these claims hold: `total`, `verified`, `failed`, `success_rate` (0 to 1), `all_passed`.
+        """Check several claims, and return `total`, `verified`, `failed`, `success_rate` (0 to 1) and `all_passed`.
 
-        Of no claims at all, none passed. What could not be checked counts as failed.
+        Claims that cannot be checked count as failed. Without claims, `all_passed` is False.
 
         Args:
             evidence: the claims.
-            moment: why they are checked.
+            moment: when they are checked.
             facts: what is known of their step.
         """
         verdicts = await self._verdicts(list(evidence), moment, facts)
@@ -410,13 +410,13 @@ class EvidenceVerifier:
     # --- capturing --------------------------------------------------------------------------------------------------
 
     async def capture(self, evidence: Evidence) -> Evidence:
-        """Return a claim with its facts, taken from the world now.
+        """Return a claim with its facts as of now; facts given by the program are kept.
 
         Args:
-            evidence: the claim; one whose facts the program gave keeps them.
+            evidence: the claim.
 
         Raises:
-            EvidenceCaptureError: the world has no such facts.
+            EvidenceCaptureError: the facts do not exist.
         """
         found = (await self._captured([evidence]))[0]
         if isinstance(found, Evidence):
@@ -431,14 +431,14 @@ class EvidenceVerifier:
     async def commit(
         self, pack: EvidencePack, *, facts: StepFacts = _NO_FACTS
     ) -> tuple[EvidencePack, VerificationReport]:
-        """Capture and verify a pack when its step commits, reading each file once.
+        """Capture and check a pack when its step ends, reading each file once.
 
         Args:
             pack: the pack as the program wrote it.
             facts: what is known of its step.
 
         Returns:
-            The pack to record, and the answer to it. A fact that could not be captured is a claim that does not hold.
+            The pack to record, and its report. A claim whose facts could not be captured does not hold.
         """
         claims = list(pack.evidence_list)
         captured = await self._captured(claims)

@@ -132,13 +132,13 @@ NO_DESK = NoDesk("a step is undone or adopted")
 
 @attrs.frozen
 class CurrentStep:
-    """The step that is running.
+    """The running step, from the point of view of its function.
 
     Attributes:
         workflow_id: its run.
-        path: its place in the run.
+        path: its path in the run.
         attempt: the attempt of the run, from 1.
-        tries: which try of the step this is, from 1.
+        tries: the number of this try, from 1.
     """
 
     workflow_id: str
@@ -153,7 +153,7 @@ class CurrentStep:
 
     @property
     def max_tries(self) -> int:
-        """How many tries the step has in all: what `.retry()` says, or 1."""
+        """The number of tries that `.retry()` allows, or 1."""
         if self._step is None:  # it stays in the engine
             return self._most_tries
         retry = self._step.modifiers.retry
@@ -161,49 +161,49 @@ class CurrentStep:
 
     @property
     def idempotency_key(self) -> str:
-        """A key for services that do a request once: the same in every try, every attempt and every process.
+        """A key of 32 characters for services that execute a request once: the same in every try, attempt and process.
 
-        It is made of the run's id, the step's path and its arguments; another request gets another key.
+        It is derived from the run's id, the step's path and its arguments.
         """
         told = dumps([self.workflow_id, self.path, dict(sorted(self._arguments.items()))])
         return urlsafe_b64encode(sha256(told.encode()).digest()[:24]).decode()
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
-        """Tell how far the step is; whoever follows the run sees it. Nothing is recorded.
+        """Report the progress of the step, emitted as `StepProgress`; nothing is recorded.
 
-        Call it as often as you like, from any thread of the step and from async code: the newest counts, and it is told
-        a few times a second at most. Where nobody follows the run, it costs next to nothing.
+        Call it as often as you like, from any thread of the step and from async code: only the newest report counts,
+        emitted a few times per second at most. Without a listener, it costs next to nothing.
 
         Args:
-            done: how much is done, in a unit of your own.
-            total: how much there is; None where you do not know.
-            note: what the step is at, in a few words.
+            done: the amount done, in your own unit.
+            total: the total amount; None if unknown.
+            note: what the step is doing, in a few words.
 
         Raises:
-            InputError: a number is none, or negative; or the note is no text.
+            InputError: a number is invalid or negative, or the note is not text.
         """
         self._desk.progress(self, done, total, note)
 
     def save(self, state: Any, *, as_type: Any = None) -> None:
-        """Save what the step needs to go on from here; it is durable when this returns.
+        """Save partial state, from which a later try or attempt can continue; durable when this returns.
 
-        The step's next try, and a resume of the run, find it with `load`. Each save replaces the one before. It is dropped
-        when the step has ended well. From code that runs in the loop (an async step), await `save_async` instead.
+        Each save replaces the previous one; the state is dropped when the step succeeds. In async steps, await
+        `save_async` instead.
 
         Args:
-            state: JSON's types and the closed set of flowckpt; with `as_type` also what that type can hold.
-            as_type: the type by which it is written, such as an attrs class.
+            state: JSON's types and the other types that records hold; with `as_type` also what that type can hold.
+            as_type: the type by which the state is encoded, such as an attrs class.
 
         Raises:
             EncodingError: the state cannot be recorded; nothing was saved.
-            FlowckptError: the step is ephemeral, or has ended, or this is code that runs in an event loop.
-            ExecutorError: the step runs on an executor that has no way back to the engine, or the way is gone.
-            CheckpointStorageError: the store failed; the run ends with it, whatever the step does then.
+            FlowckptError: the step is ephemeral or has ended, or this code runs in an event loop.
+            ExecutorError: the step's executor has no connection to the engine, or lost it.
+            CheckpointStorageError: the store failed; the run ends with this error, whatever the step does.
         """
         self._desk.save(self, state, as_type)
 
     async def save_async(self, state: Any, *, as_type: Any = None) -> None:
-        """Save what the step needs to go on from here, in an async step; see `save`."""
+        """Save partial state in an async step; see `save`."""
         await self._desk.save_async(self, state, as_type)
 
     @overload
@@ -215,20 +215,20 @@ class CurrentStep:
     @overload
     def load(self, default: None = None, *, as_type: type[T]) -> T | None: ...
     def load(self, default: Any = None, *, as_type: Any = None) -> Any:
-        """Return what the step saved last, in an earlier try or an earlier attempt; a fresh value each time.
+        """Return the partial state that an earlier try or attempt saved last; a fresh value each time.
 
         Args:
-            default: what to return where it has saved nothing.
-            as_type: the type to build of it, as it was saved with.
+            default: what to return if nothing was saved.
+            as_type: the type to restore, as given to `save`.
 
         Raises:
-            DecodingError: what was saved does not fit the type.
+            DecodingError: the state does not fit the type.
         """
         return self._desk.load(self, default, as_type)
 
 
 def current_step() -> CurrentStep:
-    """Return the step that is running; to be called inside it.
+    """Return the running step. Call it inside a step's function, in the thread or task that runs it.
 
     Raises:
         FlowckptError: no step of flowckpt is running here.

@@ -31,11 +31,13 @@ _LOST_SIGNAL = getattr(signal, "SIGURG", None)
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """The run was stopped by a signal; what had ended before is saved.
+    """A signal stopped the run, after everything was saved.
+
+    Raised by `run_sync` and `resume_sync` after Ctrl-C, SIGTERM or SIGHUP.
 
     Attributes:
         signal_name: `SIGINT`, `SIGTERM` or `SIGHUP`.
-        result: the run's result, once it has one.
+        result: the run's result, with the status `cancelled`.
     """
 
     def __init__(self, signal_name: str) -> None:

@@ -208,18 +208,18 @@ def checked_limit(value: object) -> int:
 
 @attrs.frozen
 class BegunStep:
-    """A step that was begun and not committed: one that runs now, or one in doubt after a crash.
+    """A step that was begun and not committed: running now, or in doubt after a crash.
 
     Attributes:
-        step_id: what `commit_step` and `abandon_step` take.
+        step_id: the id for `commit_step` and `abandon_step`.
         task_id: the task.
         path: its place in the task.
-        checkpoint_type: what kind of step it is.
-        work_item_id: which piece of work it is, or None.
-        metadata: what the program noted about it.
+        checkpoint_type: the kind of step.
+        work_item_id: the piece of work, or None.
+        metadata: the program's notes.
         begun_at: when it was begun, aware and in UTC.
         attempt: the attempt of the task that began it.
-        began_ns: the monotonic clock at its beginning, in nanoseconds; None where another process began it.
+        began_ns: the monotonic clock at its start, in nanoseconds; None if another process began it.
     """
 
     step_id: str
@@ -240,27 +240,27 @@ class BegunStep:
 
     @property
     def snapshot(self) -> Any:
-        """The state at the beginning of the step; a fresh value at each access."""
+        """The state at the start of the step; a fresh value at each access."""
         return look(self._snapshot)
 
 
 @attrs.frozen
 class CommittedStep:
-    """A step that was committed.
+    """A committed step.
 
     Attributes:
-        id: its checkpoint's id, which names the task too: `TASK@CHECKPOINT`.
+        id: its checkpoint's id, including the task: `TASK@CHECKPOINT`.
         task_id: the task.
-        step_id: the id under which it was begun.
+        step_id: the id from `begin_step`.
         path: its place in the task.
-        checkpoint_type: what kind of step it is.
-        work_item_id: which piece of work it is, or None.
-        metadata: what the program noted about it.
-        sequence: its checkpoint's place in the task; it grows, and is no clock.
+        checkpoint_type: the kind of step.
+        work_item_id: the piece of work, or None.
+        metadata: the program's notes.
+        sequence: its checkpoint's place in the task, increasing.
         begun_at: when it was begun, aware and in UTC.
         saved_at: when it was committed, aware and in UTC.
-        duration_ms: how long it took, in milliseconds; 0 where another process began it.
-        after: the step that it goes on from, as an index into the committed ones; -1 for none.
+        duration_ms: how long it took; 0 if another process began it.
+        after: the index of the committed step that it continues; -1 for none.
     """
 
     id: str
@@ -279,7 +279,7 @@ class CommittedStep:
 
     @property
     def outcome(self) -> PackOutcome | None:
-        """What its evidence said when it was committed; None where nobody asked."""
+        """The outcome of its evidence at the commit; None if it was not checked."""
         if self._evidence is None:
             return PackOutcome.NO_EVIDENCE
         said = self._evidence.get("outcome")
@@ -287,32 +287,27 @@ class CommittedStep:
 
     @property
     def verified(self) -> bool:
-        """Whether its evidence held when it was committed. What holds now, `verify_checkpoint` finds out."""
+        """Whether its evidence held at the commit. `verify_checkpoint` checks what holds now."""
         return self.outcome is PackOutcome.VERIFIED
 
     @property
     def has_claims(self) -> bool:
-        """Whether there is anything to verify."""
+        """Whether it has claims."""
         return bool(self._evidence and self._evidence["pack"]["evidence"])
 
     @property
     def evidence_pack(self) -> EvidencePack:
-        """What it claims of the outside world, with the facts of its commit; empty where it claims nothing."""
+        """Its claims with the facts of the commit; may be empty."""
         return EvidencePack([]) if self._evidence is None else EvidencePack.from_document(self._evidence["pack"])
 
 
 @attrs.frozen
 class TaskCheckpoint(CommittedStep):
-    """A committed step with the state that it left."""
+    """A committed step with its state."""
 
     @classmethod
     def of(cls, step: CommittedStep, snapshot: Any) -> TaskCheckpoint:
-        """Return a step with its state.
-
-        Args:
-            step: the step.
-            snapshot: the state, as the record holds it.
-        """
+        """Return a step with its state, as the record holds it."""
         return cls(*(getattr(step, field.name) for field in attrs.fields(CommittedStep)), snapshot=snapshot)
 
     _snapshot: Any = attrs.field(default=None, eq=look, repr=False, alias="snapshot", kw_only=True)
@@ -325,13 +320,13 @@ class TaskCheckpoint(CommittedStep):
 
 @attrs.frozen
 class RestoredTask:
-    """Where a task can be taken up again.
+    """Where to continue a task.
 
     Attributes:
         task_id: the task.
-        checkpoint: the newest checkpoint that counts; None where no step was committed.
-        completed: the committed steps that led there, oldest first.
-        remaining: the planned steps that are not completed; None where no plan was made.
+        checkpoint: the newest checkpoint that counts; None if no step was committed.
+        completed: the committed steps up to there, oldest first.
+        remaining: the planned steps that are not completed; None without a plan.
         in_doubt: the steps that were begun and not committed, oldest first.
         is_finished: whether the task was finished.
     """
@@ -345,7 +340,7 @@ class RestoredTask:
 
     @property
     def snapshot(self) -> Any:
-        """The state to go on with; None where no step was committed."""
+        """The state to continue with; None if no step was committed."""
         return None if self.checkpoint is None else self.checkpoint.snapshot
 
 

@@ -160,7 +160,7 @@ class AsyncDoor(Generic[R]):
         return await run_blocking(lambda: self.runs.check(workflow_id))
 
     def close(self) -> None:
-        """Give up every run that this store owns, and all that it holds open."""
+        """Release every run that this store owns, and all its resources."""
         self.runs.close()
 
 

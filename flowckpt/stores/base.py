@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class CheckpointStore(Protocol):
-    """A place where checkpoints live."""
+    """The protocol of stores: five async methods."""
 
     async def save(self, workflow_id: str, data: CheckpointData) -> None:
-        """Make a checkpoint durable, atomically.
+        """Make a checkpoint durable, atomically, or raise.
 
         Args:
             workflow_id: the run.
@@ -51,41 +51,35 @@ class CheckpointStore(Protocol):
 
         Raises:
             FencedError: the writer no longer owns the run.
-            SaveConflictError: the sequence is taken or passed.
+            SaveConflictError: the run already has or has passed the sequence.
             EncodingError: a value cannot be recorded.
             CheckpointStorageError: the medium failed.
         """
         ...
 
     async def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
-        """Return the newest checkpoint of that id.
+        """Return the newest checkpoint of an id.
 
         Args:
             workflow_id: the run.
-            checkpoint_id: the checkpoint's id.
+            checkpoint_id: the id.
 
         Raises:
-            CheckpointNotFoundError: there is no such run, or no such checkpoint in it.
+            CheckpointNotFoundError: the run or checkpoint does not exist.
             CheckpointCorruptedError: its record is damaged.
         """
         ...
 
     async def load_latest(self, workflow_id: str) -> CheckpointData | None:
-        """Return the checkpoint with the highest sequence, or None where the run has none.
-
-        Args:
-            workflow_id: the run.
+        """Return the checkpoint with the highest sequence, or None if the run has none.
 
         Raises:
-            CheckpointCorruptedError: the record is damaged; it is never taken for "no checkpoint".
+            CheckpointCorruptedError: the record is damaged; this is never reported as "no checkpoint".
         """
         ...
 
     async def clear(self, workflow_id: str) -> None:
-        """Remove a run with all that belongs to it; a crash in the middle never brings half of it back.
-
-        Args:
-            workflow_id: the run; clearing one that does not exist is no error.
+        """Remove a run completely; after a crash in the middle it is removed or unchanged. No error if it does not exist.
 
         Raises:
             RunLockedError: another process owns the run.
@@ -93,10 +87,7 @@ class CheckpointStore(Protocol):
         ...
 
     async def list_checkpoints(self, workflow_id: str) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints, the newest first; none where the run does not exist.
-
-        Args:
-            workflow_id: the run.
+        """Return the run's checkpoints, newest first; none if the run does not exist.
 
         Raises:
             CheckpointCorruptedError: the record is damaged.
@@ -106,15 +97,14 @@ class CheckpointStore(Protocol):
 
 @attrs.frozen(eq=False, repr=False)
 class Lease(Fieldwise):
-    """What a writer has that owns a run.
+    """What the owner of a run holds.
 
     Attributes:
-        workflow_id: the run.
         attempt: the attempt that it may save under.
-        latest: the newest checkpoint, read after the run was claimed; None for a new run.
-        last_sequence: the highest sequence that the run ever had, also behind a point that it went back from.
-        notices: what was noticed while reading, for people: a torn record that was dropped, and the like.
-        token: tells this owner from every other one; `release` asks for it. Empty where the store cannot tell owners apart.
+        latest: the newest checkpoint, read after the claim; None for a new run.
+        last_sequence: the highest sequence that the run ever had.
+        notices: remarks from reading, such as a dropped torn record.
+        token: identifies this owner; pass it to `release`. Empty if the store cannot tell owners apart.
     """
 
     workflow_id: str
@@ -130,85 +120,77 @@ class OwnsRuns(Protocol):
     """A store whose runs have one owner at a time."""
 
     async def acquire(self, workflow_id: str, *, steal: bool = False) -> Lease:
-        """Become the owner of a run: claim its next attempt, which fences every earlier one, then read the run.
+        """Become the owner of a run: claim its next attempt, which fences all earlier ones, then read the run.
 
         Args:
-            workflow_id: the run; it need not exist yet.
-            steal: take it although its owner's process still holds it.
+            workflow_id: the run; it need not exist.
+            steal: take it although its owner is alive.
 
         Raises:
-            RunLockedError: another process owns it and is alive.
+            RunLockedError: another live process owns it.
             CheckpointCorruptedError: its record is damaged.
         """
         ...
 
     async def release(self, workflow_id: str, *, token: str = "") -> None:
-        """Give a run up; a claim under which nothing was saved leaves no trace. No error where it is not owned.
+        """Release a run; a claim without a save leaves no trace. No error if it is not owned.
 
         Args:
             workflow_id: the run.
-            token: of the lease that ends: where another owner has the run by now, through this very store, it keeps it.
-                Not given, whatever this store owns is given up.
+            token: of the lease to end, so that a later owner through the same store object keeps the run; by default
+                any lease of this store ends.
         """
         ...
 
     async def owner(self, workflow_id: str) -> Owner | None:
-        """Return who owns the run and is alive, or None.
-
-        Args:
-            workflow_id: the run.
-        """
+        """Return the live owner of the run, or None."""
         ...
 
 
 @runtime_checkable
 class ListsRuns(Protocol):
-    """A store that can tell its runs."""
+    """A store that can list its runs."""
 
     async def list_runs(self) -> Sequence[RunInfo]:
-        """Return the runs, the one started last first. A damaged run is listed by `check`, not here."""
+        """Return the runs, most recently started first, without damaged ones, which `check` reports."""
         ...
 
     async def describe_run(self, workflow_id: str) -> RunInfo | None:
-        """Return one run as the list shows it, without loading it; None where there is none.
-
-        Args:
-            workflow_id: the run.
-        """
+        """Return one run as listed, without loading it; None if it does not exist."""
         ...
 
 
 @runtime_checkable
 class DeletesCheckpoints(Protocol):
-    """A store that can remove a single checkpoint."""
+    """A store that can delete single checkpoints."""
 
     async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
-        """Remove all checkpoints of that id; tell whether there was one. The results stay: later ones need them.
+        """Delete all checkpoints of an id, and return whether there were any.
 
-        What was removed never comes back: after no crash, in no takeover, and not where the run goes back behind it.
+        Results stay, because later checkpoints need them. A deleted checkpoint never returns: not after a crash, a
+        takeover or a rollback.
 
         Args:
             workflow_id: the run.
-            checkpoint_id: the checkpoint's id.
+            checkpoint_id: the id.
 
         Raises:
             RunLockedError: another process owns the run.
-            FencedError: this process owned the run, and another one has taken it over. Whether the checkpoint was removed
-                is not known; that there was none is only told where there is none.
+            FencedError: another process has taken the run over; whether the checkpoint was deleted is unknown.
         """
         ...
 
 
 @runtime_checkable
 class KeepsAttempts(Protocol):
-    """A store that keeps what an attempt left behind, also where a later one went back behind it."""
+    """A store that keeps what an attempt left behind, even after a later attempt went back."""
 
     async def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
-        """Return the last checkpoint of an attempt, as the attempt left it; None where it saved none.
+        """Return the last checkpoint of an attempt as the attempt left it; None if it saved none.
 
         Args:
             workflow_id: the run.
-            attempt: which, from 1.
+            attempt: the attempt, from 1.
 
         Raises:
             CheckpointCorruptedError: its record is damaged.
@@ -218,10 +200,10 @@ class KeepsAttempts(Protocol):
 
 @runtime_checkable
 class NotesBeginnings(Protocol):
-    """A store that can note, at next to no cost, which steps have begun: a hint that outlives the process."""
+    """A store that can note started steps at almost no cost: a hint that survives a killed process, but not a power cut."""
 
     def note_begun(self, workflow_id: str, path: str) -> None:
-        """Note that a step begins; never raises, never waits for a disk.
+        """Note that a step starts; never raises, never waits for a disk.
 
         Args:
             workflow_id: a run that the caller owns.
@@ -230,39 +212,35 @@ class NotesBeginnings(Protocol):
         ...
 
     async def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
-        """Return which attempt noted last, and the steps that it began since its last checkpoint; 0 where none did.
+        """Return the attempt of the last note, and the steps it started since its last checkpoint.
 
-        Some of them may have ended and be in the record.
+        Without notes it is `(0, ())`.
 
-        Args:
-            workflow_id: the run.
+        Some of these steps may have ended and be in the record.
         """
         ...
 
 
 @runtime_checkable
 class ListsAttempts(Protocol):
-    """A store that can tell what an attempt saved, also where a later one went back behind it."""
+    """A store that can list what each attempt saved, even after a later attempt went back."""
 
     async def attempts(self, workflow_id: str) -> Sequence[int]:
-        """Return the numbers of the attempts that wrote something, ascending; numbers may be left out.
+        """Return the numbers of the attempts that wrote something, ascending, possibly with gaps.
 
-        One that only removed checkpoints has written something. One of which all was refused has not.
-
-        Args:
-            workflow_id: the run.
+        An attempt that only deleted checkpoints has written something; one whose writes were all refused has not.
 
         Raises:
-            CheckpointCorruptedError: its record is damaged.
+            CheckpointCorruptedError: the run's record is damaged.
         """
         ...
 
     async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
-        """Return the checkpoints of an attempt, the oldest first, as the attempt left them; none where it saved none.
+        """Return the checkpoints of an attempt as the attempt left them, oldest first.
 
         Args:
             workflow_id: the run.
-            attempt: which, from 1.
+            attempt: the attempt, from 1.
 
         Raises:
             CheckpointCorruptedError: its record is damaged.
@@ -272,16 +250,16 @@ class ListsAttempts(Protocol):
 
 @runtime_checkable
 class ReadsAttempts(Protocol):
-    """A store that can read all that an attempt saved, also where a later one went back behind it."""
+    """A store that can read everything an attempt saved, even after a later attempt went back."""
 
     async def read_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
-        """Return the checkpoints of an attempt, the oldest first, as the attempt left them; none where it saved none.
+        """Return the checkpoints of an attempt as the attempt left them, oldest first, without deleted ones.
 
-        What was deleted since is not among them. Large values are read when somebody looks at them.
+        Large values are read when they are accessed.
 
         Args:
             workflow_id: the run.
-            attempt: which, from 1.
+            attempt: the attempt, from 1.
 
         Raises:
             CheckpointCorruptedError: its record is damaged.
@@ -291,21 +269,21 @@ class ReadsAttempts(Protocol):
 
 @runtime_checkable
 class ReceivesRuns(Protocol):
-    """A store that takes a whole run in at once: all its attempts appear together, or nothing does."""
+    """A store that can receive a whole run atomically."""
 
     async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-        """Take in a run, durably, with attempts, sequences and times as they are. Nobody owns it then.
+        """Store a run durably, with its attempts, sequences and times; afterwards nobody owns it.
 
-        A process that dies on the way leaves nothing that anybody sees; it can simply be done again.
+        After a crash in the middle nothing is visible, and the call can be repeated.
 
         Args:
             workflow_id: the run; it must not exist.
-            checkpoints: returns the checkpoints afresh each time, attempt by attempt and the oldest first. What it
-                raises on the way is raised here, and nothing was taken in.
+            checkpoints: returns the checkpoints afresh at each call, attempt by attempt, oldest first. Its errors are
+                raised here, and nothing is stored.
 
         Raises:
-            RunExistsError: there is such a run, owned or not; nothing was asked of the source.
-            RunLockedError: another process is about to begin it; nor then.
+            RunExistsError: the run exists; nothing was read from the source.
+            RunLockedError: another process is about to start it; nothing was read from the source.
             EncodingError: a value cannot be recorded.
             CheckpointStorageError: the medium failed.
         """
@@ -314,30 +292,25 @@ class ReceivesRuns(Protocol):
 
 @runtime_checkable
 class DeliversSignals(Protocol):
-    """A store that keeps messages for its runs. Whoever sends one does not own the run, which may be live elsewhere."""
+    """A store that keeps messages for its runs; any process may send one, whoever owns the run."""
 
     async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Make a message durable; tell whether it is new, or was sent before under the same id.
-
-        A run whose checkpoints were all removed is a run: its owner may be about to save the next one.
+        """Make a message durable, and return whether it is new; a repeated id is not.
 
         Args:
-            workflow_id: the run.
+            workflow_id: the run, which may have no checkpoints left.
             signal: the message.
 
         Raises:
-            CheckpointNotFoundError: there is no such run.
+            CheckpointNotFoundError: the run does not exist.
             CheckpointStorageError: the medium failed.
         """
         ...
 
     async def signals(self, workflow_id: str) -> Sequence[Signal]:
-        """Return the messages that lie there, in the order in which they were sent; none where the run does not exist.
+        """Return the stored messages in the order of sending; none if the run does not exist.
 
-        One that the run has taken may still be among them: the record of the run says which it took.
-
-        Args:
-            workflow_id: the run.
+        Messages that the run has taken may still be included; the run's record says which.
 
         Raises:
             CheckpointCorruptedError: a message is damaged.
@@ -345,43 +318,43 @@ class DeliversSignals(Protocol):
         ...
 
     async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
-        """Remove messages: those that the record of the run says were taken. One that is not there is no error.
+        """Remove messages that the run's record says were taken; missing ones are no error.
 
         Args:
             workflow_id: the run.
-            signal_ids: which.
+            signal_ids: the ids of the messages.
         """
         ...
 
 
 @runtime_checkable
 class SharesValues(Protocol):
-    """A store in which two runs can have a large value without two copies of it."""
+    """A store in which two runs can share a large value."""
 
     async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
-        """Prepare a save that names large values of another run. What cannot be shared, the save copies.
+        """Prepare a save that refers to large values of another run. Values that cannot be shared are copied by the save.
 
         Args:
             source_id: the run that has them.
-            workflow_id: the run that is to have them too; the caller owns it.
-            sizes: the length of each in bytes, by its digest.
+            workflow_id: the other run, which the caller owns.
+            sizes: the length of each value in bytes, by digest.
         """
         ...
 
 
 @runtime_checkable
 class TellsFigures(Protocol):
-    """A store that can tell what it holds in figures."""
+    """A store that can compute its own statistics."""
 
     async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
-        """Return the figures; ask with `flowckpt.stores.store_figures`, which any store can answer.
+        """Return the statistics; prefer the function `store_figures`, which supports every store.
 
         Args:
-            workflow_id: one run; all of them where not given.
-            limit: how many of the largest runs and checkpoints and of the slowest steps, from 1.
+            workflow_id: one run; all by default.
+            limit: the number of largest runs, largest checkpoints and slowest steps, from 1.
 
         Raises:
-            CheckpointNotFoundError: there is no such run.
+            CheckpointNotFoundError: the run does not exist.
             CheckpointStorageError: the medium failed.
         """
         ...
@@ -392,27 +365,25 @@ class TellsFigures(Protocol):
 
 @runtime_checkable
 class RenewsAttempts(Protocol):
-    """A store that can let an owner save again whose last save failed, once the medium is well again."""
+    """A store that lets an owner save again after a failed save, once the medium works again."""
 
     async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
-        """Make a run that this process owns savable again, without giving it up in between.
+        """Make an owned run savable again without releasing it.
 
-        There are two ways. Where the very same save can be done again without harm, whether it was done or not, the store
-        does it, and the attempt goes on. Where a failed write must never be made again, as in files, the store begins the
-        next attempt, and what is missing goes there with the next save.
-
-        It is asked before each save behind one that failed, so it must not wait long for a medium that is away.
+        If repeating the same save is harmless (a database, a bucket), the store repeats it and the attempt continues.
+        If a failed write must never be repeated (files), the store starts the next attempt. The engine calls this
+        before each save after a failed one, with `on_save_error="continue"` only, so it must not wait long.
 
         Args:
             workflow_id: the run.
-            history: the results that the next save holds; nothing of them is written yet.
+            history: the results of the next save, none of which is written yet.
 
         Returns:
-            The new attempt; None where the old one can be saved to, or another would not help.
+            The new attempt; None if the old one can be saved to, or a new one would not help.
 
         Raises:
             FencedError: another owner has the run, or it was removed.
-            CheckpointStorageError: the medium still fails; the old attempt stays as it is.
+            CheckpointStorageError: the medium still fails; the old attempt is unchanged.
         """
         ...
 
@@ -422,17 +393,17 @@ class RenewsAttempts(Protocol):
 
 @runtime_checkable
 class TellsOfLostRuns(Protocol):
-    """A store that looks, with each sign of life, whether the runs that it owns are still its own.
+    """A store that checks regularly whether the runs it owns are still its own.
 
-    It is a matter of time only: a save by a former owner is refused whether or not anybody was told before.
+    It only saves time: saves of a previous owner are refused anyway.
     """
 
     def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
-        """Have somebody told once a run is lost, until it is given up.
+        """Call a function when an owned run is lost, until the run is released.
 
         Args:
-            workflow_id: a run that this store owns; for another one nothing happens.
-            tell: called with what a save would raise now, from a thread of the store, again with each look. It must
+            workflow_id: a run that this store owns; otherwise nothing happens.
+            tell: called from a thread of the store with the error that a save would raise, at each check. It must
                 return at once.
         """
         ...
@@ -443,17 +414,18 @@ class TellsOfLostRuns(Protocol):
 
 @runtime_checkable
 class AnnouncesSignals(Protocol):
-    """A store that says when a message has been sent.
+    """A store that announces new messages.
 
-    An announcement is a hint: it may be lost, as with the connection it comes by, and may come for nothing. Whoever waits
-    still looks now and then.
+    An announcement is a hint: it may be lost or spurious, so listeners still poll now and then.
     """
 
     def announcements(self, workflow_id: str | None = None) -> AbstractAsyncContextManager[asyncio.Event]:
-        """Listen while the block lasts; the event is set when a message may have come. Whoever heard it clears it.
+        """Listen during an `async with` block: the event is set when a message may have arrived.
+
+        The listener clears the event.
 
         Args:
-            workflow_id: the run whose messages are meant; those of all runs where it is None.
+            workflow_id: the run; all runs by default.
         """
         ...
 
@@ -463,13 +435,13 @@ class AnnouncesSignals(Protocol):
 
 @attrs.frozen
 class Finding:
-    """Something that the check of a store found.
+    """A finding of an integrity check.
 
     Attributes:
         workflow_id: the run, or an empty string for the store itself.
-        severity: `ok`, `notice` (harmless, as a torn last record), `corrupt`, or `locked` (a key is missing, so nothing
-            is known about it).
-        detail: what was found, with its place.
+        severity: `ok`, `notice` (harmless, such as a torn last record), `corrupt`, or `locked` (cannot be checked
+            without a missing key).
+        detail: what was found, and where.
     """
 
     workflow_id: str
@@ -479,13 +451,13 @@ class Finding:
 
 @runtime_checkable
 class ChecksIntegrity(Protocol):
-    """A store that can read all it holds and say what is damaged."""
+    """A store that can check everything it holds for damage."""
 
     async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
-        """Read and verify, changing nothing.
+        """Read and verify everything; changes nothing.
 
         Args:
-            workflow_id: one run, or None for all.
+            workflow_id: one run; all by default.
         """
         ...
 
@@ -494,21 +466,22 @@ class ChecksIntegrity(Protocol):
 
 
 class FiltersCheckpoints(CheckpointStore, Protocol):
-    """A store that picks checkpoints itself: two of the five methods, with keywords. Ask with `filters_checkpoints`.
+    """A store that selects checkpoints itself.
 
-    What is picked is part of what the run is now. What an attempt left behind, `ListsAttempts` and `KeepsAttempts` tell.
+    Check with `filters_checkpoints`, because `isinstance` sees only method names. Only checkpoints that count are
+    selected; `ListsAttempts` and `KeepsAttempts` return left-behind ones.
     """
 
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
-        """Return the checkpoint with the highest sequence, or None where there is none.
+        """Return the checkpoint with the highest sequence, or None.
 
         Args:
             workflow_id: the run.
-            attempt: only of those that this attempt saved.
+            attempt: only those that this attempt saved.
 
         Raises:
             CheckpointCorruptedError: the record is damaged.
-            SettingError: the attempt is no number from 1 on.
+            SettingError: the attempt is not a whole number from 1.
         """
         ...
 
@@ -521,28 +494,24 @@ class FiltersCheckpoints(CheckpointStore, Protocol):
         verified: bool | None = None,
         limit: int | None = None,
     ) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints that are wanted, the newest first.
+        """Return the selected checkpoints, newest first.
 
         Args:
             workflow_id: the run.
             attempt: only those that this attempt saved.
-            reason: only those that were taken for this reason.
-            verified: only those whose evidence was found to hold (True), or was not (False).
-            limit: at most so many.
+            reason: only those taken for this reason.
+            verified: only those whose evidence held (True) or did not (False).
+            limit: at most this many.
 
         Raises:
             CheckpointCorruptedError: the record is damaged.
-            SettingError: something is asked for that cannot be.
+            SettingError: an argument is invalid.
         """
         ...
 
 
 def filters_checkpoints(store: object) -> TypeGuard[FiltersCheckpoints]:
-    """Tell whether a store takes the keywords of `FiltersCheckpoints`: `isinstance` sees only the methods' names.
-
-    Args:
-        store: the store.
-    """
+    """Return whether a store supports the keywords of `FiltersCheckpoints`."""
     asked = {"load_latest": ("attempt",), "list_checkpoints": ("attempt", "reason", "verified", "limit")}
     return all(
         callable(method := getattr(store, name, None))
@@ -560,51 +529,49 @@ def filters_checkpoints(store: object) -> TypeGuard[FiltersCheckpoints]:
 
 @runtime_checkable
 class EvictsCheckpoints(Protocol):
-    """A store that can remove checkpoints of a run by their sequences. Their results stay: later ones need them."""
+    """A store that can remove checkpoints by their sequences. Results stay, because later checkpoints need them."""
 
     def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
-        """Remove checkpoints with the next save, in the same write: with it they go, and without it they stay.
-
-        It does no I/O, cannot fail, and costs nothing that grows with the run.
+        """Remove checkpoints in the same write as the next save; without I/O.
 
         Args:
-            workflow_id: a run that the caller owns; nothing happens where it does not.
-            sequences: which; the checkpoint that is saved next is never among them.
+            workflow_id: a run that the caller owns; otherwise nothing happens.
+            sequences: the checkpoints, never the one saved next.
         """
         ...
 
     async def delete_sequences(self, workflow_id: str, sequences: Sequence[int]) -> int:
-        """Remove checkpoints now; return how many there were.
+        """Remove checkpoints now, and return how many there were.
 
         Args:
             workflow_id: the run.
-            sequences: which.
+            sequences: the checkpoints.
 
         Raises:
             RunLockedError: another process owns the run.
-            FencedError: another process has taken it over; see `DeletesCheckpoints`.
+            FencedError: another process has taken the run over; see `DeletesCheckpoints`.
         """
         ...
 
 
 @runtime_checkable
 class PinsCheckpoints(Protocol):
-    """A store in which a checkpoint can be pinned: retention never removes it, nor its run."""
+    """A store whose checkpoints can be pinned: retention removes neither a pinned checkpoint nor its run."""
 
     async def pin(self, workflow_id: str, sequence: int) -> None:
-        """Pin a checkpoint, durably. A live run can be pinned, too; pinning twice is no error.
+        """Pin a checkpoint durably, also of a live run; pinning twice is no error.
 
         Args:
             workflow_id: the run.
             sequence: the checkpoint.
 
         Raises:
-            CheckpointNotFoundError: there is no such checkpoint.
+            CheckpointNotFoundError: the checkpoint does not exist.
         """
         ...
 
     async def unpin(self, workflow_id: str, sequence: int) -> None:
-        """Take a pin away, durably; no error where there is none.
+        """Remove a pin durably; no error without one.
 
         Args:
             workflow_id: the run.
@@ -613,21 +580,17 @@ class PinsCheckpoints(Protocol):
         ...
 
     async def pinned(self, workflow_id: str) -> frozenset[int]:
-        """Return the sequences that are pinned.
-
-        Args:
-            workflow_id: the run.
-        """
+        """Return the pinned sequences."""
         ...
 
 
 @attrs.frozen
 class Compacted:
-    """What a compaction came to.
+    """The outcome of a compaction.
 
     Attributes:
         is_changed: whether anything was removed.
-        bytes_freed: how much less the run takes.
+        bytes_freed: how many bytes were freed.
     """
 
     is_changed: bool = False
@@ -636,23 +599,23 @@ class Compacted:
 
 @runtime_checkable
 class CompactsRuns(Protocol):
-    """A store that can write a run anew without what nobody needs: removed checkpoints, values that only they had."""
+    """A store that can rewrite a run without removed checkpoints and values that only they had."""
 
     async def compactable(self, after: str, limit: int) -> Sequence[str]:
-        """Return runs that a compaction may make smaller, in an order that stays.
+        """Return runs that compaction may shrink, in a stable order.
 
         Args:
-            after: go on behind this run; an empty string to begin.
-            limit: the most to return.
+            after: start after this run; an empty string for the start.
+            limit: at most this many.
         """
         ...
 
     async def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
-        """Drop what nobody needs. What any attempt recorded stays, but for checkpoints that were removed.
+        """Drop unused data of a run; everything that any attempt recorded stays, except removed checkpoints.
 
         Args:
-            workflow_id: the run; one that does not exist is no error.
-            is_forced: do it also where little is gained.
+            workflow_id: the run; no error if it does not exist.
+            is_forced: compact even if little is gained.
 
         Raises:
             RunLockedError: another process owns the run.
@@ -663,47 +626,43 @@ class CompactsRuns(Protocol):
 
 @runtime_checkable
 class SweepsLeftovers(Protocol):
-    """A store that can sweep what belongs to no run, beside whoever is at work."""
+    """A store that can remove data that belongs to no run, while others work."""
 
     async def tidy(self) -> None:
-        """Finish the removals that a crash cut short, and give free space back where that is cheap."""
+        """Finish removals that a crash interrupted, and free space where this is cheap."""
         ...
 
 
 @runtime_checkable
 class PrunesRuns(Protocol):
-    """A store that can go through very many runs, and remove them, in bounded batches."""
+    """A store that can scan and remove very many runs in bounded batches."""
 
     async def page_runs(self, before: RunInfo | None, limit: int) -> Sequence[RunInfo]:
-        """Return runs, the one started last first, without loading them.
+        """Return runs, most recently started first, without loading them.
 
         Args:
-            before: go on behind this one; None to begin.
-            limit: the most to return.
+            before: start after this run; None for the start.
+            limit: at most this many.
         """
         ...
 
     async def stored_bytes(self, workflow_ids: Sequence[str]) -> Sequence[int]:
-        """Return about how many bytes each run takes; 0 for one that does not exist.
-
-        Args:
-            workflow_ids: the runs.
-        """
+        """Return approximately how many bytes each run takes; 0 if it does not exist."""
         ...
 
     async def clear_unchanged(self, runs: Sequence[RunInfo]) -> Sequence[str]:
-        """Remove those of the runs that nobody owns, that have no pin, and that still stand as described.
+        """Remove those of the runs that nobody owns, that have no pin, and that are unchanged since they were listed.
 
         Args:
-            runs: as they were listed.
+            runs: the runs as listed.
 
         Returns:
-            The ids of those that were removed.
+            The ids of the removed runs.
         """
         ...
 
     async def tidy(self) -> None:
-        """Finish the removals that a crash cut short, and give free space back to the system where that is cheap."""
+        """Finish removals that a crash interrupted, and free space where this is cheap."""
         ...
 
 

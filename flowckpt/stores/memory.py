@@ -311,7 +311,10 @@ class _Run:
 
 
 class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
-    """Checkpoints in the memory of this process; gone when it ends."""
+    """Stores checkpoints in the memory of this process, for tests and for runs that need not outlive it.
+
+    It encodes values like the file store, so it refuses and returns the same values.
+    """
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}

@@ -70,20 +70,20 @@ def _objects(url: str) -> Any:
 def open_store(
     spec: str, *, key_file: str | os.PathLike[str] | None = None, compression: str = "none", trust: bool = False
 ) -> Any:
-    """Return the store of a description.
+    """Open the store of a specification.
 
     Args:
-        spec: `file:PATH`, `sqlite:PATH`, `postgresql://…`, `s3://bucket/prefix`, `memory:`, or the scheme of an entry
-            point in the group `flowckpt.stores`, whose object is called with what stands behind the colon.
-        key_file: a file with keys: the store authenticates, or encrypts, what it writes. Only the file store does; what
-            lies in memory alone needs no key.
-        compression: `none`, `gzip`, `zstd` or `auto`: how what is written is packed where that pays; likewise.
-        trust: take runs for true and whole that do not prove it with the key.
+        spec: `file:PATH`, `sqlite:PATH`, `postgresql://…`, `s3://bucket/prefix`, `gs://bucket/prefix`,
+            `az://container/prefix`, `memory:`, or a scheme of the entry-point group `flowckpt.stores`, whose object is
+            called with the text after the colon.
+        key_file: a file with keys, for the file store; the memory store ignores it, other stores refuse it.
+        compression: how records are compressed: `none`, `gzip`, `zstd` or `auto`; likewise.
+        trust: accept runs whose records are not authenticated by the key; likewise.
 
     Raises:
-        StoreSpecError: the description has no scheme, or nobody knows it; or its store can do nothing with a key.
-        KeyFileError: the key file is missing, is none, or is open to others than its owner.
-        SettingError: there is no such compression, or a package is missing.
+        StoreSpecError: the scheme is missing or unknown, or the store does not support keys or compression.
+        KeyFileError: the key file is missing, invalid, or readable by other users.
+        SettingError: the compression is unknown, or a package is missing.
     """
     scheme, colon, rest = spec.partition(":")
     if not colon:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class FindsRuns(Protocol):
-    """A store that finds some of its runs without looking at all of them."""
+    """A store that can filter its runs without reading all of them."""
 
     async def find_runs(self, wanted: RunFilter) -> Sequence[RunInfo]:
-        """Return the runs that are wanted, the one started last first; ask with `find_runs`.
+        """Return the selected runs, most recently started first; prefer the function `find_runs`.
 
         Args:
-            wanted: which.
+            wanted: the filter.
 
         Raises:
             CheckpointStorageError: the medium failed.
@@ -37,11 +37,11 @@ class FindsRuns(Protocol):
 
 
 async def find_runs(store: CheckpointStore, wanted: RunFilter) -> Sequence[RunInfo]:
-    """Return the runs of a store that are wanted, the one started last first.
+    """Return the selected runs of any store, most recently started first.
 
     Args:
         store: the store.
-        wanted: which.
+        wanted: the filter.
 
     Raises:
         SettingError: the store cannot list its runs.
@@ -75,12 +75,7 @@ def listing(store: CheckpointStore) -> ListsRuns:
 
 @attrs.frozen
 class RunSurvey:
-    """What a store has.
-
-    Attributes:
-        runs: the runs that can be read, the one started last first.
-        unreadable: what the list had to leave out: `corrupt`, or `locked` where a key is missing.
-    """
+    """The runs of a store, and those that its list leaves out."""
 
     runs: Sequence[RunInfo]
     unreadable: Sequence[Finding] = ()
@@ -88,14 +83,13 @@ class RunSurvey:
 
 @runtime_checkable
 class SurveysRuns(Protocol):
-    """A store that can tell which runs its list leaves out. Ask with `surveyed` and `unreadable_runs`."""
+    """A store that can report the runs that its list leaves out; prefer the functions `surveyed` and `unreadable_runs`."""
 
     async def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the runs, and those that the list leaves out.
 
         Args:
-            wanted: which of the runs; all where not given. A store with an index for them names only those of the others
-                that it comes across.
+            wanted: the filter; all by default. A store with an index reports only unreadable runs that it comes across.
 
         Raises:
             CheckpointStorageError: the medium failed.
@@ -103,7 +97,7 @@ class SurveysRuns(Protocol):
         ...
 
     async def unreadable_runs(self) -> Sequence[Finding]:
-        """Return only those that the list leaves out, without the others in memory.
+        """Return only the runs that the list leaves out.
 
         Raises:
             CheckpointStorageError: the medium failed.
@@ -112,11 +106,11 @@ class SurveysRuns(Protocol):
 
 
 async def surveyed(store: CheckpointStore, wanted: RunFilter | None = None) -> RunSurvey:
-    """Return the runs of a store, and what its list leaves out as far as the store can tell.
+    """Return the runs of a store, and those that its list leaves out, if the store can report them.
 
     Args:
         store: the store.
-        wanted: which of the runs; all where not given.
+        wanted: the filter; all by default.
 
     Raises:
         SettingError: the store cannot list its runs.
@@ -129,25 +123,21 @@ async def surveyed(store: CheckpointStore, wanted: RunFilter | None = None) -> R
 
 
 async def unreadable_runs(store: CheckpointStore) -> Sequence[Finding]:
-    """Return what the list of a store leaves out, as far as the store can tell.
-
-    Args:
-        store: the store.
-    """
+    """Return the runs that the list of a store leaves out, if the store can report them."""
     return await store.unreadable_runs() if isinstance(store, SurveysRuns) else ()
 
 
 async def store_figures(store: CheckpointStore, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
-    """Return what a store holds, in figures.
+    """Return the statistics of any store.
 
     Args:
         store: the store.
-        workflow_id: one run; all of them where not given.
-        limit: how many of the largest runs and checkpoints and of the slowest steps.
+        workflow_id: one run; all by default.
+        limit: the number of largest runs, largest checkpoints and slowest steps, from 1.
 
     Raises:
-        CheckpointNotFoundError: there is no such run.
-        SettingError: the limit is no number from 1 on, or the store cannot list its runs.
+        CheckpointNotFoundError: the run does not exist.
+        SettingError: the limit is not a whole number from 1, or the store cannot list its runs.
         CheckpointStorageError: the medium failed.
     """
     if type(limit) is not int or limit < 1:
@@ -216,11 +206,11 @@ async def _attempts(store: CheckpointStore, workflow_id: str) -> list[RecordedAt
 
 
 async def runs_of_status(store: CheckpointStore, statuses: Collection[Status]) -> Sequence[RunInfo]:
-    """Return the runs that stand so, the one started last first.
+    """Return the runs with one of some statuses, most recently started first.
 
     Args:
         store: the store.
-        statuses: which; `crashed` and `running` are told apart by whether there is a live owner.
+        statuses: the statuses; a live owner distinguishes `running` from `crashed`.
 
     Raises:
         SettingError: the store cannot list its runs.

@@ -9,10 +9,12 @@ _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class FakeClock:
-    """Time that stands still until it is told to move; sleeping moves it, and takes no time.
+    """A clock that stands still until it is moved; sleeping moves it and takes no time.
+
+    Use it as `WorkflowEngine(clock=…)` or `FileCheckpointStore(clock=…)`.
 
     Args:
-        start: the first time it shows, aware.
+        start: the initial time, aware.
 
     Attributes:
         slept: the seconds of each sleep, in order.
@@ -27,11 +29,11 @@ class FakeClock:
         return f"<FakeClock at {self._now.isoformat()}>"
 
     def now(self) -> datetime:
-        """Return the time it was set to."""
+        """Return the time of the wall clock."""
         return self._now
 
     def elapsed_ns(self) -> int:
-        """Return how far it was moved forward, in nanoseconds; setting it back does not change that."""
+        """Return how far the clock was moved forward, in nanoseconds; setting the wall clock back does not change it."""
         return self._elapsed_ns
 
     async def sleep(self, seconds: float) -> None:
@@ -41,7 +43,7 @@ class FakeClock:
         await asyncio.sleep(0)
 
     def advance(self, seconds: float) -> None:
-        """Move forward, the wall clock and the monotonic one.
+        """Move both the wall clock and the monotonic clock forward.
 
         Args:
             seconds: how far; not negative.
@@ -52,7 +54,7 @@ class FakeClock:
         self._elapsed_ns += round(seconds * 1e9)
 
     def set(self, now: datetime) -> None:
-        """Set the wall clock alone, as an administrator or the network's time does; it may go back.
+        """Set only the wall clock, as an administrator or NTP does; it may go back.
 
         Args:
             now: the new time, aware.

@@ -130,7 +130,10 @@ def _stable_id(value: object) -> str:
 
 
 class CheckpointStoreContract(AbilityContract):
-    """What every store promises; subclass it with `make_store`, and `reopen` where a store outlives its object."""
+    """Tests of what every store promises. Subclass it with `make_store`, and `reopen` if runs outlive the store object.
+
+    It needs pytest and pytest-asyncio.
+    """
 
     # --- what is not there -----------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ def plain(data: CheckpointData | None) -> Any:
 
 
 class RetentionContract:
-    """What every store promises that can forget; a mixin for subclasses of `CheckpointStoreContract`."""
+    """Tests of stores that can remove checkpoints; a mixin for subclasses of `CheckpointStoreContract`."""
 
     async def filled(self, store: Any) -> list[StepResult]:
         """Save a run of three attempts: the second goes back behind the first, the third goes on from the second."""

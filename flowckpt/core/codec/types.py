@@ -206,17 +206,17 @@ def register(
     to_plain: Callable[[Any], Any] | None = None,
     from_plain: Callable[[Any], Any] | None = None,
 ) -> None:
-    """Let values of a class be recorded anywhere, without an annotation.
+    """Allow values of a class to be recorded anywhere, without an annotation.
 
     Args:
-        cls: the class; an attrs class, dataclass or enum needs nothing more.
-        name: what records call it; its qualified name where not given. Keep it when the class moves.
-        to_plain: takes a value apart into the closed set of types.
-        from_plain: builds it again.
+        cls: the class. An attrs class, dataclass, named tuple, enum or pydantic model needs no functions.
+        name: its name in records; the qualified name by default. Keep it when the class moves.
+        to_plain: converts a value to plain values. Give both functions or neither.
+        from_plain: restores it.
 
     Raises:
-        EncodingError: the name is taken by another class, the class is of the closed set, or one of another kind comes
-            without both functions.
+        EncodingError: the name is taken by another class, the class needs no registration, or a class of another kind
+            comes without both functions.
     """
     if tags.is_closed(cls) and not tags.is_registered(cls):
         raise EncodingError(f"register({cls.__qualname__}): it is recorded as it is", type_name=type_name(cls))

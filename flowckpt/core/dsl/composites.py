@@ -588,21 +588,21 @@ def parallel(
     min_success: float | None = None,
     tolerate: float | None = None,
 ) -> Step[Any]:
-    """Run steps beside each other; their outputs come as a tuple, in the order in which the steps are given.
+    """Create a step that runs steps in parallel; the output is the tuple of their outputs, in the given order.
 
-    Each step keeps its own modifiers and has its own record, under the path of the group: `parallel/[load]`.
+    Each step keeps its own modifiers and record, with the path `NAME/[STEP]`. The group itself takes `.checkpoint()`
+    and `.version()`.
 
     Args:
         *steps: steps with their actions: functions, commands, maps, workflows, other groups. Type checkers know the
-            output of each of up to eight.
-        name: what to call the group.
-        concurrency: how many run beside each other; all of them where not given.
-        min_success: how many must succeed for the group to succeed: a number, or a fraction as a float.
-        tolerate: how many may fail: likewise. With either of them, a `StepFailedError` stands in the place of each
-            output that there is not; without, the first failure stops the rest and fails the group.
+            outputs of up to eight steps.
+        name: the name of the group.
+        concurrency: how many run in parallel; all by default.
+        min_success: how many must succeed; see `.map`.
+        tolerate: how many may fail; see `.map`.
 
     Raises:
-        StepDefinitionError: an argument is none of these.
+        StepDefinitionError: an argument is invalid.
     """
     check_name(name, "step name")
     action = parallel_action(name, steps, concurrency=concurrency, min_success=min_success, tolerate=tolerate)

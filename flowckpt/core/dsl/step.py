@@ -72,13 +72,13 @@ class Modifiable(Fieldwise):
             )
 
     def checkpoint(self, id: str | None = None) -> Self:  # noqa: A002 - the keyword is part of the language
-        """Take a checkpoint after the step.
+        """Modifier: take a checkpoint after the step succeeded.
 
         Args:
-            id: what to call it; the step's path where not given.
+            id: the checkpoint's id; the step's path by default.
 
         Raises:
-            StepDefinitionError: it was given already, the id is blank, or the step is ephemeral.
+            StepDefinitionError: it was given before, the id is blank, or the step is ephemeral.
         """
         modifiers = self.modifiers
         if id is None and modifiers is PLAIN:  # by far the most common: no evolve (5 µs)
@@ -100,44 +100,46 @@ class Modifiable(Fieldwise):
         on: retries.Worth | tuple[retries.Worth, ...] = (Exception,),
         deadline: float | None = None,
     ) -> Self:
-        """Try the step again when it fails.
+        """Modifier: try the step again when it fails.
+
+        An output that cannot be recorded is not tried again.
 
         Args:
-            attempts: tries in all, the first one included.
+            attempts: the number of tries, including the first; a whole number from 1.
             backoff: seconds before the second try; each further wait is twice as long.
             max_delay: the longest wait, in seconds.
-            jitter: fraction (0 to 1) by which a wait varies at random.
-            on: what is worth another try: exception classes, and functions that get the exception and return True
-                or False; one of them is enough.
-            deadline: seconds after the first try began in which another may begin. No wait goes beyond it; a try that
-                runs is not stopped by it (that is what `.timeout()` does).
+            jitter: fraction from 0 to 1 by which a wait varies at random.
+            on: which errors to retry: an exception class, a function that gets the exception and returns a bool, or a
+                tuple of these. A function that raises or returns anything else means no.
+            deadline: no new try starts later than this many seconds after the first; waits end by then. A running try
+                is not stopped; see `.timeout()`.
 
         Raises:
-            StepDefinitionError: an argument is out of its range, or `.retry()` was given already.
+            StepDefinitionError: an argument is out of its range, or `.retry()` was given before.
         """
         self._refuse_twice("retry", self.modifiers.retry is not None)
         policy = retries.retry_policy(self.name, attempts, backoff, max_delay, jitter, on, deadline)
         return self._with(attrs.evolve(self.modifiers, retry=policy))
 
     def timeout(self, seconds: float) -> Self:
-        """Limit how long one try may take; a try that takes longer fails with `StepTimeoutError`.
+        """Modifier: limit the time of each try; a longer try fails with `StepTimeoutError`.
 
-        A synchronous function with a timeout runs on a thread of its own, and is left behind when it does not end.
+        A sync function with a timeout runs on its own thread, which is abandoned at the timeout.
 
         Args:
             seconds: the limit, above 0.
 
         Raises:
-            StepDefinitionError: the number is not above 0, or `.timeout()` was given already.
+            StepDefinitionError: the number is not above 0, or `.timeout()` was given before.
         """
         self._refuse_twice("timeout", self.modifiers.timeout_seconds is not None)
         return self._with(attrs.evolve(self.modifiers, timeout_seconds=checked_timeout(self.name, seconds)))
 
     def ephemeral(self) -> Self:
-        """Never record the step and run it again at each replay: for a model, a connection, an open file.
+        """Modifier: never record the step, and run it at each replay: for a model, a connection, an open file.
 
         Raises:
-            StepDefinitionError: it was given already, or the step is secret or has a checkpoint.
+            StepDefinitionError: it was given before, or with a modifier that needs a record.
         """
         if self.modifiers.is_secret:
             refuse_needless_ephemeral(self.name)
@@ -145,58 +147,65 @@ class Modifiable(Fieldwise):
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, is_ephemeral=True)))
 
     def evidence(self, *claims: Any, require_all: bool = True, min_verified: int | None = None) -> Self:
-        """Claim what is true of the outside world once the step is done.
+        """Modifier: claim what is true of the outside world once the step is done.
 
-        The claims are checked after each try, before anything is saved: one that fails fails the try. They are checked
-        again before a resume reuses the result, except those that are `.transient()`.
+        The claims are checked after each try, before anything is saved; a false claim fails the try with
+        `EvidenceNotVerifiedError`. They are checked again before a resume reuses the result, except `.transient()`
+        claims.
 
         Args:
-            *claims: claims (`flowckpt.evidence`), functions that get the step's result and return a claim or a list
-                of them, or one `EvidencePack` alone.
-            require_all: whether every claim must hold.
-            min_verified: how many must hold, where some may fail; sets `require_all` aside.
+            *claims: claims of `flowckpt.evidence`, functions that get the step's result and return a claim or a list of
+                claims, or a single `EvidencePack`.
+            require_all: whether every claim must hold; otherwise at least one.
+            min_verified: how many must hold, from 1; overrides `require_all`.
 
         Raises:
-            StepDefinitionError: an argument is none of these, or `.evidence()` was given already.
+            StepDefinitionError: an argument is invalid, or `.evidence()` was given before.
         """
         self._refuse_twice("evidence", self.modifiers.evidence is not None)
         claimed = evidences.claimed_evidence(self.name, claims, require_all, min_verified)
         return self._with(attrs.evolve(self.modifiers, evidence=claimed))
 
     def at_most_once(self) -> Self:
-        """Never repeat the step on a guess: for a payment, a mail, anything that must not be done twice.
+        """Modifier: never repeat the step on a guess: for a payment, a mail, anything that must not happen twice.
 
-        A mark is made durable before the step begins, and its result as soon as it ends, checkpoint or not. When the
-        process dies in between, the step's evidence decides: proved done, it is adopted; proved not done, it is run;
-        and where the evidence cannot tell, the resume stops and asks.
+        A durable marker is saved before the step starts, and its result as soon as it ends, with or without a
+        checkpoint. If the process dies in between, the step's evidence decides: proved done, the result is adopted;
+        proved not done, the step runs; otherwise the resume stops and asks.
 
         Raises:
-            StepDefinitionError: it was given already, or the step is ephemeral.
+            StepDefinitionError: it was given before, or the step is ephemeral.
         """
         self._refuse_twice("at_most_once", self.modifiers.is_at_most_once)
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, is_at_most_once=True)))
 
     def adopt(self, function: Callable[..., Any]) -> Self:
-        """Rebuild the result of an `.at_most_once()` step whose effect is proved, but whose end was never recorded.
+        """Modifier: rebuild the result of an `.at_most_once()` step that is proved done but was never recorded.
+
+        Without it, the result is None.
 
         Args:
-            function: gets the arguments that the step's own function gets, and returns what it would have returned.
+            function: sync or async; gets the arguments of the step's function, and returns what that would have
+                returned.
 
         Raises:
-            StepDefinitionError: it cannot be called, or `.adopt()` was given already.
+            StepDefinitionError: it is not callable, or `.adopt()` was given before.
         """
         self._refuse_twice("adopt", self.modifiers.adopt is not None)
         adopt = self._callable("adopt", function)
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, adopt=adopt)))
 
     def on_rerun(self, function: Callable[[Any], Any]) -> Self:
-        """Undo what the recorded execution left behind, right before a resume runs the step again.
+        """Modifier: undo the recorded execution right before a resume runs the step again.
+
+        An error in the function fails the step, which then does not run.
 
         Args:
-            function: gets the recorded output.
+            function: sync or async; gets the recorded output.
 
         Raises:
-            StepDefinitionError: it cannot be called with one argument, the step is ephemeral, or `.on_rerun()` was given already.
+            StepDefinitionError: it does not take one argument, the step is ephemeral, or `.on_rerun()` was given
+                before.
         """
         self._refuse_twice("on_rerun", self.modifiers.on_rerun is not None)
         undo = of_one_argument(self.name, "on_rerun", self._callable("on_rerun", function))
@@ -210,31 +219,35 @@ class Modifiable(Fieldwise):
         return self._with(checked_together(self.name, attrs.evolve(modifiers, is_secret=True, is_ephemeral=True)))
 
     def rollback(self, function: Callable[[Any], Any]) -> Self:
-        """Undo what the step did, when the run fails or is cancelled later: newest first, in every attempt.
+        """Modifier: undo the step if the run fails or is cancelled later, newest step first, in any attempt.
+
+        An error in the function neither stops the rollback of other steps nor hides why the run ended.
 
         Args:
-            function: gets the recorded output, sync or async.
+            function: sync or async; gets the recorded output.
 
         Raises:
-            StepDefinitionError: it cannot be called with one argument, the step is ephemeral, or `.rollback()` was given already.
+            StepDefinitionError: it does not take one argument, the step is ephemeral, or `.rollback()` was given
+                before.
         """
         self._refuse_twice("rollback", self.modifiers.rollback is not None)
         undo = of_one_argument(self.name, "rollback", self._callable("rollback", function))
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, rollback=undo)))
 
     def on(self, executor: str, *, resources: Mapping[str, float] | None = None) -> Self:
-        """Run the step elsewhere: on a thread, in another process, on another machine.
+        """Modifier: run the step elsewhere: on a thread, in another process, on another machine.
 
-        It is for `.python()` and for the members of a `.map()` of a function. Where a step runs is no part of its
-        identity: a step that is moved to another executor keeps its recorded result.
+        It applies to `.python()` and to the members of a `.map()` of a function. It is not part of the step's identity:
+        a step that moves to another executor keeps its recorded result.
 
         Args:
-            executor: `thread`, `process`, `engine` (the engine's own process, where a default executor is given), or a
-                name that the engine knows: `WorkflowEngine(executors={"gpu": …})`.
-            resources: what a worker must have, and how much of it the step takes, where the executor knows resources.
+            executor: `thread`, `process`, `engine` (the engine's own process), or a name of
+                `WorkflowEngine(executors={"gpu": …})`.
+            resources: the resources that the step needs on a worker, such as `{"GPU": 1}`, if the executor supports
+                them.
 
         Raises:
-            StepDefinitionError: it is no name, the step is ephemeral, or `.on()` was given already.
+            StepDefinitionError: the name is invalid, the step is ephemeral, or `.on()` was given before.
         """
         self._refuse_twice("on", self.modifiers.placement is not None)
         placed = placements.placement(self.name, executor, resources)
@@ -250,13 +263,13 @@ class Modifiable(Fieldwise):
         return function
 
     def version(self, tag: str) -> Self:
-        """Tag what the step means; a recorded result with another tag is no longer this step's result.
+        """Modifier: tag what the step means. A recorded result with another tag is stale.
 
         Args:
-            tag: any text, compared for equality.
+            tag: any text that is not blank, compared for equality.
 
         Raises:
-            StepDefinitionError: the tag is no text or blank, or `.version()` was given already.
+            StepDefinitionError: the tag is not text or blank, or `.version()` was given before.
         """
         self._refuse_twice("version", self.modifiers.version is not None)
         check_name(tag, "version tag")
@@ -382,12 +395,10 @@ class Step(Modifiable, Generic[T_co]):
         return type(self)(self.name, CHECKPOINTED, self.action)
 
     def secret(self) -> Step[Secret[T_co]]:
-        """Keep the output out of records, logs and events; the workflow gets it as a `Secret`.
-
-        What is not recorded cannot be restored: the step is run again at each replay, as an ephemeral one is.
+        """Modifier: keep the output out of records, logs and events; see `step`.
 
         Raises:
-            StepDefinitionError: it was given already, or with a modifier that needs a record of the output.
+            StepDefinitionError: it was given before, or with a modifier that needs a recorded output.
         """
         made: Step[Secret[T_co]] = self._with_secret()
         return made
@@ -424,10 +435,14 @@ class StepWithoutAction(Modifiable):
         __iter__ = Step.__iter__
 
     def secret(self) -> SecretStepWithoutAction:
-        """Keep the output out of records, logs and events; see `Step.secret`.
+        """Modifier: keep the output out of records, logs and events.
+
+        The workflow receives a `Secret`; for a command, a secret `CommandOutput`, and no line of it is emitted. The
+        output is not recorded, so the step runs at each replay, like an ephemeral one. It cannot be combined with
+        `.ephemeral()`, `.at_most_once()`, `.checkpoint()`, `.adopt()` or `.on_rerun()`.
 
         Raises:
-            StepDefinitionError: it was given already, or with a modifier that needs a record of the output.
+            StepDefinitionError: it was given before, or with a modifier that needs a recorded output.
         """
         made: SecretStepWithoutAction = self._with_secret()
         return made
@@ -447,15 +462,19 @@ class StepWithoutAction(Modifiable):
         self, function: Callable[..., R], /, *, kwargs: Mapping[str, Any]
     ) -> Step[R]: ...
     def python(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Step[Any]:
-        """Call a Python function, sync or async.
+        """Action: call a Python function, sync or async.
+
+        `.python(function, args=(…), kwargs={…})` is for parameters with unusual names. A function that itself has a
+        parameter `args` or `kwargs` receives it unchanged.
 
         Args:
-            function: a named function; its qualified name is part of the step's identity.
-            *args: its positional arguments; or, as the only ones, the keywords `args=(…)` and `kwargs={…}`.
-            **kwargs: its keyword arguments.
+            function: a named function, method, class, `functools.partial` or callable object. Its qualified name is
+                part of the step's identity, so lambdas are refused.
+            *args: positional arguments.
+            **kwargs: keyword arguments.
 
         Raises:
-            StepDefinitionError: it is not callable, a lambda, or a workflow.
+            StepDefinitionError: the function is not callable, a lambda, or a workflow.
         """
         if type(function) is not FunctionType or function.__name__ == "<lambda>":
             check_function(self.name, function, "python")
@@ -533,22 +552,27 @@ class StepWithoutAction(Modifiable):
         min_success: float | None = None,
         tolerate: float | None = None,
     ) -> Step[Any]:
-        """Call a function for each of some items, several at a time; the outputs come in the order of the items.
+        """Action: call a function for each item, several at a time; the output is the list of outputs.
 
-        Each call is a step of its own: it has its path (`pages/[17]`), its retries, time limit, evidence and record, as
-        the modifiers say. After a crash only those run that have no result yet.
+        The outputs are in the order of the items. Each call is a step of its own, with its path (`pages/[17]`), record
+        and the modifiers of this step. After a crash, only items without a result run. `.checkpoint()` applies to each
+        call and to the map; a name given to it is that of the map's checkpoint.
+
+        Without `min_success` and `tolerate`, the first failure stops the others and fails the map with
+        `FanOutFailedError`. With one of them, a `StepFailedError` replaces each missing output. An error in `key` or in
+        the iteration of the items fails the map.
 
         Args:
-            function: a named function of one item, sync or async; or a workflow with one input.
-            items: the items, as many as you like; they may be made one by one.
-            key: names an item in its path, so that items may come and go; where not given, they are numbered.
-            concurrency: how many run beside each other; 32 where not given.
-            min_success: how many must succeed for the map to succeed: a number, or a fraction as a float.
-            tolerate: how many may fail: likewise. With either of them, a `StepFailedError` stands in the place of each
-                output that there is not; without, the first failure stops the rest and fails the map.
+            function: a named function of one item, sync or async; or a workflow with one input without a default.
+            items: any iterable except text and sets; sort a set first. Items are requested as there is room for them.
+            key: returns the name of an item in its path (`pages/[de]`), text or a whole number, so that items may be
+                added and removed; items are numbered by default.
+            concurrency: how many run in parallel; 32 by default.
+            min_success: how many must succeed: a number, or a fraction as a float.
+            tolerate: how many may fail: a number, or a fraction as a float.
 
         Raises:
-            StepDefinitionError: an argument is none of these.
+            StepDefinitionError: an argument is invalid.
         """
         action = composites.map_action(
             self.name, function, items, key=key, concurrency=concurrency, min_success=min_success, tolerate=tolerate
@@ -556,15 +580,18 @@ class StepWithoutAction(Modifiable):
         return Step(self.name, self.modifiers, action)
 
     def workflow(self, child: Workflow[P, R], /, *args: P.args, **inputs: P.kwargs) -> Step[R]:
-        """Run a workflow inside this one: its steps have their places under this step's path.
+        """Action: run another workflow inside this one; the output is what the child returns.
+
+        The step itself takes `.checkpoint()`, `.version()` and `.rollback()`. The child's steps have their own
+        modifiers, and their paths are below this step's path.
 
         Args:
-            child: the workflow.
-            *args: none: inputs are given by name.
-            **inputs: its inputs.
+            child: the workflow, not called.
+            *args: not allowed; only for type checkers.
+            **inputs: its inputs, checked against the child's annotations at the `yield`.
 
         Raises:
-            StepDefinitionError: it is no workflow.
+            StepDefinitionError: the child is not a workflow.
             InputError: an input is unknown or missing.
         """
         return Step(self.name, self.modifiers, composites.workflow_action(self.name, child, args, inputs))
@@ -578,33 +605,37 @@ class StepWithoutAction(Modifiable):
         stdin: str | bytes | Secret[str] | Secret[bytes] | None = None,
         max_output: int = 1_000_000,
     ) -> Step[CommandOutput]:
-        """Run a program, without a shell.
+        """Action: run a program without a shell; the output is a `CommandOutput`.
 
-        A program that returns another code than 0 fails the step, unless the step claims the code: `command_exit(2)`.
+        A non-zero exit code fails the step with `CommandFailedError`, unless the step claims the code:
+        `command_exit(2)`. The program, its directory, environment and input identify the step; `max_output` does not.
 
         Args:
-            argv: a list of the program and its arguments; a path without `/` is looked for on the PATH.
-            cwd: the directory to run it in, relative to the process's own.
-            env: names to add to the environment of the process; None takes one out of it.
-            stdin: what it reads, text as UTF-8; nothing where not given, and never the terminal.
-            max_output: bytes that are kept of its standard output, and as many of its standard error: the first and
-                the last half.
+            argv: the program and its arguments, as text or paths. A program without `/` is looked up on the PATH.
+            cwd: the working directory, relative to that of the process.
+            env: variables to add to the environment; None removes one. A `Secret` is revealed only to the program.
+            stdin: what the program reads: text (as UTF-8), bytes, or a `Secret` of these; nothing by default, never the
+                terminal.
+            max_output: the bytes kept of standard output and of standard error: the first and last halves, with a line
+                in between that gives the number of omitted bytes.
 
         Raises:
-            StepDefinitionError: an argument is none that a program can be run with.
+            StepDefinitionError: an argument is invalid.
         """
         action = command_arguments.command_action(self.name, argv, cwd, env, stdin, max_output)
         return Step(self.name, self.modifiers, action)
 
     def sleep(self, time: float | timedelta | datetime | None = None, *, until: datetime | None = None) -> Step[None]:
-        """Wait for a time. The end is fixed when the step is first met; a run that is resumed does not wait anew.
+        """Action: wait for a time, and return None.
+
+        The end is fixed when the step is first reached, so a resumed run does not wait again from the start.
 
         Args:
-            time: seconds, a timedelta, or the time itself.
-            until: the time, aware, instead.
+            time: seconds, a `timedelta`, or an aware `datetime` to wait for.
+            until: an aware `datetime` to wait for.
 
         Raises:
-            StepDefinitionError: it is negative, more than a century, no time, or a time without a zone.
+            StepDefinitionError: the time is negative, longer than a century, invalid, or has no zone.
         """
         return Step(self.name, self.modifiers, waits.sleep_action(self.name, time, until))
 
@@ -617,16 +648,18 @@ class StepWithoutAction(Modifiable):
     @overload
     def wait(self, signal: str, *, type: type[R], timeout: float | timedelta, default: R) -> Step[R]: ...
     def wait(self, signal: str, *, type: Any = Any, timeout: Any = None, default: Any = ...) -> Step[Any]:  # noqa: A002 - part of the language
-        """Wait for a signal, and return what it carries. Each signal is taken by one wait; an early one is kept.
+        """Action: wait for a signal, and return its data.
+
+        Each signal is taken by one wait; early signals are kept.
 
         Args:
-            signal: its name: `flowckpt signal RUN NAME`.
-            type: the type of what it carries; where not given, JSON's own types.
-            timeout: seconds or a timedelta; when they are over, the step fails with `StepTimeoutError`.
-            default: what is returned then, instead.
+            signal: the name of the signal, as in `flowckpt signal RUN NAME`.
+            type: the type of the data; JSON's own types by default.
+            timeout: seconds or a `timedelta`, after which the step fails with `StepTimeoutError`.
+            default: what to return after the timeout instead; must fit `type`, or be None.
 
         Raises:
-            StepDefinitionError: an argument is none of these.
+            StepDefinitionError: an argument is invalid.
         """
         given = waits.NOTHING if default is ... else default
         return Step(self.name, self.modifiers, waits.wait_action(self.name, signal, type, timeout, given))
@@ -639,18 +672,21 @@ class StepWithoutAction(Modifiable):
         timeout: float | timedelta | None = None,
         on_rejection: str = "fail",
     ) -> Step[Approval]:
-        """Wait until somebody approves: `flowckpt approve RUN NAME`.
+        """Action: wait until somebody approves (`flowckpt approve RUN NAME`), and return an `Approval`.
+
+        The facts of the claims in `of` are captured when the step is reached, shown to whoever decides, and recorded
+        with the decision. The approval becomes void if they change before the last later step has started. A
+        `.transient()` claim must hold only when the answer is taken.
 
         Args:
-            name: what is to be approved, for people; the step's name where not given.
-            of: a list of claims about what is to be approved, or an `EvidencePack`; not an empty one. Their facts are taken when the step is met,
-                shown to whoever decides, and recorded with the decision; an approval is void if they move before the last step behind it has
-                begun. A `.transient()` claim must hold when the answer is taken, and not after that.
-            timeout: seconds or a timedelta; when they are over, the step fails with `StepTimeoutError`.
-            on_rejection: `fail`: the step fails with `ApprovalRejectedError`; `return`: an `Approval` that says no.
+            name: what is to be approved, for people; the step's name by default.
+            of: claims about what is to be approved: a non-empty list, or an `EvidencePack`.
+            timeout: seconds or a `timedelta`, after which the step fails with `StepTimeoutError`.
+            on_rejection: `fail`: a rejection fails the step with `ApprovalRejectedError`; `return`: it returns an
+                `Approval`.
 
         Raises:
-            StepDefinitionError: an argument is none of these.
+            StepDefinitionError: an argument is invalid.
         """
         action = waits.approval_action(self.name, name, of, timeout, on_rejection)
         return Step(self.name, self.modifiers, action)
@@ -693,13 +729,17 @@ if TYPE_CHECKING:
 
 
 def step(name: str) -> StepWithoutAction:
-    """Begin a unit of work; its action and its modifiers follow: `.python(fetch, source).checkpoint()`.
+    """Create a step; its action and its modifiers follow: `step("fetch").python(fetch, source).checkpoint()`.
+
+    A step needs exactly one action. Modifiers may precede or follow the action, each at most once, and their order does
+    not matter. Steps are immutable: each method returns a new one. In a workflow, `value = yield step(…)` returns the
+    step's output; `value = yield from step(…)` is the same step with its type kept for type checkers.
 
     Args:
-        name: what to call it. It need not be unique: a name used again gets its occurrence in the path.
+        name: text of up to 500 characters. It need not be unique: the path of a repeated name contains its occurrence.
 
     Raises:
-        StepDefinitionError: the name is no text, blank, or longer than 500 characters.
+        StepDefinitionError: the name is not text, blank, or longer than 500 characters.
     """
     if type(name) is str:
         return _begun(name)

@@ -24,10 +24,10 @@ RESERVED_INPUTS = frozenset({"workflow_id", "options"})
 class Workflow(Generic[P, R_co]):
     """A generator function that the engine can run and resume.
 
-    Calling it gives the plain generator, so it can be driven by hand in a test.
+    Calling it returns the plain generator, so a test can drive it by hand.
 
     Attributes:
-        name: the workflow's name; it is compared at resume.
+        name: the workflow's name, compared at a resume.
         function: the generator function.
         signature: its inputs.
     """
@@ -126,14 +126,18 @@ def workflow(name: Callable[P, Generator[Any, Any, R]], /) -> Workflow[P, R]: ..
 @overload
 def workflow(name: str | None = None) -> Callable[[Callable[P, Generator[Any, Any, R]]], Workflow[P, R]]: ...
 def workflow(name: Any = None) -> Any:
-    """Make a workflow of a generator function: `@workflow("etl")`, or bare `@workflow`.
+    """Turn a generator function into a workflow: `@workflow("etl")`, or bare `@workflow`.
+
+    Every input must be passable by name: no `*args`, no `**kwargs`, no positional-only parameters. `workflow_id` and
+    `options` are arguments of the engine and cannot be inputs.
 
     Args:
-        name: the workflow's name; the function's own name where not given.
+        name: the workflow's name, up to 200 printable characters, recorded and compared at a resume; the function's
+            name by default.
 
     Raises:
-        WorkflowDefinitionError: the function is no generator function, the name is blank, or an input cannot be
-            given by name.
+        WorkflowDefinitionError: the function is not a generator function, the name is blank, or an input cannot be
+            passed by name.
     """
     if callable(name):
         return _checked(name, _name_of(name))

@@ -55,39 +55,41 @@ class RandomAction(WorldAction):
 
 
 def now(name: str = "now") -> Step[datetime]:
-    """Ask the time, aware and in UTC, as a step. A replay gets the time that was recorded.
+    """Create a step that returns the time, aware and in UTC. A replay returns the recorded time.
+
+    The time comes from the engine's `clock`.
 
     Args:
-        name: what to call the step.
+        name: the name of the step.
 
     Raises:
-        StepDefinitionError: the name is no text, blank, or longer than 500 characters.
+        StepDefinitionError: the name is not text, blank, or longer than 500 characters.
     """
     return _of(name, NowAction())
 
 
 def uuid(name: str = "uuid") -> Step[UUID]:
-    """Make a random UUID of version 4, as a step.
+    """Create a step that returns a random UUID of version 4, from the engine's `new_uuid`.
 
     Args:
-        name: what to call the step.
+        name: the name of the step.
 
     Raises:
-        StepDefinitionError: the name is no text, blank, or longer than 500 characters.
+        StepDefinitionError: the name is not text, blank, or longer than 500 characters.
     """
     return _of(name, UuidAction())
 
 
 def random(name: str = "random") -> Step[float]:
-    """Draw a random number in [0, 1), as a step.
+    """Create a step that returns a random number in [0, 1), from the engine's `random`.
 
-    Where more than one is needed, draw one and seed a generator with it: `rng = Random((yield random()))`.
+    If you need many, seed a generator with one: `rng = Random((yield random()))`.
 
     Args:
-        name: what to call the step.
+        name: the name of the step.
 
     Raises:
-        StepDefinitionError: the name is no text, blank, or longer than 500 characters.
+        StepDefinitionError: the name is not text, blank, or longer than 500 characters.
     """
     return _of(name, RandomAction())
 

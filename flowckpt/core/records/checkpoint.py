@@ -20,7 +20,20 @@ SCHEMA_VERSION = 1
 
 
 class Reason(StrEnum):
-    """Why a checkpoint was taken."""
+    """Why a checkpoint was taken.
+
+    Attributes:
+        STARTED: the run was started, or a resume has something to execute.
+        STEP: a step has its own checkpoint.
+        TRIGGER: a trigger requested it.
+        MANUAL: a rollback or fork, or a `CheckpointManager`.
+        IN_DOUBT: the marker before an at-most-once step.
+        ROLLBACK: steps are being undone: before the first, and after each.
+        SUSPENDED: the run waits, or was stopped to be resumed.
+        FAILED: the run failed.
+        COMPLETED: the run completed.
+        CANCELLED: the run was cancelled.
+    """
 
     STARTED = "started"
     STEP = "step"
@@ -35,7 +48,16 @@ class Reason(StrEnum):
 
 
 class Status(StrEnum):
-    """Where a run stands. `crashed` is never stored: it is a running one whose owner is gone."""
+    """The status of a run.
+
+    Attributes:
+        RUNNING: it is being executed.
+        SUSPENDED: it waits for a time, a signal or an approval, or was stopped to be resumed.
+        COMPLETED: it ended with an output.
+        FAILED: it ended with an error.
+        CANCELLED: it was stopped.
+        CRASHED: it is running, but its owner is gone; never stored.
+    """
 
     RUNNING = "running"
     SUSPENDED = "suspended"
@@ -75,29 +97,30 @@ def _status_default(data: CheckpointData) -> Status:
 # Filling a frozen class with slots takes twice as long, once a checkpoint.
 @attrs.frozen(slots=False, eq=False, repr=False)
 class CheckpointData(Fieldwise):
-    """A durable point in a run.
+    """A durable point in a run: everything needed to continue from there.
 
     Attributes:
-        checkpoint_id: what people call it; the newest of an id is the one that is loaded.
+        checkpoint_id: its id; loading an id returns its newest checkpoint.
         workflow_name: the workflow.
-        inputs_hash: `sha256:v1:` and the digest of the bound inputs.
+        inputs_hash: `sha256:v1:` and the digest of the inputs.
         step_results: the whole history up to here.
-        saved_at: when it was saved, aware and in UTC; never used to order.
+        saved_at: when it was saved, aware and in UTC; never used for ordering.
         sequence: its place in the run: 1, 2, 3 …
-        attempt: the attempt that saved it: the fencing number of its writer.
+        attempt: the attempt that saved it, the fencing number of its writer.
         reason: why it was taken.
-        status: where the run stands after it; implied by the reason where not given.
-        inputs: the bound inputs.
-        fingerprint: what identifies the workflow's code.
-        evidence: claims about the outside world, as recorded.
-        in_flight: paths of steps that were started and had not ended.
-        snapshot: a user's own state.
-        partial: what steps that have not ended well saved of themselves, by path.
-        metadata: target, tags and the like; strings, numbers, lists and mappings.
+        status: the status of the run; implied by the reason by default.
+        inputs: the inputs by name, decoded afresh at each access.
+        fingerprint: the identity of the workflow's code.
+        evidence: in `@started.N` of a resume, the outcome of the claims before the attempt started: `path`, `outcome`
+            and `verified_at` of each step; otherwise empty.
+        in_flight: paths of steps that had started and not ended.
+        snapshot: the state of a `CheckpointManager` task, or a user's own.
+        partial: the partial state of steps that have not succeeded, by path.
+        metadata: target, tags and more; see the record format.
         output: what the workflow returned.
-        error: how the run failed.
-        schema_version: the version of the record's form.
-        extra: fields of the record that this version does not know, kept.
+        error: how the run failed, or None.
+        schema_version: the version of the record format.
+        extra: unknown fields of a newer version, kept.
     """
 
     checkpoint_id: str

@@ -31,11 +31,11 @@ CHAIN_START = bytes(32)
 
 
 class History:
-    """The append-only sequence behind the views of one run.
+    """The append-only sequence of results that the checkpoints of one run share.
 
     Attributes:
         results: the results.
-        blobs: large values of a result, by its index: content digest to blob. Most results have none.
+        blobs: large values by the index of their result: digest to blob.
     """
 
     __slots__ = ("_chains", "_encoded", "_forked_at", "_forked_from", "_unsplit", "blobs", "results")
@@ -76,7 +76,7 @@ class History:
         Args:
             result: the result.
             encoded: its canonical bytes.
-            blobs: the large values that those bytes name by digest.
+            blobs: the large values that these bytes refer to, by digest.
         """
         if blobs:
             self.blobs[len(self.results)] = blobs
@@ -109,7 +109,7 @@ class History:
         return fork
 
     def view(self, length: int | None = None) -> HistoryView:
-        """Return a view of the first `length` results, of all where it is not given."""
+        """Return a view of the first `length` results; of all by default."""
         return HistoryView(self, len(self.results) if length is None else length)
 
     def known_to_share(self, other: History) -> int:
@@ -122,7 +122,7 @@ class History:
 
 
 class HistoryView(Sequence[StepResult]):
-    """The first n results of a history; made in constant time, and unchanging."""
+    """The first n results of a history, as an immutable sequence created in constant time."""
 
     __slots__ = ("_length", "history")
 
@@ -136,10 +136,7 @@ class HistoryView(Sequence[StepResult]):
         return self.history.chain_at(self._length)
 
     def shared_length(self, other: HistoryView) -> int:
-        """Return how many results at the beginning the two histories have in common.
-
-        Nothing is compared where one comes from the other; else their bytes are.
-        """
+        """Return how many results two histories share at their start."""
         length = min(self._length, other._length)
         known = self.history.known_to_share(other.history)
         if known >= length:
@@ -148,7 +145,7 @@ class HistoryView(Sequence[StepResult]):
         return next((index for index in range(known, length) if mine[index] != others[index]), length)
 
     def continues(self, other: HistoryView) -> bool:
-        """Tell whether the other history is the beginning of this one."""
+        """Return whether this history starts with the other."""
         if self.history is other.history:
             return self._length >= other._length
         return self.shared_length(other) == other._length

@@ -19,16 +19,15 @@ class CheckpointRef:
     """A checkpoint without its contents.
 
     Attributes:
-        workflow_id: the run.
-        checkpoint_id: the checkpoint's id.
+        checkpoint_id: its id.
         sequence: its place in the run.
         attempt: the attempt that saved it.
         reason: why it was taken.
-        saved_at: when.
-        steps: how many results it holds.
-        size: bytes that its own record takes, with the results that are new in it; large values lie elsewhere.
-        verified: whether the claims of all results that it holds were found to hold when their steps ended; False
-            where one was not, None where there are none.
+        saved_at: when it was saved.
+        steps: the number of results it holds.
+        size: bytes of its record including its new results, without large values.
+        verified: whether the claims of all its results held when their steps ended; None without claims. It is computed
+            from the results, so it does not change; `flowckpt verify` checks what holds now.
     """
 
     workflow_id: str
@@ -43,12 +42,12 @@ class CheckpointRef:
 
     @classmethod
     def of(cls, workflow_id: str, data: CheckpointData, *, size: int = 0) -> CheckpointRef:
-        """Return the reference to a checkpoint that is at hand.
+        """Return the reference to a checkpoint.
 
         Args:
             workflow_id: the run.
             data: the checkpoint.
-            size: bytes that its own record takes.
+            size: bytes of its record.
         """
         return cls(
             workflow_id,
@@ -65,13 +64,13 @@ class CheckpointRef:
 
 @attrs.frozen
 class Owner:
-    """The process that owns an attempt of a run. A pid alone is none: pids come again.
+    """The process that owns an attempt of a run. A pid alone is ambiguous, because pids are reused.
 
     Attributes:
         host: the machine's name.
-        boot_id: the machine's boot, or an empty string where the system has no such id.
-        pid: the process.
-        start_time: when the process started, in the kernel's ticks; 0 where unknown.
+        boot_id: the machine's boot id, or empty if the system has none.
+        pid: the process id.
+        start_time: when the process started, in the kernel's ticks; 0 if unknown.
         acquired_at: when it took the run.
     """
 
@@ -87,18 +86,17 @@ class Owner:
 
 @attrs.frozen
 class RunInfo:
-    """A run in a list.
+    """A run in a list, available without loading the run.
 
     Attributes:
-        workflow_id: the run.
         workflow_name: its workflow.
-        status: where it stands; `crashed` where its owner is gone.
+        status: its status; `crashed` if its owner is gone.
         attempt: its newest attempt.
-        started_at: when its first checkpoint was saved, also where that was removed since.
+        started_at: when its first checkpoint was saved, even if that was removed since.
         updated_at: when its newest checkpoint was saved.
-        steps: how many results the newest checkpoint holds.
-        metadata: its target, tags and the like.
-        owner: who runs it now, or None.
+        steps: the number of results in its newest checkpoint.
+        metadata: its target, tags and more.
+        owner: its live owner, or None.
     """
 
     workflow_id: str
@@ -112,7 +110,7 @@ class RunInfo:
     owner: Owner | None = None
 
     def with_owner(self, owner: Owner | None) -> RunInfo:
-        """Return the same run with its live owner; a running one without an owner has crashed."""
+        """Return the same run with its live owner; a running run without an owner has crashed."""
         status = Status.CRASHED if self.status is Status.RUNNING and owner is None else self.status
         return attrs.evolve(self, owner=owner, status=status)
 
@@ -124,12 +122,12 @@ class RunInfo:
 
     @property
     def waits(self) -> tuple[Wait, ...]:
-        """What the run waits for; nothing where it is not suspended. Of hundreds, some may have ended meanwhile."""
+        """What a suspended run waits for; otherwise empty."""
         return wait.waits_in(self.metadata) if self.status is Status.SUSPENDED else ()
 
     @property
     def due_at(self) -> datetime | None:
-        """When a suspended run goes on by itself, if it is resumed; None where only a signal can end its waits."""
+        """When the first wait of a suspended run ends by itself; None if only a signal can end them."""
         return wait.due_at(self.waits)
 
 
@@ -161,13 +159,13 @@ def _checked_limit(_: object, __: object, value: Any) -> None:
 
 @attrs.frozen(kw_only=True)
 class RunFilter:
-    """Which runs are wanted; what is None, or empty, does not matter.
+    """Selects runs; None or empty means any.
 
     Attributes:
-        statuses: only those that stand so; `crashed` and `running` are told apart by whether there is a live owner.
-        workflow: only those of this workflow, by name.
-        tags: only those that have all of these tags: the name, and the value, or None for any.
-        limit: at most so many, those that were started last.
+        statuses: the statuses; a live owner distinguishes `running` from `crashed`.
+        workflow: the name of their workflow.
+        tags: tags that all must have: a name, and a value or None for any.
+        limit: at most this many, the most recently started.
     """
 
     statuses: frozenset[Status] | None = attrs.field(default=None, converter=_statuses)
@@ -176,11 +174,7 @@ class RunFilter:
     limit: int | None = attrs.field(default=None, validator=_checked_limit)
 
     def takes(self, info: RunInfo) -> bool:
-        """Tell whether a run is wanted, whatever the limit.
-
-        Args:
-            info: the run.
-        """
+        """Return whether a run is selected, regardless of the limit."""
         return (
             (self.statuses is None or info.status in self.statuses)
             and (self.workflow is None or info.workflow_name == self.workflow)
@@ -188,10 +182,10 @@ class RunFilter:
         )
 
     def of(self, runs: Iterable[RunInfo]) -> list[RunInfo]:
-        """Return those of some runs that are wanted.
+        """Return the selected ones among runs.
 
         Args:
-            runs: the runs, the one started last first.
+            runs: the runs, most recently started first.
         """
         return [info for info in runs if self.takes(info)][: self.limit]
 
@@ -234,13 +228,13 @@ def _reason(value: Reason | str | None) -> Reason | None:
 
 @attrs.frozen(kw_only=True)
 class Selection:
-    """Which checkpoints of a run are wanted; what is None does not matter.
+    """Selects checkpoints of a run; None means any.
 
     Attributes:
-        attempt: only those that this attempt saved.
-        reason: only those that were taken for this reason.
-        verified: only those whose evidence was found to hold (True), or was not (False).
-        limit: at most so many, the newest.
+        attempt: the attempt that saved them.
+        reason: why they were taken.
+        verified: whether their evidence held.
+        limit: at most this many, the newest.
     """
 
     attempt: int | None = attrs.field(default=None, validator=_checked_attempt)
@@ -249,7 +243,7 @@ class Selection:
     limit: int | None = attrs.field(default=None, validator=_checked_selection_limit)
 
     def takes(self, reference: CheckpointRef) -> bool:
-        """Tell whether a checkpoint is one of those wanted; the limit does not matter here."""
+        """Return whether a checkpoint is selected, regardless of the limit."""
         return (
             self.attempt in (None, reference.attempt)
             and self.reason in (None, reference.reason)
@@ -257,7 +251,7 @@ class Selection:
         )
 
     def of(self, references: Iterable[CheckpointRef]) -> list[CheckpointRef]:
-        """Return the wanted ones among checkpoints.
+        """Return the selected ones among checkpoints.
 
         Args:
             references: the checkpoints, newest first.

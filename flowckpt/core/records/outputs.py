@@ -10,14 +10,14 @@ import attrs
 
 @attrs.frozen
 class CommandOutput:
-    r"""How a command ended, and what it wrote.
+    r"""How a command ended, and what it wrote: the output of a `.command()` step.
 
     Attributes:
-        exit_code: what it returned; the negative number of the signal that killed it.
-        stdout: its standard output, as UTF-8; bytes that are none stand as `\xNN`.
-        stderr: its standard error, likewise.
-        stdout_truncated: how many bytes of the standard output were left out, in the middle.
-        stderr_truncated: how many bytes of the standard error were left out, likewise.
+        exit_code: the exit code; the negative number of the signal that killed it.
+        stdout: standard output as UTF-8; invalid bytes appear as `\xNN`.
+        stderr: standard error, likewise.
+        stdout_truncated: the number of bytes omitted from the middle of standard output.
+        stderr_truncated: the number of bytes omitted from the middle of standard error.
     """
 
     exit_code: int
@@ -32,14 +32,16 @@ class CommandOutput:
 
 @attrs.frozen
 class Approval:
-    """Who decided what, when and why.
+    """Who decided what, when and why: the output of an `.approval()` step.
+
+    Annotate a workflow that returns it with this type.
 
     Attributes:
         approved: whether it was approved.
-        by: who decided, as they called themselves.
+        by: who decided, in their own words.
         comment: why; may be empty.
         decided_at: when, aware and in UTC.
-        digests: what was approved: the digest of each claim that the approval was asked for, by its description.
+        digests: what was approved: the digest of each claim, by its description.
     """
 
     approved: bool

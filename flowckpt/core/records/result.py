@@ -31,18 +31,18 @@ def look(held: Any) -> Any:
 
 @attrs.frozen(eq=False, repr=False)
 class StepError(Fieldwise):
-    """How a step failed, as recorded.
+    """How a step or a run failed, as recorded.
 
     Attributes:
-        type: qualified name of the exception's class.
+        type: the qualified name of the exception's class.
         message: `str()` of the exception.
-        bases: qualified names of the class and its bases up to `Exception`, the most special first.
+        bases: the qualified names of the class and its bases up to `Exception`, most derived first.
         traceback: the formatted traceback.
-        path: the step that failed, where a run's error comes from one.
-        tries: how often that step was tried.
-        causes: the paths of the members of a fan-out whose failures made it fail.
-        extra: fields of the record that this version does not know, kept.
-        remedy: what to do about it, where the exception is one of ours and says so.
+        path: the step that failed, if the error comes from one.
+        tries: the number of tries of that step.
+        causes: the paths of the failed members of a fan-out.
+        extra: unknown fields of a newer version, kept.
+        remedy: the suggested fix, if the exception is one of flowckpt's own.
     """
 
     type: str
@@ -61,27 +61,30 @@ class StepError(Fieldwise):
 class StepResult(Fieldwise):
     """What one step left behind: output or error, times, and what identifies it.
 
+    `output` is decoded without the function's annotation: a value of an attrs class appears as its fields.
+
     Attributes:
         name: the step's name as written.
-        step_type: its action: `python`, `command` …
+        step_type: its action: `python`, `command`, `map`, `parallel` or `workflow`; `rollback` for undoing a step.
         success: whether it ended without an error.
-        output: what it returned, decoded by the closed set of types (a fresh value at each access).
-        duration_ms: how long it ran, in milliseconds, all tries together.
+        output: what it returned, decoded afresh at each access.
+        duration_ms: how long it took, all tries together.
         error: how it failed, or None.
-        path: its place in the run; the name where nothing else is needed.
+        path: its path in the run.
         started_at: when it was started.
-        attempt: the attempt of the run that executed it.
-        tries: how often it was tried.
+        attempt: the attempt that executed it; 0 if a fork copied it.
+        tries: the number of tries.
         function: `module:qualname` of its function; empty for actions without one.
         version: its `.version()` tag, or None.
         location: `file:line` of the `yield`.
-        fingerprint: what identifies the code of its function; empty where it cannot be known.
-        arguments: what the record keeps of its arguments, by name: numbers as they are, digests of the others.
-        evidence: the claims with their facts, and the answers to them when the step ended; None without claims.
-        marks: modifiers that matter when the step is to be run again, or undone: `at_most_once`, `on_rerun`, `undoable`;
-            and `adopted`, where the step was not run but proved done.
-        extra: fields of the record that this version does not know, kept.
-        signal: the id of the signal that the step took; empty where it took none.
+        fingerprint: the identity of its function's code; empty if unknown.
+        arguments: by parameter: numbers, booleans and None as they are, digests of others, `"?"` for what cannot be
+            compared.
+        evidence: its claims with their facts, and the verdicts when it ended; None without claims.
+        marks: what a rerun must know: `at_most_once`, `on_rerun`, `undoable`, `adopted` (not run but proved done),
+            `edited` (its output was replaced in a fork), `not_undone` (not run, because `.on_rerun()` failed).
+        extra: unknown fields of a newer version, kept.
+        signal: the id of the signal that the step took, or empty.
     """
 
     name: str
@@ -140,12 +143,12 @@ def result_of(fields: dict[str, Any]) -> StepResult:
 
 @attrs.frozen(eq=False, repr=False)
 class PartialState(Fieldwise):
-    """What a step saved of itself by `current_step().save(…)`; kept until the step has ended well.
+    """What a step saved by `current_step().save(…)`, kept until the step succeeds.
 
     Attributes:
-        state: what it saved, decoded by the closed set of types (a fresh value at each access).
+        state: the state, decoded afresh at each access.
         function: `module:qualname` of the step's function.
-        fingerprint: what identifies its code; empty where it cannot be known.
+        fingerprint: the identity of its code; empty if unknown.
         arguments: what the record keeps of its arguments.
         version: its `.version()` tag, or None.
     """

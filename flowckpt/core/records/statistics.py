@@ -18,12 +18,12 @@ from flowckpt.core.records.result import COMPOSITES, StepResult
 
 @attrs.frozen
 class DayFigures:
-    """What was begun and saved on one day, in UTC.
+    """What was started and saved on one day, in UTC.
 
     Attributes:
         day: the day.
-        runs: how many runs were started.
-        checkpoints: how many checkpoints were saved.
+        runs: the number of runs started.
+        checkpoints: the number of checkpoints saved.
         size: bytes of their records.
     """
 
@@ -35,12 +35,11 @@ class DayFigures:
 
 @attrs.frozen
 class RunFigures:
-    """How large a run is.
+    """The size of a run.
 
     Attributes:
-        workflow_id: the run.
         workflow_name: its workflow.
-        checkpoints: how many checkpoints it has, those that no longer count included.
+        checkpoints: the number of its checkpoints, including left-behind ones.
         size: bytes of their records.
     """
 
@@ -79,12 +78,12 @@ class ClaimFigures:
 
 @attrs.frozen
 class FailureFigures:
-    """How often something failed with one type of error.
+    """How often one type of error occurred.
 
     Attributes:
-        error_type: the qualified name of the exception's class; empty where none was recorded.
-        steps: how many steps failed with it, after their last try.
-        attempts: how many attempts of runs it ended.
+        error_type: the qualified name of the exception's class; empty if none was recorded.
+        steps: the number of steps that failed with it, after their last try.
+        attempts: the number of attempts of runs that it ended.
     """
 
     error_type: str
@@ -99,9 +98,9 @@ class StepFigures:
     Attributes:
         workflow_name: the workflow.
         path: the path.
-        times: how often it was executed.
-        median_ms: half of them took longer, in milliseconds.
-        max_ms: the longest, in milliseconds.
+        times: the number of executions.
+        median_ms: the median, in milliseconds.
+        max_ms: the maximum, in milliseconds.
     """
 
     workflow_name: str
@@ -113,24 +112,24 @@ class StepFigures:
 
 @attrs.frozen(kw_only=True)
 class StoreFigures:
-    """What a store holds, or one run of it. What no longer counts is counted too: it happened.
+    """Statistics of a store, or of one run in it.
 
-    Deleted checkpoints are not. A result counts once, for the attempt that executed it, so not in a fork; a step that is
-    made of steps (a map, a group, a child workflow) only by these and by its claims. Sizes are those of the records;
-    large values lie elsewhere and are not in them.
+    Left-behind checkpoints are included, deleted ones are not. A result counts once, for the attempt that executed it,
+    so not in a fork. For a step made of steps, only its steps and its claims count. Sizes are those of records, without
+    large values.
 
     Attributes:
-        statuses: how many runs stand where.
-        checkpoints: how many checkpoints there are.
-        steps: how many executed steps were recorded.
+        statuses: the number of runs by status.
+        checkpoints: the number of checkpoints.
+        steps: the number of recorded executions of steps.
         size: bytes of the checkpoints' records.
-        days: by day, the earliest first; days on which nothing happened are left out.
-        largest_runs: the largest first.
-        largest_checkpoints: the largest first.
-        claims: by kind of claim, the most frequent first.
-        failures: by type of error, the most frequent first.
-        slowest_steps: by path, the one with the longest median first.
-        unreadable: runs that are left out because their record is damaged.
+        days: by day, earliest first, without empty days.
+        largest_runs: largest first.
+        largest_checkpoints: largest first.
+        claims: by kind of claim, most frequent first.
+        failures: by type of error, most frequent first.
+        slowest_steps: by path, longest median first.
+        unreadable: damaged runs that were left out.
     """
 
     statuses: Mapping[Status, int]
@@ -147,17 +146,17 @@ class StoreFigures:
 
     @property
     def runs(self) -> int:
-        """How many runs there are."""
+        """The number of runs."""
         return sum(self.statuses.values())
 
     @property
     def mean_run_size(self) -> float | None:
-        """Bytes of a run's records, on average; None where there is no run."""
+        """The mean bytes of a run's records; None without runs."""
         return self.size / self.runs if self.runs else None
 
     @property
     def all_claims(self) -> ClaimFigures:
-        """The claims of all kinds together; their `success_rate` is that of verification."""
+        """The claims of all kinds together."""
         counts = [(kind.verified, kind.failed, kind.unknown) for kind in self.claims]
         return ClaimFigures("", *map(sum, zip(*counts, strict=True))) if counts else ClaimFigures("")
 

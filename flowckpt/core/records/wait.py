@@ -28,17 +28,15 @@ class Wait:
     """A step that waits.
 
     Attributes:
-        path: the step.
         kind: what it waits for.
-        name: the name of the signal or of the approval; empty for a sleep.
-        since: when it was first met, aware and in UTC.
-        due_at: when it ends by itself: the end of a sleep, or of the patience with people; None where there is none.
-        request: tells this question from the same one asked again; only for approvals.
-        claims: what is to be approved, with its facts, as a document of evidence; empty where nothing is bound.
-        arguments: what the record keeps of what makes it this wait; another one is begun anew.
-        voided: why an earlier approval of the same step was void; empty where there was none.
-        data_type: what a signal is to carry, as far as it can be told without the program: a document of the codec
-            (`described`); None where anything will do.
+        name: the name of the signal or approval; empty for a sleep.
+        since: when the step was first reached.
+        due_at: when the wait ends by itself; None if it does not.
+        request: distinguishes a repeated approval request from the first.
+        claims: what is to be approved, with its facts, as a document of evidence; empty if nothing is bound.
+        arguments: what identifies the wait; with other arguments, it starts again.
+        voided: why an earlier approval of the same step is void, or empty.
+        data_type: the type of the signal's data, as far as known without the program; None for any.
     """
 
     path: str
@@ -53,7 +51,7 @@ class Wait:
     data_type: Any = attrs.field(default=None, hash=False)
 
     def is_due(self, now: datetime) -> bool:
-        """Tell whether it ends now by itself.
+        """Return whether the wait has ended by itself.
 
         Args:
             now: the time, aware.
@@ -102,7 +100,7 @@ class Wait:
         )
 
     def is_newer_than(self, result: Any) -> bool:
-        """Tell whether it was begun after a result of the same step: then that is not how it has ended.
+        """Return whether the wait started after a result of the same step, which then does not end it.
 
         Args:
             result: a `StepResult` of its step.
@@ -111,7 +109,7 @@ class Wait:
 
     @property
     def said(self) -> str:
-        """What it does, for people: `waits for the signal 'go' until 2026-01-01 12:00:00 UTC`."""
+        """The wait in words: `waits for the signal 'go' until 2026-01-01 12:00:00 UTC`."""
         until = "" if self.due_at is None else f" until {shown_moment(self.due_at)}"
         if self.kind is WaitKind.SLEEP:
             return f"sleeps{until}"
@@ -194,17 +192,17 @@ def due_at(waits: Iterable[Wait]) -> datetime | None:
 
 @attrs.frozen
 class Signal:
-    """A message for a run. It lies in the store until the run has taken it, and is taken once.
+    """A message for a run. It stays in the store until the run takes it, once.
 
     Attributes:
-        signal_id: names this very message; sent again under the same id, it is the same one.
-        name: what it is called: that of the signal, or of the approval.
+        signal_id: identifies the message; sending it again has no further effect.
+        name: the name of the signal or approval.
         sent_at: when it was sent, aware and in UTC; messages are taken in this order.
-        data: what it carries, as a tree of the codec.
-        by: who sent it; may be empty.
-        kind: whether it is a signal or the answer to an approval.
-        path: the step that it is for; empty for any that waits for its name.
-        request: of an answer, the question that it is to.
+        data: its data, as encoded by the codec.
+        by: the sender; may be empty.
+        kind: whether it is a signal, the answer to an approval, or a cancel request.
+        path: the step it is for; empty for any wait of this name.
+        request: for an answer, the approval request it answers.
     """
 
     signal_id: str
@@ -217,11 +215,7 @@ class Signal:
     request: str = ""
 
     def ends(self, wait: Wait) -> bool:
-        """Tell whether it is what a step waits for.
-
-        Args:
-            wait: the wait.
-        """
+        """Return whether the message ends a wait."""
         if self.kind is not wait.kind or (self.path and self.path != wait.path):
             return False
         return self.request == wait.request if self.kind is WaitKind.APPROVAL else self.name == wait.name
@@ -247,8 +241,8 @@ class Signal:
             document: what `to_document` returned.
 
         Raises:
-            LookupError: something is missing in it.
-            ValueError: something in it is malformed.
+            LookupError: a field is missing.
+            ValueError: a field is malformed.
         """
         return cls(
             document["signal_id"],

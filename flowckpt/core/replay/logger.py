@@ -47,12 +47,12 @@ class WorkflowLogger(_Adapter):
 
 
 def workflow_logger(name: str | logging.Logger) -> WorkflowLogger:
-    """Return a logger for the body of a workflow: silent while a resume drives it through its record.
+    """Return a logger for the body of a workflow; it is silent during replay.
 
-    It speaks from the first step on that is run anew: what it says before that, an earlier attempt has said. In the
-    functions of steps, and everywhere else, it is a plain logger.
+    It logs from the first step that is executed, because an earlier attempt has logged everything before. Outside the
+    body of a workflow it is a plain logger.
 
     Args:
-        name: the logger, or its name, as for `logging.getLogger`.
+        name: the logger, or its name as for `logging.getLogger`.
     """
     return WorkflowLogger(logging.getLogger(name) if isinstance(name, str) else name, {})

@@ -20,12 +20,13 @@ MARK = {"$secret": True}
 
 @final
 class Secret(Generic[T_co]):
-    """A value that does not print itself.
+    """A value that does not print itself: its text, its `repr` and f-strings show `(hidden)`.
 
-    Two secrets are equal where their values are.
+    An input annotated `Secret[str]`, or `Secret[str] | None`, is secret: its value is never recorded, logged or shown.
+    Two secrets are equal if their values are. `copy` and `pickle` keep the value, for steps in other processes.
 
     Args:
-        value: the value; a secret is taken for what it holds.
+        value: the value; for a secret, its value.
     """
 
     __slots__ = ("_absent", "_value")
@@ -35,10 +36,10 @@ class Secret(Generic[T_co]):
         self._absent: Callable[[], NoReturn] | None = value._absent if isinstance(value, Secret) else None
 
     def reveal(self) -> T_co:
-        """Return the value itself.
+        """Return the value.
 
         Raises:
-            SecretMissingError: the secret comes from a record, which does not hold its value.
+            SecretMissingError: the secret comes from a record, which does not contain its value.
         """
         if self._absent is not None:
             self._absent()
@@ -47,7 +48,7 @@ class Secret(Generic[T_co]):
 
     @property
     def is_absent(self) -> bool:
-        """Whether nobody has given its value: it stands for a recorded secret."""
+        """Whether the value is missing because the secret comes from a record."""
         return self._absent is not None
 
     def __repr__(self) -> str:

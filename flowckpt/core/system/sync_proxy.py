@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class InSync:
-    """An object whose async methods wait: each call runs to its end and returns what was awaited.
+    """A wrapper whose methods wait: each async method runs to its end and returns its result.
 
-    Everything else of the object is passed on as it is. As a context manager it enters and leaves the object's own
-    asynchronous one, where it has one, and closes the loop. Calls from several threads wait for one another.
+    All other attributes are passed through. As a context manager, it enters and leaves the object's own async context,
+    if it has one, and closes the loop. Calls from several threads wait for each other.
 
     Args:
         target: the object.
@@ -65,18 +65,18 @@ class InSync:
             self.close_loop()
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end and return what it returns. Type checkers know what that is.
+        """Run a coroutine to its end and return its result, with its type kept.
 
         Args:
-            work: the coroutine, as `manager.begin_step(…)` makes one.
+            work: the coroutine, such as `manager.begin_step(…)`.
 
         Raises:
-            NestedLoopError: a loop runs in this thread already.
+            NestedLoopError: a loop is already running in this thread.
         """
         return self._waited(work, "wait_for")
 
     def close_loop(self) -> None:
-        """Close the loop; it closes by itself when nobody has this object any more. A later call opens a new one."""
+        """Close the loop, which otherwise closes with this object. A later call opens a new one."""
         with self._one_at_a_time:
             if self._runner is not None:
                 self._closing()
@@ -114,9 +114,11 @@ def _close(runner: asyncio.Runner) -> None:
 
 
 def in_sync(target: object) -> InSync:
-    """Return a door to an object for code that is not async: its async methods wait for their end.
+    """Return a wrapper for sync code: the object's async methods run to their end in the calling thread.
+
+    `with in_sync(manager) as wrapped:` enters and leaves the object's own `async with`.
 
     Args:
-        target: the object, as a `CheckpointManager` or a store.
+        target: the object, such as a `CheckpointManager` or a store.
     """
     return InSync(target)

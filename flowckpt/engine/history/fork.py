@@ -179,18 +179,18 @@ CHECKPOINT_ID = "@forked"
 
 @attrs.frozen
 class Forked:
-    """A run that was made from another.
+    """A run that was forked from another.
 
     Attributes:
         workflow_id: the new run.
-        source_id: the run that it was made from.
-        checkpoint_id: the checkpoint of that run: the one that was named, else the newest one then.
-        sequence: its place there.
-        steps: how many results the new run begins with.
-        edited: the paths of those whose output was replaced.
-        dropped: the paths of the source's results that the new run does without.
-        inputs: the inputs that differ, leaf by leaf: recorded and new, as text.
-        is_new: whether it was made now; False where the very same fork was there already.
+        source_id: the source run.
+        checkpoint_id: the checkpoint of the source.
+        sequence: the sequence of that checkpoint.
+        steps: the number of copied results.
+        edited: the paths of the results whose output was replaced.
+        dropped: the paths of the source's results that were not copied.
+        inputs: the changed inputs, leaf by leaf: recorded and new value as text.
+        is_new: whether it was created now; False if the identical fork already existed.
     """
 
     workflow_id: str

@@ -31,16 +31,15 @@ KEY = "rolled_back_to"
 
 @attrs.frozen
 class RolledBack:
-    """A run that went back.
+    """The outcome of a rollback.
 
     Attributes:
-        workflow_id: the run.
-        checkpoint_id: the checkpoint that it went back to.
-        sequence: that checkpoint's place in the run.
-        steps: how many results count now.
-        dropped: the paths of those that count no more, in their order.
+        checkpoint_id: the checkpoint it went back to.
+        sequence: the sequence of that checkpoint.
+        steps: the number of results that count now.
+        dropped: the paths of the results that no longer count.
         attempt: the attempt that went back.
-        is_new: whether anything was saved; False where the run stood there already.
+        is_new: whether anything was saved; False if the run was already there.
     """
 
     workflow_id: str

@@ -142,24 +142,23 @@ _AS_BEGUN: Any = object()
 
 
 class CheckpointManager:
-    """Checkpoints for plain loops: a step is begun with a state, done, and committed with evidence.
+    """Checkpoints for plain loops: begin a step with a state, do the work, and commit it with evidence.
 
-    A task is a run of the store. The manager owns a task from its first change on until `release`, `finish_task` or
-    `close`; reading needs no ownership.
+    A task is a run of the store. The manager owns a task from its first change until `release`, `finish_task`, `close`
+    or the end of `async with`; reading needs no ownership. The methods are async; use `in_sync` from sync code.
 
     Args:
-        store: where checkpoints go.
-        base_path: the directory that relative paths of evidence start from; that in which the task was begun if not given.
-        auto_verify: whether evidence is checked when a step is committed, and when a task is restored.
-        max_per_task: how many checkpoints a task keeps; None for all.
-        verifier: checks the evidence, in place of one for `base_path`.
+        store: where checkpoints are stored. `max_per_task` and `delete_checkpoint` need a store that can delete single
+            checkpoints.
+        base_path: where relative paths of evidence start; by default the directory in which the task was started.
+        auto_verify: whether evidence is checked at each commit and restore.
+        max_per_task: how many checkpoints a task keeps, from 1; None for all. The newest, the one that the task
+            continues from, and the newest verified one always stay.
+        verifier: checks the evidence, instead of one for `base_path`.
         clock: the time, for tests.
 
-    Attributes:
-        store: where checkpoints go.
-
     Raises:
-        SettingError: the store is none, `max_per_task` is not 1 or more, or the store cannot delete checkpoints.
+        SettingError: an argument is invalid, or the store cannot delete checkpoints.
     """
 
     def __init__(
@@ -203,22 +202,22 @@ class CheckpointManager:
         work_item_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
-        """Record that a step begins; until it is committed or abandoned it is in doubt after a crash.
+        """Record that a step starts. Until it is committed or abandoned, it is in doubt after a crash.
 
-        It takes the place of a step in doubt of the same type and work item that an earlier attempt began.
+        It replaces a step in doubt of the same type and work item from an earlier attempt.
 
         Args:
-            task_id: the task; made where it does not exist.
-            checkpoint_type: what kind of step it is.
-            snapshot: the state, of the types that a record can hold; later changes to it are not seen.
-            work_item_id: which piece of work it is.
-            metadata: notes of the program, of the same types.
+            task_id: the task; created if it does not exist.
+            checkpoint_type: the kind of step.
+            snapshot: the state, of recordable types; later changes to it have no effect.
+            work_item_id: the piece of work.
+            metadata: notes of the program, of recordable types.
 
         Returns:
             The step's id, for `commit_step`.
 
         Raises:
-            SettingError: a name is blank or no text.
+            SettingError: a name is blank or not text.
             EncodingError: the state or the notes cannot be recorded.
             RunLockedError: another process owns the task.
             ForeignRecordError: the task is a run of the engine.
@@ -248,22 +247,21 @@ class CheckpointManager:
         *,
         snapshot: Any = _AS_BEGUN,
     ) -> str:
-        """Check a step's evidence, and make the step durable. Where its evidence does not hold, it stays begun.
+        """Check a step's evidence and make the step durable. If its evidence does not hold, the step stays begun.
 
         Args:
-            step_id: what `begin_step` returned, in this process or in one that died.
-            evidence_pack: what the step claims of the outside world; None or an empty one claims nothing, and is never
-                a verified checkpoint.
-            checkpoint_id: what to call the checkpoint; the newest of an id is the one that is loaded.
-            snapshot: the state after the step; where not given, the one with which it was begun.
+            step_id: the id from `begin_step`, in this process or in one that died.
+            evidence_pack: the step's claims; None or an empty pack claims nothing and is never verified.
+            checkpoint_id: the checkpoint's id; loading an id returns its newest checkpoint.
+            snapshot: the state after the step; by default the state given to `begin_step`.
 
         Returns:
             The checkpoint's id: `TASK@CHECKPOINT`.
 
         Raises:
-            StepNotBegunError: the step was committed or abandoned, or never begun.
+            StepNotBegunError: the step was committed, abandoned, or never begun.
             EvidenceNotVerifiedError: the evidence does not hold; nothing was saved.
-            SettingError: the checkpoint's id is blank, or has an `@` or a `[`.
+            SettingError: the checkpoint's id is blank or contains `@` or `[`.
             EncodingError: the state cannot be recorded.
             RunLockedError: another process owns the task.
             FencedError: another process has taken it over.
@@ -285,13 +283,13 @@ class CheckpointManager:
         return committed.id
 
     async def abandon_step(self, step_id: str) -> None:
-        """Record that a begun step will not be committed: it is not in doubt any more.
+        """Record that a begun step will not be committed, so it is no longer in doubt.
 
         Args:
-            step_id: what `begin_step` returned, in this process or in one that died.
+            step_id: the id from `begin_step`, in this process or in one that died.
 
         Raises:
-            StepNotBegunError: it was committed or abandoned, or never begun.
+            StepNotBegunError: the step was committed, abandoned, or never begun.
             RunLockedError: another process owns the task.
             CheckpointStorageError: the store failed.
         """
@@ -302,10 +300,10 @@ class CheckpointManager:
             task.log.settle([local_id])
 
     async def in_doubt(self, task_id: str) -> tuple[BegunStep, ...]:
-        """Return the steps that were begun and not committed, oldest first: those of live processes, too.
+        """Return the steps that were begun and not committed, oldest first, including those of live processes.
 
         Args:
-            task_id: the task; one that does not exist has none.
+            task_id: the task; empty if it does not exist.
 
         Raises:
             CheckpointCorruptedError: its record is damaged.
@@ -316,16 +314,16 @@ class CheckpointManager:
     # --- the plan of a task ------------------------------------------------------------------------------------------
 
     async def plan_steps(self, task_id: str, steps: Sequence[str]) -> None:
-        """Record which steps a task has, so that `restore` can tell which remain. The same plan again is no change.
+        """Record the steps of a task, so that `restore` can return the remaining ones. Repeating the plan changes nothing.
 
-        A committed step crosses off the planned one that is called as its work item, or as its type.
+        A committed step completes the planned step named like its work item, or else its type.
 
         Args:
-            task_id: the task; made where it does not exist.
-            steps: the names, in their order; one that is there twice is to be done twice.
+            task_id: the task; created if it does not exist.
+            steps: the names in order; a repeated name is to be done repeatedly.
 
         Raises:
-            SettingError: a name is blank or no text.
+            SettingError: a name is blank or not text.
             RunLockedError: another process owns the task.
             CheckpointStorageError: the store failed.
         """
@@ -338,13 +336,10 @@ class CheckpointManager:
                 log.plan, log.is_finished = plan, False
 
     async def finish_task(self, task_id: str) -> None:
-        """Record that a task is done, and give it up; a list of runs shows it as completed.
-
-        Args:
-            task_id: the task.
+        """Record that a task is done, and release it; a list of runs shows it as completed.
 
         Raises:
-            CheckpointNotFoundError: there is no such task.
+            CheckpointNotFoundError: the task does not exist.
             RunLockedError: another process owns it.
             CheckpointStorageError: the store failed.
         """
@@ -358,16 +353,13 @@ class CheckpointManager:
     # --- taking a task up again --------------------------------------------------------------------------------------
 
     async def restore(self, task_id: str) -> RestoredTask | None:
-        """Return where a task can be taken up again: behind its newest checkpoint that counts.
-
-        Args:
-            task_id: the task.
+        """Return where to continue a task: after its newest checkpoint that counts.
 
         Returns:
-            The state, the completed and the remaining steps, and those in doubt; None where there is no such task.
+            The state, the completed and remaining steps, and those in doubt; None if the task does not exist.
 
         Raises:
-            StaleStepError: evidence of it, or of what led to it, does not hold any more (with `auto_verify`).
+            StaleStepError: its evidence, or that of an earlier step, no longer holds (with `auto_verify`).
             CheckpointCorruptedError: its record is damaged.
             ForeignRecordError: it is a run of the engine.
         """
@@ -375,31 +367,31 @@ class CheckpointManager:
         return None if log is None else await restore(self.store, log, log.current(), self._verifying)
 
     async def restore_by_id(self, checkpoint_id: str) -> RestoredTask:
-        """Return what `restore` would return behind a checkpoint; changes nothing.
+        """Return what `restore` would return after a checkpoint; changes nothing.
 
         Args:
-            checkpoint_id: what `commit_step` returned.
+            checkpoint_id: the id from `commit_step`.
 
         Raises:
-            CheckpointNotFoundError: there is no such checkpoint.
-            StaleStepError: its evidence, or that of what led to it, does not hold any more (with `auto_verify`).
+            CheckpointNotFoundError: the checkpoint does not exist.
+            StaleStepError: its evidence, or that of an earlier step, no longer holds (with `auto_verify`).
             CheckpointCorruptedError: the record is damaged.
         """
         log, index = await self._tasks.found(checkpoint_id)
         return await restore(self.store, log, index, self._verifying)
 
     async def rollback_to_checkpoint(self, checkpoint_id: str) -> Any:
-        """Verify a checkpoint and those that led to it again, and go on behind it; return its state.
+        """Check a checkpoint and all earlier ones again, continue from it, and return its state.
 
-        Later checkpoints stay in the list, and can be rolled forward to. Begun steps are given up: what they would
-        commit belongs to the state that was left.
+        Later checkpoints stay in the list; you can also return to one of them. Begun steps are abandoned.
 
         Args:
-            checkpoint_id: what `commit_step` returned.
+            checkpoint_id: the id from `commit_step`.
 
         Raises:
-            CheckpointNotFoundError: there is no such checkpoint.
-            StaleStepError: its evidence, or that of what led to it, does not hold, or nobody can tell; nothing changed.
+            CheckpointNotFoundError: the checkpoint does not exist.
+            StaleStepError: its evidence, or that of an earlier step, does not hold or cannot be checked; nothing
+                changed.
             RunLockedError: another process owns the task.
             CheckpointStorageError: the store failed.
         """
@@ -419,13 +411,13 @@ class CheckpointManager:
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     async def verify_checkpoint(self, checkpoint_id: str) -> VerificationReport:
-        """Check the evidence of a checkpoint against the world now; without any it is not verified.
+        """Check the evidence of a checkpoint now; without evidence it is not verified.
 
         Args:
-            checkpoint_id: what `commit_step` returned.
+            checkpoint_id: the id from `commit_step`.
 
         Raises:
-            CheckpointNotFoundError: there is no such checkpoint.
+            CheckpointNotFoundError: the checkpoint does not exist.
         """
         log, index = await self._tasks.found(checkpoint_id)
         return await self._verifying.report_of(log, log.committed[index])
@@ -433,13 +425,13 @@ class CheckpointManager:
     async def get_last_verified_checkpoint(
         self, task_id: str, checkpoint_type: str | None = None
     ) -> TaskCheckpoint | None:
-        """Return the newest checkpoint to go on from; None where there is none.
+        """Return the newest checkpoint to continue from, or None.
 
-        It has evidence that holds now, and so does the evidence of all checkpoints that led to it.
+        Its evidence, and that of all earlier checkpoints, holds now.
 
         Args:
             task_id: the task.
-            checkpoint_type: what kind of step, or None for any.
+            checkpoint_type: the kind of step, or None for any.
         """
         log = await self._tasks.log_of(task_id)
         if log is None:
@@ -451,11 +443,10 @@ class CheckpointManager:
         """Return a checkpoint with its state.
 
         Args:
-            checkpoint_id: what `commit_step` returned; also one of your own without its task, where only one task
-                has it.
+            checkpoint_id: the id from `commit_step`; or your own id without the task, if only one task has it.
 
         Raises:
-            CheckpointNotFoundError: there is no such checkpoint.
+            CheckpointNotFoundError: the checkpoint does not exist.
             CheckpointCorruptedError: its record is damaged.
         """
         log, index = await self._tasks.found(checkpoint_id)
@@ -464,26 +455,26 @@ class CheckpointManager:
     async def list_checkpoints(
         self, task_id: str, limit: int = 100, checkpoint_type: str | None = None, *, verified: bool | None = None
     ) -> list[CommittedStep]:
-        """Return the checkpoints of a task without their states, newest first; none where there is no such task.
+        """Return the checkpoints of a task without their states, newest first; none if the task does not exist.
 
         Args:
             task_id: the task.
-            limit: how many at most.
-            checkpoint_type: what kind of step, or None for any.
-            verified: only those whose own evidence held at their commit (True), or was not found to (False).
+            limit: at most this many.
+            checkpoint_type: the kind of step, or None for any.
+            verified: whether their own evidence held at the commit; None for any.
 
         Raises:
-            SettingError: the limit is negative, or no whole number.
+            SettingError: the limit is negative or not a whole number.
         """
         log, most = await self._tasks.log_of(task_id), task_log.checked_limit(limit)
         steps = [] if log is None else [step for step in log.live_steps() if verified in (None, step.verified)]
         return [step for step in steps if checkpoint_type in (None, step.checkpoint_type)][:most]
 
     async def delete_checkpoint(self, checkpoint_id: str) -> bool:
-        """Remove a checkpoint; tell whether there was one.
+        """Remove a checkpoint, and return whether it existed.
 
         Args:
-            checkpoint_id: what `commit_step` returned.
+            checkpoint_id: the id from `commit_step`.
 
         Raises:
             SettingError: the store cannot delete single checkpoints.
@@ -500,10 +491,7 @@ class CheckpointManager:
             return await remove(store, task, step)
 
     async def delete_all(self, task_id: str) -> int:
-        """Remove a task with all that belongs to it; return how many checkpoints it had.
-
-        Args:
-            task_id: the task; one that does not exist has none.
+        """Remove a task, and return how many checkpoints it had; 0 if it does not exist.
 
         Raises:
             ForeignRecordError: it is a run of the engine.
@@ -521,13 +509,9 @@ class CheckpointManager:
     # --- ownership ---------------------------------------------------------------------------------------------------
 
     async def release(self, task_id: str) -> None:
-        """Give a task up, so that another process can go on with it. No error where it is not owned.
-
-        Args:
-            task_id: the task.
-        """
+        """Release a task, so that another process can continue it; no error if it is not owned."""
         await self._tasks.release(task_id)
 
     async def close(self) -> None:
-        """Give up every task that this manager owns."""
+        """Release every task that this manager owns."""
         await self._tasks.release_all()

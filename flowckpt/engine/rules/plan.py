@@ -13,7 +13,17 @@ from flowckpt.engine.rules.reasons import Reason, ReasonKind
 
 
 class Decision(StrEnum):
-    """What a resume does with a step."""
+    """What a resume does with a step.
+
+    Attributes:
+        REUSE: its recorded result is used.
+        RERUN: it was recorded and runs again.
+        NEW: it was not recorded and runs.
+        IN_DOUBT: it was started, or must not run twice; the reasons say what follows.
+        ORPHANED: it was recorded, and the workflow no longer yields it.
+        UNDO: it is undone, because the run stopped during a rollback.
+        KEEP: it stays as it is while others are undone.
+    """
 
     REUSE = "reuse"
     RERUN = "rerun"
@@ -31,12 +41,11 @@ class PlannedStep:
     """What a resume would do with one step, and why.
 
     Attributes:
-        path: the step.
-        decision: what would be done with it.
-        reasons: why it is not simply reused; a reused one has reasons only where the policy sets them aside.
-        assumes: the first of the steps that run again before it, and are taken to return what they returned before.
-        duration_ms: how long it took when it was recorded, in milliseconds; None where it was not.
-        location: `file:line` of its `yield`, where known.
+        decision: what the resume would do.
+        reasons: why it is not simply reused; for a reused step, what the policy overrides.
+        assumes: earlier steps that run again and are assumed to return the same as before.
+        duration_ms: how long the recorded execution took; None without one.
+        location: `file:line` of its `yield`, if known.
     """
 
     path: str
@@ -48,7 +57,7 @@ class PlannedStep:
 
     @property
     def is_stale(self) -> bool:
-        """Whether its recorded result is no longer true; a step in doubt has none."""
+        """Whether its recorded result is stale."""
         return self.decision is not Decision.IN_DOUBT and any(reason.makes_stale for reason in self.reasons)
 
     def to_document(self) -> dict[str, Any]:
@@ -68,15 +77,13 @@ class ResumePlan:
     """What a resume would reuse and what it would run.
 
     Attributes:
-        workflow_id: the run.
         workflow_name: its workflow.
-        steps: the steps in the order in which the workflow yields them; what it yields no more at the end.
-        ends_at: why the plan cannot see further, in one sentence; empty where it sees the end of the workflow.
-        stops: why the resume would stop, in one sentence, as far as it can be foreseen; empty where it would go on.
-        stopped_by: the step that it would stop at.
-        is_parked: whether it would stop because the run died too often at the same step.
-        is_undoing: whether it would run nothing, but undo what is left of a run that stopped while it was undone. Its
-            steps are those to undo, in that order, and then the others in that of the record.
+        steps: the steps in the order of the yields; recorded steps that are no longer yielded come last.
+        ends_at: why the plan ends before the end of the workflow; otherwise empty.
+        stops: why the resume would stop, as far as it can be foreseen; otherwise empty.
+        stopped_by: the step at which it would stop.
+        is_parked: whether it would stop because of a crash loop.
+        is_undoing: whether it would only finish a rollback. Then `steps` starts with the steps to undo, in that order.
     """
 
     workflow_id: str
@@ -90,38 +97,30 @@ class ResumePlan:
 
     @property
     def stale(self) -> int:
-        """How many recorded results are no longer true."""
+        """The number of stale results."""
         return sum(step.is_stale for step in self.steps)
 
     @property
     def is_nothing_to_do(self) -> bool:
-        """Whether a resume would run nothing and stop at nothing."""
+        """Whether a resume would neither run nor stop."""
         return not self.stops and all(step.decision is Decision.REUSE for step in self.steps)
 
     @property
     def stale_stop(self) -> PlannedStep | None:
-        """The stale step that the resume would stop at, if that is why it stops."""
+        """The stale step at which the resume would stop, if it would."""
         stopped = self.step(self.stopped_by) if self.stops else None
         return stopped if stopped is not None and stopped.is_stale else None
 
     def step(self, path: str) -> PlannedStep | None:
-        """Return the step of a path, or None.
-
-        Args:
-            path: the step.
-        """
+        """Return the step of a path, or None."""
         return next((step for step in self.steps if step.path == path), None)
 
     def count(self, decision: Decision) -> int:
-        """Return how many steps have this decision.
-
-        Args:
-            decision: which.
-        """
+        """Return the number of steps with a decision."""
         return sum(step.decision is decision for step in self.steps)
 
     def to_document(self) -> dict[str, Any]:
-        """Return the plan as plain JSON: what `plan --json` prints."""
+        """Return the plan as plain JSON, as printed by `flowckpt plan --json`."""
         return {
             "workflow_id": self.workflow_id,
             "workflow_name": self.workflow_name,

@@ -12,7 +12,20 @@ from flowckpt.core.system.attrs_base import Fieldwise
 
 
 class ReasonKind(StrEnum):
-    """What moved."""
+    """What changed.
+
+    Attributes:
+        EVIDENCE: a claim does not hold, or cannot be checked.
+        ARGUMENTS: the step is called with other arguments.
+        CODE: its function was edited.
+        VERSION: its `.version()` tag differs.
+        FORCED: a rerun was requested.
+        UPSTREAM: an earlier step runs again.
+        FAILED: it failed, and that ended the run.
+        UNDONE: it was undone when the run failed or was cancelled.
+        UNDOING: it has to be undone.
+        STARTED: it was started, and its end was never recorded.
+    """
 
     EVIDENCE = "evidence"
     """The outside world is not as the record says, or nobody can tell."""
@@ -38,12 +51,12 @@ class ReasonKind(StrEnum):
 
 @attrs.frozen(eq=False, repr=False)
 class Reason(Fieldwise):
-    """One reason.
+    """One reason why a step is not simply reused; `str()` of it is `kind: detail`.
 
     Attributes:
-        kind: what moved.
-        detail: how, down to the leaf, in one sentence.
-        is_proved: whether it is known to have moved; False for evidence that could not be checked.
+        kind: what changed.
+        detail: the change, down to the leaf, in one sentence.
+        is_proved: whether the change is certain; False for evidence that could not be checked.
     """
 
     kind: ReasonKind
@@ -52,7 +65,7 @@ class Reason(Fieldwise):
 
     @property
     def makes_stale(self) -> bool:
-        """Whether it says that the record is no longer true, rather than that a rerun was asked for."""
+        """Whether it means that the recorded result is stale, rather than that a rerun was requested."""
         return self.kind in _STALE
 
     def __str__(self) -> str:

@@ -48,28 +48,28 @@ class Evicting(Protocol):
 
 @attrs.define(eq=False, repr=False)
 class Checkpointer:
-    """Saves the checkpoints of one attempt of a run.
+    """Saves the checkpoints of one attempt: numbers them, asks the trigger, and passes them to the store.
+
+    The engine creates one per attempt; programs rarely need it.
 
     Attributes:
-        store: where they go.
-        clock: when they were saved.
-        workflow_id: the run.
+        clock: the time.
         workflow_name: its workflow.
         inputs_hash: the digest of its inputs.
         inputs: the inputs, as the record holds them.
-        fingerprint: what identifies the workflow's code.
-        metadata: target, tags and the like.
+        fingerprint: the identity of the workflow's code.
+        metadata: target, tags and more.
         attempt: the attempt, the fencing number.
-        sequence: the number of the last checkpoint.
-        history: the run's results, which grow while it goes on.
-        trigger: asks for checkpoints besides the explicit ones, or None.
-        goes_on_unsaved: whether the run goes on when a checkpoint cannot be saved.
-        evictor: says which older checkpoints go, or None where all stay.
-        partial: what steps that have not ended well saved of themselves, by path.
-        is_usable: whether a further save makes sense: none does after one whose outcome is unknown, where the run does
-            not go on regardless.
-        attempted: the checkpoint that was saved last, or that could not be.
-        last_saved: the id of the last checkpoint that is known to be saved, or None.
+        sequence: the sequence of the last checkpoint.
+        history: the run's results, which grow during the run.
+        trigger: requests checkpoints in addition to the explicit ones, or None.
+        goes_on_unsaved: whether the run continues if a checkpoint cannot be saved.
+        evictor: selects older checkpoints to remove, or None.
+        partial: the partial state of steps that have not succeeded, by path.
+        is_usable: whether another save makes sense: not after one with unknown outcome, unless the run continues
+            anyway.
+        attempted: the checkpoint of the last save, successful or not.
+        last_saved: the id of the last checkpoint known to be saved, or None.
     """
 
     store: CheckpointStore

@@ -58,14 +58,12 @@ async def deaths_at_resume(store: CheckpointStore, lease: Lease, latest: Checkpo
 
 
 async def parked(store: CheckpointStore, info: RunInfo, *, max_deaths: int = MAX_DEATHS) -> Deaths | None:
-    """Return how often a run has died where it died last, if it is parked; None where a resume would begin.
-
-    Most runs need no look into the store: their description says enough.
+    """Return the crash count of a run in a crash loop; None if a resume would start.
 
     Args:
-        store: where it lies.
+        store: the store of the run.
         info: the run, as the store lists it.
-        max_deaths: how often a run may die at one step, where its record does not say.
+        max_deaths: the limit, if its record has none.
     """
     most, said = limit_of(info.metadata, default=max_deaths), info.metadata.get(KEY)
     before = 0 if said is None else said["count"]

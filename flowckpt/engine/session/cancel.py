@@ -34,10 +34,9 @@ class Cancelled:
     """A run that was cancelled.
 
     Attributes:
-        workflow_id: the run.
-        was: where it stood before.
-        undone: the steps that were undone for it, in the order in which that was done: the newest first.
-        not_undone: the steps that were to be undone and could not be.
+        was: its previous status.
+        undone: the undone steps, newest first.
+        not_undone: the steps that could not be undone.
         attempt: the attempt that ended it.
     """
 

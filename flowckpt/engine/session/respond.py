@@ -40,19 +40,18 @@ else:
 
 @attrs.frozen
 class Sent:
-    """A message that lies in the store of its run.
+    """A message that was sent to a run, by `signal`, `approve` or `reject`.
 
     Attributes:
-        workflow_id: the run.
         signal_id: the message's id.
-        name: the signal, or the approval.
-        kind: which of the two.
-        path: the step that it is for; empty for any that waits for its name.
-        is_new: whether it was sent now; False where the same id was sent before.
-        is_awaited: whether the run waited for it when it was sent.
-        pending_before: how many messages of this name lay there already, and are taken first.
-        status: where the run stood.
-        owner: the process that runs it, as text; empty where it is to be resumed.
+        name: the signal or the approval.
+        kind: `signal` or `approval`.
+        path: the step it is for; empty for any wait of this name.
+        is_new: whether it was sent now; False if the same id was sent before.
+        is_awaited: whether the run was waiting for it.
+        pending_before: the number of earlier messages of this name, which are taken first.
+        status: the status of the run.
+        owner: the process that runs it, as text; empty if nobody owns it.
     """
 
     workflow_id: str

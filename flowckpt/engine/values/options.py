@@ -99,37 +99,38 @@ def _on_stop(value: object) -> OnStop:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class RunOptions(Fieldwise):
-    """Options of starting or resuming a run.
+    """Options of a start, a resume or a plan.
 
     Attributes:
-        tags: labels by which runs are listed; recorded at the start.
-        target: how the workflow is found again by `flowckpt resume`; worked out from the function where not given.
-        every: take a checkpoint after that many steps without one; recorded at the start, and kept by each resume.
-        interval: take one after a step when the last is that many seconds old; likewise.
-        steal: take the run over although its owner's process still holds it.
-        on_stale: what a resume does where evidence, arguments or a version tag have moved: `rerun`, `reuse` or `fail`.
-            Not given, what has moved is run again, and what cannot be checked stops the resume.
-        on_code_change: what it does where a step's function was edited; not given, it stops.
-        reuse: `prefix`: everything from the first stale step on is run again; `inputs`: behind it, results are reused
-            where the steps are called with the same arguments.
-        verify: how files are checked: `hash` reads them, `stat` skips those that look untouched; not given, as the
+        tags: labels for listing runs, text to text; recorded at the start.
+        target: how `flowckpt resume` finds the workflow: a mapping with `file` or `module`, `name` and `cwd`; derived
+            from the function by default. Given to a resume, it replaces the recorded one.
+        every: take a checkpoint after this many steps without one; recorded at the start, and used by each resume. The
+            engine's trigger takes precedence.
+        interval: take a checkpoint after a step if the last one is this many seconds old; recorded likewise.
+        steal: take the run over although its owner is alive.
+        on_stale: what a resume does if evidence, arguments or a version tag changed: `rerun`, `reuse` or `fail`. By
+            default, changed steps run again, and evidence that cannot be checked stops the resume.
+        on_code_change: what a resume does if a step's function was edited: `rerun`, `reuse` or `fail` (the default).
+        reuse: `prefix` (the default): everything from the first stale step on runs again; `inputs`: later results are
+            kept if their steps are called with the same arguments.
+        verify: how files are checked: `hash` reads them, `stat` skips files that look untouched; by default as the
             engine's verifier does.
-        from_step: the step (path, or name) from which on everything is run again.
-        force: run again whatever the resume would stop at.
-        allow_network: hosts that network claims may reach, as `host:port`, where the engine was given no verifier.
-        retry_budget: how many retries the run may make, all its steps and attempts together; recorded at the start. Given
-            to a resume, it is a fresh budget from there. Any number where neither it nor the engine says so.
-        max_deaths: how often the run may die at the same step, with nothing new saved between, before a resume refuses
-            it (`RunParkedError`); 0 for no limit. Recorded likewise; 5 where nobody says so.
-        executors: where steps can run besides here, by name, as descriptions: `process:8`, `dask://host:8786`; the one
-            named `default` is that of all steps that name none and may run there. Recorded at the start; a resume uses
-            them again, but for those that name another machine, which it wants to be told again.
-        rolls_back: whether a run that fails or is cancelled undoes what its steps did, where they say how.
-        stay: for how many seconds in all the process stays when everything waits; not given, it stays for what ends by
-            itself within a minute, and the run is suspended otherwise.
-        if_attempt: resume only if this is the run's newest attempt: nobody else has gone on with it meanwhile.
-        on_stop: what a signal makes of the run: `cancel` ends it as cancelled, and undoes; `suspend` saves it as suspended
-            and due at once, with nothing undone, so that `flowckpt recover` goes on with it.
+        from_step: run everything again from this recorded step on (path, or name for its first use).
+        force: run again whatever would stop the resume, and whatever the workflow no longer yields as recorded.
+        allow_network: hosts that network claims may reach, as `host:port`, if the engine has no verifier of its own.
+        retry_budget: total retries for all steps and attempts of the run; recorded at the start. On resume, sets a new
+            budget.
+        max_deaths: crashes at the same step, with nothing new saved, after which a resume raises `RunParkedError`; 0
+            for no limit; recorded likewise; 5 by default.
+        executors: executors by name, as descriptions: `process:8`, `dask://host:8786`; `default` takes all steps that
+            name none. Recorded; a resume uses them again, except addresses, which must be given again.
+        rolls_back: whether a run that fails or is cancelled undoes steps that have a `.rollback()`.
+        stay: how many seconds in total the process stays while everything waits. By default it stays for waits that end
+            within a minute; otherwise the run is suspended.
+        if_attempt: resume only if this is the run's newest attempt; otherwise `RunMovedOnError`.
+        on_stop: what a signal does: `cancel` (the default) ends the run as cancelled and undoes it; `suspend` saves it
+            as suspended and due at once, for `flowckpt recover`.
     """
 
     tags: Mapping[str, str] = attrs.field(factory=dict)
@@ -272,13 +273,13 @@ class Saving:
 # one trigger can serve many runs, and a resumed run is judged as an uninterrupted one is.
 
 
-class Progress(NamedTuple):
-    """How far a run has come. A named tuple, because one is made after each step: 0.2 µs, where attrs takes 0.6.
+class Progress(NamedTuple):  # one is made after each step: 0.2 µs, an attrs class takes 0.6
+    """The progress of a run, as a trigger sees it.
 
     Attributes:
         steps: steps that have ended since the last checkpoint.
         seconds: seconds since the last checkpoint, by a monotonic clock.
-        results: results of the run in all.
+        results: results of the run in total.
         now: the time, aware and in UTC.
     """
 
@@ -289,13 +290,13 @@ class Progress(NamedTuple):
 
 
 class Trigger(Protocol):
-    """A rule that asks for checkpoints."""
+    """A rule that requests checkpoints."""
 
     def should_checkpoint(self, progress: Progress) -> bool:
-        """Tell whether a checkpoint is to be taken now.
+        """Return whether to take a checkpoint now.
 
         Args:
-            progress: how far the run has come.
+            progress: the progress of the run.
         """
         ...
 
@@ -311,16 +312,16 @@ def _checked_seconds(_: TimeTrigger, __: attrs.Attribute[float], value: float) -
 
 @attrs.frozen
 class TimeTrigger:
-    """Asks for a checkpoint when enough time has passed since the last one; it is asked when a step has ended.
+    """Requests a checkpoint after a step when enough time has passed since the last checkpoint.
 
     Attributes:
-        seconds: how long; above 0.
+        seconds: the time, above 0.
     """
 
     seconds: float = attrs.field(validator=_checked_seconds)
 
     def should_checkpoint(self, progress: Progress) -> bool:
-        """Tell whether that much time has passed since the last checkpoint."""
+        """Return whether enough time has passed since the last checkpoint."""
         return progress.seconds >= self.seconds
 
 
@@ -335,16 +336,16 @@ def _checked_steps(_: StepCountTrigger, __: attrs.Attribute[int], value: int) ->
 
 @attrs.frozen
 class StepCountTrigger:
-    """Asks for a checkpoint when enough steps have ended since the last one.
+    """Requests a checkpoint when enough steps have ended since the last one.
 
     Attributes:
-        steps: how many; 1 or more.
+        steps: the number of steps, from 1.
     """
 
     steps: int = attrs.field(validator=_checked_steps)
 
     def should_checkpoint(self, progress: Progress) -> bool:
-        """Tell whether that many steps have ended since the last checkpoint."""
+        """Return whether enough steps have ended since the last checkpoint."""
         return progress.steps >= self.steps
 
 
@@ -368,10 +369,10 @@ def _checked_mode(_: CompositeTrigger, __: object, value: object) -> None:
 
 @attrs.frozen
 class CompositeTrigger:
-    """Asks for a checkpoint when one of several triggers does, or when all of them do.
+    """Requests a checkpoint when any, or all, of several triggers do.
 
     Attributes:
-        triggers: the triggers; one at least.
+        triggers: the triggers, at least one.
         mode: `any` or `all`.
     """
 
@@ -379,9 +380,9 @@ class CompositeTrigger:
     mode: str = attrs.field(default="any", validator=_checked_mode)
 
     def should_checkpoint(self, progress: Progress) -> bool:
-        """Tell whether one of the triggers asks for it, or all do.
+        """Return whether any, or all, of the triggers request a checkpoint.
 
-        In mode `any`, one that fails does not keep the others from asking; its error is raised where none of them does.
+        In mode `any`, an error of one trigger is raised only if no other requests a checkpoint.
         """
         if self.mode == "all":
             return all(trigger.should_checkpoint(progress) for trigger in self.triggers)
@@ -398,13 +399,13 @@ class CompositeTrigger:
 
 
 def checked_trigger(value: object) -> Trigger:
-    """Return a trigger, or refuse what is none before anything depends on it.
+    """Return a trigger if it is valid.
 
     Args:
-        value: what was given as a trigger.
+        value: the trigger.
 
     Raises:
-        SettingError: it has no plain method `should_checkpoint`, or is a class instead of one made of it.
+        SettingError: it has no method `should_checkpoint`, or is a class instead of an instance.
     """
     method = getattr(value, "should_checkpoint", None)
     if isinstance(value, type) or not callable(method) or inspect.iscoroutinefunction(method):
@@ -420,15 +421,13 @@ def checked_trigger(value: object) -> Trigger:
 def asks_for_checkpoint(
     trigger: Trigger, progress: Progress, log: logging.Logger, told: set[str] | None = None
 ) -> bool:
-    """Ask a trigger; one that fails, or that answers neither True nor False, is told to the log and means no.
-
-    A trigger decides when to save, never whether the run goes on.
+    """Return whether a trigger requests a checkpoint; an invalid answer or an error is logged and means no.
 
     Args:
         trigger: the trigger.
-        progress: how far the run has come.
-        log: is told what went wrong.
-        told: what it was told already; the same is not told again. Changed.
+        progress: the progress of the run.
+        log: where to log errors.
+        told: messages already logged, which are not repeated; updated in place.
     """
     try:
         answer: object = trigger.should_checkpoint(progress)

@@ -20,11 +20,11 @@ else:
 
 @attrs.frozen(eq=False, repr=False)
 class StepCounts(Fieldwise):
-    """The steps of one attempt, what it ran and what it did not have to run counted apart.
+    """The number of steps in one attempt.
 
     Attributes:
-        executed: steps run by this attempt, failed ones included.
-        restored: results that came from the record.
+        executed: steps executed by this attempt, including failed ones.
+        restored: results from the record.
         failed: executed steps that failed.
     """
 
@@ -38,22 +38,21 @@ class WorkflowResult(Fieldwise):
     """How a run ended.
 
     Attributes:
-        workflow_id: the run.
         workflow_name: its workflow.
         status: `completed`, `failed`, `cancelled` or `suspended`.
-        output: what the workflow returned; None where it did not.
-        attempt: how often the run was started or resumed.
-        steps: what was executed and what was restored.
-        duration_ms: how long this attempt took, in milliseconds.
-        error: the error that ended the run, or None.
-        is_saved: whether the end was recorded. Where it was not, a resume does not begin there.
-        rollback_failures: the steps that were to be undone and could not be.
-        failure: how the run failed, as its record says it: without what is secret.
+        output: what the workflow returned; otherwise None.
+        attempt: the number of starts and resumes, plus one for each move to a new place after a failed save.
+        steps: the numbers of executed, restored and failed steps.
+        duration_ms: how long this attempt took.
+        error: the exception that ended the run, or None.
+        is_saved: whether the end was recorded; otherwise a resume continues from an earlier checkpoint.
+        rollback_failures: steps that could not be undone: a `StepFailedError` each.
+        failure: how the run failed according to its record, without secrets; `error` is the workflow's own exception.
         waits: what a suspended run waits for.
-        undone: the paths of the steps that were undone, in the order of that.
-        last_saved: the id of the last checkpoint that is known to be saved; None where there is none.
+        undone: the paths of the undone steps, in the order of undoing.
+        last_saved: the id of the last checkpoint known to be saved, or None.
         save_error: why the end was not recorded, or None.
-        is_removed: whether the run was removed from its store when it had completed, as `on_success="clear"` asks for.
+        is_removed: whether the completed run was removed from its store, as `on_success="clear"` requests.
     """
 
     workflow_id: str
@@ -75,14 +74,14 @@ class WorkflowResult(Fieldwise):
 
     @property
     def due_at(self) -> datetime | None:
-        """When a suspended run goes on by itself, if it is resumed; None where only a signal can end its waits."""
+        """When the first wait of a suspended run ends by itself; None if only a signal can end them."""
         return wait.due_at(self.waits)
 
     def unwrap(self) -> Any:
         """Return the output, or raise the error that ended the run.
 
         Raises:
-            RunSuspendedError: it has none yet.
+            RunSuspendedError: the run is suspended.
             BaseException: the run's error.
         """
         if self.status is Status.SUSPENDED:

@@ -28,7 +28,7 @@ from flowckpt.evidence.sandbox import Sandbox
 
 
 class Mode(StrEnum):
-    """How files are compared with what was recorded."""
+    """How files are compared with the record."""
 
     HASH = "hash"
     """Read every byte."""
@@ -38,18 +38,18 @@ class Mode(StrEnum):
 
 @attrs.frozen
 class Limits:
-    """How much time and memory a check may take; a claim that needs more is not verified.
+    """How much time and memory a check may use. A claim that needs more is not verified.
 
     Attributes:
-        file_bytes: the largest file that is hashed, by its apparent size.
-        hash_seconds: how long one file or tree may be read.
-        tree_entries: how many entries a tree may have.
-        tree_depth: how deep a tree may be.
-        query_seconds: how long a query may run.
-        value_bytes: the largest value that a query may return.
-        network_seconds: how long a network check may take, from the name's resolution to the last byte.
-        body_bytes: the largest body of an API's response.
-        predicate_seconds: how long a predicate may run.
+        file_bytes: the largest file to hash, by apparent size.
+        hash_seconds: the time to read one file or tree.
+        tree_entries: the number of entries in a tree.
+        tree_depth: the depth of a tree.
+        query_seconds: the time of a query.
+        value_bytes: the largest value of a query.
+        network_seconds: the time of a network check, from name resolution to the last byte.
+        body_bytes: the largest body of an API response.
+        predicate_seconds: the time of a predicate.
     """
 
     file_bytes: int = 64 << 30
@@ -69,16 +69,14 @@ def _header_text(headers: Mapping[str, str]) -> str:
 
 @attrs.frozen
 class AllowedHost:
-    """A host and port that network claims may reach, and what to say to it.
-
-    Credentials belong here, with the program, and not into claims: claims are recorded.
+    """A host and port that network claims may reach, with credentials, which must not be part of recorded claims.
 
     Attributes:
-        host: a name, or an address. An address in a private, loopback or link-local range may be reached only where
-            the address itself is allowed, whatever name led to it.
+        host: a name or an address. An address in a private, loopback or link-local range is reachable only if the
+            address itself is allowed.
         port: the port.
-        headers: request headers for this host alone; never shown.
-        ca_file: the certificates to trust instead of the system's.
+        headers: request headers for this host only; never shown.
+        ca_file: certificates to trust instead of the system's.
     """
 
     host: str
@@ -88,11 +86,7 @@ class AllowedHost:
 
     @classmethod
     def parse(cls, text: str) -> AllowedHost:
-        """Return the entry of `host:port` or `[address]:port`.
-
-        Args:
-            text: the text.
-        """
+        """Return the entry of `host:port` or `[address]:port`."""
         host, colon, port = text.rpartition(":")
         if not colon or not host or not (port.isascii() and port.isdigit()):
             raise EvidenceError(
@@ -106,7 +100,7 @@ class StepFacts:
     """What is known of the step whose claims are checked.
 
     Attributes:
-        exit_code: what the step's command really returned, now or as recorded; None where it ran none.
+        exit_code: the exit code of the step's command, now or as recorded; None if it ran none.
     """
 
     exit_code: int | None = None
@@ -136,30 +130,30 @@ class Settings:
 
 
 class MalformedClaimError(FlowckptError):
-    """The claim itself is wrong: nothing in the world could answer it."""
+    """The claim itself is invalid."""
 
 
 class RefusedClaimError(FlowckptError):
-    """The claim asks for what the verifier may not do."""
+    """The claim requires something that the verifier may not do."""
 
 
 class UncheckableClaimError(FlowckptError):
-    """The world cannot be asked: a driver is missing, a file cannot be read, a database is locked."""
+    """The claim cannot be checked: a driver is missing, a file is unreadable, a database is locked."""
 
 
 class CheckTimeoutError(FlowckptError, TimeoutError):
-    """The check took longer than its limit."""
+    """The check exceeded its time limit."""
 
 
 @attrs.frozen
 class Outcome:
-    """What a check found.
+    """The outcome of a check.
 
     Attributes:
         status: the answer.
-        error: why it is not verified; None where it is.
+        error: why the claim is not verified; None if it is.
         details: what differs, leaf by leaf.
-        method: how it was checked, where there are several ways.
+        method: how it was checked, if there are several ways.
     """
 
     status: VerdictStatus
@@ -201,11 +195,11 @@ class CheckContext:
     """What a check may use.
 
     Attributes:
-        settings: what it may do, and how far.
-        sandbox: the files that it may see.
-        clock: time.
+        settings: permissions and limits.
+        sandbox: the files that it may read.
+        clock: the time.
         predicates: the functions that the program passed, by name; empty on another worker.
-        executor: takes pieces of large work; None where the check itself runs on such an executor.
+        executor: runs pieces of large work; None if the check itself runs there.
     """
 
     settings: Settings
@@ -215,11 +209,7 @@ class CheckContext:
     executor: Executor | None = None
 
     def deadline_after(self, seconds: float) -> Deadline:
-        """Return a deadline.
-
-        Args:
-            seconds: how long from now.
-        """
+        """Return the deadline after a number of seconds."""
         return Deadline(self.clock.elapsed_ns, self.clock.elapsed_ns() + int(seconds * 1e9), seconds)
 
 
@@ -254,12 +244,12 @@ class Deadline:
 
 
 class Check:
-    """One kind of claim. Subclass it, write `verify`, and name an instance in the entry-point group `flowckpt.evidence`.
+    """A kind of claim. Subclass it, write `verify`, and register an instance in the entry-point group `flowckpt.evidence`.
 
     Attributes:
-        is_slow: whether it waits for others (a network, a database): slow checks run beside one another.
-        is_local: whether only the process of the program can answer, so that no quorum can be asked.
-        splits_work: whether it hands pieces of its work to the executor itself, and so must not run on it.
+        is_slow: whether it waits for the network or a database; slow checks run in parallel.
+        is_local: whether only the program's own process can answer, so that a quorum is impossible.
+        splits_work: whether it passes work to the executor itself, and so must not run on it.
     """
 
     is_slow: bool = False
@@ -267,11 +257,11 @@ class Check:
     splits_work: bool = False
 
     def verify(self, claim: Evidence, context: CheckContext) -> Outcome | Awaitable[Outcome]:
-        """Compare a claim with the world; an awaitable is awaited in the program's loop.
+        """Compare a claim with the outside world; an awaitable is awaited in the program's loop.
 
         Args:
             claim: the claim.
-            context: what may be used.
+            context: what the check may use.
         """
         raise NotImplementedError(f"{type(self).__qualname__} cannot verify")
 
@@ -280,16 +270,16 @@ class Check:
 
         Args:
             claim: the claim.
-            context: what may be used.
+            context: what the check may use.
         """
         return uncaptured(claim)
 
     def capture(self, claim: Evidence, context: CheckContext) -> Evidence:
-        """Return the claim with the facts of the world; kinds that need none return it as it is.
+        """Return the claim with captured facts; kinds without facts return it unchanged.
 
         Args:
             claim: the claim.
-            context: what may be used.
+            context: what the check may use.
         """
         return claim
 

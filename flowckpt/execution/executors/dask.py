@@ -41,12 +41,12 @@ _LOST = ("KilledWorker", "CommClosedError", "FutureCancelledError", "FuturesCanc
 
 
 class DaskExecutor(Executor):
-    """Runs functions on the workers of a Dask cluster; it is connected to with the first of them.
+    """Runs functions on the workers of a Dask cluster, connected when there is work; needs `flowckpt[dask]`.
 
     Args:
-        cluster: the address of a scheduler (`tcp://host:8786`), the number of worker processes of a cluster to be
-            started on this machine, or a connected `distributed.Client`, which stays the caller's.
-        patience_seconds: how long a cluster may do nothing at all while work waits for it.
+        cluster: the address of a scheduler (`tcp://host:8786`), the number of worker processes for a cluster started on
+            this machine, or a connected `distributed.Client`, which stays open.
+        patience_seconds: how long a cluster may be idle while work waits for it.
     """
 
     repeats_work = True
@@ -67,14 +67,14 @@ class DaskExecutor(Executor):
 
     @property
     def tries_when_lost(self) -> int:
-        """How often a step is tried whose worker got lost, if it does not say so itself."""
+        """How often a step without `.retry()` is tried if its worker is lost."""
         return 1 if self._allowed_failures else TRIES_WHEN_LOST
 
     def connect(self) -> None:
-        """Connect to the cluster, or start it; does nothing where that is done.
+        """Connect to the cluster or start it, if not done yet.
 
         Raises:
-            ExecutorError: it cannot be reached, or started.
+            ExecutorError: it cannot be reached or started.
         """
         with self._lock:
             if self._closing.is_set():
@@ -163,7 +163,7 @@ class DaskExecutor(Executor):
             self.kill()
 
     def kill(self) -> None:
-        """Stop what runs, and close at once."""
+        """Stop running work, and close at once."""
         if self._closing.is_set():
             return
         self._closing.set()

@@ -27,13 +27,13 @@ _KNOWN = "engine, thread, process, process:8, dask://host:8786, dask:local, dask
 
 
 def open_executor(description: str) -> Executor:
-    """Make an executor; nothing is started or connected before there is work for it.
+    """Create an executor from a description; it starts or connects when there is work.
 
     Args:
         description: `process`, `process:8`, `dask://host:8786`, `dask:local`, `dask:local:4`.
 
     Raises:
-        ExecutorError: it describes no executor, or a package is missing.
+        ExecutorError: the description is invalid, or a package is missing.
     """
     executor: Executor = checked(description)()
     return executor

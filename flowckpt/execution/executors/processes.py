@@ -195,13 +195,13 @@ _Work = tuple[Future[Any], bytes, Hear | None]
 
 
 class ProcessExecutor(Executor):
-    """Runs picklable functions in processes of this machine; they are started when there is work for them.
+    """Runs picklable functions in processes on this machine, which start when there is work.
 
     Args:
-        max_workers: how many; as many as there are processors for this process where not given.
+        max_workers: the number of processes; by default, the number of usable processors.
 
     Raises:
-        SettingError: the number is no whole number from 1.
+        SettingError: the number is not a whole number from 1.
     """
 
     kills_work = True
@@ -297,7 +297,7 @@ class ProcessExecutor(Executor):
                 thread.join()
 
     def kill(self) -> None:
-        """Shut down at once: what runs is ended, and waited for."""
+        """Shut down at once: end running work and wait for it."""
         self.shutdown(wait=False)
         with self._lock:
             self._is_killed = True

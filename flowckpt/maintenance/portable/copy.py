@@ -72,17 +72,17 @@ def _taken(workflow_id: str) -> RunExistsError:
 
 @attrs.frozen
 class CopiedRun:
-    """A run that was copied.
+    """A copied run.
 
     Attributes:
         workflow_id: its id in the target.
         source_id: its id in the source.
-        attempts: attempts that saved something.
-        checkpoints: checkpoints, in all.
+        attempts: the number of attempts that saved something.
+        checkpoints: the number of checkpoints.
         left_behind: how many of these no longer count.
-        steps: results that its newest checkpoint holds.
-        is_new: whether it was copied now; False where the very same run was there already.
-        owner: the process that ran it in the source meanwhile; None where it rested.
+        steps: the number of results in its newest checkpoint.
+        is_new: whether it was copied now; False if the identical run already existed.
+        owner: the process that ran it in the source during the copy, or None.
     """
 
     workflow_id: str
@@ -95,7 +95,7 @@ class CopiedRun:
     left_behind: int = 0
 
     def to_document(self) -> dict[str, Json]:
-        """Return it as plain JSON: an item of what `copy --json` prints."""
+        """Return it as plain JSON: an item of `flowckpt copy --json`."""
         document = attrs.asdict(self, filter=lambda attribute, _: attribute.name != "owner")
         return {**document, "is_live": self.owner is not None}
 
@@ -103,24 +103,24 @@ class CopiedRun:
 async def copy_run(
     source: CheckpointStore, target: CheckpointStore, workflow_id: str, *, new_id: str | None = None
 ) -> CopiedRun:
-    """Copy a whole run into another store: all attempts, checkpoints, results and large values, as they are.
+    """Copy a whole run into another store: all attempts, checkpoints, results and large values, unchanged.
 
-    The source is only read, and its copy knows nothing of it: whoever resumes both runs the steps twice. A copy that
-    was interrupted left nothing, and one that was made already is found to be there; so it can always be done again.
+    The source is only read. The copy is independent, so resuming both runs the steps twice. An interrupted copy leaves
+    nothing, and repeating a copy finds the existing one.
 
     Args:
-        source: where the run lies.
-        target: where it is to lie, too.
+        source: the store of the run.
+        target: the other store.
         workflow_id: the run.
-        new_id: the id that it is to have in the target; the same where not given.
+        new_id: its id in the target; the same by default.
 
     Raises:
-        InputError: the given id can be no id of a run.
-        CheckpointNotFoundError: there is no such run.
+        InputError: the new id is invalid.
+        CheckpointNotFoundError: the run does not exist.
         CheckpointCorruptedError: a record is damaged.
-        RunExistsError: another run has the id in the target, or the same run that has gone on since.
-        RunLockedError: another process is about to begin it there.
-        StoreAbilityError: the source cannot hand out a whole run, or the target take one in.
+        RunExistsError: another run has the id in the target, or the same run continued there.
+        RunLockedError: another process is about to start it there.
+        StoreAbilityError: the source cannot read whole runs, or the target cannot receive them.
         CheckpointStorageError: a store failed.
     """
     named = workflow_id if new_id is None else checked_new_id(new_id)

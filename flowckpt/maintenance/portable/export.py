@@ -397,14 +397,13 @@ class ExportedRun:
     """What an export wrote.
 
     Attributes:
-        workflow_id: the run.
         file: the file, or the directory of the documents.
-        attempts: how many attempts it had that saved something.
-        checkpoints: how many checkpoints, in all.
+        attempts: the number of attempts that saved something.
+        checkpoints: the number of checkpoints.
         left_behind: how many of these no longer count.
-        steps: how many results the newest checkpoint holds.
-        checkpoint_id: the newest checkpoint: the run was exported as of it.
-        owner: the process that ran it meanwhile, so that it has gone on since, perhaps; None where it rested.
+        steps: the number of results in the newest checkpoint.
+        checkpoint_id: the newest checkpoint; the run was exported as of it.
+        owner: the process that ran the run during the export, or None.
     """
 
     workflow_id: str
@@ -418,19 +417,19 @@ class ExportedRun:
 
 
 async def export_run(store: CheckpointStore, workflow_id: str, file: Path | str) -> ExportedRun:
-    """Write a whole run to one file: all attempts, checkpoints, results and large values, and where its workflow is.
+    """Write a whole run to one file: all attempts, checkpoints, results, large values and its target.
 
-    The source is only read. The file is all there, durably, or not there at all.
+    The source is only read. The file appears complete and durable, or not at all.
 
     Args:
-        store: where the run lies.
+        store: the store of the run.
         workflow_id: the run.
-        file: where to; compressed where the name ends in `.gz`.
+        file: the file; compressed if the name ends in `.gz`.
 
     Raises:
-        CheckpointNotFoundError: there is no such run.
+        CheckpointNotFoundError: the run does not exist.
         CheckpointCorruptedError: a record is damaged.
-        StoreAbilityError: the store cannot read what no longer counts.
+        StoreAbilityError: the store cannot read left-behind checkpoints.
         OSError: the file cannot be written.
     """
     run = await gathered(store, workflow_id)
@@ -471,21 +470,21 @@ async def stream_run(store: CheckpointStore, workflow_id: str, write: Callable[[
 async def export_documents(
     store: CheckpointStore, workflow_id: str, directory: Path | str, *, is_forced: bool = True
 ) -> ExportedRun:
-    """Write each checkpoint as a JSON document of its own, in a directory that can be kept in git.
+    """Write each checkpoint as its own JSON document, in a directory suitable for git.
 
-    Names begin with the sequence, so they never change; a later export adds to them.
+    File names start with the sequence and never change; a later export adds files.
 
     Args:
-        store: where the run lies.
+        store: the store of the run.
         workflow_id: the run.
-        directory: where to; made where it is missing.
-        is_forced: replace documents that are there and say something else, as those of another run do.
+        directory: the directory; created if missing.
+        is_forced: whether to replace existing documents that differ.
 
     Raises:
-        CheckpointNotFoundError: there is no such run.
+        CheckpointNotFoundError: the run does not exist.
         CheckpointCorruptedError: a record is damaged.
-        StoreAbilityError: the store cannot read what no longer counts.
-        FileExistsError: a document would replace another one; nothing was written.
+        StoreAbilityError: the store cannot read left-behind checkpoints.
+        FileExistsError: a different document exists; nothing was written.
         OSError: a file cannot be written.
     """
     run = await gathered(store, workflow_id)

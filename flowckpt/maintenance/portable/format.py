@@ -186,14 +186,14 @@ def _at_least_one(_: object, attribute: attrs.Attribute[int], value: int) -> Non
 
 @attrs.frozen(kw_only=True)
 class ImportLimits:
-    """What an import takes at most. The defaults let everything through that a sane run exports.
+    """How much an import accepts. The defaults accept any reasonable run.
 
     Attributes:
-        max_bytes: bytes of the file, as it is when no longer compressed.
-        max_value_bytes: bytes of one line, which holds one large value at most; about what memory it takes.
+        max_bytes: bytes of the file after decompression.
+        max_value_bytes: bytes of one line, which holds at most one large value; about the memory needed.
         max_records: lines of the file.
         max_attempts: the highest number of an attempt.
-        max_ratio: how many times larger than the compressed file its content may be.
+        max_ratio: the largest ratio of content to compressed file.
     """
 
     max_bytes: int = attrs.field(default=64 * 1024 * MIB, validator=_at_least_one)

@@ -442,19 +442,19 @@ _REMEDY = "What can be imported, 'flowckpt export RUN -o FILE' writes; the file 
 
 @attrs.frozen
 class ImportedRun:
-    """A run that was imported.
+    """An imported run.
 
     Attributes:
         workflow_id: its id in the store.
-        source_id: its id in the file; empty where that was one checkpoint, which does not say it.
+        source_id: its id in the file; empty for a single checkpoint, which does not contain it.
         workflow_name: its workflow.
-        status: where it stood.
-        attempts: attempts that saved something.
-        checkpoints: checkpoints, in all.
+        status: its status.
+        attempts: the number of attempts that saved something.
+        checkpoints: the number of checkpoints.
         left_behind: how many of these no longer count.
-        steps: results that its newest checkpoint holds.
-        target: where its workflow was, on the machine that it comes from.
-        is_new: whether it was imported now; False where the very same run was there already.
+        steps: the number of results in its newest checkpoint.
+        target: where its workflow was, on the machine it comes from.
+        is_new: whether it was imported now; False if the identical run already existed.
     """
 
     workflow_id: str
@@ -469,7 +469,7 @@ class ImportedRun:
     left_behind: int = 0
 
     def to_document(self) -> dict[str, Json]:
-        """Return it as plain JSON: what `import --json` prints."""
+        """Return it as plain JSON, as printed by `flowckpt import --json`."""
         return attrs.asdict(self)
 
 
@@ -490,26 +490,25 @@ class _Proved:
 async def import_run(
     store: CheckpointStore, file: Path | str, *, workflow_id: str | None = None, limits: ImportLimits | None = None
 ) -> ImportedRun:
-    """Import a run from a file that `export` wrote: a whole run, or the document of one checkpoint.
+    """Import a run from a file written by an export: a whole run, or the document of one checkpoint.
 
-    The file is read twice. First it is proved, line by line, and nothing is written; then the store takes it in, all of
-    it or nothing. A process that dies on the way can simply be run again. One checkpoint becomes a run that a resume
-    carries on from it.
+    The file is read twice: first it is checked line by line, without writing anything; then the store receives it
+    atomically. After an interruption, repeat the import. A single checkpoint becomes a run that can be resumed from it.
 
     Args:
-        store: where the run is to lie.
-        file: the file, plain or compressed by gzip; `-` is standard input.
-        workflow_id: the id that it is to have; the one in the file, or a new one for a single checkpoint, where not given.
-        limits: how much is taken.
+        store: the store to import into.
+        file: the file, plain or gzip; `-` is standard input.
+        workflow_id: the id of the run; by default the one in the file, or a new one for a single checkpoint.
+        limits: how much to accept.
 
     Raises:
-        InputError: the given id can be no id of a run.
-        ImportRefusedError: the file is cut, changed, malformed, or goes beyond a limit.
+        InputError: the given id is invalid.
+        ImportRefusedError: the file is truncated, changed, malformed, or exceeds a limit.
         UnsupportedSchemaError: a newer flowckpt has written it.
         SourceUnreadableError: the file cannot be read.
         RunExistsError: another run has the id.
-        RunLockedError: another process is about to begin that run.
-        StoreAbilityError: the store cannot take a run in at once.
+        RunLockedError: another process is about to start that run.
+        StoreAbilityError: the store cannot receive a whole run.
         CheckpointStorageError: the store failed.
     """
     limits = limits or ImportLimits()

@@ -56,14 +56,13 @@ _PAGE = 200
 
 @attrs.frozen
 class PrunedRun:
-    """A run that was removed, or that would be.
+    """A run that was, or would be, removed.
 
     Attributes:
-        workflow_id: the run.
         workflow_name: its workflow.
-        status: where it stood.
+        status: its status.
         updated_at: when its newest checkpoint was saved.
-        size: about how many bytes it took; None where the store does not know, as in object storage.
+        size: approximately how many bytes it took; None if unknown, as in object storage.
     """
 
     workflow_id: str
@@ -75,18 +74,18 @@ class PrunedRun:
 
 @attrs.define
 class PruneReport:
-    """What a pruning came to.
+    """The outcome of `prune`.
 
     Attributes:
-        runs: the runs that went, or would go; empty where they were handed to a function.
-        removed: how many runs went.
-        removed_bytes: about how many bytes they took, as far as that is known.
-        unsized: of how many of them it is not known.
-        compacted: how many runs were written anew, or freed of what no record names.
-        compacted_bytes: how many bytes that freed.
-        skipped: why a run stayed that was to go, or to be made smaller, by its id.
-        unreadable: the runs whose record is damaged, so that nothing was decided about them.
-        matched: how many runs are of the workflow and stand as was said; None where no run was to go.
+        runs: the runs that were, or would be, removed; empty if they were passed to `on_run`.
+        removed: the number of runs removed.
+        removed_bytes: approximately how many bytes they took, as far as known.
+        unsized: how many removed runs have an unknown size.
+        compacted: the number of runs that were compacted or freed of unused values.
+        compacted_bytes: how many bytes this freed.
+        skipped: why a run was not removed or compacted, by its id.
+        unreadable: the damaged runs, which always stay.
+        matched: the number of runs with the workflow and statuses given; None if no run was to be removed.
     """
 
     runs: list[PrunedRun] = attrs.field(factory=list)
@@ -121,20 +120,21 @@ async def prune(
     clock: Clock | None = None,
     on_run: Callable[[PrunedRun], None] | None = None,
 ) -> PruneReport:
-    """Remove runs that are not needed any more, and what nobody needs of the others.
+    """Remove runs that meet every condition given, and free unused space of the others.
 
-    A run goes only if all that is said holds of it. Without `keep` and `older_than` no run goes. A run that a living
-    process owns, and one with a pinned checkpoint, never goes.
+    Without `keep` and `older_than` no run is removed. Runs that a live process owns and runs with a pinned checkpoint
+    are never removed.
 
     Args:
         store: the store.
-        keep: how many of the newest of each workflow stay, of those with such a status; 0 for none.
-        older_than: how long ago its newest checkpoint must have been saved: a `timedelta`, seconds, or text as `30d`.
-        statuses: where a run must stand; completed where not given, for all others can be resumed.
+        keep: keep this many of the newest runs of each workflow with such a status; 0 for none.
+        older_than: the minimum age of the newest checkpoint: a `timedelta`, seconds, or text such as `30d`.
+        statuses: the statuses of runs to remove, never `running`; only completed runs by default, because all others
+            can be resumed.
         workflow: only runs of this workflow.
-        is_dry_run: remove nothing, and say what would go.
-        clock: the time.
-        on_run: told each run that goes, instead of the report.
+        is_dry_run: remove nothing, only report.
+        clock: the time, for tests.
+        on_run: called with each removed run instead of listing it in the report, for very many runs.
 
     Raises:
         SettingError: a value is out of its range, or the store cannot list its runs.
@@ -307,27 +307,27 @@ async def prune_checkpoints(
     is_dry_run: bool = False,
     clock: Clock | None = None,
 ) -> tuple[Sequence[int], int]:
-    """Remove old checkpoints of one run, and make the run smaller.
+    """Remove checkpoints of one run that meet every condition given, and make the run smaller.
 
-    A checkpoint goes only if all that is said holds of it; where nothing is said, none goes. The newest one, the newest
-    verified one and those that are pinned never go, nor what the state of a manager's task rests on.
+    Without conditions none is removed. The newest checkpoint, the newest verified one, pinned ones, and those that a
+    `CheckpointManager` task depends on are never removed.
 
     Args:
         store: the store.
         workflow_id: the run.
-        keep: how many of the newest stay, from 1; of a manager's task, how many committed steps.
-        older_than: how long ago it must have been saved: a `timedelta`, seconds, or text as `30d`.
-        max_bytes: only what does not fit into so many bytes beside the newer ones, from 1.
-        is_dry_run: remove nothing, and say what would go.
-        clock: the time.
+        keep: keep this many of the newest, from 1; for a task, committed steps.
+        older_than: the minimum age: a `timedelta`, seconds, or text such as `30d`.
+        max_bytes: only those that do not fit into this many bytes together with the newer ones, from 1.
+        is_dry_run: remove nothing, only report.
+        clock: the time, for tests.
 
     Returns:
-        The sequences of those that went, the oldest first, and how many bytes less the run takes.
+        The removed sequences, oldest first, and how many bytes were freed.
 
     Raises:
-        CheckpointNotFoundError: there is no such run.
-        RunLockedError: somebody owns it.
-        SettingError: a value is out of its range, or the store cannot remove single checkpoints.
+        CheckpointNotFoundError: the run does not exist.
+        RunLockedError: another process owns it.
+        SettingError: a value is out of its range, or the store cannot delete single checkpoints.
     """
     conditions = Retention(
         keep_last=count_of(keep, "keep"),

@@ -15,7 +15,7 @@ from flowckpt.errors import SettingError
 
 
 class OnSuccess(StrEnum):
-    """What becomes of the checkpoints of a run that has completed."""
+    """What happens to the checkpoints of a completed run."""
 
     KEEP = "keep"
     """They stay, as the limits say."""
@@ -78,16 +78,16 @@ def _ids(value: Iterable[str]) -> frozenset[str]:
 
 @attrs.frozen(kw_only=True)
 class Retention:
-    """Which checkpoints of a run stay. Each limit is one by itself: what passes any of them goes.
+    """Which checkpoints of a run stay. Each limit applies separately: a checkpoint that exceeds any limit is removed.
 
-    Never removed are the newest checkpoint, the newest verified one, and those that are pinned. Results always stay.
+    The newest checkpoint, the newest verified one and pinned ones are never removed, and results always stay.
 
     Attributes:
-        keep_last: how many of the newest stay; 1 or more, None for no limit.
-        max_age: how old a checkpoint may get: a `timedelta`, seconds, or text as `30d`; None for no limit.
-        max_bytes: how much the records of the checkpoints may take together; None for no limit.
-        pinned: ids of checkpoints that stay whatever the limits say.
-        on_success: what becomes of them when the run has completed: `keep`, `keep_last` or `clear`.
+        keep_last: keep this many of the newest; None for no limit.
+        max_age: remove older ones: a `timedelta`, seconds, or text such as `30d`; None for no limit.
+        max_bytes: keep the newest whose records take this many bytes together, without large values; None for no limit.
+        pinned: ids of checkpoints that always stay.
+        on_success: for a completed run: `keep` all, `keep_last` one, or `clear` the run.
 
     Raises:
         SettingError: a value is out of its range.
@@ -101,7 +101,7 @@ class Retention:
 
     @property
     def has_limits(self) -> bool:
-        """Whether anything can be removed while the run goes on."""
+        """Whether anything can be removed during the run."""
         return any(limit is not None for limit in (self.keep_last, self.max_age, self.max_bytes))
 
 
@@ -136,11 +136,11 @@ def checked_retention(value: Any) -> Retention:
 
 @attrs.frozen
 class Resting:
-    """What the state of a run rests on beside its newest checkpoint, which holds all of a run of a workflow.
+    """The checkpoints that the state of a run depends on, in addition to the newest one.
 
     Attributes:
-        needed: sequences without which the state of the run would be another.
-        counted: the sequences that are checkpoints to the run's reader, and that `keep_last` counts; None for all.
+        needed: sequences that the state of the run depends on.
+        counted: the sequences that `keep_last` counts; None for all.
     """
 
     needed: frozenset[int] = frozenset()
@@ -159,15 +159,15 @@ def removable(
     resting: Resting = ALL_IN_THE_NEWEST,
     must_pass_all: bool = False,
 ) -> list[CheckpointRef]:
-    """Return which checkpoints of a run go, the oldest first.
+    """Return which checkpoints of a run a retention removes, oldest first.
 
     Args:
         references: all checkpoints that count, in any order.
-        retention: what stays.
+        retention: the limits.
         now: the time, aware.
-        pinned: sequences that stay, besides the ids that the retention names.
-        resting: what the state of the run rests on, which stays.
-        must_pass_all: whether a checkpoint goes only if it passes every limit that is set, and not any one of them.
+        pinned: sequences that stay, in addition to the ids pinned by the retention.
+        resting: what the state of the run depends on, which stays.
+        must_pass_all: whether a checkpoint must exceed every limit given, as for `prune`, rather than any.
     """
     newest_first = sorted(references, key=lambda each: each.sequence, reverse=True)
     safe = protected(newest_first, retention, pinned) | resting.needed

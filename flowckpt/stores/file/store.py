@@ -49,26 +49,24 @@ else:
 
 
 class FileCheckpointStore(RetainingDoor["retention.RetainedRuns"]):
-    """Checkpoints in a local directory, safe against kill -9 and power cuts.
+    """Stores checkpoints in a local directory, safe against `kill -9` and power cuts.
 
     Args:
-        path: the store's directory; made at the first save.
-        allow_filesystems: types of file systems to accept although their locks are unsound, as `("nfs4",)`.
+        path: the store's directory, created at the first save.
+        allow_filesystems: types of file systems to accept despite unsound locks, such as `("nfs4",)`.
         filesystem: the operating-system calls, for tests.
         clock: the time, for tests.
-        key_file: a file with keys: records are authenticated, or encrypted, as its newest key says.
-        keys: the keys themselves, in place of a file.
-        compression: `none`, `gzip`, `zstd` or `auto`: how records and large values are packed where that pays.
-        trust: take runs for true and whole that do not prove it with the key: records that were written without one, and
-            an end that may be missing.
+        key_file: a file with keys; its newest key authenticates or encrypts records.
+        keys: the keys, instead of a file.
+        compression: how records and large values are compressed: `none`, `gzip`, `zstd` or `auto`.
+        trust: accept runs whose records are not authenticated by the key, or whose end may be missing.
 
     Raises:
-        KeyFileError: the key file is missing, is none, or is open to others than its owner.
-        SettingError: two sources of keys, no such compression, or a package that is missing.
+        KeyFileError: the key file is missing, invalid, or readable by other users.
+        SettingError: keys come from two sources, the compression is unknown, or a package is missing.
 
     Attributes:
         path: the directory, absolute.
-        runs: the synchronous store behind this one.
     """
 
     def __init__(
@@ -141,22 +139,23 @@ class FileCheckpointStore(RetainingDoor["retention.RetainedRuns"]):
         return await queries.added_up(self, workflow_id, limit=limit)
 
     async def trust(self, workflow_id: str) -> Doubts:
-        """Take a run for true and whole from now on, though its record does not prove it. The store was told to `trust`.
+        """Accept a run permanently although its records are not authenticated; the store must have `trust=True`.
 
         Args:
-            workflow_id: a run that was begun without a key, or whose end cannot be proved.
+            workflow_id: a run that was started without a key, or whose end cannot be proved.
 
         Returns:
-            What was taken on trust, what held, and what is lost. Where the run proves itself, nothing was written.
+            What was taken on trust (`plain`), what was authenticated (`sealed`), and what is `lost`. For a fully
+            authenticated run, nothing is written.
 
         Raises:
-            CheckpointNotFoundError: there is no such run.
+            CheckpointNotFoundError: the run does not exist.
             RunLockedError: another process owns it.
         """
         return await run_blocking(lambda: self.runs.trust(workflow_id))
 
     @property
     def is_encrypting(self) -> bool:
-        """Whether one of its keys encrypts, so that what is read from it may have been encrypted."""
+        """Whether one of its keys encrypts."""
         ring = self.runs.seals.protection.ring
         return ring is not None and any(key.use == sealing_keys.ENCRYPT for key in ring.keys)

@@ -31,17 +31,14 @@ if TYPE_CHECKING:
 
 
 class ObjectCheckpointStore(EvictingDoor[ObjectRuns]):
-    """Checkpoints in object storage: immutable objects, each created only where there is none.
+    """Stores checkpoints as immutable objects in object storage; needs `flowckpt[s3]`.
 
     Args:
-        place: `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`, with options as `address` says;
-            or a store of the library `obstore`, for credentials that no environment has.
+        place: `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`, with the options `endpoint`,
+            `region` and `request_seconds`; or a store of the library obstore, for other credentials.
         lease_seconds: how long a run stays owned without a sign of life of an owner on another machine.
-        patience_seconds: how long a request that fails in passing is tried again.
+        patience_seconds: how long to retry requests after temporary failures.
         clock: the time, for tests.
-
-    Attributes:
-        runs: the synchronous store behind this one.
     """
 
     def __init__(

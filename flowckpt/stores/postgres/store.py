@@ -64,15 +64,14 @@ async def _listen(address: PostgresAddress, digest: str | None, heard: asyncio.E
 
 
 class PostgresCheckpointStore(SqlCheckpointStore):
-    """Checkpoints in the tables of a PostgreSQL database. A password never appears in what it shows.
+    """Stores checkpoints in a PostgreSQL database; needs `flowckpt[postgres]`. It never shows passwords.
 
     Args:
-        url: `postgresql://user@host:5432/database`, with the options of libpq; besides them `schema=NAME` and
-            `allow_unsafe=true`.
-        schema: the schema that holds the tables; made where it is missing.
+        url: `postgresql://user@host:5432/database`, with libpq's options, `schema=NAME` and `allow_unsafe=true`.
+        schema: the schema of the tables, created if missing; `flowckpt` by default.
         lease_seconds: how long a run stays owned without a sign of life of an owner on another machine.
-        patience_seconds: how long to try again while the server cannot be reached.
-        allow_unsafe: accept a server that does not keep what it commits, for tests.
+        patience_seconds: how long to retry while the server is unreachable.
+        allow_unsafe: accept a server that may lose commits, for tests.
 
     Raises:
         StoreSpecError: the URL is malformed.

@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
 
 class SqliteCheckpointStore(SqlCheckpointStore):
-    """Checkpoints in one SQLite file, safe against kill -9 and power cuts, for any number of processes of one machine.
+    """Stores checkpoints in a SQLite file, safe against `kill -9` and power cuts.
+
+    Any number of processes on one machine can use it.
 
     Args:
-        path: the file; made at the first save.
-        lease_seconds: how long a run stays owned without a sign of life, for processes that this machine cannot look
-            at (those in containers); those it can look at own their runs as long as they live.
-        allow_filesystems: types of file systems to accept although their locks are unsound, as `("nfs4",)`.
+        path: the file, created at the first save.
+        lease_seconds: how long a run stays owned without a sign of life, for owners that this machine cannot see (in
+            containers); visible owners keep their runs as long as they live.
+        allow_filesystems: types of file systems to accept despite unsound locks, such as `("nfs4",)`.
         clock: the time, for tests.
 
     Attributes:
