@@ -38,11 +38,7 @@ _KNOWN: dict[str, EvidenceType] = {str(kind): kind for kind in EvidenceType}
 
 
 def known_or_text(kind: str) -> EvidenceType | str:
-    """Return the member of a known kind; the text as it is where this version does not know it.
-
-    Args:
-        kind: a kind.
-    """
+    """Return the member of a known kind; the text as it is where this version does not know it."""
     return _KNOWN.get(kind, kind)
 
 
@@ -65,21 +61,12 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://\S*", re.IGNORECASE)
 
 
 def is_sensitive(name: object) -> bool:
-    """Tell whether a name is one of a secret.
-
-    Args:
-        name: a key, a column, a header.
-    """
+    """Tell whether a name is one of a secret."""
     return isinstance(name, str) and _SENSITIVE.search(name) is not None
 
 
 def redacted(value: Any, hidden: frozenset[str] = frozenset()) -> Any:
-    """Return a copy of a value for people: what stands under a sensitive name is hidden, URLs lose user and query.
-
-    Args:
-        value: mappings, sequences and leaves.
-        hidden: further names to hide.
-    """
+    """Return a copy of a value for people: what stands under a sensitive name is hidden, URLs lose user and query."""
     if isinstance(value, Mapping):
         return {
             key: HIDDEN if is_sensitive(key) or key in hidden else redacted(item, hidden) for key, item in value.items()
@@ -92,41 +79,24 @@ def redacted(value: Any, hidden: frozenset[str] = frozenset()) -> Any:
 
 
 def redacted_text(text: str) -> str:
-    """Return text whose URLs have lost what may be secret in them.
-
-    Args:
-        text: any text.
-    """
+    """Return text whose URLs have lost what may be secret in them."""
     return _URL.sub(lambda match: shown_url(match[0]), text) if "://" in text else text
 
 
 def shown_url(url: str) -> str:
-    """Return a URL for people: without user, password, query and fragment.
-
-    Args:
-        url: the URL.
-    """
+    """Return a URL for people: without user, password, query and fragment."""
     match = _PARTS.fullmatch(url)
     return f"{match[1]}://{match[3]}{match[4]}{'?…' if match[5] else ''}" if match else "(a malformed URL)"
 
 
 def has_credentials(url: str) -> bool:
-    """Tell whether a URL holds a user or a password.
-
-    Args:
-        url: the URL.
-    """
+    """Tell whether a URL holds a user or a password."""
     match = _PARTS.fullmatch(url)
     return match is not None and match[2] is not None
 
 
 def secrets_in(value: Any, hidden: frozenset[str] = frozenset(), *, _is_secret: bool = False) -> Iterator[str]:
-    """Yield the texts that stand under sensitive names, so that they can be scrubbed from what others wrote.
-
-    Args:
-        value: mappings, sequences and leaves.
-        hidden: further names that hold secrets.
-    """
+    """Yield the texts that stand under sensitive names, so that they can be scrubbed from what others wrote."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from secrets_in(item, hidden, _is_secret=_is_secret or is_sensitive(key) or key in hidden)
@@ -414,9 +384,5 @@ def register_predicate(function: F) -> F:
 
 
 def registered_predicate(name: str) -> Callable[..., Any] | None:
-    """Return the function of a name, or None.
-
-    Args:
-        name: `module:qualname`.
-    """
+    """Return the function of a name, or None."""
     return _FUNCTIONS.get(name)

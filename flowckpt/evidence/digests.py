@@ -35,11 +35,7 @@ _COARSE_NS = 2_000_000_000
 
 
 def signature_of(found: os.stat_result) -> Signature:
-    """Return the signature of a file.
-
-    Args:
-        found: its status.
-    """
+    """Return the signature of a file."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
@@ -48,10 +44,6 @@ def is_settled(found: os.stat_result, now: datetime) -> bool:
 
     One within the same tick of the file system's clock would not: a signature so fresh is not recorded, and the file is
     read again the next time (git calls such files racily clean).
-
-    Args:
-        found: the file's status, taken after it was read.
-        now: the time at which it was taken.
     """
     newest = max(found.st_mtime_ns, found.st_ctime_ns)
     tick = _COARSE_NS if found.st_mtime_ns % 1_000_000_000 == 0 == found.st_ctime_ns % 1_000_000_000 else _FINE_NS
@@ -78,11 +70,6 @@ class FileDigest:
 def digest_file(path: str, context: CheckContext, *, follow: bool = True) -> FileDigest:
     """Return the digest of a file in the sandbox.
 
-    Args:
-        path: the path of a claim.
-        context: what may be used.
-        follow: whether the last component may be a link.
-
     Raises:
         RefusedClaimError: it is too large.
         CheckTimeoutError: it took too long.
@@ -95,15 +82,7 @@ def digest_file(path: str, context: CheckContext, *, follow: bool = True) -> Fil
 
 
 def digest_path(sandbox: Sandbox, path: str, limits: Limits, deadline: Deadline, *, follow: bool = True) -> FileDigest:
-    """Return the digest of a file; see `digest_file`.
-
-    Args:
-        sandbox: the files that may be seen.
-        path: the path.
-        limits: the limit of its size.
-        deadline: the end of the time.
-        follow: whether the last component may be a link.
-    """
+    """Return the digest of a file; see `digest_file`."""
     for _ in range(_TRIES):
         file = sandbox.open_file(path, follow=follow)
         try:
@@ -176,11 +155,6 @@ class TreeEntry:
 def list_tree(path: str, context: CheckContext, deadline: Deadline) -> list[TreeEntry]:
     """Return all entries below a directory, in the order of their paths.
 
-    Args:
-        path: the path of a claim.
-        context: what may be used.
-        deadline: the end of the time.
-
     Raises:
         RefusedClaimError: it holds what has no content, is too large or too deep.
         PathRefusedError: the path leads out of the base path.
@@ -238,11 +212,7 @@ def _list(directory: int, prefix: bytes, path: str, entries: list[TreeEntry]) ->
 
 
 def stat_digest(entries: Iterable[TreeEntry]) -> str:
-    """Return the digest of the signatures of a tree, which lets an unchanged one go without being read.
-
-    Args:
-        entries: its entries.
-    """
+    """Return the digest of the signatures of a tree, which lets an unchanged one go without being read."""
     # Repeated facts are said once an entry, in one text: 2 µs an entry where each signature is a tuple of its own.
     lines = [(entry.path, entry.target, signature_of(entry.status)) for entry in entries]
     return sha256(repr(lines).encode("ascii")).hexdigest()
@@ -268,14 +238,7 @@ def content_digest(entries: Sequence[TreeEntry], contents: Sequence[str]) -> str
 
 
 def file_digests(path: str, entries: Sequence[TreeEntry], context: CheckContext, deadline: Deadline) -> list[str]:
-    """Return the SHA-256 of each file among the entries, and an empty text for each other; large trees in parallel.
-
-    Args:
-        path: the path of the directory.
-        entries: its entries.
-        context: what may be used.
-        deadline: the end of the time.
-    """
+    """Return the SHA-256 of each file among the entries, and an empty text for each other; large trees in parallel."""
     chunks = list(_chunks(entries))
     size = sum(entry.status.st_size for entry in entries if entry.is_file)
     found: dict[bytes, str] = {}

@@ -33,9 +33,6 @@ _ORIGINAL = (
 def document_of_evidence(evidence: Evidence) -> dict[str, Json]:
     """Return the document of a claim; fields at their defaults are left out.
 
-    Args:
-        evidence: the claim.
-
     Raises:
         EncodingError: a fact is of a type that cannot be recorded.
     """
@@ -66,9 +63,6 @@ def document_of_evidence(evidence: Evidence) -> dict[str, Json]:
 
 def evidence_of_document(document: Json) -> Evidence:
     """Return the claim of a document.
-
-    Args:
-        document: what `document_of_evidence` returned, perhaps by way of JSON text.
 
     Raises:
         DecodingError: it is not the document of a claim at all.
@@ -131,9 +125,6 @@ def _unreadable(document: Mapping[str, Json]) -> Evidence:
 def document_of_pack(pack: EvidencePack) -> dict[str, Json]:
     """Return the document of a pack.
 
-    Args:
-        pack: the pack.
-
     Raises:
         EncodingError: a fact of a claim is of a type that cannot be recorded.
     """
@@ -151,9 +142,6 @@ def document_of_pack(pack: EvidencePack) -> dict[str, Json]:
 
 def pack_of_document(document: Json) -> EvidencePack:
     """Return the pack of a document.
-
-    Args:
-        document: what `document_of_pack` returned, perhaps by way of JSON text.
 
     Raises:
         DecodingError: it is not the document of a pack. The policy is never guessed.
@@ -191,21 +179,12 @@ def digest_of_secret(value: Any) -> dict[str, str]:
 
 
 def is_digest(wanted: object) -> bool:
-    """Tell whether a recorded value is that of a secret.
-
-    Args:
-        wanted: the value in a claim.
-    """
+    """Tell whether a recorded value is that of a secret."""
     return isinstance(wanted, dict) and len(wanted) == 1 and isinstance(wanted.get(_KEY), str)
 
 
 def matches(wanted: dict[str, str], found: Any) -> bool:
-    """Tell whether a value is the secret one.
-
-    Args:
-        wanted: what was recorded.
-        found: the value.
-    """
+    """Tell whether a value is the secret one."""
     salt, _, digest = wanted[_KEY].partition(":")
     try:
         return hmac.compare_digest(_digest(found, bytes.fromhex(salt)).encode(), digest.encode())

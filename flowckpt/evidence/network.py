@@ -36,9 +36,6 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 def plain_host(host: str) -> str:
     """Return a host as the allow-list compares it: lower case, no final dot, addresses in their shortest form.
 
-    Args:
-        host: a name or an address.
-
     Raises:
         MalformedClaimError: it is neither.
     """
@@ -58,11 +55,6 @@ def plain_host(host: str) -> str:
 def allowed(host: str, port: int, hosts: Sequence[AllowedHost]) -> AllowedHost:
     """Return the entry that allows a host and port.
 
-    Args:
-        host: a name or an address.
-        port: the port.
-        hosts: what the program allowed.
-
     Raises:
         RefusedClaimError: none does.
     """
@@ -79,12 +71,6 @@ def allowed(host: str, port: int, hosts: Sequence[AllowedHost]) -> AllowedHost:
 @contextmanager
 def connected(host: str, port: int, hosts: Sequence[AllowedHost], deadline: Deadline) -> Iterator[socket.socket]:
     """Connect to an allowed host.
-
-    Args:
-        host: a name or an address.
-        port: the port.
-        hosts: what the program allowed.
-        deadline: the end of the time.
 
     Raises:
         RefusedClaimError: the host, or an address that its name leads to, is not allowed.
@@ -168,11 +154,7 @@ def _meant_by(address: Address) -> Iterator[Address]:
 
 
 def is_public(address: Address) -> bool:
-    """Tell whether an address is one of the public internet.
-
-    Args:
-        address: the address.
-    """
+    """Tell whether an address is one of the public internet."""
     if isinstance(address, ipaddress.IPv6Address) and (address.ipv4_mapped is not None or address in _NAT64):
         return True  # what counts is the address inside, which is looked at, too
     return (

@@ -168,24 +168,14 @@ class VerificationReport:
 
 
 def needed(pack: EvidencePack, counted: int) -> int:
-    """Return how many of the counted claims must hold; at least one.
-
-    Args:
-        pack: the pack.
-        counted: how many of its claims were checked.
-    """
+    """Return how many of the counted claims must hold; at least one."""
     if pack.require_all and not pack.allow_partial:
         return max(1, counted)
     return max(1, min(pack.min_verified, counted))
 
 
 def decide(pack: EvidencePack, answers: Sequence[VerdictStatus]) -> tuple[PackOutcome, str]:
-    """Return the answer to a pack, and why.
-
-    Args:
-        pack: the pack.
-        answers: the answers to its claims, in their order.
-    """
+    """Return the answer to a pack, and why."""
     if not answers:
         return PackOutcome.NO_EVIDENCE, "there is no evidence"
     counted = [answer for answer in answers if answer is not VerdictStatus.NOT_RECHECKED]

@@ -44,11 +44,7 @@ class BasePathError(FlowckptError):
 
 
 def shown_path(path: str) -> str:
-    """Return a path for people: as it is, or quoted where it holds what a terminal would obey.
-
-    Args:
-        path: the path.
-    """
+    """Return a path for people: as it is, or quoted where it holds what a terminal would obey."""
     text = path if len(path) <= 300 else f"…{path[-300:]}"
     return text if text.isprintable() and text else repr(text)
 
@@ -100,9 +96,6 @@ class Sandbox:
     def status(self, path: str) -> os.stat_result:
         """Describe what a path leads to, links inside the base path followed.
 
-        Args:
-            path: the path of a claim.
-
         Raises:
             PathRefusedError: it leads out, or is no path.
             OSError: nothing is there, or it cannot be looked up.
@@ -122,10 +115,6 @@ class Sandbox:
     def open_file(self, path: str, *, follow: bool = True) -> int:
         """Open a regular file for reading, without ever waiting for it.
 
-        Args:
-            path: the path of a claim.
-            follow: whether the last component may be a link.
-
         Raises:
             PathRefusedError: it leads out, or to something that is no regular file.
             OSError: nothing is there, or it cannot be opened.
@@ -142,9 +131,6 @@ class Sandbox:
     def open_directory(self, path: str) -> int:
         """Open a directory for listing.
 
-        Args:
-            path: the path of a claim.
-
         Raises:
             PathRefusedError: it leads out.
             OSError: nothing is there, it is no directory, or it cannot be opened.
@@ -156,9 +142,6 @@ class Sandbox:
         """Return the absolute path of a regular file without any link in it, for a library that opens paths itself.
 
         Whoever uses it must look at the device and inode again once the library has opened it.
-
-        Args:
-            path: the path of a claim.
         """
         with self._walk(path) as way:
             if not stat.S_ISREG(way.status.st_mode):
@@ -281,11 +264,7 @@ _KINDS = {
 
 
 def kind_of(found: os.stat_result) -> str:
-    """Say what something is: `a file`, `a directory`, `a FIFO` and so on.
-
-    Args:
-        found: its status.
-    """
+    """Say what something is: `a file`, `a directory`, `a FIFO` and so on."""
     return _KINDS.get(stat.S_IFMT(found.st_mode), "something unknown")
 
 

@@ -50,10 +50,6 @@ T = TypeVar("T")
 async def run_in_daemon(work: Callable[[], T], seconds: float) -> T:
     """Run work that cannot be stopped, and wait for it no longer than a time.
 
-    Args:
-        work: what to do.
-        seconds: how long to wait.
-
     Raises:
         TimeoutError: it did not end; its thread goes on by itself.
     """
@@ -105,13 +101,7 @@ def verify_all(claims: Sequence[Evidence], context: CheckContext, own: Mapping[s
 
 
 def verify_one(claim: Evidence, context: CheckContext, own: Mapping[str, Check]) -> Answer:
-    """Return the outcome of a claim; an awaitable has to be awaited in the program's loop.
-
-    Args:
-        claim: the claim.
-        context: what may be used.
-        own: the kinds that the program adds.
-    """
+    """Return the outcome of a claim; an awaitable has to be awaited in the program's loop."""
     if claim.state is State.UNREADABLE:
         return Outcome(
             VerdictStatus.CANNOT_CHECK,
@@ -176,11 +166,7 @@ def verify_for_quorum(claim: Evidence, settings: Settings, linger: float) -> tup
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Return the outcome of a claim whose check ended with an error: nobody knows, and this is why.
-
-    Args:
-        error: the error.
-    """
+    """Return the outcome of a claim whose check ended with an error: nobody knows, and this is why."""
     if isinstance(error, EvidenceCaptureError):
         return Outcome(VerdictStatus.FAILED, error.detail, (error.detail,))
     if isinstance(error, MalformedClaimError):

@@ -33,11 +33,6 @@ class Committed:
 def claimed_pack(claimed: ClaimedEvidence, value: Any, *, place: str) -> EvidencePack:
     """Return the claims of a step whose result is known.
 
-    Args:
-        claimed: what `.evidence()` was given.
-        value: the step's result, for the functions among them.
-        place: the step's path, for errors.
-
     Raises:
         EvidenceError: a function returned something else than claims, or the policy cannot be met.
     """
@@ -55,11 +50,7 @@ def claimed_pack(claimed: ClaimedEvidence, value: Any, *, place: str) -> Evidenc
 
 
 def stated_pack(claimed: ClaimedEvidence | None) -> EvidencePack:
-    """Return the claims that can be made without the step's result: those of a step in doubt.
-
-    Args:
-        claimed: what `.evidence()` was given, if anything.
-    """
+    """Return the claims that can be made without the step's result: those of a step in doubt."""
     if claimed is None:
         return EvidencePack([])
     given = [each for each in claimed.claims if not callable(each)]
@@ -72,14 +63,7 @@ def stated_pack(claimed: ClaimedEvidence | None) -> EvidencePack:
 
 
 async def commit(verifier: EvidenceVerifier, pack: EvidencePack, *, path: str, exit_code: int | None) -> Committed:
-    """Take the facts of a step's claims from the world, and check them.
-
-    Args:
-        verifier: what checks them.
-        pack: the claims.
-        path: the step.
-        exit_code: what its command returned, if it ran one.
-    """
+    """Take the facts of a step's claims from the world, and check them."""
     recorded, report = await verifier.commit(pack, facts=StepFacts(exit_code=exit_code))
     document: dict[str, Any] = {
         "pack": recorded.to_document(),
@@ -92,21 +76,12 @@ async def commit(verifier: EvidenceVerifier, pack: EvidencePack, *, path: str, e
 
 
 def not_verified(path: str, report: VerificationReport) -> EvidenceNotVerifiedError:
-    """Return the error of a step whose claims do not hold.
-
-    Args:
-        path: the step.
-        report: the answers.
-    """
+    """Return the error of a step whose claims do not hold."""
     return EvidenceNotVerifiedError(path, reason=report.reason, reasons=found_in(report))
 
 
 def found_in(report: VerificationReport) -> tuple[str, ...]:
-    """Return what was found, a sentence for each claim that does not hold.
-
-    Args:
-        report: the answers.
-    """
+    """Return what was found, a sentence for each claim that does not hold."""
     return tuple(verdict.error for verdict in report.verdicts if verdict.error is not None and verdict.is_against)
 
 
@@ -132,9 +107,6 @@ async def reports_of(
 def recorded_pack(result: StepResult) -> EvidencePack:
     """Return the claims of a recorded result.
 
-    Args:
-        result: a result with evidence.
-
     Raises:
         DecodingError: the record is malformed.
     """
@@ -145,11 +117,7 @@ def recorded_pack(result: StepResult) -> EvidencePack:
 
 
 def has_exit_claim(pack: EvidencePack) -> bool:
-    """Tell whether a claim says what the step's command returns, so that it decides about success.
-
-    Args:
-        pack: the claims.
-    """
+    """Tell whether a claim says what the step's command returns, so that it decides about success."""
     return any(claim.evidence_type == EvidenceType.COMMAND_EXIT for claim in pack)
 
 

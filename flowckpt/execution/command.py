@@ -59,11 +59,6 @@ async def run_command(
 def check_exit(path: str, action: CommandAction, output: CommandOutput) -> None:
     """Refuse what a program returned where it is not 0.
 
-    Args:
-        path: the step's path.
-        action: what was run.
-        output: how it ended.
-
     Raises:
         CommandFailedError: it returned another code than 0, or was killed.
     """

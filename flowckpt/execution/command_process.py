@@ -69,12 +69,7 @@ class LineFeed:
         """What `on_line` raised."""
 
     def put(self, stream: str, lines: list[str]) -> None:
-        """Queue lines; called in the thread.
-
-        Args:
-            stream: where they were written.
-            lines: the lines.
-        """
+        """Queue lines; called in the thread."""
         with self._changed:
             for line in lines:
                 self._put(stream, line)
@@ -358,11 +353,7 @@ class CommandProcess:
         self._thread.start()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask for the end of the program and all that it started.
-
-        Args:
-            at_once: whether they get no time to end by themselves.
-        """
+        """Ask for the end of the program and all that it started."""
         self._is_stopping = True
         self._is_stopping_at_once = self._is_stopping_at_once or at_once
         with self._lock:

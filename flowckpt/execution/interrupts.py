@@ -140,9 +140,6 @@ class Interrupts:
     def raise_noted(self, task: asyncio.Task[Any] | None) -> None:
         """Raise what was noted, if anything.
 
-        Args:
-            task: who asks.
-
         Raises:
             RunInterrupted: a signal came.
             asyncio.CancelledError: a signal came, and it is not the run's own task that asks: from another one, what is
@@ -167,11 +164,7 @@ class Interrupts:
         return error
 
     def request_cancel(self, *, rolls_back: bool) -> None:
-        """Stop the run from within its own process, at the next step or in what is waited for.
-
-        Args:
-            rolls_back: whether what its steps did is to be undone.
-        """
+        """Stop the run from within its own process, at the next step or in what is waited for."""
         if not self.noted:
             self.noted, self.cancel_rolls_back = CANCEL, rolls_back
             if self._loop is not None and self._task is not None:
@@ -182,9 +175,6 @@ class Interrupts:
 
         Where a function runs in the thread of the loop, and that is not the main one, nothing reaches it: the run stops
         behind it.
-
-        Args:
-            error: what ends the run.
         """
         self.fence = self.fence or error
         self.noted = self.noted or LOST

@@ -86,11 +86,7 @@ async def _called(
 
 
 def is_left_behind(action: Action) -> bool:
-    """Tell whether the work goes on after its time is over: nothing can stop a function on a thread.
-
-    Args:
-        action: the action.
-    """
+    """Tell whether the work goes on after its time is over: nothing can stop a function on a thread."""
     return isinstance(action, PythonAction) and not _is_async(action.function)
 
 
@@ -113,13 +109,7 @@ _left: dict[tuple[str, str], list[Callable[[], bool]]] = {}
 
 
 def leave_running(workflow_id: str, path: str, is_at_work: Callable[[], bool]) -> None:
-    """Note work that was left to itself.
-
-    Args:
-        workflow_id: the run.
-        path: its step.
-        is_at_work: tells whether it is still at it.
-    """
+    """Note work that was left to itself."""
     with _lock:
         for key in [key for key, works in _left.items() if not any(each() for each in works)]:
             del _left[key]
@@ -127,11 +117,6 @@ def leave_running(workflow_id: str, path: str, is_at_work: Callable[[], bool]) -
 
 
 def is_left_running(workflow_id: str, path: str) -> bool:
-    """Tell whether work of a step goes on that this process began, and that nobody waits for any more.
-
-    Args:
-        workflow_id: the run.
-        path: the step.
-    """
+    """Tell whether work of a step goes on that this process began, and that nobody waits for any more."""
     with _lock:
         return any(each() for each in _left.get((workflow_id, path), ()))

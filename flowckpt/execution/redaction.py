@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 def refuse_secrets(tree: Any, secrets: KnownSecrets, place: str) -> None:
     """Refuse to record an output that holds a secret: it must come back as it is, so nothing can be taken out of it.
 
-    Args:
-        tree: the output, as it would be recorded.
-        secrets: the secrets of the run.
-        place: what to call it.
-
     Raises:
         EncodingError: it holds one; the error names the place.
     """
@@ -36,11 +31,6 @@ def refuse_secrets(tree: Any, secrets: KnownSecrets, place: str) -> None:
 
 def refuse_secret_names(step: Step[Any], path: str, secrets: KnownSecrets) -> None:
     """Refuse a step whose name, checkpoint or version tells a secret.
-
-    Args:
-        step: the step.
-        path: its path.
-        secrets: the secrets of the run.
 
     Raises:
         StepDefinitionError: it does.
@@ -60,11 +50,6 @@ def refuse_secret_names(step: Step[Any], path: str, secrets: KnownSecrets) -> No
 def refuse_secret_claims(document: Any, secrets: KnownSecrets, path: str) -> None:
     """Refuse to record claims that hold a secret: they must be checked again later as they are.
 
-    Args:
-        document: the claims, as they would be recorded.
-        secrets: the secrets of the run.
-        path: the step.
-
     Raises:
         EvidenceError: they do.
     """
@@ -77,23 +62,14 @@ def refuse_secret_claims(document: Any, secrets: KnownSecrets, path: str) -> Non
 
 
 def hidden_output(output: CommandOutput, secrets: KnownSecrets) -> CommandOutput:
-    """Return what a program wrote without the secrets of the run.
-
-    Args:
-        output: what it wrote.
-        secrets: the secrets of the run.
-    """
+    """Return what a program wrote without the secrets of the run."""
     if not secrets.is_any:
         return output
     return attrs.evolve(output, stdout=secrets.text(output.stdout), stderr=secrets.text(output.stderr))
 
 
 def hide_output_of(error: BaseException) -> None:
-    """Take out of an error what a secret program wrote: its output is the secret.
-
-    Args:
-        error: what running it raised.
-    """
+    """Take out of an error what a secret program wrote: its output is the secret."""
     if isinstance(error, CommandFailedError):
         error.stdout = error.stderr = HIDDEN
     if isinstance(error, CommandFailedError | TimeoutError):

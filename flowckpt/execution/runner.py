@@ -169,14 +169,7 @@ class StepRunner:
     async def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], told: Told
     ) -> Any:
-        """Call a function that belongs to a step, where the step's own would be called: one that adopts, or undoes.
-
-        Args:
-            function: the function, sync or async.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-            told: what it may know of the step.
-        """
+        """Call a function that belongs to a step, where the step's own would be called: one that adopts, or undoes."""
         tell_current(told)
         try:
             if not may_block():
@@ -218,22 +211,14 @@ class StepRunner:
             return Outcome(error=error)
 
     def is_left_behind(self, step: Step[Any]) -> bool:
-        """Tell whether the work of a step may go on after its time is over.
-
-        Args:
-            step: the step.
-        """
+        """Tell whether the work of a step may go on after its time is over."""
         where = "engine" if self.is_here(step) else self.places.of(step, step.name)
         if where == "engine":
             return is_left_behind(step.action)
         return True if where == "thread" else where.leaves_work
 
     def is_here(self, step: Step[Any]) -> bool:
-        """Tell whether a step runs in the engine's own process without a further question.
-
-        Args:
-            step: the step.
-        """
+        """Tell whether a step runs in the engine's own process without a further question."""
         return step.modifiers.placement is None and not self.has_places
 
     async def check_place(self, step: Step[Any], path: str) -> int:
@@ -356,11 +341,7 @@ def restored_value(step: Step[Any], result: StepResult) -> Any:
 
 
 def output_annotation(action: Action) -> Any:
-    """Return the type of an action's output, as far as it is known.
-
-    Args:
-        action: the action.
-    """
+    """Return the type of an action's output, as far as it is known."""
     if isinstance(action, PythonAction):
         return return_annotation(action.function)
     if action.is_command:

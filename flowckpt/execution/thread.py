@@ -92,10 +92,6 @@ class StepThread:
 
         When the wait is cancelled, the thread is abandoned: `AbandonedStepError` is raised in it at its next bytecode,
         and the next call gets a new thread.
-
-        Args:
-            work: the callable.
-            on_left: told of a call that was left to itself.
         """
         if self._queue is None:
             self._queue = queue.SimpleQueue()
@@ -180,12 +176,7 @@ def _deliver(future: asyncio.Future[Any], value: Any, error: BaseException | Non
 
 
 def deliver_later(count: int, interrupts: Interrupts) -> None:
-    """Let cancels that came too late to stop the work stop what follows, once its result is safe.
-
-    Args:
-        count: how many there were.
-        interrupts: the signals.
-    """
+    """Let cancels that came too late to stop the work stop what follows, once its result is safe."""
     task = asyncio.current_task()
     assert task is not None
     for index in range(count):

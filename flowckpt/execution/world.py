@@ -34,11 +34,7 @@ class World:
     new_uuid: Callable[[], UUID]
 
     def answer(self, action: world.WorldAction) -> datetime | UUID | float:
-        """Return what an action asks for; the time is aware, and in UTC.
-
-        Args:
-            action: the action.
-        """
+        """Return what an action asks for; the time is aware, and in UTC."""
         if isinstance(action, world.NowAction):
             return self.clock.now().astimezone(UTC)
         return self.new_uuid() if isinstance(action, world.UuidAction) else self.random()

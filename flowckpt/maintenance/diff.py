@@ -201,20 +201,12 @@ class CheckpointDiff:
         return not self.changes and not self.steps
 
     def count(self, kind: ChangeKind) -> int:
-        """Return how many steps were added, removed or changed.
-
-        Args:
-            kind: which.
-        """
+        """Return how many steps were added, removed or changed."""
         return sum(step.kind is kind for step in self.steps)
 
 
 def aspects_document(aspects: Aspects) -> dict[str, Any]:
-    """Return changes as plain JSON.
-
-    Args:
-        aspects: the changes.
-    """
+    """Return changes as plain JSON."""
     return {name: [change.to_document() for change in found] for name, found in aspects.items()}
 
 

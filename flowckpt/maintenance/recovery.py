@@ -128,13 +128,7 @@ async def due_runs(store: CheckpointStore, clock: Clock, *, workflows: Collectio
 
 
 async def look_again(store: CheckpointStore, clock: Clock, run: DueRun) -> DueRun | None:
-    """Return a run as it stands now, if it is still to be resumed and nobody has gone on with it; else None.
-
-    Args:
-        store: where it lies.
-        clock: the time.
-        run: the run as it stood.
-    """
+    """Return a run as it stands now, if it is still to be resumed and nobody has gone on with it; else None."""
     if not isinstance(store, ListsRuns):
         return run
     info = await store.describe_run(run.workflow_id)
@@ -303,13 +297,7 @@ class Tries:
         return not tried.has_died and tried.state != run.state
 
     def note(self, run: DueRun, outcome: Outcome, now: float) -> None:
-        """Note what became of a run.
-
-        Args:
-            run: the run as it stood before it was tried.
-            outcome: what became of it.
-            now: the time.
-        """
+        """Note what became of a run."""
         before = self._tried.pop(run.workflow_id, None)
         if outcome in (Outcome.COMPLETED, Outcome.CANCELLED, Outcome.FAILED):
             return
@@ -320,10 +308,6 @@ class Tries:
         self._tried[run.workflow_id] = _Tried(run.state, count, now + pause, has_died)
 
     def keep_only(self, runs: Collection[str]) -> None:
-        """Forget the runs that are no longer to be recovered, so that a watcher does not grow.
-
-        Args:
-            runs: the ids of those that are.
-        """
+        """Forget the runs that are no longer to be recovered, so that a watcher does not grow."""
         for workflow_id in self._tried.keys() - set(runs):
             del self._tried[workflow_id]

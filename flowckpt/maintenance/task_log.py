@@ -31,12 +31,7 @@ from flowckpt.stores.base import CheckpointStore
 
 
 def public_id(task_id: str, local_id: str) -> str:
-    """Return the id that people and programs use.
-
-    Args:
-        task_id: the task.
-        local_id: the id in the store.
-    """
+    """Return the id that people and programs use."""
     return f"{task_id}@{local_id}"
 
 
@@ -61,49 +56,27 @@ def split_id(given: object, setting: str) -> tuple[str, str]:
 
 
 def local_part(given: str, task_id: str) -> str:
-    """Return the id in the store of an id of a known task.
-
-    Args:
-        given: the id.
-        task_id: its task.
-    """
+    """Return the id in the store of an id of a known task."""
     return given[len(task_id) + 1 :]
 
 
 def marker_id(path: str, sequence: int) -> str:
-    """Return the id in the store of the record that a step was begun; no other record has such a one.
-
-    Args:
-        path: the step's place in the task.
-        sequence: the record's place in the task.
-    """
+    """Return the id in the store of the record that a step was begun; no other record has such a one."""
     return f"[{sequence}]{path}"
 
 
 def sequence_in_marker(local_id: str) -> int:
-    """Return the place in the task of the record that a step was begun; 0 where that record was removed.
-
-    Args:
-        local_id: the record's id in the store.
-    """
+    """Return the place in the task of the record that a step was begun; 0 where that record was removed."""
     return int(local_id[1:].partition("]")[0])
 
 
 def path_in_marker(local_id: str) -> str:
-    """Return the path of a begun step from the id of its record.
-
-    Args:
-        local_id: the record's id in the store.
-    """
+    """Return the path of a begun step from the id of its record."""
     return local_id.partition("]")[2]
 
 
 def checked_text(value: object, setting: str) -> str:
     """Return a task's id or a type of checkpoints, or refuse it.
-
-    Args:
-        value: what was given.
-        setting: what the argument is called.
 
     Raises:
         SettingError: it is no text, or blank, or too long.
@@ -121,9 +94,6 @@ def checked_text(value: object, setting: str) -> str:
 def checked_task_id(value: object) -> str:
     """Return the id of a task, or refuse it: a task lies in its store as a run does, and has an id like one.
 
-    Args:
-        value: what was given.
-
     Raises:
         SettingError: it can be no id of a run.
     """
@@ -134,9 +104,6 @@ def checked_task_id(value: object) -> str:
 
 def checked_checkpoint_id(value: object) -> str:
     """Return a checkpoint's id that the program chose, or refuse it.
-
-    Args:
-        value: what was given.
 
     Raises:
         SettingError: it could be mistaken for an id that the manager makes.
@@ -154,9 +121,6 @@ def checked_checkpoint_id(value: object) -> str:
 def checked_most(value: object) -> int | None:
     """Return how many checkpoints a task may keep, or refuse the number.
 
-    Args:
-        value: what was given as `max_per_task`.
-
     Raises:
         SettingError: it is no whole number from 1 on.
     """
@@ -172,9 +136,6 @@ def checked_most(value: object) -> int | None:
 def checked_plan(value: object) -> tuple[str, ...]:
     """Return the names of planned steps, or refuse them.
 
-    Args:
-        value: what was given.
-
     Raises:
         SettingError: it is no list of names.
     """
@@ -189,9 +150,6 @@ def checked_plan(value: object) -> tuple[str, ...]:
 
 def checked_limit(value: object) -> int:
     """Return how many checkpoints to list, or refuse the number.
-
-    Args:
-        value: what was given.
 
     Raises:
         SettingError: it is negative, or no whole number.
@@ -393,11 +351,7 @@ class TaskLog:
         return index
 
     def is_live(self, index: int) -> bool:
-        """Tell whether the store holds the checkpoint of a step.
-
-        Args:
-            index: the step.
-        """
+        """Tell whether the store holds the checkpoint of a step."""
         return self.live.get(local_part(self.committed[index].id, self.task_id)) == index
 
     def live_steps(self) -> list[CommittedStep]:
@@ -482,13 +436,7 @@ class TaskLog:
                 return path
 
     def superseded_by(self, checkpoint_type: str, work_item_id: str | None, attempt: int) -> list[str]:
-        """Return the begun steps that a new one takes the place of: the same work, begun by an earlier attempt.
-
-        Args:
-            checkpoint_type: its type.
-            work_item_id: its piece of work.
-            attempt: the attempt that begins it now.
-        """
+        """Return the begun steps that a new one takes the place of: the same work, begun by an earlier attempt."""
         return [
             local_id
             for local_id, step in self.begun.items()
@@ -496,19 +444,11 @@ class TaskLog:
         ]
 
     def without_begun(self, gone: Sequence[str]) -> dict[str, BegunStep]:
-        """Return the begun steps but for some.
-
-        Args:
-            gone: their ids in the store.
-        """
+        """Return the begun steps but for some."""
         return {local_id: step for local_id, step in self.begun.items() if local_id not in gone}
 
     def add(self, step: CommittedStep) -> None:
-        """Note a committed step: it is where the task stands now.
-
-        Args:
-            step: the step.
-        """
+        """Note a committed step: it is where the task stands now."""
         local_id = local_part(step.id, self.task_id)
         self.committed.append(step)
         self.head = self.live[local_id] = len(self.committed) - 1
@@ -550,11 +490,7 @@ class TaskLog:
         return frozenset([*(step.sequence for step in self.needed(verified)), *begun])
 
     def settle(self, local_ids: Iterable[str]) -> None:
-        """Note that begun steps are not in doubt any more, and were not committed.
-
-        Args:
-            local_ids: their ids in the store.
-        """
+        """Note that begun steps are not in doubt any more, and were not committed."""
         self.settled += (gone := list(local_ids))
         self.begun = self.without_begun(gone)
 
@@ -586,11 +522,7 @@ KEY = "manager"
 
 
 def is_task(data: CheckpointData) -> bool:
-    """Tell whether a run is a manager's task.
-
-    Args:
-        data: one of its checkpoints.
-    """
+    """Tell whether a run is a manager's task."""
     return data.workflow_name == WORKFLOW_NAME and KEY in data.metadata
 
 
@@ -658,11 +590,7 @@ def _committed_step(task_id: str, index: int, result: StepResult) -> CommittedSt
 
 
 def description_of(step: BegunStep) -> dict[str, Any]:
-    """Return what the record of a begun step says of it.
-
-    Args:
-        step: the step.
-    """
+    """Return what the record of a begun step says of it."""
     return {
         "checkpoint_type": step.checkpoint_type,
         "work_item_id": step.work_item_id,

@@ -40,11 +40,7 @@ class Verifying:
         self._clock = clock
 
     def base_of(self, log: TaskLog) -> str:
-        """Return the directory from which a task's relative paths are taken.
-
-        Args:
-            log: the task.
-        """
+        """Return the directory from which a task's relative paths are taken."""
         if self._verifier is not None:
             return log.base_path
         return self._base_path or log.base_path or self._here
@@ -88,21 +84,11 @@ class Verifying:
         }
 
     async def report_of(self, log: TaskLog, step: CommittedStep) -> VerificationReport:
-        """Check the recorded claims of a step against the world now.
-
-        Args:
-            log: the task.
-            step: the step.
-        """
+        """Check the recorded claims of a step against the world now."""
         return await self._verifier_of(log).verify_evidence_pack(step.evidence_pack, moment=Moment.RESUME)
 
     async def reports_of(self, log: TaskLog, steps: Sequence[CommittedStep]) -> list[VerificationReport]:
-        """Check the recorded claims of many steps against the world now, in one go.
-
-        Args:
-            log: the task.
-            steps: the steps.
-        """
+        """Check the recorded claims of many steps against the world now, in one go."""
         packs = [(step.evidence_pack, StepFacts()) for step in steps]
         return await self._verifier_of(log).verify_packs(packs, moment=Moment.RESUME)
 
@@ -110,10 +96,6 @@ class Verifying:
         """Refuse a step where its claims, or those of a step that led to it, do not hold any more.
 
         One without claims is as true as it ever was.
-
-        Args:
-            log: the task.
-            index: the step.
 
         Raises:
             StaleStepError: they do not hold, or nobody can tell; it names all these steps.
@@ -154,12 +136,7 @@ class Verifying:
         return found
 
     async def newest_that_holds(self, log: TaskLog, steps: Sequence[CommittedStep]) -> CommittedStep | None:
-        """Return the first of some steps that has claims, and whose claims hold now.
-
-        Args:
-            log: the task.
-            steps: the steps, newest first.
-        """
+        """Return the first of some steps that has claims, and whose claims hold now."""
         for step in steps:
             if step.has_claims and (await self.report_of(log, step)).verified:
                 return step

@@ -234,11 +234,7 @@ class Tasks:
             return task
 
     async def give_up(self, task: OwnedTask) -> None:
-        """Give a task up; no error where that was done before.
-
-        Args:
-            task: the task.
-        """
+        """Give a task up; no error where that was done before."""
         task_id = task.log.task_id
         if self._owned.get(task_id) is task:
             del self._owned[task_id]
@@ -263,9 +259,6 @@ class Tasks:
 
     async def log_of(self, task_id: str) -> TaskLog | None:
         """Return what a task has done, as its owner knows or as the store says; None where there is no such task.
-
-        Args:
-            task_id: the task.
 
         Raises:
             SettingError: the id is blank or no text.
@@ -318,9 +311,6 @@ class Tasks:
 def encoded(snapshot: Any) -> LazyValue:
     """Return a state encoded, so that nobody can change it any more.
 
-    Args:
-        snapshot: the state.
-
     Raises:
         EncodingError: it cannot be recorded.
     """
@@ -331,11 +321,6 @@ def encoded(snapshot: Any) -> LazyValue:
 
 def find_begun(log: TaskLog, step_id: str, local_id: str) -> BegunStep:
     """Return a step that is begun.
-
-    Args:
-        log: its task.
-        step_id: its id.
-        local_id: its id in the store.
 
     Raises:
         StepNotBegunError: it is not begun, or not any more.

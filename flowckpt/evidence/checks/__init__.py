@@ -42,10 +42,6 @@ _MADE: dict[str, Check] = {}
 def check_for(kind: str, own: Mapping[str, Check] | None = None) -> Check:
     """Return the check of a kind.
 
-    Args:
-        kind: the kind of a claim.
-        own: the kinds that the program adds.
-
     Raises:
         UncheckableClaimError: nobody here knows the kind, or its plugin cannot be loaded.
     """

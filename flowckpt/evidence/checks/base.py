@@ -168,22 +168,12 @@ VERIFIED_BY_HASH = Outcome(VerdictStatus.VERIFIED, method="hash")
 
 
 def failed(error: str, *details: str, method: str = "") -> Outcome:
-    """Return the outcome of a claim that the world contradicts.
-
-    Args:
-        error: what was found instead, in one sentence.
-        *details: what differs, leaf by leaf.
-        method: how it was checked.
-    """
+    """Return the outcome of a claim that the world contradicts."""
     return Outcome(VerdictStatus.FAILED, error, details, method)
 
 
 def uncaptured(claim: Evidence) -> Outcome:
-    """Return the outcome of a claim whose facts were never captured.
-
-    Args:
-        claim: the claim.
-    """
+    """Return the outcome of a claim whose facts were never captured."""
     return Outcome(
         VerdictStatus.UNCAPTURED,
         f"{claim.description}: nothing was recorded to compare with; capture it when the step commits",
@@ -291,11 +281,7 @@ _DIGEST = re.compile(r"(?:sha256:)?([0-9a-fA-F]{64})")
 
 
 def path_in(claim: Evidence) -> str:
-    """Return the path of a claim.
-
-    Args:
-        claim: the claim.
-    """
+    """Return the path of a claim."""
     path = claim.expected.get("path")
     if isinstance(path, PurePath):
         path = os.fspath(path)
@@ -307,12 +293,7 @@ def path_in(claim: Evidence) -> str:
 
 
 def sha256_in(claim: Evidence, name: str = "sha256") -> str:
-    """Return a SHA-256 of a claim as 64 lower-case digits; upper case and the prefix `sha256:` are right, too.
-
-    Args:
-        claim: the claim.
-        name: the name of the fact.
-    """
+    """Return a SHA-256 of a claim as 64 lower-case digits; upper case and the prefix `sha256:` are right, too."""
     value = claim.expected.get(name)
     match = _DIGEST.fullmatch(value) if type(value) is str else None
     if match is None:
@@ -321,14 +302,7 @@ def sha256_in(claim: Evidence, name: str = "sha256") -> str:
 
 
 def whole_number(facts: Mapping[str, Any], name: str, smallest: int, largest: int) -> int:
-    """Return a whole number of a claim. `True` is none.
-
-    Args:
-        facts: the facts.
-        name: the name of the fact.
-        smallest: the smallest number allowed.
-        largest: the largest.
-    """
+    """Return a whole number of a claim. `True` is none."""
     value = facts.get(name)
     if type(value) is not int or not smallest <= value <= largest:
         raise MalformedClaimError(f"{name!r} is {value!r:.80}, and not a whole number from {smallest} to {largest}")
@@ -336,12 +310,7 @@ def whole_number(facts: Mapping[str, Any], name: str, smallest: int, largest: in
 
 
 def text_in(facts: Mapping[str, Any], name: str) -> str:
-    """Return a text of a claim.
-
-    Args:
-        facts: the facts.
-        name: the name of the fact.
-    """
+    """Return a text of a claim."""
     value = facts.get(name)
     if type(value) is not str or not value:
         raise MalformedClaimError(f"{name!r} is {value!r:.80}, and not a text")
@@ -349,12 +318,7 @@ def text_in(facts: Mapping[str, Any], name: str) -> str:
 
 
 def mapping_in(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a mapping with text keys of a claim; an empty one where the fact is missing.
-
-    Args:
-        facts: the facts.
-        name: the name of the fact.
-    """
+    """Return a mapping with text keys of a claim; an empty one where the fact is missing."""
     value = facts.get(name)
     if value is None:
         return {}
@@ -380,12 +344,7 @@ def age(between: timedelta) -> str:
 
 
 def when_changed(found: os.stat_result, captured: Capture | None) -> str:
-    """Say when a file was changed, measured from its capture; empty where there was none.
-
-    Args:
-        found: the file's status.
-        captured: what was seen at the capture.
-    """
+    """Say when a file was changed, measured from its capture; empty where there was none."""
     if captured is None:
         return ""
     changed = datetime.fromtimestamp(found.st_mtime, UTC)

@@ -44,9 +44,6 @@ _STEP = re.compile(r"(?:^|\.)([^.\[\]]+)|\[([0-9]{1,9})\]")
 def steps_of(place: str) -> list[str | int]:
     """Return the steps of a place: names as texts, numbers of a list as whole numbers.
 
-    Args:
-        place: the place.
-
     Raises:
         MalformedClaimError: it is none.
     """
@@ -68,12 +65,7 @@ def steps_of(place: str) -> list[str | int]:
 
 
 def value_at(document: Any, steps: list[str | int]) -> Any:
-    """Return the value at a place, or `MISSING`.
-
-    Args:
-        document: parsed JSON.
-        steps: what `steps_of` returned.
-    """
+    """Return the value at a place, or `MISSING`."""
     for step in steps:
         if isinstance(document, dict):
             document = document.get(str(step), MISSING)

@@ -25,9 +25,6 @@ EXTRAS: Mapping[str, str] = {"postgres": "psycopg"}
 def database_for(scheme: str) -> Database:
     """Return what reads a kind of database.
 
-    Args:
-        scheme: `sqlite` …
-
     Raises:
         UncheckableClaimError: nobody here knows the scheme, or its driver is not installed.
     """

@@ -41,11 +41,6 @@ class Database(Protocol):
         Identifiers are looked up in the catalogue and quoted, values bound, the connection is read-only, a missing
         database is not created, the time is limited, and at the end everything is closed.
 
-        Args:
-            database: where the database is, as the claim says.
-            query: which rows are meant.
-            context: what may be used.
-
         Raises:
             NoSuchThingError: something named is not there.
         """

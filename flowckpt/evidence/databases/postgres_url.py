@@ -65,9 +65,6 @@ class PostgresUrl:
 def parsed(url: str) -> PostgresUrl:
     """Return what a URL says. No message of an error shows more of it than names of options.
 
-    Args:
-        url: the URL.
-
     Raises:
         MalformedClaimError: it is no URL of a PostgreSQL database.
         RefusedClaimError: it asks for more than a claim may.
@@ -93,11 +90,7 @@ def parsed(url: str) -> PostgresUrl:
 
 
 def register(url: str) -> None:
-    """Remember a URL as one that the program wrote itself, so that its server may be asked.
-
-    Args:
-        url: the URL.
-    """
+    """Remember a URL as one that the program wrote itself, so that its server may be asked."""
     parsed(url)
     _written.add(url)
 

@@ -75,20 +75,12 @@ class Column:
         return self.type_name in _FITTING
 
     def selected(self, identifier: str) -> str:
-        """Return the expression that reads the column.
-
-        Args:
-            identifier: its quoted name.
-        """
+        """Return the expression that reads the column."""
         is_plain = self.is_known and (self.is_array or self.type_name not in _JSON)
         return identifier if is_plain else f"{identifier}::pg_catalog.text"
 
     def size(self, identifier: str) -> str:
-        """Return the expression of a value's size; empty where no value is large.
-
-        Args:
-            identifier: its quoted name.
-        """
+        """Return the expression of a value's size; empty where no value is large."""
         if self.is_known and not self.is_array and self.type_name not in _UNBOUNDED:
             return ""
         is_bytes = self.type_name == "bytea" and not self.is_array
@@ -98,10 +90,6 @@ class Column:
         """Return the condition that the column has a value, which is bound where it is not None.
 
         Not `IS NOT DISTINCT FROM`, which says the same of a bound value and uses no index.
-
-        Args:
-            identifier: its quoted name.
-            value: the value.
         """
         if value is None:
             return f"{identifier} IS NULL"
@@ -141,11 +129,7 @@ class Column:
         return _text(value)
 
     def loaded(self, value: Any) -> Any:
-        """Return the Python value of what the driver returned.
-
-        Args:
-            value: what it returned.
-        """
+        """Return the Python value of what the driver returned."""
         if value is not None and self.type_name in _JSON and not self.is_array:
             return JsonDocument(json.loads(value))
         return value
@@ -172,10 +156,6 @@ class Column:
 def check_value(name: str, value: Any) -> None:
     """Check that a claim's value is one that rows can be selected by.
 
-    Args:
-        name: the column.
-        value: the value.
-
     Raises:
         MalformedClaimError: it is not.
     """
@@ -191,11 +171,7 @@ def check_value(name: str, value: Any) -> None:
 
 
 def encodable(text: str) -> str:
-    """Return a text that a database can be asked about.
-
-    Args:
-        text: the text.
-    """
+    """Return a text that a database can be asked about."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -204,12 +180,7 @@ def encodable(text: str) -> str:
 
 
 def is_same(wanted: Any, found: Any) -> bool:
-    """Tell whether a row's value is the one that was promised.
-
-    Args:
-        wanted: the value of the claim.
-        found: that of the row.
-    """
+    """Tell whether a row's value is the one that was promised."""
     if is_digest(wanted):
         return any(matches(wanted, form) for form in _forms(found))
     if isinstance(found, JsonDocument):

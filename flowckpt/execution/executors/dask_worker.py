@@ -89,11 +89,7 @@ def work(key: str, topic: str, function: Callable[..., Any], args: tuple[Any, ..
 
 
 def end_work(key: str) -> bool:
-    """Raise an exception in the thread that does some work; tell whether it was there.
-
-    Args:
-        key: what the work is called.
-    """
+    """Raise an exception in the thread that does some work; tell whether it was there."""
     with _lock:
         thread = _threads.get(key)
         if thread is None:
@@ -103,20 +99,12 @@ def end_work(key: str) -> bool:
 
 
 def is_at_work(key: str) -> bool:
-    """Tell whether some work goes on in this worker.
-
-    Args:
-        key: what the work is called.
-    """
+    """Tell whether some work goes on in this worker."""
     return key in _threads
 
 
 def question(number: int) -> bytes | None:
-    """Return what the work here asks; None where it no longer does.
-
-    Args:
-        number: of the question.
-    """
+    """Return what the work here asks; None where it no longer does."""
     found = _questions.get(number)
     return None if found is None else found.message
 
@@ -135,12 +123,7 @@ def answer(number: int, reply: bytes | None) -> None:
 
 
 def forget_topic(topic: str, dask_scheduler: Any = None) -> None:
-    """Have the scheduler forget the events of a topic; called there.
-
-    Args:
-        topic: the topic.
-        dask_scheduler: the scheduler.
-    """
+    """Have the scheduler forget the events of a topic; called there."""
     with contextlib.suppress(AttributeError):  # where events are kept differs between the releases of Dask
         dask_scheduler._broker._topics.pop(topic, None)
     with contextlib.suppress(AttributeError):

@@ -84,10 +84,6 @@ class WorkerProcess:
     def answer(self, message: bytes, hear: Hear | None = None) -> bytes:
         """Have a piece of work done, and return what the process answers.
 
-        Args:
-            message: the work.
-            hear: told what it says meanwhile.
-
         Raises:
             LostWorkerError: it died; it is reaped, and nothing that it had started is left.
         """

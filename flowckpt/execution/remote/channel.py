@@ -78,11 +78,7 @@ class Post:
         self._failure: BaseException | None = None
 
     def tell(self, news: Progress) -> None:
-        """Have progress carried, soon; of what waits, only the newest is.
-
-        Args:
-            news: how far the step is.
-        """
+        """Have progress carried, soon; of what waits, only the newest is."""
         with self._condition:
             is_first, self._news = self._news is None, news
             if is_first and not self._is_closed:
@@ -90,9 +86,6 @@ class Post:
 
     def ask(self, message: bytes) -> bytes:
         """Have a message carried, and wait for the reply.
-
-        Args:
-            message: what is asked.
 
         Raises:
             PostClosedError: the step has ended, or the way up is gone.
@@ -110,11 +103,7 @@ class Post:
         return question.reply
 
     def close(self, *, waits: bool = True) -> None:
-        """Take nothing more.
-
-        Args:
-            waits: until everything is carried.
-        """
+        """Take nothing more."""
         with self._condition:
             self._is_closed = True
             self._condition.notify()
@@ -230,11 +219,7 @@ class FarDesk:
         return codec.decode(self._state[0], Any if as_type is None else as_type, place=_place(now))
 
     def close(self, *, waits: bool = True) -> None:
-        """Take nothing more.
-
-        Args:
-            waits: until what was handed in has arrived.
-        """
+        """Take nothing more."""
         with _opening:
             self._is_closed = True
         if self._post is not None:
@@ -297,9 +282,6 @@ def _place(now: CurrentStep) -> str:
 
 def read_plain(message: bytes) -> Any:
     """Return plain data.
-
-    Args:
-        message: pickled.
 
     Raises:
         ValueError: there is a class or a function in it.

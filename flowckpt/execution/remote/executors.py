@@ -46,10 +46,6 @@ class Places:
     def of(self, step: Step[Any], path: str) -> Where:
         """Return where a step runs.
 
-        Args:
-            step: the step.
-            path: its path, for errors.
-
         Raises:
             UnknownExecutorError: nobody has given an executor of that name.
         """
@@ -66,10 +62,6 @@ class Places:
     async def check(self, step: Step[Any], path: str) -> int:
         """Refuse a step that cannot run where it is to run, before anything of it is begun.
 
-        Args:
-            step: the step.
-            path: its path.
-
         Returns:
             How often it is tried at most when its worker gets lost, where it has no `.retry()`.
 
@@ -85,12 +77,7 @@ class Places:
         return MOST_TRIES_WHEN_LOST if isinstance(where, Place) and where.may_try_again else 1
 
     def tries_when_lost(self, step: Step[Any], path: str) -> int:
-        """Return how often a step is tried whose worker got lost, where it has no `.retry()`.
-
-        Args:
-            step: the step.
-            path: its path.
-        """
+        """Return how often a step is tried whose worker got lost, where it has no `.retry()`."""
         where = self.of(step, path)
         return where.tries_when_lost if isinstance(where, Place) and where.may_try_again else 1
 

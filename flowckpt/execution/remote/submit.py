@@ -56,20 +56,12 @@ from flowckpt.execution.thread import deliver_later
 
 
 async def close(executor: Executor) -> None:
-    """Shut an executor down, with what may still run in it.
-
-    Args:
-        executor: the executor.
-    """
+    """Shut an executor down, with what may still run in it."""
     await finish_despite_cancel(run_blocking(lambda: kill(executor)))
 
 
 def kill(executor: Executor) -> None:
-    """Shut an executor down at once.
-
-    Args:
-        executor: the executor.
-    """
+    """Shut an executor down at once."""
     own: Any = getattr(executor, "kill", None)
     if callable(own):
         own()
@@ -193,21 +185,12 @@ class CalledHere:
 
 
 def is_in_this_process(executor: Executor) -> bool:
-    """Tell whether an executor calls functions in this process, with the very objects that it is given.
-
-    Args:
-        executor: the executor.
-    """
+    """Tell whether an executor calls functions in this process, with the very objects that it is given."""
     return isinstance(executor, ThreadPoolExecutor) and not (_INTERPRETERS and isinstance(executor, _INTERPRETERS))
 
 
 def submitted_here(executor: Executor, action: PythonAction) -> Future[Any]:
-    """Have a function called on a thread of this process, in the context of the caller.
-
-    Args:
-        executor: the executor.
-        action: the function and its arguments.
-    """
+    """Have a function called on a thread of this process, in the context of the caller."""
     return executor.submit(contextvars.copy_context().run, _called, action)
 
 
@@ -399,9 +382,6 @@ class Place:
     async def refuse_repeats(self, path: str) -> None:
         """Refuse a step that must not be done twice, where the executor may do it again by itself.
 
-        Args:
-            path: the step.
-
         Raises:
             UnknownExecutorError: it may.
             ExecutorError: the executor cannot be made.
@@ -413,10 +393,6 @@ class Place:
 
     async def refuse_resources(self, path: str, resources: Mapping[str, float]) -> None:
         """Refuse a step that asks for resources, where the executor knows none.
-
-        Args:
-            path: the step.
-            resources: what it asks for.
 
         Raises:
             UnknownExecutorError: the executor knows none.
@@ -595,12 +571,7 @@ class Place:
         return executor
 
     def refused(self, path: str, why: str) -> UnknownExecutorError:
-        """Return the error of a step that cannot run there at all.
-
-        Args:
-            path: the step.
-            why: what it asks for.
-        """
+        """Return the error of a step that cannot run there at all."""
         return UnknownExecutorError(
             f"step {path!r} {why}", executor=self.name, path=path, remedy="Give it another executor by .on(…)."
         )

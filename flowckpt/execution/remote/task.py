@@ -55,12 +55,7 @@ def places_of_modules() -> dict[str, tuple[str, str]]:
 
 
 def provide(name: str, places: Places) -> None:
-    """Make sure that a module that cannot be imported is there, where its place is known.
-
-    Args:
-        name: the module.
-        places: see `places_of_modules`.
-    """
+    """Make sure that a module that cannot be imported is there, where its place is known."""
     if name not in places:
         return
     file, package = places[name]
@@ -77,11 +72,7 @@ def provide(name: str, places: Places) -> None:
 
 
 def name_in_engine(name: str) -> str:
-    """Return the name of a class as it is in the process in which the script was run.
-
-    Args:
-        name: its qualified name here.
-    """
+    """Return the name of a class as it is in the process in which the script was run."""
     before, _, rest = name.rpartition(f"{LOADED_MAIN}.")
     return f"{MAIN}.{rest}" if rest != name and (not before or before.endswith(".")) else name
 

@@ -34,11 +34,7 @@ DONE, FAILED, UNREADABLE = "done", "failed", "unreadable"
 
 
 def work(parcel: bytes) -> bytes:
-    """Do one try of a step and return what came of it.
-
-    Args:
-        parcel: what `packed` returned.
-    """
+    """Do one try of a step and return what came of it."""
     path = ""
     try:
         told, desk, call = unpacked(parcel, way_up.get())

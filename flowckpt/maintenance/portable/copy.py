@@ -23,12 +23,6 @@ async def brought_in(
 ) -> bool:
     """Let a store take a run in; tell whether it is new there.
 
-    Args:
-        store: the store.
-        workflow_id: the id that the run is to have there.
-        identity: what `identity_of` says of the run.
-        checkpoints: returns its checkpoints afresh.
-
     Raises:
         RunExistsError: another run has the id, or the same one that has gone on there.
         RunLockedError: another process is about to begin it.

@@ -52,11 +52,7 @@ class LeftBehind:
         return self._seen - len(self._lengths)
 
     def add(self, data: CheckpointData) -> None:
-        """Take in the next checkpoint.
-
-        Args:
-            data: the checkpoint.
-        """
+        """Take in the next checkpoint."""
         view = as_view(data.step_results)
         if data.attempt != self._attempt and self._before is not None:
             kept = self._before.shared_length(view)
@@ -166,10 +162,6 @@ async def _attempts(store: CheckpointStore, workflow_id: str, newest: int) -> Se
 async def gathered(store: CheckpointStore, workflow_id: str) -> Gathered:
     """Read all checkpoints of a run. It may go on meanwhile: what is read is the run as of one of its checkpoints.
 
-    Args:
-        store: where it lies.
-        workflow_id: the run.
-
     Raises:
         CheckpointNotFoundError: there is no such run.
         CheckpointCorruptedError: a record is damaged.
@@ -209,10 +201,6 @@ def whole_file(file: Path, *, is_compressed: bool = False) -> Iterator[IO[bytes]
     """Open a file for writing: under another name first, and in its place, durably, when the block is done.
 
     A device or a pipe is written to as it is.
-
-    Args:
-        file: where to.
-        is_compressed: whether what is written is compressed by gzip.
 
     Raises:
         OSError: it cannot be written; what was there before is still there.
@@ -506,10 +494,6 @@ async def export_documents(
 def refuse_other(file: Path, content: bytes) -> None:
     """Refuse to replace a file that says something else.
 
-    Args:
-        file: the file.
-        content: what is to stand in it.
-
     Raises:
         FileExistsError: it is there, with another content.
     """
@@ -518,22 +502,13 @@ def refuse_other(file: Path, content: bytes) -> None:
 
 
 def document_name(data: CheckpointData) -> str:
-    """Return the name of a checkpoint's document: its sequence, and of its id what is harmless in a name.
-
-    Args:
-        data: the checkpoint.
-    """
+    """Return the name of a checkpoint's document: its sequence, and of its id what is harmless in a name."""
     plain = _NOT_PLAIN.sub("-", data.checkpoint_id.lower()).strip("-")[:40]
     return f"{data.sequence:06d}{f'-{plain}' if plain else ''}.json"
 
 
 def exported(run: Gathered, file: str) -> ExportedRun:
-    """Return what is to be said of an export.
-
-    Args:
-        run: the run.
-        file: where it went.
-    """
+    """Return what is to be said of an export."""
     latest = run.latest
     return ExportedRun(
         run.workflow_id,

@@ -128,20 +128,12 @@ def end_line(counts: Counts, sha256: str) -> bytes:
 
 
 def result_in(line: bytes) -> bytes | None:
-    """Return the canonical bytes of a result's line; None where it is another one.
-
-    Args:
-        line: the line, without its line feed.
-    """
+    """Return the canonical bytes of a result's line; None where it is another one."""
     return line[len(_RESULT_PREFIX) : -1] if line.startswith(_RESULT_PREFIX) and line.endswith(b"}") else None
 
 
 def blob_in(line: bytes) -> tuple[str, int, int] | None:
-    """Return digest and size of a large value, and where its content begins in the line; None where it is another one.
-
-    Args:
-        line: the line, without its line feed.
-    """
+    """Return digest and size of a large value, and where its content begins in the line; None where it is another one."""
     match = _BLOB.match(line)
     return None if match is None else (match[1].decode(), int(match[2]), match.end())
 
@@ -151,11 +143,7 @@ def _line(document: Json) -> bytes:
 
 
 def is_run(first_line: bytes) -> bool:
-    """Tell whether a file that begins so is an exported run.
-
-    Args:
-        first_line: its first line.
-    """
+    """Tell whether a file that begins so is an exported run."""
     if not first_line.startswith(b"{"):
         return False
     try:
@@ -238,9 +226,6 @@ _decode = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse
 def strict_json(text: bytes) -> Json:
     """Parse JSON: UTF-8, no key twice, no NaN, no number beyond what a float holds, not too deep.
 
-    Args:
-        text: the text, of bounded length.
-
     Raises:
         MalformedError: it is none.
     """
@@ -284,9 +269,6 @@ def _check_depth(tree: Json) -> None:
 def check_run_id(name: object) -> str:
     """Return the id of a run that stands in a file, if it is one.
 
-    Args:
-        name: the id.
-
     Raises:
         MalformedError: it can be none.
     """
@@ -298,9 +280,6 @@ def check_run_id(name: object) -> str:
 def checked_new_id(workflow_id: object) -> str:
     """Return the id that a run is to have where it arrives.
 
-    Args:
-        workflow_id: what was given for it.
-
     Raises:
         InputError: it can be none.
     """
@@ -311,10 +290,6 @@ def checked_new_id(workflow_id: object) -> str:
 
 def check_name(name: object, what: str) -> str:
     """Return a name of a step, a checkpoint or a workflow, if it is one.
-
-    Args:
-        name: the name.
-        what: what it is of.
 
     Raises:
         MalformedError: it is empty, long, or has control characters.
@@ -496,9 +471,6 @@ _METADATA: Mapping[str, Check] = {
 def check_result(document: Json) -> None:
     """Refuse what is not the document of a result.
 
-    Args:
-        document: the parsed document.
-
     Raises:
         MalformedError: it is none.
     """
@@ -525,9 +497,6 @@ def check_head(document: Json) -> None:
 
 def check_metadata(metadata: Any) -> None:
     """Refuse metadata in which what the engine wrote is not what it writes.
-
-    Args:
-        metadata: the decoded metadata.
 
     Raises:
         MalformedError: it is none.

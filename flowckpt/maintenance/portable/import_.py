@@ -57,9 +57,6 @@ _EMPTY = ("snapshot", "output", "error")
 def checkpoint_in(text: bytes) -> CheckpointData:
     """Return the checkpoint of a document.
 
-    Args:
-        text: the document.
-
     Raises:
         MalformedError: it is none.
         UnsupportedSchemaError: a newer flowckpt has written it.

@@ -45,9 +45,6 @@ _ENDS = (Reason.COMPLETED, Reason.FAILED, Reason.CANCELLED, Reason.SUSPENDED)
 def evicting_store(store: CheckpointStore) -> EvictsCheckpoints:
     """Return a store as one that can evict checkpoints, or refuse it.
 
-    Args:
-        store: the store.
-
     Raises:
         SettingError: it cannot.
     """
@@ -62,10 +59,6 @@ def evicting_store(store: CheckpointStore) -> EvictsCheckpoints:
 
 def checked_for(value: object, store: CheckpointStore) -> Retention:
     """Return a retention, or refuse what is none or what a store cannot do.
-
-    Args:
-        value: what was given.
-        store: the store.
 
     Raises:
         SettingError: it is none, or the store cannot remove checkpoints as it asks for.
@@ -139,11 +132,7 @@ class Evictor:
             _log.log(level, "run %s keeps its old checkpoints: %s", self.workflow_id, error)
 
     def after_save(self, data: CheckpointData) -> None:
-        """Take note of what is durable now.
-
-        Args:
-            data: what was saved.
-        """
+        """Take note of what is durable now."""
         self._since += 1
         reference = self._reference(data)
         self._added += reference.size

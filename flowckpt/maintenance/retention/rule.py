@@ -28,10 +28,6 @@ class OnSuccess(StrEnum):
 def count_of(value: object, setting: str) -> int | None:
     """Return a number from 1 on, or None for no limit.
 
-    Args:
-        value: what was given.
-        setting: what it is for, for the error.
-
     Raises:
         SettingError: it is none.
     """
@@ -109,20 +105,13 @@ ONLY_THE_LAST = Retention(keep_last=1)
 
 
 def set_retention(said: Callable[[str], Any]) -> Retention | None:
-    """Return what the settings say of retention; None where they say nothing.
-
-    Args:
-        said: returns the value of a setting.
-    """
+    """Return what the settings say of retention; None where they say nothing."""
     found = Retention(**{name: said(name) for name in ("keep_last", "max_age", "max_bytes", "on_success")})
     return None if found == Retention() else found
 
 
 def checked_retention(value: Any) -> Retention:
     """Return a retention, or refuse what is none.
-
-    Args:
-        value: what was given.
 
     Raises:
         SettingError: it is none.
@@ -195,13 +184,7 @@ def removable(
 
 
 def protected(newest_first: Sequence[CheckpointRef], retention: Retention, pinned: Collection[int]) -> set[int]:
-    """Return the sequences that no limit removes: of the newest, of the newest verified one, and of those that are pinned.
-
-    Args:
-        newest_first: all checkpoints that count, the newest first.
-        retention: what stays, which names pinned ones by their ids.
-        pinned: sequences that are pinned.
-    """
+    """Return the sequences that no limit removes: of the newest, of the newest verified one, and of those that are pinned."""
     safe = {each.sequence for each in newest_first[:1]}
     safe |= {
         each.sequence for each in newest_first if each.sequence in pinned or each.checkpoint_id in retention.pinned
