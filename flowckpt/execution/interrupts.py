@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import sys
 import threading
+from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
@@ -103,12 +105,16 @@ class Interrupts:
         self._thread = threading.get_ident()
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Call user code in this thread, where a signal may reach it."""
+        """Call user code in this thread, where a signal may reach it, and where it sees no event loop."""
         self._is_user_code = self.is_in_place = True
+        # The engine's loop stands still meanwhile. A step that sees it cannot call `asyncio.run`, nor any library that
+        # asks whether a loop runs.
+        hidden = _swap_loop((None, None))
         try:
             # A function written in C has no frame by which the signal's handler could tell it from the engine around it.
             return function(*args, **kwargs) if type(function) is FunctionType else _called(function, args, kwargs)
         finally:
+            _swap_loop(hidden)
             self._is_user_code = self.is_in_place = False
 
     @contextmanager
@@ -123,9 +129,11 @@ class Interrupts:
             return
         before = self.noted
         self._is_user_code = False
+        seen = _swap_loop((self._loop, self._task))
         try:
             yield
         finally:
+            _swap_loop(seen)
             self._is_user_code = True
         if self.noted != before:
             raise RunInterrupted(self.noted)
@@ -232,3 +240,29 @@ def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
 
 
 _CALL: CodeType = Interrupts.call.__code__
+
+
+_LoopState = tuple[asyncio.AbstractEventLoop | None, "asyncio.Task[Any] | None"]
+
+if sys.version_info >= (3, 14):
+    # From 3.14 on the current task belongs to the thread, and no other loop can run a task beside it.
+    from asyncio.tasks import _swap_current_task
+
+    def _swap_loop(state: _LoopState) -> _LoopState:
+        """Make another loop the running one of this thread, or none; return the former loop and its current task."""
+        loop, task = state
+        former, former_task = _get_running_loop(), None
+        if former is not None:
+            former_task = _swap_current_task(former, None)
+        _set_running_loop(loop)
+        if loop is not None:
+            _swap_current_task(loop, task)
+        return former, former_task
+
+else:
+
+    def _swap_loop(state: _LoopState) -> _LoopState:
+        """Make another loop the running one of this thread, or none; return the former loop."""
+        former = _get_running_loop()
+        _set_running_loop(state[0])
+        return former, None
