@@ -15,10 +15,20 @@ from typing import Any
 
 import pytest
 
-from flowckpt import FileCheckpointStore, MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt import (
+    CheckpointManager,
+    FileCheckpointStore,
+    MemoryCheckpointStore,
+    Retention,
+    RunOptions,
+    WorkflowEngine,
+    step,
+    workflow,
+)
 from flowckpt.core.records import CheckpointData
 from flowckpt.errors import InputError, StaleStepError, WorkflowDefinitionError
 from flowckpt.execution.interrupts import RunInterrupted
+from flowckpt.maintenance.portable import copy_run
 
 
 def quick(n: int) -> int:
@@ -86,12 +96,69 @@ async def test_a_cancel_in_the_middle_of_a_save_waits_for_it_and_keeps_the_step(
 @pytest.mark.parametrize("by", ["cancel", "timeout"])
 async def test_a_cancel_while_a_run_is_taken_or_given_back_leaves_it_free(slow: str, by: str, tmp_path: Path) -> None:
     store = SlowStore(tmp_path, slow)
-    await cancelled_at(store, by=by)
+    ended = await cancelled_at(store, by=by)
+    assert type(ended) is (TimeoutError if by == "timeout" else asyncio.CancelledError)
     assert store.runs.owned == {}
     engine = WorkflowEngine(FileCheckpointStore(tmp_path))
     latest = await engine.store.load_latest("run")
     result = await (engine.run(two, workflow_id="run") if latest is None else engine.resume_run(two, workflow_id="run"))
     assert result.output == 2
+
+
+async def run_and_forget(store: SlowStore) -> None:
+    await WorkflowEngine(store, retention=Retention(on_success="clear")).run(two, workflow_id="run")
+
+
+async def commit(store: SlowStore) -> None:
+    async with CheckpointManager(store) as manager:
+        await manager.commit_step(await manager.begin_step("run", "train", None), None, "first")
+
+
+async def copy(store: SlowStore) -> None:
+    source, arrive = MemoryCheckpointStore(), store.receive_run
+    await WorkflowEngine(source).run(two, workflow_id="run")
+
+    async def arrives_slowly(*args: Any) -> None:
+        store.reached.set()
+        await asyncio.to_thread(store.go.wait, 10)
+        await arrive(*args)
+
+    store.receive_run = arrives_slowly  # type: ignore[method-assign]
+    await copy_run(source, store, "run")
+
+
+async def roll_back(store: SlowStore) -> None:
+    await WorkflowEngine(FileCheckpointStore(store.path)).run(two, workflow_id="run")
+    await WorkflowEngine(store).rollback("run", "first")
+
+
+@pytest.mark.parametrize(
+    ("work", "slow"),
+    [(run_and_forget, "clear"), (commit, "save"), (commit, "release"), (copy, "acquire"), (roll_back, "release")],
+)
+async def test_a_call_that_ends_out_of_time_says_so_inside_the_limit(work: Any, slow: str, tmp_path: Path) -> None:
+    """Not after it: there, a cancel would hit the caller's next await, or nobody."""
+    store, is_over = SlowStore(tmp_path, slow), False
+
+    async def limited() -> None:
+        nonlocal is_over
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(None) as limit:
+                loop = asyncio.get_running_loop()
+
+                def strike() -> None:
+                    store.reached.wait(10)
+                    loop.call_soon_threadsafe(limit.reschedule, 0)
+                    time.sleep(0.05)
+                    store.go.set()
+
+                threading.Thread(target=strike).start()
+                await work(store)
+        await asyncio.sleep(0)
+        is_over = True
+
+    await asyncio.create_task(limited())
+    assert is_over
 
 
 @pytest.mark.parametrize("at", ["second", "@completed"])

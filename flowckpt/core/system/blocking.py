@@ -30,10 +30,15 @@ def blocking_allowed(allowed: bool) -> Iterator[None]:
         _may_block.reset(token)
 
 
-async def finish_despite_cancel(work: Awaitable[T]) -> T:
+async def finish_despite_cancel(work: Awaitable[T], *, is_last: bool = False) -> T:
     """Await something to its end; a cancel meanwhile is delivered at the task's next await.
 
     For what must not be left half known: a save, the taking of a run, its giving back.
+
+    Args:
+        work: what to await.
+        is_last: raise the cancel here, as the caller's next await may stand after its `asyncio.timeout()`. Python 3.13
+            has dropped the cancel by then; 3.11 and 3.12 no longer turn it into a `TimeoutError`.
     """
     if may_block():  # nothing else runs in the loop, and the signals know when not to cancel
         return await work
@@ -48,7 +53,11 @@ async def finish_despite_cancel(work: Awaitable[T]) -> T:
     if is_cancelled and current is not None:
         current.uncancel()  # so that it counts once: asyncio.timeout() asks how often
         current.cancel()
-    return task.result()
+    try:
+        return task.result()
+    finally:
+        if is_cancelled and is_last:
+            await asyncio.sleep(0)
 
 
 async def run_blocking(work: Callable[[], T]) -> T:

@@ -13,9 +13,10 @@ from flowckpt.core.codec.results import append_result, as_view
 from flowckpt.core.codec.tags import encode
 from flowckpt.core.records import CheckpointData, History, LazyValue, Reason, StepResult
 from flowckpt.core.records.listing import RunFilter
-from flowckpt.core.system.blocking import finish_despite_cancel
+from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.loops.claims import Verifying
+from flowckpt.engine.run.lease import acquired
 from flowckpt.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
@@ -155,20 +156,12 @@ async def take(store: CheckpointStore, clock: Clock, task_id: str) -> OwnedTask:
         ForeignRecordError: it is a run of the engine.
         FlowckptError: one of the store's errors.
     """
-    if not isinstance(store, OwnsRuns):
-        latest = await store.load_latest(task_id)
-        lease = Lease(
-            task_id,
-            attempt=latest.attempt + 1 if latest else 1,
-            latest=latest,
-            last_sequence=latest.sequence if latest else 0,
-        )
-        return OwnedTask(store, clock, lease, await read_log(store, task_id, latest))
-    lease = await store.acquire(task_id)
+    lease = await acquired(store, task_id)
     try:
         log = await read_log(store, task_id, lease.latest)
     except BaseException:
-        await released(store, lease)
+        if isinstance(store, OwnsRuns):
+            await released(store, lease)
         raise
     for notice in lease.notices:
         _log.warning("task %s: %s", task_id, notice)
@@ -222,6 +215,8 @@ class Tasks:
                 finally:
                     if not task.is_usable or task.sequence == 0:  # to be read again; or there was nothing to own
                         await self.give_up(task)
+                    if not may_block():
+                        await asyncio.sleep(0)  # raises a cancel that came during a save, while the caller expects it
                 return
 
     async def _taken(self, task_id: str) -> OwnedTask:
@@ -239,7 +234,7 @@ class Tasks:
         if self._owned.get(task_id) is task:
             del self._owned[task_id]
             if isinstance(self._store, OwnsRuns):
-                await finish_despite_cancel(released(self._store, task.lease))
+                await finish_despite_cancel(released(self._store, task.lease), is_last=True)
 
     async def release(self, task_id: str) -> None:
         """Give a task up when nobody is changing it any more.

@@ -33,7 +33,7 @@ async def taken(store: CheckpointStore, workflow_id: str) -> AsyncGenerator[Leas
     try:
         yield lease
     finally:
-        await finish_despite_cancel(released(store, lease))
+        await finish_despite_cancel(released(store, lease), is_last=True)
 
 
 async def acquired(store: CheckpointStore, workflow_id: str, *, steal: bool = False) -> Lease:

@@ -233,13 +233,14 @@ class Session:
             raise
         finally:
             if isinstance(store, OwnsRuns):
-                await finish_despite_cancel(given_back(store, lease))
+                await finish_despite_cancel(given_back(store, lease), is_last=True)
 
     async def _settled(self, result: WorkflowResult | None) -> bool:
         """Do with a run that has completed what the engine was told, and tell whether it is gone; it is given back."""
         retention = self._saving.retention
         if retention is not None and result is not None and result.status is Status.COMPLETED and result.is_saved:
-            return await finish_despite_cancel(evict.settle_completed(self._store, self._workflow_id, retention))
+            settling = evict.settle_completed(self._store, self._workflow_id, retention)
+            return await finish_despite_cancel(settling, is_last=True)
         return False
 
     def _started(self, lease: Lease, bound: BoundInputs) -> Drive:

@@ -34,7 +34,7 @@ async def brought_in(
     if await _is_there(store, workflow_id, identity):
         return False
     try:
-        await finish_despite_cancel(store.receive_run(workflow_id, checkpoints))
+        await finish_despite_cancel(store.receive_run(workflow_id, checkpoints), is_last=True)
     except RunExistsError:  # another process brought it meanwhile
         if await _is_there(store, workflow_id, identity):
             return False
@@ -51,7 +51,7 @@ async def _is_there(store: CheckpointStore, workflow_id: str, identity: str) -> 
     if isinstance(store, OwnsRuns) and there.owner is None:
         # Whoever brought it may have died before its name was on the disk: a claim puts it there, and leaves no trace.
         lease = await finish_despite_cancel(store.acquire(workflow_id))
-        await finish_despite_cancel(released(store, lease))
+        await finish_despite_cancel(released(store, lease), is_last=True)
     return True
 
 
