@@ -136,10 +136,7 @@ def driven_again(
     async def drive() -> tuple[list[Difference], int]:
         bound = bind_inputs(workflow, inputs)
         second = SecondDrive(place, bound.known_secrets())
-        values = bound.values(workflow)
-        end = await second.driven(
-            workflow(**values), latest.step_results, workflow.where, output_type=workflow.output_type
-        )
+        end = await second.driven(workflow, bound.values(workflow), latest.step_results)
         if end is not None and latest.status in (Status.COMPLETED, Status.FAILED):
             second.compare_end("", _recorded_end(latest), end, workflow.where)
         return second.differences, second.compared

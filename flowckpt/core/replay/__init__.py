@@ -1,5 +1,20 @@
 """Replay, with no I/O, no clock and no loop: a generator and a record in, commands out."""
 
+from flowckpt.core.replay.drive import Answer, Expansion, Responder, drive, expand
 from flowckpt.core.replay.replay import Command, Crash, Enter, Execute, Finish, Replay, Restore, SetAside
 
-__all__ = ["Command", "Crash", "Enter", "Execute", "Finish", "Replay", "Restore", "SetAside"]
+__all__ = [
+    "Answer",
+    "Command",
+    "Crash",
+    "Enter",
+    "Execute",
+    "Expansion",
+    "Finish",
+    "Replay",
+    "Responder",
+    "Restore",
+    "SetAside",
+    "drive",
+    "expand",
+]

@@ -29,7 +29,8 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from flowckpt.core.dsl import Step, StepWithoutAction, Workflow, path_of
+from flowckpt.core.dsl import Step, StepWithoutAction, Workflow
+from flowckpt.core.dsl.path import encode_name
 from flowckpt.core.records import StepResult
 from flowckpt.core.replay.logger import begin_repeating, end_repeating
 from flowckpt.core.system.attrs_base import Fieldwise
@@ -218,7 +219,8 @@ class Replay:
     ) -> None:
         self._generator = generator
         self._workflow_name = workflow_name
-        self._prefix = prefix
+        self.prefix = prefix
+        """What the paths of its steps begin with."""
         self._is_bound = not drops_what_changed
         self._waiting, self._nested = split_record(recorded, prefix)
         self.aside = SetAside(spare=dict(spare or {})) if aside is None else aside
@@ -298,7 +300,7 @@ class Replay:
         """
         self.aside.dropped.append(command.result)
         self.begin_anew(keeps_rest=keeps_rest)
-        return Execute(command.path, command.step, self._where())
+        return Execute(command.path, command.step, self.where())
 
     def begin_anew(self, *, keeps_rest: bool) -> None:
         """Free the generator from its record: a step of it, or one nested in that, is no longer true.
@@ -338,21 +340,23 @@ class Replay:
 
     def _command(self, yielded: Any) -> Command:
         if type(yielded) is not Step:
-            raise self._closed(_no_step(yielded, self._workflow_name, self._where()))
+            raise self._closed(_no_step(yielded, self._workflow_name, self.where()))
         step: Step[Any] = yielded
         action, modifiers = step.action, step.modifiers
         if modifiers.adopt is not None and not modifiers.is_at_most_once:
-            raise self._closed(_needless_adopt(step.name, self._where(full=True)))
+            raise self._closed(_needless_adopt(step.name, self.where(full=True)))
         is_asked = action.refuses_modifiers or modifiers.placement is not None
         if is_asked and (refused := action.refused_modifier(modifiers)):
-            raise self._closed(_no_such_modifier(step, refused, self._where(full=True)))
+            raise self._closed(_no_such_modifier(step, refused, self.where(full=True)))
         name = step.name
         occurrence = self._uses.get(name, 0)
         self._uses[name] = occurrence + 1
-        path = self._prefix + path_of(name, occurrence) if self._prefix else path_of(name, occurrence)
+        path = self.prefix + encode_name(name)
+        if occurrence:
+            path += f"[{occurrence}]"
         if modifiers.is_ephemeral:
             self._ephemeral.add(path)
-            return Execute(path, step, self._where())
+            return Execute(path, step, self.where())
         if action.is_composite:
             return self._entered(path, step)
         if not self._waiting and not self.aside.spare:
@@ -364,13 +368,13 @@ class Replay:
             result = self.aside.take(path)
             if result is None:
                 self._is_new = True
-                return Execute(path, step, self._where())
+                return Execute(path, step, self.where())
         else:
             result = self._waiting.pop(path)
         if result is None or is_another(step, result):
             self._drop_mismatch(path, step, result, is_spare=is_spare)
             self._is_new = True
-            return Execute(path, step, self._where())
+            return Execute(path, step, self.where())
         return Restore(path, step, result, is_spare)
 
     def _entered(self, path: str, step: Step[Any]) -> Enter:
@@ -385,7 +389,7 @@ class Replay:
             self._nested[path] = nested
             self._drop_mismatch(path, step, result, is_spare=is_spare)
             result, nested = None, []
-        return Enter(path, step, self._where(), result, nested, is_spare, self._is_bound)
+        return Enter(path, step, self.where(), result, nested, is_spare, self._is_bound)
 
     def _refuse_unknown(self, path: str, step: Step[Any]) -> None:
         """Refuse a step that the record does not have while recorded results wait; or drop these."""
@@ -445,7 +449,7 @@ class Replay:
 
     def _describe(self, path: str, step: Step[Any]) -> str:
         action = step.action
-        return f"step {path!r} ({action.step_type} {action.function_name}".rstrip() + f") at {self._where(full=True)}"
+        return f"step {path!r} ({action.step_type} {action.function_name}".rstrip() + f") at {self.where(full=True)}"
 
     def _closed(self, error: BaseException) -> BaseException:
         self.close()
@@ -455,14 +459,15 @@ class Replay:
         """Return what `_where` does, by the instruction that the generator itself stands at: 0.1 µs, not 0.4."""
         generator = self._generator
         if type(generator) is not GeneratorType or generator.gi_yieldfrom is not None:
-            return self._where()
+            return self.where()
         instruction: int = generator.gi_frame.f_lasti  # type: ignore[union-attr]  # it waits at a yield
         found = self._places.get(instruction)
         if found is None:
-            found = self._places[instruction] = self._where()
+            found = self._places[instruction] = self.where()
         return found
 
-    def _where(self, *, full: bool = False) -> str:
+    def where(self, *, full: bool = False) -> str:
+        """Return `file:line` of the `yield` that the generator stands at; empty after its end."""
         return where_of(self._generator, full=full)
 
 

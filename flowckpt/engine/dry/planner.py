@@ -16,11 +16,23 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Step, Workflow
-from flowckpt.core.dsl.composites import FanOutAction, ItemsError, Member, WorkflowAction, place_under
-from flowckpt.core.records import Status, StepError, StepResult
+from flowckpt.core.dsl.composites import ItemsError, WorkflowAction
+from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.wait import Signal, Wait, wait_in
-from flowckpt.core.replay import Crash, Enter, Execute, Finish, Replay, Restore, SetAside
-from flowckpt.core.replay.replay import all_of, split_record
+from flowckpt.core.replay import (
+    Answer,
+    Crash,
+    Enter,
+    Execute,
+    Expansion,
+    Finish,
+    Replay,
+    Restore,
+    SetAside,
+    drive,
+    expand,
+)
+from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.rules.identity import arguments_of
 from flowckpt.engine.rules.in_doubt import (
     Question,
@@ -38,14 +50,13 @@ from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.resumption import Resumption, parked_error
 from flowckpt.engine.run.verification import Verifying, is_open
 from flowckpt.engine.steps.child import begun_child
-from flowckpt.engine.steps.restore import Answer, other_members
-from flowckpt.engine.values.failures import fan_out_failure, step_failure
+from flowckpt.engine.steps.restore import other_members
+from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, step_failure
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_run, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE
-from flowckpt.errors import EncodingError, StepFailedError, WorkflowChangedError
+from flowckpt.errors import EncodingError, WorkflowChangedError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.execution.python import is_left_running
-from flowckpt.execution.runner import restored_value
 
 if TYPE_CHECKING:
     from flowckpt.evidence.report import VerificationReport
@@ -72,12 +83,14 @@ async def waiting_reason(planning: Planning, wait: Wait) -> Reason:
     return wait_reason(wait, message, tuple(map(planning.resumption.judge.secrets.text, moved)))
 
 
+FEW = 8
+"""How many steps that run again before a member are handed on to it; to know of the first ones is enough."""
 MOST_ASSUMED = 8
 """How many steps are named that a step's plan assumes to return the same again; a long loop has thousands."""
 
 
-@attrs.define
-class Planning:
+@attrs.define(eq=False)
+class Planning(DryResponder):
     """Makes the plan of one resume.
 
     Attributes:
@@ -168,57 +181,37 @@ class Planning:
         Args:
             replay: the generator and its record.
         """
-        command = replay.start()
-        while True:
-            if isinstance(command, Finish):
-                return command
-            if isinstance(command, Crash):
-                if isinstance(command.error, PlanStopped):
-                    raise command.error
-                return command
-            if isinstance(command, Execute) and command.step.modifiers.is_ephemeral:
-                self.seen.add(command.path)
-                command = replay.send(not_run(command))
-                continue
-            if isinstance(command, Enter):
-                answer = await entered(self, command, replay)
-            elif isinstance(command, Restore):
-                answer = await self.restored(command, replay)
-            else:
-                answer = await self.executed(command, replay)
-            if answer is None:
-                self.unknown = (command.path,)
-                return f"the output of {command.path!r} is not known yet"
-            value, failure = answer
-            command = replay.send(value) if failure is None else replay.throw(failure)
+        end = await drive(replay, self)
+        if isinstance(end, Crash) and isinstance(end.error, PlanStopped):
+            raise end.error
+        if isinstance(end, Finish | Crash):
+            return end
+        self.unknown = (end.path,)
+        return f"the output of {end.path!r} is not known yet"
 
-    async def restored(self, command: Restore, replay: Replay | None) -> Answer:
-        """Add a step that has a recorded result, and return what to go on with.
+    async def restore(self, replay: Replay, command: Restore) -> Answer:
+        """Add a step that has a recorded result, and return what it returned before."""
+        decision = await self._restored(command)
+        if decision is not Decision.REUSE:
+            replay.rerun(command, keeps_rest=True)
+        return recorded_answer(command.step, command.result)
 
-        Args:
-            command: the step and its result.
-            replay: what yielded it, to be freed from its record where the step runs again; None for a member.
-        """
+    async def _restored(self, command: Restore) -> Decision:
         self.seen.add(command.path)
         reports = self.resumption.judge.reports
         if is_open(reports.get(command.path)):
             reports[command.path] = await self.verifying.look_again(command.step, command.result)
         decision, reasons = await self.judged(command)
         self.add(command.result, decision, reasons)
-        if decision is not Decision.REUSE and replay is not None:
-            replay.rerun(command, keeps_rest=True)
-        return _answer_of(command.step, command.result)
+        return decision
 
-    async def executed(self, command: Execute, replay: Replay) -> Answer | None:
-        """Add a step that has no recorded result; return what to go on with, if that can be told.
-
-        Args:
-            command: the step.
-            replay: what yielded it.
-        """
+    async def execute(self, replay: Replay, command: Execute) -> Answer | None:
+        """Add a step that has no recorded result; return what it returned before, if the record says it."""
         self.seen.add(command.path)
+        if command.step.modifiers.is_ephemeral:
+            return not_run(command), None
         result = await self._executed(command, replay, self._state_reasons(command))
-        return None if result is None else _answer_of(command.step, result)
+        return None if result is None else recorded_answer(command.step, result)
 
     def _state_reasons(self, command: Execute) -> tuple[Reason, ...]:
         """Return why a step would not get what it saved of itself; the resume may stop for that."""
@@ -389,6 +382,172 @@ class Planning:
                 answer = judge.decide(reasons)
                 self.add(result, Decision.REUSE if answer is OnStale.REUSE else Decision.RERUN, reasons)
 
+    # --- composites: what a resume would do with each of their steps, and so with the whole ---------------------------
+
+    async def enter(self, replay: Replay, command: Enter) -> Answer | None:
+        """Add a composite and its steps; return what it returned before, if the record says it."""
+        answer, is_reused = await self._member(replay, command)
+        if not is_reused and command.result is not None:
+            replay.begin_anew(keeps_rest=True)
+        elif answer is None:
+            replay.begin(command)
+        return answer
+
+    async def _member(self, replay: Replay, enter: Enter) -> tuple[Answer | None, bool]:
+        """Add a step and what is nested in it; return its answer, and whether its recorded result is reused."""
+        step, path, result = enter.step, enter.path, enter.result
+        if step.action.is_composite:
+            self.seen.add(path)
+            is_begun = path in self.cut_below or path in self.doubt_below or path in self.resumption.cut
+            if result is None and not enter.nested and not is_begun:
+                self.steps.append(PlannedStep(path, Decision.NEW, assumes=self.assumed(), location=enter.location))
+                self.reruns.append(path)
+                return None, False
+            if isinstance(step.action, WorkflowAction):
+                return await self._child(enter, step.action)
+            return await self._fan_out(replay, enter)
+        if result is None or step.modifiers.is_ephemeral:
+            answer = await self.execute(replay, Execute(path, step, enter.location))
+            return answer, step.modifiers.is_ephemeral
+        before = len(self.reruns)
+        await self._restored(Restore(path, step, result, enter.is_spare))
+        return recorded_answer(step, result), len(self.reruns) == before
+
+    async def _fan_out(self, replay: Replay, enter: Enter) -> tuple[Answer | None, bool]:
+        path, result, size = enter.path, enter.result, _size_of(enter)
+        expansion = expand(enter)
+        decision, reasons = await self._judged(enter)
+        is_all_again = decision is Decision.RERUN
+        before = list(self.reruns)
+        doubts = {*self.doubt_below.get(path, ())}
+        few = before[:FEW]  # for each of a hundred thousand members
+        reruns: list[str] = []
+        answers: list[Answer | None] = []
+        stale, new = "", 0
+        never_run: list[Enter] = []
+        gone: list[str] = []
+
+        async def plan_member(made: Enter) -> bool:
+            self.reruns = [*few, path] if is_all_again else [*few]  # its siblings are nothing to it
+            had = len(self.reruns)
+            answer, is_reused = await self._member(replay, made)
+            reruns.extend(self.reruns[had:])
+            answers.append(answer)
+            return is_reused
+
+        for made in _made(expansion):
+            is_known = made.result is not None or bool(made.nested)
+            is_ephemeral = made.step.modifiers.is_ephemeral
+            if not (is_known or is_ephemeral) and result is not None and not result.success:
+                never_run.append(made)  # too many had failed before its turn came
+            elif not await plan_member(made):
+                stale, new = (stale or made.path, new) if is_known else (stale, new + 1)
+            doubts.discard(made.path)
+            if not expansion.own and not doubts and result is None and size is None:
+                answers.append(None)  # how many more there are is seen when they are made
+                break
+        else:
+            without = [each for each in self.cut_below.get(path, ()) if each not in self.seen]
+            gone = [each for each in (*without, *below(self.cut_below, without)) if each in self.resumption.cut]
+        gone += [each.path for each in expansion.take_rest()]
+        is_moved = is_all_again or bool(stale or new or gone)
+        if is_moved:
+            new += len(never_run)
+            for made in never_run:
+                await plan_member(made)
+        self.reruns = before + reruns
+        self.seen.update(gone)
+        self.steps += [PlannedStep(each, Decision.ORPHANED) for each in gone]
+        if result is None:
+            old = self._unended(enter, tuple(reruns[:1]))
+            is_known_whole = old is not None and all(each is not None for each in answers)
+            return (
+                recorded_fan_out(enter, old, _known(answers)) if old is not None and is_known_whole else None
+            ), False
+        if not is_moved:
+            self.add(result, decision, reasons)
+            return recorded_fan_out(enter, result, _known(answers)), True
+        if stale and not is_all_again:
+            reasons = (*reasons, Reason(ReasonKind.UPSTREAM, f"{stale} runs again"))
+        elif not is_all_again:
+            self.reruns = before
+            restore = Restore(path, enter.step, result, enter.is_spare)
+            _, reasons = await self.judged(restore, other_members(new, len(gone)))
+            self.reruns = before + reruns
+        self.add(result, Decision.RERUN, reasons)
+        is_known_whole = all(each is not None for each in answers)
+        return (recorded_fan_out(enter, result, _known(answers)) if is_known_whole else None), False
+
+    def _unended(self, enter: Enter, assumes: tuple[str, ...]) -> StepResult | None:
+        """Add a composite that is to be run to its end; return how it ended before, where that is what to go on with."""
+        assumes = tuple(each for each in assumes if each in self.returned)  # a member that waits has returned nothing
+        old, reason = self.resumption.cut.get(enter.path, (None, None))
+        if old is None or reason is None:
+            self.steps.append(PlannedStep(enter.path, Decision.NEW, assumes=assumes, location=enter.location))
+            self.reruns.append(enter.path)
+            return None
+        self.add(old, Decision.RERUN, (reason,))
+        cut = self.resumption.cut.items()
+        has_ended_the_run = any(why.kind is ReasonKind.FAILED for each, (_, why) in cut if is_within(each, enter.path))
+        return None if has_ended_the_run else old
+
+    async def _child(self, enter: Enter, action: WorkflowAction) -> tuple[Answer | None, bool]:
+        path, result, nested = enter.path, enter.result, enter.nested
+        aside = self.aside
+        decision, reasons = await self._judged(enter)
+        judge, before = self.resumption.judge, list(self.reruns)
+        if decision is Decision.RERUN:
+            if judge.policy.reuse is ReuseMode.INPUTS and not judge.is_forced(path):
+                aside.spare.update({each.path: each for each in nested})
+                nested = ()
+            self.reruns = [*before, path]
+        had = len(self.reruns)
+        is_refused = decision is Decision.REUSE and result is not None and not result.success and not nested
+        replay = Replay(
+            begun_child(action, path) if is_refused else action.workflow(**action.inputs),
+            nested,
+            action.workflow.name,
+            prefix=f"{path}/",
+            drops_what_changed=not enter.is_bound or decision is Decision.RERUN,
+            aside=aside,
+            is_muted=True,
+        )
+        try:
+            end = await self.driven(replay)
+        finally:
+            replay.close()
+        again = self.reruns[had:]
+        self.reruns = before + again
+        is_reused = decision is Decision.REUSE and not again and not isinstance(end, str)
+        if result is None:
+            self._unended(enter, self.assumed())
+        elif is_reused:
+            self.add(result, Decision.REUSE, reasons)
+        else:
+            if decision is Decision.REUSE:
+                detail = f"{again[0]} runs again" if again else "it goes on with another step"
+                reasons = (*reasons, Reason(ReasonKind.UPSTREAM, detail))
+            self.add(result, Decision.RERUN, reasons)
+        if isinstance(end, str):
+            return None, False
+        if isinstance(end, Finish):
+            try:
+                tree = codec.encode(end.output, action.workflow.output_type, place=f"{path}: output")
+            except EncodingError:  # it holds what a plan does not have: the output of a step that is not recorded
+                if result is None or not result.success:
+                    return None, False
+                tree = plain_tree(result.held_output, "output")
+            return (codec.decode(tree, action.workflow.output_type), None), is_reused
+        if result is not None and result.error is not None:
+            return (None, step_failure(path, result.error)), is_reused
+        return None, False
+
+    async def _judged(self, enter: Enter) -> tuple[Decision, tuple[Reason, ...]]:
+        """Decide about the recorded end of a composite by itself."""
+        if enter.result is None:
+            return Decision.REUSE, ()
+        return await self.judged(Restore(enter.path, enter.step, enter.result, enter.is_spare))
+
 
 async def make_plan(
     workflow: Workflow[Any, Any], workflow_id: str, resumption: Resumption, verifying: Verifying
@@ -415,12 +574,6 @@ def _doubtful(resumption: Resumption) -> list[StepResult]:
     return [result for result in results if AT_MOST_ONCE in result.marks and result.success]
 
 
-def _answer_of(step: Step[Any], result: StepResult) -> Answer:
-    if result.success:
-        return restored_value(step, result), None
-    return None, step_failure(result.path, result.error or StepError("", ""))
-
-
 def _crash_text(end: Finish | Crash) -> str:
     if isinstance(end, Finish):
         return ""
@@ -431,210 +584,17 @@ def _is_work(step: PlannedStep) -> bool:
     return step.decision in (Decision.RERUN, Decision.IN_DOUBT)
 
 
-# The plan of steps that are made of steps: what a resume would do with each of them, and so with the whole.
-
-
-FEW = 8
-"""How many steps that run again before a member are handed on to it; to know of the first ones is enough."""
-
-
-async def entered(planning: Planning, enter: Enter, replay: Replay) -> Answer | None:
-    """Add a composite and its members to a plan; return what to go on with, if that can be told.
-
-    Args:
-        planning: the plan.
-        enter: the composite and its record.
-        replay: what yielded it.
-    """
-    answer, is_reused = await _member(planning, enter, replay)
-    if not is_reused and enter.result is not None:
-        replay.begin_anew(keeps_rest=True)
-    elif answer is None:
-        replay.begin(enter)
-    return answer
-
-
-async def _member(planning: Planning, enter: Enter, replay: Replay) -> tuple[Answer | None, bool]:
-    """Add a step and what is nested in it; return its answer, and whether its recorded result is reused."""
-    step, path, result = enter.step, enter.path, enter.result
-    if step.action.is_composite:
-        planning.seen.add(path)
-        if (
-            result is None
-            and not enter.nested
-            and path not in planning.cut_below
-            and path not in planning.doubt_below
-            and path not in planning.resumption.cut
-        ):
-            planning.steps.append(PlannedStep(path, Decision.NEW, assumes=planning.assumed(), location=enter.location))
-            planning.reruns.append(path)
-            return None, False
-        if isinstance(step.action, FanOutAction):
-            return await _fan_out(planning, enter, replay)
-        assert isinstance(step.action, WorkflowAction)
-        return await _child(planning, enter, step.action)
-    if step.modifiers.is_ephemeral:
-        planning.seen.add(path)
-        return (not_run(Execute(path, step, enter.location)), None), True
-    if result is None:
-        return await planning.executed(Execute(path, step, enter.location), replay), False
-    before = len(planning.reruns)
-    answer = await planning.restored(Restore(path, step, result, enter.is_spare), None)
-    return answer, len(planning.reruns) == before
-
-
-async def _fan_out(planning: Planning, enter: Enter, replay: Replay) -> tuple[Answer | None, bool]:
-    path, result, action = enter.path, enter.result, enter.step.action
-    assert isinstance(action, FanOutAction)
-    own, nested = split_record(enter.nested, f"{path}/")
-    decision, reasons = await _judged(planning, enter)
-    is_all_again = decision is Decision.RERUN
-    before = list(planning.reruns)
-    doubts = {*planning.doubt_below.get(path, ())}
-    few = before[:FEW]  # for each of a hundred thousand members
-    reruns: list[str] = []
-    answers: list[Answer | None] = []
-    stale, new = "", 0
-    never_run: list[Enter] = []
-    gone: list[str] = []
-
-    async def plan_member(made: Enter) -> bool:
-        planning.reruns = [*few, path] if is_all_again else [*few]  # its siblings are nothing to it
-        had = len(planning.reruns)
-        answer, is_reused = await _member(planning, made, replay)
-        reruns.extend(planning.reruns[had:])
-        answers.append(answer)
-        return is_reused
-
-    for place, step in _made(action, enter):
-        at = place_under(path, place)
-        is_known = at in own
-        made = Enter(at, step, enter.location, own.pop(at, None), nested.pop(at, []), enter.is_spare, enter.is_bound)
-        is_ephemeral = step.modifiers.is_ephemeral
-        if not (is_known or is_ephemeral) and result is not None and not result.success:
-            never_run.append(made)  # too many had failed before its turn came
-        elif not await plan_member(made):
-            stale, new = (stale or at, new) if is_known else (stale, new + 1)
-        doubts.discard(at)
-        if not own and not doubts and result is None and action.size is None:
-            answers.append(None)  # how many more there are is seen when they are made
-            break
-    else:
-        without = [each for each in planning.cut_below.get(path, ()) if each not in planning.seen]
-        gone = [each for each in (*without, *below(planning.cut_below, without)) if each in planning.resumption.cut]
-    gone += [each.path for each in all_of(own, nested)]
-    is_moved = is_all_again or bool(stale or new or gone)
-    if is_moved:
-        new += len(never_run)
-        for made in never_run:
-            await plan_member(made)
-    planning.reruns = before + reruns
-    planning.seen.update(gone)
-    planning.steps += [PlannedStep(each, Decision.ORPHANED) for each in gone]
-    if result is None:
-        old = _unended(planning, enter, tuple(reruns[:1]))
-        is_known_whole = old is not None and all(each is not None for each in answers)
-        return (_recorded(enter, old, answers) if old is not None and is_known_whole else None), False
-    if not is_moved:
-        planning.add(result, decision, reasons)
-        return _recorded(enter, result, answers), True
-    if stale and not is_all_again:
-        reasons = (*reasons, Reason(ReasonKind.UPSTREAM, f"{stale} runs again"))
-    elif not is_all_again:
-        planning.reruns = before
-        restore = Restore(path, enter.step, result, enter.is_spare)
-        _, reasons = await planning.judged(restore, other_members(new, len(gone)))
-        planning.reruns = before + reruns
-    planning.add(result, Decision.RERUN, reasons)
-    is_known_whole = all(each is not None for each in answers)
-    return (_recorded(enter, result, answers) if is_known_whole else None), False
-
-
-def _made(action: FanOutAction, enter: Enter) -> Iterator[Member]:
+def _made(expansion: Expansion) -> Iterator[Enter]:
     """Make the members, as far as they can be made."""
     with contextlib.suppress(ItemsError):
-        yield from action.members(enter.step)
+        yield from expansion
 
 
-def _unended(planning: Planning, enter: Enter, assumes: tuple[str, ...]) -> StepResult | None:
-    """Add a composite that is to be run to its end; return how it ended before, where that is what to go on with."""
-    assumes = tuple(each for each in assumes if each in planning.returned)  # a member that waits has returned nothing
-    old, reason = planning.resumption.cut.get(enter.path, (None, None))
-    if old is None or reason is None:
-        planning.steps.append(PlannedStep(enter.path, Decision.NEW, assumes=assumes, location=enter.location))
-        planning.reruns.append(enter.path)
-        return None
-    planning.add(old, Decision.RERUN, (reason,))
-    cut = planning.resumption.cut.items()
-    has_ended_the_run = any(why.kind is ReasonKind.FAILED for each, (_, why) in cut if is_within(each, enter.path))
-    return None if has_ended_the_run else old
+def _size_of(enter: Enter) -> int | None:
+    action: Any = enter.step.action
+    size: int | None = action.size
+    return size
 
 
-def _recorded(enter: Enter, result: StepResult, answers: list[Answer | None]) -> Answer:
-    known = [each for each in answers if each is not None]
-    if result.success:
-        assert isinstance(enter.step.action, FanOutAction)
-        gathered: list[Any] = [value if failure is None else failure for value, failure in known]
-        return enter.step.action.gathered(gathered), None
-    error = result.error or StepError("", "")
-    failures: dict[str, StepFailedError] = {each.path: each for _, each in known if each is not None}
-    return None, fan_out_failure(enter.path, error, [failures[each] for each in error.causes if each in failures])
-
-
-async def _child(planning: Planning, enter: Enter, action: WorkflowAction) -> tuple[Answer | None, bool]:
-    path, result, nested = enter.path, enter.result, enter.nested
-    aside = planning.aside
-    decision, reasons = await _judged(planning, enter)
-    judge, before = planning.resumption.judge, list(planning.reruns)
-    if decision is Decision.RERUN:
-        if judge.policy.reuse is ReuseMode.INPUTS and not judge.is_forced(path):
-            aside.spare.update({each.path: each for each in nested})
-            nested = ()
-        planning.reruns = [*before, path]
-    had = len(planning.reruns)
-    is_refused = decision is Decision.REUSE and result is not None and not result.success and not nested
-    replay = Replay(
-        begun_child(action, path) if is_refused else action.workflow(**action.inputs),
-        nested,
-        action.workflow.name,
-        prefix=f"{path}/",
-        drops_what_changed=not enter.is_bound or decision is Decision.RERUN,
-        aside=aside,
-        is_muted=True,
-    )
-    try:
-        end = await planning.driven(replay)
-    finally:
-        replay.close()
-    again = planning.reruns[had:]
-    planning.reruns = before + again
-    is_reused = decision is Decision.REUSE and not again and not isinstance(end, str)
-    if result is None:
-        _unended(planning, enter, planning.assumed())
-    elif is_reused:
-        planning.add(result, Decision.REUSE, reasons)
-    else:
-        if decision is Decision.REUSE:
-            detail = f"{again[0]} runs again" if again else "it goes on with another step"
-            reasons = (*reasons, Reason(ReasonKind.UPSTREAM, detail))
-        planning.add(result, Decision.RERUN, reasons)
-    if isinstance(end, str):
-        return None, False
-    if isinstance(end, Finish):
-        try:
-            tree = codec.encode(end.output, action.workflow.output_type, place=f"{path}: output")
-        except EncodingError:  # it holds what a plan does not have: the output of a step that is not recorded
-            if result is None or not result.success:
-                return None, False
-            tree = plain_tree(result.held_output, "output")
-        return (codec.decode(tree, action.workflow.output_type), None), is_reused
-    if result is not None and result.error is not None:
-        return (None, step_failure(path, result.error)), is_reused
-    return None, False
-
-
-async def _judged(planning: Planning, enter: Enter) -> tuple[Decision, tuple[Reason, ...]]:
-    """Decide about the recorded end of a composite by itself."""
-    if enter.result is None:
-        return Decision.REUSE, ()
-    return await planning.judged(Restore(enter.path, enter.step, enter.result, enter.is_spare))
+def _known(answers: list[Answer | None]) -> list[Answer]:
+    return [each for each in answers if each is not None]

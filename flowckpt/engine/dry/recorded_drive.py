@@ -1,112 +1,130 @@
-"""A generator answered with its recorded results, for whoever wants to see its steps. Nothing is run."""
+"""Responders with their effects off: a generator is answered from its record, and nothing is run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import attrs
+
 from flowckpt.core.dsl import Step
-from flowckpt.core.dsl.composites import FanOutAction, WorkflowAction, place_under
-from flowckpt.core.records import StepError, StepResult
-from flowckpt.core.replay import Crash, Enter, Execute, Finish, Replay, Restore
-from flowckpt.core.replay.replay import split_record
-from flowckpt.engine.steps.restore import Answer
-from flowckpt.engine.values.failures import fan_out_failure, step_failure
+from flowckpt.core.dsl.composites import WorkflowAction
+from flowckpt.core.records import StepResult
+from flowckpt.core.replay import (
+    Answer,
+    Command,
+    Crash,
+    Enter,
+    Execute,
+    Expansion,
+    Finish,
+    Replay,
+    Restore,
+    drive,
+    expand,
+)
+from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out
 from flowckpt.engine.values.placeholders import not_run
-from flowckpt.execution.runner import restored_value
 
 Visit = Callable[[Step[Any], StepResult], Answer]
-"""Told a step and its recorded result; returns what the generator is to get."""
+"""Called with a step and its recorded result; returns what the generator gets."""
 
 
-def recorded_answer(step: Step[Any], result: StepResult) -> Answer:
-    """Return what a generator gets for a recorded result.
+class DryResponder:
+    """Answers from the record alone. Subclasses say what else they look at, and how far they go."""
 
-    Args:
-        step: the step as it is yielded now.
-        result: its recorded result.
+    async def restore(self, replay: Replay, command: Restore) -> Answer | None:
+        """Answer with the recorded result."""
+        return recorded_answer(command.step, command.result)
 
-    Raises:
-        DecodingError: the record does not fit the step's annotation.
-    """
-    if result.success:
-        return restored_value(step, result), None
-    return None, step_failure(result.path, result.error or StepError("", ""))
+    async def execute(self, replay: Replay, command: Execute) -> Answer | None:
+        """Answer an ephemeral step with what stands for its output; nothing else has an answer."""
+        return (not_run(command), None) if command.step.modifiers.is_ephemeral else None
+
+    async def enter(self, replay: Replay, command: Enter) -> Answer | None:
+        """Answer a composite of a generator."""
+        return await self.composite(replay, command)
+
+    async def composite(self, replay: Replay, enter: Enter) -> Answer | None:
+        """Answer a composite, of a generator or of a fan-out, from the record of its steps."""
+        action = enter.step.action
+        if isinstance(action, WorkflowAction):
+            return await self.child(replay, enter, action)
+        return await self.fan_out(replay, enter)
+
+    async def child(self, replay: Replay, enter: Enter, action: WorkflowAction) -> Answer | None:
+        """Drive a child workflow; return its recorded end, if the record reaches to it."""
+        child = Replay(
+            action.workflow(**action.inputs),
+            enter.nested,
+            action.workflow.name,
+            prefix=f"{enter.path}/",
+            aside=replay.aside,
+            is_muted=True,
+        )
+        try:
+            end = await drive(child, self)
+        finally:
+            child.close()
+        if enter.result is None or not isinstance(end, Finish | Crash):
+            return None
+        return recorded_answer(enter.step, enter.result)
+
+    async def fan_out(self, replay: Replay, enter: Enter) -> Answer | None:
+        """Return what a fan-out comes to, if it has ended."""
+        answers = await self.members(replay, expand(enter))
+        return None if enter.result is None else recorded_fan_out(enter, enter.result, answers)
+
+    async def members(self, replay: Replay, expansion: Expansion) -> list[Answer]:
+        """Answer the members of a fan-out: all of one that has ended, else those that have a record."""
+        end = expansion.enter.result
+        answers: list[Answer] = []
+        if end is None and not expansion.own:
+            return answers
+        for member in expansion:
+            answer = await self.member(replay, member)
+            if answer is None and end is not None and end.success:
+                answer = not_run(Execute(member.path, member.step, "")), None
+            if answer is not None:
+                answers.append(answer)
+            if end is None and not expansion.own:
+                break
+        return answers
+
+    async def member(self, replay: Replay, member: Enter) -> Answer | None:
+        """Answer a member of a fan-out."""
+        step, result = member.step, member.result
+        if step.action.is_composite:
+            return await self.composite(replay, member)
+        if step.modifiers.is_ephemeral:
+            return await self.execute(replay, Execute(member.path, step, member.location))
+        if result is None:
+            return None
+        return await self.restore(replay, Restore(member.path, step, result, member.is_spare))
 
 
-def follow(replay: Replay, visit: Visit) -> Execute | Enter | Finish | Crash:
+@attrs.frozen
+class _Visitor(DryResponder):
+    visit: Visit
+
+    async def restore(self, replay: Replay, command: Restore) -> Answer | None:
+        return self.visit(command.step, command.result)
+
+
+def follow(replay: Replay, visit: Visit) -> Command:
     """Answer a generator with its recorded results; return its end, or the first step that has none.
 
     Args:
         replay: the generator and its record.
-        visit: told each recorded step, those nested in others too; may raise, to go no further.
+        visit: called with each recorded step, those nested in others too; may raise, to stop there.
 
     Raises:
         PlanStopped: the generator needs the output of a step that is run at each resume.
         WorkflowChangedError: it yields something else than the record says.
     """
-    command = replay.start()
-    while True:
-        answer: Answer | None
-        if isinstance(command, Finish | Crash):
-            return command
-        if isinstance(command, Restore):
-            answer = visit(command.step, command.result)
-        elif isinstance(command, Enter):
-            answer = _entered(replay, command, visit)
-        else:
-            answer = (not_run(command), None) if command.step.modifiers.is_ephemeral else None
-        if answer is None:
-            assert isinstance(command, Execute | Enter)
-            return command
-        value, failure = answer
-        command = replay.send(value) if failure is None else replay.throw(failure)
-
-
-def _entered(replay: Replay, enter: Enter, visit: Visit) -> Answer | None:
-    action = enter.step.action
-    if isinstance(action, FanOutAction):
-        return _fan_out(replay, enter, action, visit)
-    assert isinstance(action, WorkflowAction)
-    child = Replay(
-        action.workflow(**action.inputs),
-        enter.nested,
-        action.workflow.name,
-        prefix=f"{enter.path}/",
-        aside=replay.aside,
-        is_muted=True,
-    )
     try:
-        end = follow(child, visit)
-    finally:
-        child.close()
-    if enter.result is None or not isinstance(end, Finish | Crash):
-        return None
-    return recorded_answer(enter.step, enter.result)
-
-
-def _fan_out(replay: Replay, enter: Enter, action: FanOutAction, visit: Visit) -> Answer | None:
-    own, nested = split_record(enter.nested, f"{enter.path}/")
-    answers: list[Answer] = []
-    for place, step in action.members(enter.step):
-        if not own and enter.result is None:
-            break
-        path = place_under(enter.path, place)
-        result, below = own.pop(path, None), nested.pop(path, [])
-        answer: Answer | None = None
-        if step.action.is_composite:
-            answer = _entered(replay, Enter(path, step, enter.location, result, below), visit)
-        elif step.modifiers.is_ephemeral:
-            answer = not_run(Execute(path, step, enter.location)), None
-        elif result is not None:
-            answer = visit(step, result)
-        if answer is not None:
-            answers.append(answer)
-    result = enter.result
-    if result is None:
-        return None
-    if result.success:
-        return action.gathered([value if failure is None else failure for value, failure in answers]), None
-    error = result.error or StepError("", "")
-    failures = {failure.path: failure for _, failure in answers if failure is not None}
-    return None, fan_out_failure(enter.path, error, [failures[each] for each in error.causes if each in failures])
+        drive(replay, _Visitor(visit)).send(None)
+    except StopIteration as stop:
+        command: Command = stop.value
+        return command
+    raise AssertionError("what answers from the record never waits")

@@ -6,7 +6,7 @@ A resume stops at the first difference. This goes on as long as it knows what to
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -14,18 +14,18 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.codec.results import plain_tree
-from flowckpt.core.dsl import Step, path_of
-from flowckpt.core.dsl.composites import FanOutAction, WorkflowAction, place_under
+from flowckpt.core.dsl import Step, Workflow
+from flowckpt.core.dsl.composites import WorkflowAction
 from flowckpt.core.identity.secrets import KnownSecrets
-from flowckpt.core.records import StepError, StepResult
-from flowckpt.core.replay.logger import repeated
-from flowckpt.core.replay.replay import Nested, is_another, split_record, where_of
+from flowckpt.core.records import StepResult
+from flowckpt.core.replay import Answer, Crash, Enter, Execute, Expansion, Finish, Replay, Restore, drive
+from flowckpt.core.replay.replay import Nested, Own, all_of, is_another, split_record
 from flowckpt.core.system.clock import SystemClock
-from flowckpt.engine.dry.recorded_drive import recorded_answer
+from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.rules.identity import identity_reasons
 from flowckpt.engine.run.verification import Verifying
-from flowckpt.engine.steps.restore import Answer
-from flowckpt.engine.values.failures import fan_out_failure, recorded_error, step_failure
+from flowckpt.engine.values.failures import recorded_answer, recorded_error, step_failure
+from flowckpt.errors import StepDefinitionError, WorkflowDefinitionError
 from flowckpt.execution.current_step import NoDesk
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
@@ -94,55 +94,61 @@ class SecondDrive:
 
     async def driven(
         self,
-        generator: Generator[Any, Any, Any],
+        workflow: Workflow[Any, Any],
+        inputs: Mapping[str, Any],
         recorded: Iterable[StepResult],
-        defined: str,
         *,
         prefix: str = "",
-        output_type: Any = Any,
     ) -> End | None:
-        """Drive a generator to its end; return it, or None where nobody knows how to go on.
+        """Drive a workflow to its end; return it, or None where the record does not say how to continue.
 
         Args:
-            generator: the generator, not begun.
+            workflow: the workflow.
+            inputs: its inputs by name.
             recorded: the results of its steps, and of those nested in them.
-            defined: where its workflow is defined.
             prefix: what the paths of its steps begin with.
-            output_type: what it says that it returns.
         """
         own, nested = split_record(recorded, prefix)
-        waiting, uses = [*own], dict[str, int]()
-        go_on: Callable[[Any], Any] = generator.send
-        answer: Any = None
+        compared = _Compared(self, own, nested, [*own])
+        spare = {each.path: each for each in all_of(own, nested)}
+        # The record binds nobody here: what is spare is taken in any order.
+        replay = Replay(
+            workflow(**inputs), (), workflow.name, prefix=prefix, drops_what_changed=True, spare=spare, is_muted=True
+        )
         try:
-            while True:
-                try:
-                    with repeated():
-                        yielded = go_on(answer)
-                except StopIteration as stop:
-                    self._note_missing(waiting, defined)
-                    return _returned(stop.value, output_type)
-                except Exception as error:
-                    self._note_missing(waiting, defined)
-                    said = recorded_error(error)
-                    return End(error=(said.type, said.message))
-                where = where_of(generator, full=True)
-                if not isinstance(yielded, Step):
-                    self._note(
-                        "path", "", f"the step {waiting[0]!r}" if waiting else "its end", repr(yielded)[:80], where
-                    )
-                    return None
-                path = prefix + path_of(yielded.name, uses.get(yielded.name, 0))
-                uses[yielded.name] = uses.get(yielded.name, 0) + 1
-                found = await self._answered(yielded, path, own, nested, waiting, where)
-                if found is None:
-                    return None
-                answer, failure = found
-                go_on = generator.send
-                if failure is not None:
-                    go_on, answer = generator.throw, failure
+            end = await drive(replay, compared)
+        except (StepDefinitionError, WorkflowDefinitionError) as error:
+            self.note("path", "", compared.expected, error.message[:200], error.where or workflow.where)
+            return None
         finally:
-            generator.close()
+            replay.close()
+        if not isinstance(end, Finish | Crash):
+            return None
+        self.note_missing(compared.waiting, workflow.where)
+        if isinstance(end, Finish):
+            return _returned(end.output, workflow.output_type)
+        if not isinstance(end.error, Exception):
+            raise end.error
+        said = recorded_error(end.error)
+        return End(error=(said.type, said.message))
+
+    async def run(self, command: Execute) -> Answer:
+        """Run an ephemeral step, as every replay does."""
+        step, path = command.step, command.path
+        outcome = await self._runner.attempt(step, ("", path, 1, 1, {}, step, "", _DESK))
+        if outcome.error is None:
+            return outcome.value, None
+        return None, step_failure(path, recorded_error(outcome.error, path=path))
+
+    def note_call(self, step: Step[Any], result: StepResult, where: str) -> None:
+        """Note where a step calls something else than its record says, or with other arguments."""
+        self.compared += 1
+        if is_another(step, result):
+            now = f"{step.action.step_type} {step.action.function_name}".rstrip()
+            self.note("function", result.path, f"{result.step_type} {result.function}".rstrip(), now, where)
+        else:
+            for reason in identity_reasons(step, result, self._secrets):
+                self.note("arguments", result.path, "as recorded", reason.detail, where)
 
     def compare_end(self, path: str, recorded: End, now: End, where: str) -> None:
         """Compare two ends of a workflow.
@@ -157,93 +163,96 @@ class SecondDrive:
             was, is_now = (
                 "no error" if each is None else ": ".join(each)[:200] for each in (recorded.error, now.error)
             )
-            self._note("error", path, was, is_now, where)
+            self.note("error", path, was, is_now, where)
         elif recorded.tree != now.tree:
-            self._note("output", path, _shown(recorded.tree), _shown(now.tree), where)
+            self.note("output", path, _shown(recorded.tree), _shown(now.tree), where)
 
-    async def _answered(
-        self,
-        step: Step[Any],
-        path: str,
-        own: dict[str, StepResult | None],
-        nested: Nested,
-        waiting: list[str],
-        where: str,
-    ) -> Answer | None:
-        """Compare a step with its record; return what the generator gets, if anybody knows."""
-        if step.modifiers.is_ephemeral:
-            outcome = await self._runner.attempt(step, ("", path, 1, 1, {}, step, "", _DESK))
-            if outcome.error is None:
-                return outcome.value, None
-            return None, step_failure(path, recorded_error(outcome.error, path=path))
-        if path not in own:
-            recorded = f"the step {waiting[0]!r}" if waiting else "its end"
-            self._note("path", path, recorded, f"the step {path!r}", where)
-            return None
-        if path != waiting[0]:
-            self._note("order", path, f"the step {waiting[0]!r} before it", f"the step {path!r}", where)
-        waiting.remove(path)
-        result = own[path]
-        if result is None:
-            return None  # the run ended inside it
-        return await self._compared(step, result, nested.get(path, []), where)
-
-    async def _compared(
-        self, step: Step[Any], result: StepResult, nested: list[StepResult], where: str
-    ) -> Answer | None:
-        self.compared += 1
-        if is_another(step, result):
-            now = f"{step.action.step_type} {step.action.function_name}".rstrip()
-            self._note("function", result.path, f"{result.step_type} {result.function}".rstrip(), now, where)
-        else:
-            for reason in identity_reasons(step, result, self._secrets):
-                self._note("arguments", result.path, "as recorded", reason.detail, where)
-        action = step.action
-        if isinstance(action, WorkflowAction):
-            child = action.workflow
-            prefix = f"{result.path}/"
-            values = child(**action.inputs)
-            end = await self.driven(values, nested, child.where, prefix=prefix, output_type=child.output_type)
-            if end is not None:
-                error = result.error
-                said = None if error is None else (error.type, error.message)
-                before = End(None if error is not None else plain_tree(result.held_output, "output"), said)
-                self.compare_end(result.path, before, end, child.where)
-            return recorded_answer(step, result)
-        if isinstance(action, FanOutAction):
-            return await self._fan_out(step, action, result, nested, where)
-        return recorded_answer(step, result)
-
-    async def _fan_out(
-        self, step: Step[Any], action: FanOutAction, result: StepResult, nested: list[StepResult], where: str
-    ) -> Answer | None:
-        own, below = split_record(nested, f"{result.path}/")
-        answers: list[Answer] = []
-        for place, member in action.members(step):
-            path = place_under(result.path, place)
-            if path not in own:
-                if result.success:
-                    self._note("path", path, "no such member", f"the member {path!r}", where)
-                continue  # of one that failed, not all have run
-            recorded = own.pop(path)
-            if recorded is not None:
-                answer = await self._compared(member, recorded, below.get(path, []), where)
-                if answer is not None:
-                    answers.append(answer)
-        self._note_missing([*own], where)
-        if result.success:
-            return action.gathered([value if failure is None else failure for value, failure in answers]), None
-        error = result.error or StepError("", "")
-        failures = {failure.path: failure for _, failure in answers if failure is not None}
-        return None, fan_out_failure(result.path, error, [failures[each] for each in error.causes if each in failures])
-
-    def _note_missing(self, paths: list[str], where: str) -> None:
+    def note_missing(self, paths: list[str], where: str) -> None:
+        """Note recorded steps that were not yielded again."""
         for path in paths:
-            self._note("missing", path, f"the step {path!r}", "nothing of it", where)
+            self.note("missing", path, f"the step {path!r}", "nothing of it", where)
 
-    def _note(self, kind: str, path: str, recorded: str, now: str, where: str) -> None:
+    def note(self, kind: str, path: str, recorded: str, now: str, where: str) -> None:
+        """Note a difference, without secrets; see `Difference`."""
         text = self._secrets.text
         self.differences.append(Difference(kind, path, text(recorded), text(now), where, self._place))
+
+
+@attrs.define(eq=False)
+class _Compared(DryResponder):
+    """Compares what one generator yields with its record, and answers from the record.
+
+    Attributes:
+        second: notes the differences.
+        own: the results of its steps.
+        nested: the results nested in them.
+        waiting: the steps that it has not come to, in the order of the record.
+    """
+
+    second: SecondDrive
+    own: Own
+    nested: Nested
+    waiting: list[str]
+
+    @property
+    def expected(self) -> str:
+        """What comes next according to the record."""
+        return f"the step {self.waiting[0]!r}" if self.waiting else "its end"
+
+    async def restore(self, replay: Replay, command: Restore) -> Answer | None:
+        return await self._answered(replay, command.path, command.step)
+
+    async def execute(self, replay: Replay, command: Execute) -> Answer | None:
+        if command.step.modifiers.is_ephemeral:
+            return await self.second.run(command)
+        return await self._answered(replay, command.path, command.step)
+
+    async def enter(self, replay: Replay, command: Enter) -> Answer | None:
+        return await self._answered(replay, command.path, command.step)
+
+    async def _answered(self, replay: Replay, path: str, step: Step[Any]) -> Answer | None:
+        where, note = replay.where(full=True), self.second.note
+        if path not in self.own:
+            note("path", path, self.expected, f"the step {path!r}", where)
+            return None
+        if path != self.waiting[0]:
+            note("order", path, f"{self.expected} before it", f"the step {path!r}", where)
+        self.waiting.remove(path)
+        result = self.own[path]
+        if result is None:
+            return None  # the run ended inside it
+        return await self.member(replay, Enter(path, step, where, result, self.nested.get(path, ())))
+
+    async def member(self, replay: Replay, member: Enter) -> Answer | None:
+        step, result = member.step, member.result
+        assert result is not None
+        self.second.note_call(step, result, member.location)
+        if step.action.is_composite:
+            return await self.composite(replay, member)
+        return recorded_answer(step, result)
+
+    async def child(self, replay: Replay, enter: Enter, action: WorkflowAction) -> Answer | None:
+        child, path, result, second = action.workflow, enter.path, enter.result, self.second
+        assert result is not None
+        end = await second.driven(child, action.inputs, enter.nested, prefix=f"{path}/")
+        if end is not None:
+            error = result.error
+            said = None if error is None else (error.type, error.message)
+            before = End(None if error is not None else plain_tree(result.held_output, "output"), said)
+            second.compare_end(path, before, end, child.where)
+        return recorded_answer(enter.step, result)
+
+    async def members(self, replay: Replay, expansion: Expansion) -> list[Answer]:
+        answers: list[Answer] = []
+        end, where = expansion.enter.result, expansion.enter.location
+        for member in expansion:
+            if member.result is not None:
+                answer = await self.member(replay, member)
+                answers += [] if answer is None else [answer]
+            elif not member.nested and end is not None and end.success:  # of one that failed, not all have run
+                self.second.note("path", member.path, "no such member", f"the member {member.path!r}", where)
+        self.second.note_missing([*expansion.own], where)
+        return answers
 
 
 def _returned(output: Any, output_type: Any) -> End:

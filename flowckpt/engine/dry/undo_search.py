@@ -13,15 +13,14 @@ from typing import Any, TypeAlias
 import attrs
 
 from flowckpt.core.dsl import Step
-from flowckpt.core.dsl.composites import FanOutAction, WorkflowAction, place_under
-from flowckpt.core.records import StepError, StepResult
-from flowckpt.core.replay import Crash, Enter, Execute, Finish, Replay, Restore
-from flowckpt.core.replay.replay import SetAside, is_another, split_record
-from flowckpt.engine.steps.restore import Answer
-from flowckpt.engine.values.failures import failed_step, fan_out_failure, step_failure
+from flowckpt.core.dsl.composites import WorkflowAction
+from flowckpt.core.records import StepResult
+from flowckpt.core.replay import Answer, Crash, Enter, Execute, Replay, Restore, SetAside, drive, expand
+from flowckpt.core.replay.replay import is_another
+from flowckpt.engine.dry.recorded_drive import DryResponder
+from flowckpt.engine.values.failures import failed_step, recorded_answer, recorded_fan_out
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_run
 from flowckpt.errors import DecodingError
-from flowckpt.execution.runner import restored_value
 
 MOST_NOT_RUN = 200
 """So many steps that were never recorded are passed over: a loop may yield them for ever."""
@@ -31,15 +30,15 @@ TellsFound: TypeAlias = Callable[[Step[Any], StepResult], Awaitable[None]]
 
 
 @attrs.define(eq=False)
-class UndoSearch:
+class UndoSearch(DryResponder):
     """Asks a workflow how its recorded steps are undone.
 
     Attributes:
-        ephemeral: does a step that is run at each resume, for the code that undoes may need its output; None for a plan,
+        ephemeral: runs a step that runs at each resume, for the code that undoes may need its output; None for a plan,
             which runs nothing.
-        found: told each recorded step that was found.
+        found: called with each recorded step that was found.
         aside: the recorded results that have not found their step.
-        replays: the generators that were begun, to be closed when all is over.
+        replays: the generators that were started, to be closed when all is over.
         undoable: the steps that say how they are undone, by path.
         yielded: the steps that were found, and may say so or not.
         unreadable: why the output of a step cannot be given to what undoes it, by path.
@@ -56,7 +55,7 @@ class UndoSearch:
     unreadable: dict[str, str] = attrs.field(init=False, factory=dict)
     ends_at: str = attrs.field(init=False, default="")
     is_blind: bool = attrs.field(init=False, default=False)
-    _passed: int = attrs.field(init=False, default=0)
+    _passed_over: int = attrs.field(init=False, default=0)
     _not_run: set[str] = attrs.field(init=False, factory=set)
 
     async def search(
@@ -77,25 +76,9 @@ class UndoSearch:
             generator, (), workflow_name, prefix=prefix, drops_what_changed=True, aside=self.aside, is_muted=True
         )
         self.replays.append(replay)
-        command = replay.start()
-        while not isinstance(command, Finish | Crash):
-            answer: Answer | None
-            if isinstance(command, Restore):
-                answer = await self._restored(command.step, command.result)
-            elif isinstance(command, Enter):
-                answer = await self._entered(command)
-            elif command.step.modifiers.is_ephemeral:
-                answer = await self._ephemeral(command)
-            else:
-                answer = None
-            if answer is None:
-                if not self._may_pass(command.path, prefix):
-                    return
-                answer = not_run(Execute(command.path, command.step, "")), None
-            value, failure = answer
-            command = replay.send(value) if failure is None else replay.throw(failure)
-        if isinstance(command, Crash):
-            self._stopped(command.error)
+        end = await drive(replay, self)
+        if isinstance(end, Crash):
+            self._stopped(end.error)
 
     def _stopped(self, error: BaseException) -> None:
         """Note why a generator went no further; what it raised after its last recorded step is how it ended before."""
@@ -110,94 +93,77 @@ class UndoSearch:
         elif self.aside.spare and failed_step(error) not in self.yielded:
             self.ends_at = f"the workflow raises {type(error).__name__}: {error}"[:300]
 
-    def _may_pass(self, path: str, prefix: str) -> bool:
-        """Tell whether a step without an output is passed over: recorded results of its generator still wait for theirs."""
-        if not any(each.startswith(prefix) for each in self.aside.spare):
-            return False
-        self.ends_at = f"the workflow yields the step {path!r}, which was not recorded"
-        self._passed += 1
-        return self._passed <= MOST_NOT_RUN
+    async def restore(self, replay: Replay, command: Restore) -> Answer:
+        """Note how the step is undone, and answer with its result."""
+        return await self._recorded(command.step, command.result)
 
-    async def _ephemeral(self, command: Execute) -> Answer:
+    async def execute(self, replay: Replay, command: Execute) -> Answer | None:
+        """Run an ephemeral step; pass over any other."""
+        if not command.step.modifiers.is_ephemeral:
+            return self._passed(replay, command.path, command.step)
         if self.ephemeral is None:
             self._not_run.add(command.path)
             return not_run(command), None
         return await self.ephemeral(command)
 
-    async def _restored(self, step: Step[Any], result: StepResult) -> Answer:
+    async def enter(self, replay: Replay, command: Enter) -> Answer | None:
+        """Search a composite; pass over one that has not ended."""
+        answer = await self.composite(replay, command)
+        return self._passed(replay, command.path, command.step) if answer is None else answer
+
+    def _passed(self, replay: Replay, path: str, step: Step[Any]) -> Answer | None:
+        """Pass over a step without an output, if recorded results of its generator still wait for their steps."""
+        if not any(each.startswith(replay.prefix) for each in self.aside.spare):
+            return None
+        self.ends_at = f"the workflow yields the step {path!r}, which was not recorded"
+        self._passed_over += 1
+        return (not_run(Execute(path, step, "")), None) if self._passed_over <= MOST_NOT_RUN else None
+
+    async def _recorded(self, step: Step[Any], result: StepResult) -> Answer:
         path = result.path
-        self.yielded.add(path)
-        if self.found is not None:
-            await self.found(step, result)
-        if not result.success:
-            return None, step_failure(path, result.error or StepError("", ""))
+        await self._found(step, result)
         try:
-            value = restored_value(step, result)
+            answer = recorded_answer(step, result)
         except DecodingError as error:
             self.unreadable[path] = error.message
             return not_run(Execute(path, step, "")), None
-        if step.modifiers.rollback is not None:
+        if result.success and step.modifiers.rollback is not None:
             self.undoable[path] = step
-        return value, None
+        return answer
 
-    # --- steps that are made of steps ------------------------------------------------------------------------------
+    async def _found(self, step: Step[Any], result: StepResult) -> None:
+        self.yielded.add(result.path)
+        if self.found is not None:
+            await self.found(step, result)
 
-    async def _entered(self, enter: Enter) -> Answer | None:
-        """Ask a composite; return how it ended, as the record says, or None where it does not say."""
-        action = enter.step.action
-        if isinstance(action, FanOutAction):
-            return await self._fan_out(enter, action)
-        assert isinstance(action, WorkflowAction)
+    async def child(self, replay: Replay, enter: Enter, action: WorkflowAction) -> Answer | None:
+        """Search a child workflow; return its recorded end, if there is one."""
         self.aside.spare.update({each.path: each for each in enter.nested})
         child = action.workflow
         await self._driven(child(**action.inputs), child.name, f"{enter.path}/")
-        return None if enter.result is None else await self._restored(enter.step, enter.result)
+        return None if enter.result is None else await self._recorded(enter.step, enter.result)
 
-    async def _fan_out(self, enter: Enter, action: FanOutAction) -> Answer | None:
-        path, end = enter.path, enter.result
-        own, nested = split_record(enter.nested, f"{path}/")
-        answers: list[Answer] = []
+    async def fan_out(self, replay: Replay, enter: Enter) -> Answer | None:
+        """Search the members of a fan-out; return its recorded end, if there is one."""
+        end, expansion = enter.result, expand(enter)
         try:
-            for place, step in action.members(enter.step):
-                if not own and end is None:
-                    break
-                at = place_under(path, place)
-                member = Enter(at, step, enter.location, own.pop(at, None), nested.pop(at, []))
-                answer = await self._member(member)
-                if answer is None and end is not None and end.success:
-                    answer = not_run(Execute(at, step, "")), None
-                answers += [] if answer is None else [answer]
+            answers = await self.members(replay, expansion)
         except (PlanStopped, Exception) as error:  # what makes the items
             if isinstance(error, PlanStopped):
                 self._stopped(error)
             else:
-                self.ends_at = f"the items of {path!r} cannot be made: {type(error).__name__}: {error}"[:300]
+                self.ends_at = f"the items of {enter.path!r} cannot be made: {type(error).__name__}: {error}"[:300]
             return None
         finally:
-            left = [
-                *(each for each in own.values() if each is not None),
-                *(one for each in nested.values() for one in each),
-            ]
-            self.aside.dropped += left
+            self.aside.dropped += expansion.take_rest()
         if end is None:
             return None
-        self.yielded.add(path)
-        if self.found is not None:
-            await self.found(enter.step, end)
-        if end.success:
-            return action.gathered([value if failure is None else failure for value, failure in answers]), None
-        error_of = end.error or StepError("", "")
-        failures = {failure.path: failure for _, failure in answers if failure is not None}
-        causes = [failures[each] for each in error_of.causes if each in failures]
-        return None, fan_out_failure(path, error_of, causes)
+        await self._found(enter.step, end)
+        return recorded_fan_out(enter, end, answers)
 
-    async def _member(self, member: Enter) -> Answer | None:
-        step, result = member.step, member.result
-        if result is not None and is_another(step, result):
-            self.aside.dropped += [*member.nested, result]
+    async def member(self, replay: Replay, member: Enter) -> Answer | None:
+        """Search a member, if its record is that of the same step."""
+        if member.result is not None and is_another(member.step, member.result):
+            self.aside.dropped += [*member.nested, member.result]
             return None
-        if step.action.is_composite:
-            return await self._entered(member)
-        if step.modifiers.is_ephemeral:
-            return await self._ephemeral(Execute(member.path, step, member.location))
-        return None if result is None else await self._restored(step, result)
+        return await super().member(replay, member)

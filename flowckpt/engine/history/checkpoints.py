@@ -13,11 +13,11 @@ from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.records import CheckpointData, Reason
 from flowckpt.core.records.checkpoint import STATUS_OF_REASON
 from flowckpt.core.records.listing import CheckpointRef
-from flowckpt.core.replay import Replay
-from flowckpt.engine.dry.recorded_drive import follow, recorded_answer
+from flowckpt.core.replay import Answer, Replay
+from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.rules.judge import evidence_reasons
 from flowckpt.engine.run.verification import is_open, verifying_of
-from flowckpt.engine.steps.restore import Answer
+from flowckpt.engine.values.failures import recorded_answer
 from flowckpt.engine.values.inputs import rebind_inputs
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.placeholders import PlanStopped, use_missing_secret

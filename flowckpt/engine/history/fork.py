@@ -20,10 +20,10 @@ from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, History, Reason, Status, StepResult
-from flowckpt.core.replay import Command, Crash, Replay
+from flowckpt.core.replay import Answer, Command, Crash, Replay
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
-from flowckpt.engine.dry.recorded_drive import follow, recorded_answer
+from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.history.checkpoints import Rechecking, any_checkpoint
 from flowckpt.engine.history.rollback import KEY as ROLLED_BACK
 from flowckpt.engine.history.rollback import length_to_go_on_from, standing_length
@@ -32,7 +32,7 @@ from flowckpt.engine.rules.paths import UNDOABLE, is_within, taken_over
 from flowckpt.engine.rules.reasons import LIMITS, ReasonKind
 from flowckpt.engine.run.lease import taken
 from flowckpt.engine.run.resumption import check_name, without_reusable
-from flowckpt.engine.steps.restore import Answer
+from flowckpt.engine.values.failures import recorded_answer
 from flowckpt.engine.values.inputs import BoundInputs, bind_inputs, rebind_inputs
 from flowckpt.engine.values.options import RETRIES_USED, RunOptions
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_missing_secret

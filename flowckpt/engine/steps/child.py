@@ -12,15 +12,13 @@ from flowckpt.core.codec.converter import fits
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.codec.tags import shown
 from flowckpt.core.dsl.composites import WorkflowAction
-from flowckpt.core.records import StepError
-from flowckpt.core.replay import Crash, Finish, Replay
+from flowckpt.core.replay import Answer, Crash, Finish, Replay
 from flowckpt.core.system.secret import Secret
 from flowckpt.engine.rules.identity import arguments_of
 from flowckpt.engine.rules.reasons import ReuseMode
-from flowckpt.engine.steps.composite import CompositeRun
-from flowckpt.engine.steps.members import Driven
-from flowckpt.engine.steps.restore import Answer, is_still_true
-from flowckpt.engine.values.failures import recorded_error, step_failure
+from flowckpt.engine.steps.members import CompositeRun, Driven
+from flowckpt.engine.steps.restore import is_still_true
+from flowckpt.engine.values.failures import recorded_answer, recorded_error, step_failure
 from flowckpt.errors import EncodingError, FlowckptError, InputError, type_name
 from flowckpt.events import StepRestored
 from flowckpt.execution.redaction import refuse_secret_names, refuse_secrets
@@ -134,9 +132,9 @@ class ChildWorkflow(CompositeRun):
         if result is not None and is_ended and not self.is_stale:
             outcome, error = self._outcome(await self._scope.run())
             if error is None and result.success and outcome.tree == plain_tree(result.held_output, "output"):
-                self.answered(outcome.value)
+                self.answered((outcome.value, None))
             elif error is not None and not result.success:
-                self.answered(None, step_failure(enter.path, result.error or StepError("", "")))
+                self.answered(recorded_answer(enter.step, result))
             else:
                 self.is_stale = True  # the generator makes something else of the same results
         if result is not None and (self.is_stale or not is_ended):
@@ -169,9 +167,7 @@ class ChildWorkflow(CompositeRun):
         await attempt.begin()
         failure = None if error is None else recorded_error(error, path=path, secrets=attempt.secrets)
         await self.end(outcome, failure, arguments=arguments_of(step.action, attempt.secrets))
-        if failure is None:
-            return self.answered(outcome.value)
-        return self.answered(None, step_failure(path, failure))
+        return self.answered((outcome.value, None) if failure is None else (None, step_failure(path, failure)))
 
     def _outcome(self, end: Finish | Crash) -> tuple[Outcome, BaseException | None]:
         """Return what its end comes to: the output as it is recorded and as the parent gets it, or the error."""

@@ -16,21 +16,17 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import attrs
 
-from flowckpt.core.dsl.composites import TOO_FEW_REMEDY, FanOutAction, ItemsError, ParallelAction, place_under
-from flowckpt.core.dsl.composites import Member as Placed
+from flowckpt.core.dsl.composites import TOO_FEW_REMEDY, FanOutAction, ItemsError, ParallelAction
 from flowckpt.core.records import StepError, StepResult
-from flowckpt.core.replay import Enter
-from flowckpt.core.replay.replay import Nested, Own, all_of, split_record
+from flowckpt.core.replay import Answer, Enter, Expansion, expand
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.engine.rules.reasons import ReuseMode
-from flowckpt.engine.steps.composite import CompositeRun
-from flowckpt.engine.steps.members import Member, member_of
-from flowckpt.engine.steps.restore import Answer, is_still_true, other_members
-from flowckpt.engine.values.failures import fan_out_failure, recorded_error
+from flowckpt.engine.steps.members import CompositeRun, Member, member_of
+from flowckpt.engine.steps.restore import is_still_true, other_members
+from flowckpt.engine.values.failures import fan_out_answer, recorded_error, recorded_fan_out
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import FanOutFailedError, StepFailedError, type_name
 from flowckpt.events import StepRestored
@@ -55,7 +51,7 @@ class FanOut(CompositeRun):
 
     _answers: list[Answer | None] = attrs.field(init=False, factory=list)
     _unended: deque[tuple[int, Member]] = attrs.field(init=False, factory=deque)
-    _placed: Iterator[Placed] | None = None
+    _made: Iterator[Enter] | None = None
     _failed: int = 0
     _error: ItemsError | None = None
     _paused: list[tuple[int, Member, Suspended]] = attrs.field(init=False, factory=list)
@@ -74,19 +70,18 @@ class FanOut(CompositeRun):
         """Look at the members that have results; tell whether the fan-out has ended, and nothing in it has moved."""
         attempt, enter = self.attempt, self.enter
         result = enter.result
-        own, nested = split_record(enter.nested, f"{enter.path}/")
+        expansion = expand(enter)
         if result is not None and not await is_still_true(attempt, enter.step, result, is_spare=enter.is_spare):
             self.is_stale = True  # its version tag, or somebody wants all of it again
             judge = attempt.judge
             if judge.policy.reuse is not ReuseMode.INPUTS or judge.is_forced(enter.path):
-                attempt.aside.dropped += all_of(own, nested)
-                own, nested = {}, {}
-        self._placed = self._made()
+                attempt.aside.dropped += expansion.take_rest()
+        self._made = self._make(expansion)
         start = f"{enter.path}/"
         doubts = {start + each[len(start) :].partition("/")[0] for each in attempt.in_doubt if each.startswith(start)}
-        if own or doubts or result is not None:
-            await self._look_at_members(own, nested, doubts, is_ended=result is not None)
-        gone = list(all_of(own, nested))
+        if expansion.own or doubts or result is not None:
+            await self._look_at_members(expansion, doubts, is_ended=result is not None)
+        gone = expansion.take_rest()
         attempt.aside.dropped += gone
         if result is None:
             return False
@@ -100,14 +95,14 @@ class FanOut(CompositeRun):
         attempt.aside.dropped.append(result)
         return False
 
-    async def _look_at_members(self, own: Own, nested: Nested, doubts: set[str], *, is_ended: bool) -> None:
-        """Look at each member that has a result, taking it out of the record, or is in doubt; the others are to be run."""
-        assert self._placed is not None
-        for place, step in self._placed:
-            path = place_under(self.enter.path, place)
-            is_known = path in own or path in doubts
+    async def _look_at_members(self, expansion: Expansion, doubts: set[str], *, is_ended: bool) -> None:
+        """Look at each member that has a record or is in doubt; the others are to be run."""
+        assert self._made is not None
+        for made in self._made:
+            path, step = made.path, made.step
+            is_known = made.result is not None or bool(made.nested) or path in doubts
             doubts.discard(path)
-            member = self._member(path, step, own.pop(path, None), nested.pop(path, []))
+            member = self._member(made)
             index = len(self._answers)
             self._answers.append(None)
             if step.modifiers.is_ephemeral and is_ended:  # as in any replay, it runs before anything is decided
@@ -117,15 +112,11 @@ class FanOut(CompositeRun):
             else:
                 self.is_stale = self.is_stale or member.is_stale
                 self._unended.append((index, member))
-            if not own and not doubts and not is_ended:
+            if not expansion.own and not doubts and not is_ended:
                 return  # the others are made when there is room for them
 
-    def _member(
-        self, path: str, step: Any, result: StepResult | None = None, nested: list[StepResult] | None = None
-    ) -> Member:
-        enter = self.enter
-        is_bound = enter.is_bound and not self.is_stale
-        made = Enter(path, step, enter.location, result, nested or (), enter.is_spare, is_bound)
+    def _member(self, made: Enter) -> Member:
+        made.is_bound = made.is_bound and not self.is_stale
         return member_of(self.attempt, made, self.new_scope)
 
     async def _restored(self, result: StepResult) -> None:
@@ -136,11 +127,7 @@ class FanOut(CompositeRun):
         if attempt.tell is not None:
             told = StepRestored(attempt.workflow_id, path, result.success, result.duration_ms, self._action.step_type)
             await attempt.tell(told)
-        if result.success:
-            self.answered(self._gathered())
-        else:
-            error = result.error or StepError("", "")
-            self.answered(None, fan_out_failure(path, error, self._causes(error.causes)))
+        self.answered(recorded_fan_out(self.enter, result, self._known()))
 
     # --- running ---------------------------------------------------------------------------------------------------
 
@@ -152,7 +139,7 @@ class FanOut(CompositeRun):
         """
         attempt, path = self.attempt, self.enter.path
         refuse_secret_names(self.enter.step, path, attempt.secrets)
-        if self._placed is None:
+        if self._made is None:
             await self.look_back()
         await self.begin()
         if not self._is_lost:
@@ -166,9 +153,7 @@ class FanOut(CompositeRun):
         failure = self._failure()
         summary = {"members": len(self._answers), "failed": self._failed}
         await self.end(Outcome(tree=summary), failure, arguments={})
-        if failure is None:
-            return self.answered(self._gathered())
-        return self.answered(None, fan_out_failure(path, failure, self._causes(failure.causes)))
+        return self.answered(fan_out_answer(self.enter, failure, self._known()))
 
     async def _run_members(self) -> None:
         self.attempt.fan_outs += 1
@@ -210,18 +195,18 @@ class FanOut(CompositeRun):
 
     def _feed(self) -> Iterator[tuple[int, Member]]:
         """Yield the members that are to be run: first those that were looked at, then the others as they are made."""
-        assert self._placed is not None
+        assert self._made is not None
         while self._unended:
             yield self._unended.popleft()
-        for place, step in self._placed:
+        for made in self._made:
             index = len(self._answers)
             self._answers.append(None)
-            yield index, self._member(place_under(self.enter.path, place), step)
+            yield index, self._member(made)
 
-    def _made(self) -> Iterator[Placed]:
+    def _make(self, expansion: Expansion) -> Iterator[Enter]:
         """Make the members; where what makes the items fails, that is a failure of this step."""
         try:
-            yield from self._action.members(self.enter.step)
+            yield from expansion
         except ItemsError as error:
             self._error = error
 
@@ -300,14 +285,6 @@ class FanOut(CompositeRun):
 
     def _known(self) -> list[Answer]:
         return [answer for answer in self._answers if answer is not None]
-
-    def _causes(self, paths: tuple[str, ...]) -> list[StepFailedError]:
-        failures = {failure.path: failure for _, failure in self._known() if failure is not None}
-        return [failures[path] for path in paths if path in failures]
-
-    def _gathered(self) -> Any:
-        answers = self._known()
-        return self._action.gathered([value if failure is None else failure for value, failure in answers])
 
 
 def _said(total: int, causes: list[StepFailedError]) -> str:

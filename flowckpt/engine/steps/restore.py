@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from flowckpt.core.codec.tags import is_itself
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.function import known_of
-from flowckpt.core.records import StepError, StepResult
-from flowckpt.core.replay import Restore
+from flowckpt.core.records import StepResult
+from flowckpt.core.replay import Answer, Restore
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.identity import is_plainly_same
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind
 from flowckpt.engine.run.attempt import Attempt
 from flowckpt.engine.run.notify import evidence_event
 from flowckpt.engine.run.verification import is_open
-from flowckpt.engine.values.failures import stale_step, step_failure
-from flowckpt.errors import StepFailedError
-from flowckpt.execution.runner import restored_value
+from flowckpt.engine.values.failures import recorded_answer, stale_step
 
 if TYPE_CHECKING:
     from flowckpt import events
@@ -25,10 +23,6 @@ if TYPE_CHECKING:
 else:
     events = LazyModule("flowckpt.events")
     approvals = LazyModule("flowckpt.engine.steps.approvals")
-
-
-Answer: TypeAlias = tuple[Any, StepFailedError | None]
-"""What a generator gets for a step: its output, or its failure."""
 
 
 UNSURE: Any = object()
@@ -119,12 +113,10 @@ async def restored(attempt: Attempt, step: Step[Any], result: StepResult, *, is_
             attempt.workflow_id, result.path, result.success, result.duration_ms, step.action.step_type
         )
         await attempt.tell(told)
-    if result.success:
-        value = restored_value(step, result)
-        if result.evidence is not None and step.action.step_type == "approval":
-            approvals.stand_again(attempt, step, result, value)
-        return value, None
-    return None, step_failure(result.path, result.error or StepError("", ""))
+    answer = recorded_answer(step, result)
+    if result.success and result.evidence is not None and step.action.step_type == "approval":
+        approvals.stand_again(attempt, step, result, answer[0])
+    return answer
 
 
 def other_members(new: int, gone: int) -> Reason:

@@ -1,10 +1,13 @@
-"""Exceptions as records, and back."""
+"""Failures as records, and back; and what a generator gets for a recorded result."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from flowckpt.core.records import StepError
+from flowckpt.core.dsl import Step
+from flowckpt.core.records import StepError, StepResult
+from flowckpt.core.replay import Answer, Enter
 from flowckpt.engine.rules.reasons import Reason, ReasonKind
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -21,13 +24,16 @@ from flowckpt.errors import (
     type_name,
 )
 from flowckpt.execution.errors import NO_SECRETS, recorded_error, text_of
+from flowckpt.execution.runner import restored_value
 
 __all__ = [
     "NO_SECRETS",
     "REFUSALS",
     "failed_step",
-    "fan_out_failure",
+    "fan_out_answer",
+    "recorded_answer",
     "recorded_error",
+    "recorded_fan_out",
     "stale_step",
     "step_failure",
     "text_of",
@@ -62,7 +68,7 @@ def step_failure(path: str, error: StepError) -> StepFailedError:
     )
 
 
-def fan_out_failure(path: str, error: StepError, causes: Sequence[StepFailedError]) -> StepFailedError:
+def _fan_out_failure(path: str, error: StepError, causes: Sequence[StepFailedError]) -> StepFailedError:
     """Return the error that is raised at the `yield` of a failed fan-out, from its record and those of its members.
 
     Args:
@@ -134,3 +140,40 @@ def failed_step(error: BaseException) -> str:
         seen.add(id(at))
         at = at.__cause__ or at.__context__
     return ""
+
+
+# What a generator gets for a step: from its recorded result, or put together from those of its members.
+
+
+_UNKNOWN = StepError("", "")
+
+
+def recorded_answer(step: Step[Any], result: StepResult) -> Answer:
+    """Return what a generator gets for a recorded result.
+
+    Raises:
+        DecodingError: the record does not fit the step's annotation.
+    """
+    if result.success:
+        return restored_value(step, result), None
+    return None, step_failure(result.path, result.error or _UNKNOWN)
+
+
+def fan_out_answer(enter: Enter, error: StepError | None, answers: Iterable[Answer]) -> Answer:
+    """Return what a generator gets for a fan-out.
+
+    Args:
+        enter: the fan-out.
+        error: how it failed; None where it succeeded.
+        answers: those of its members, in their order.
+    """
+    if error is None:
+        action: Any = enter.step.action
+        return action.gathered([value if failure is None else failure for value, failure in answers]), None
+    failures = {failure.path: failure for _, failure in answers if failure is not None}
+    return None, _fan_out_failure(enter.path, error, [failures[each] for each in error.causes if each in failures])
+
+
+def recorded_fan_out(enter: Enter, result: StepResult, answers: Iterable[Answer]) -> Answer:
+    """Return what a generator gets for a fan-out that has ended."""
+    return fan_out_answer(enter, None if result.success else result.error or _UNKNOWN, answers)
