@@ -8,8 +8,7 @@ from multiprocessing import get_context
 
 from benchmarks import language_pipelines
 from benchmarks.figure import Figure, interleaved
-from flowckpt import MemoryCheckpointStore, WorkflowEngine
-from flowckpt.execution.executors import ProcessExecutor
+from flowckpt import MemoryCheckpointStore, ProcessExecutor, WorkflowEngine
 
 
 def members(count: int, rounds: int) -> list[Figure]:

@@ -9,104 +9,116 @@ from flowckpt.core.system.lazy import front_door
 
 if TYPE_CHECKING:
     from flowckpt.cli.settings import configured_engine, configured_options
-    from flowckpt.core.dsl import now, random, step, uuid, workflow
+    from flowckpt.core.codec import register_type
+    from flowckpt.core.dsl import Step, Workflow, now, random, step, uuid, workflow
     from flowckpt.core.dsl.composites import parallel
-    from flowckpt.core.records import Approval, CheckpointData, CommandOutput, StepResult
+    from flowckpt.core.records import (
+        CheckpointData,
+        CheckpointRef,
+        History,
+        HistoryView,
+        Owner,
+        PartialState,
+        Reason,
+        RunInfo,
+        Signal,
+        Status,
+        StepError,
+        StepResult,
+        Wait,
+        WaitKind,
+    )
+    from flowckpt.core.records.outputs import Approval, CommandOutput
     from flowckpt.core.replay.logger import workflow_logger
     from flowckpt.core.system.secret import Secret
-    from flowckpt.core.system.sync_proxy import in_sync
-    from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult, run_sync
-    from flowckpt.engine.determinism import check_determinism
-    from flowckpt.engine.loops import CheckpointManager
+    from flowckpt.core.system.sync_proxy import InSync, in_sync
+    from flowckpt.engine import RunOptions, WorkflowEngine, run_sync
+    from flowckpt.engine.determinism import DeterminismReport, check_determinism
+    from flowckpt.engine.history.fork import Forked
+    from flowckpt.engine.history.rollback import RolledBack
+    from flowckpt.engine.loops import BegunStep, CheckpointManager, CommittedStep, RestoredTask, TaskCheckpoint
+    from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
     from flowckpt.engine.run.checkpointer import Checkpointer
-    from flowckpt.engine.values.options import CompositeTrigger, StepCountTrigger, TimeTrigger
+    from flowckpt.engine.run.resumption import parked
+    from flowckpt.engine.session.cancel import Cancelled
+    from flowckpt.engine.session.respond import Sent
+    from flowckpt.engine.values.options import (
+        CompositeTrigger,
+        Progress,
+        StepCountTrigger,
+        TimeTrigger,
+        Trigger,
+        asks_for_checkpoint,
+    )
+    from flowckpt.engine.values.result import StepCounts, WorkflowResult
     from flowckpt.errors import FlowckptError
     from flowckpt.evidence import Evidence, EvidencePack, EvidenceType, EvidenceVerifier
-    from flowckpt.execution.current_step import current_step
-    from flowckpt.maintenance.retention import Retention, prune
-    from flowckpt.stores import CheckpointStore, FileCheckpointStore, MemoryCheckpointStore, open_store
+    from flowckpt.execution.current_step import CurrentStep, current_step
+    from flowckpt.execution.executors.base import WayUp, way_up
+    from flowckpt.execution.executors.dask import DaskExecutor
+    from flowckpt.execution.executors.open import open_executor
+    from flowckpt.execution.executors.processes import ProcessExecutor
+    from flowckpt.execution.interrupts import RunInterrupted
+    from flowckpt.maintenance.retention import OnSuccess, Retention, prune
+    from flowckpt.stores import open_store
+    from flowckpt.stores.base import CheckpointStore
+    from flowckpt.stores.file import FileCheckpointStore
+    from flowckpt.stores.memory import MemoryCheckpointStore
 
 
 # The front door is lazy (PEP 562): a program pays for what it uses, and `flowckpt --help` for next to nothing.
 _ROOMS = {
-    "Approval": "flowckpt.core.records.outputs",
-    "CheckpointData": "flowckpt.core.records",
-    "CheckpointManager": "flowckpt.engine.loops",
-    "CheckpointStore": "flowckpt.stores.base",
-    "Checkpointer": "flowckpt.engine.run.checkpointer",
-    "CommandOutput": "flowckpt.core.records.outputs",
-    "CompositeTrigger": "flowckpt.engine.values.options",
-    "Evidence": "flowckpt.evidence",
-    "EvidencePack": "flowckpt.evidence",
-    "EvidenceType": "flowckpt.evidence",
-    "EvidenceVerifier": "flowckpt.evidence",
-    "FileCheckpointStore": "flowckpt.stores.file",
-    "FlowckptError": "flowckpt.errors",
-    "MemoryCheckpointStore": "flowckpt.stores.memory",
-    "Retention": "flowckpt.maintenance.retention",
-    "RunOptions": "flowckpt.engine",
-    "Secret": "flowckpt.core.system.secret",
-    "StepCountTrigger": "flowckpt.engine.values.options",
-    "StepResult": "flowckpt.core.records",
-    "TimeTrigger": "flowckpt.engine.values.options",
-    "WorkflowEngine": "flowckpt.engine",
-    "WorkflowResult": "flowckpt.engine.values.result",
-    "check_determinism": "flowckpt.engine.determinism",
-    "configured_engine": "flowckpt.cli.settings",
-    "configured_options": "flowckpt.cli.settings",
-    "current_step": "flowckpt.execution.current_step",
-    "in_sync": "flowckpt.core.system.sync_proxy",
-    "now": "flowckpt.core.dsl",
-    "open_store": "flowckpt.stores",
-    "parallel": "flowckpt.core.dsl.composites",
-    "prune": "flowckpt.maintenance.retention",
-    "random": "flowckpt.core.dsl",
-    "run_sync": "flowckpt.engine",
-    "step": "flowckpt.core.dsl",
-    "uuid": "flowckpt.core.dsl",
-    "workflow": "flowckpt.core.dsl",
-    "workflow_logger": "flowckpt.core.replay.logger",
+    "flowckpt.cli.settings": "configured_engine configured_options",
+    "flowckpt.core.codec": "register_type",
+    "flowckpt.core.dsl": "Step Workflow now random step uuid workflow",
+    "flowckpt.core.dsl.composites": "parallel",
+    "flowckpt.core.records": "CheckpointData CheckpointRef History HistoryView Owner PartialState Reason RunInfo Signal Status "
+    "StepError StepResult Wait WaitKind",
+    "flowckpt.core.records.outputs": "Approval CommandOutput",
+    "flowckpt.core.replay.logger": "workflow_logger",
+    "flowckpt.core.system.secret": "Secret",
+    "flowckpt.core.system.sync_proxy": "InSync in_sync",
+    "flowckpt.engine": "RunOptions WorkflowEngine run_sync",
+    "flowckpt.engine.determinism": "DeterminismReport check_determinism",
+    "flowckpt.engine.history.fork": "Forked",
+    "flowckpt.engine.history.rollback": "RolledBack",
+    "flowckpt.engine.loops": "BegunStep CheckpointManager CommittedStep RestoredTask TaskCheckpoint",
+    "flowckpt.engine.rules.plan": "Decision PlannedStep ResumePlan",
+    "flowckpt.engine.run.checkpointer": "Checkpointer",
+    "flowckpt.engine.run.resumption": "parked",
+    "flowckpt.engine.session.cancel": "Cancelled",
+    "flowckpt.engine.session.respond": "Sent",
+    "flowckpt.engine.values.options": "CompositeTrigger Progress StepCountTrigger TimeTrigger Trigger asks_for_checkpoint",
+    "flowckpt.engine.values.result": "StepCounts WorkflowResult",
+    "flowckpt.errors": "FlowckptError",
+    "flowckpt.evidence": "Evidence EvidencePack EvidenceType EvidenceVerifier",
+    "flowckpt.execution.current_step": "CurrentStep current_step",
+    "flowckpt.execution.executors.base": "WayUp way_up",
+    "flowckpt.execution.executors.dask": "DaskExecutor",
+    "flowckpt.execution.executors.open": "open_executor",
+    "flowckpt.execution.executors.processes": "ProcessExecutor",
+    "flowckpt.execution.interrupts": "RunInterrupted",
+    "flowckpt.maintenance.retention": "OnSuccess Retention prune",
+    "flowckpt.stores": "open_store",
+    "flowckpt.stores.base": "CheckpointStore",
+    "flowckpt.stores.file": "FileCheckpointStore",
+    "flowckpt.stores.memory": "MemoryCheckpointStore",
 }
 
+# fmt: off
 __all__ = [
-    "Approval",
-    "CheckpointData",
-    "CheckpointManager",
-    "CheckpointStore",
-    "Checkpointer",
-    "CommandOutput",
-    "CompositeTrigger",
-    "Evidence",
-    "EvidencePack",
-    "EvidenceType",
-    "EvidenceVerifier",
-    "FileCheckpointStore",
-    "FlowckptError",
-    "MemoryCheckpointStore",
-    "Retention",
-    "RunOptions",
-    "Secret",
-    "StepCountTrigger",
-    "StepResult",
-    "TimeTrigger",
-    "WorkflowEngine",
-    "WorkflowResult",
-    "__version__",
-    "check_determinism",
-    "configured_engine",
-    "configured_options",
-    "current_step",
-    "in_sync",
-    "now",
-    "open_store",
-    "parallel",
-    "prune",
-    "random",
-    "run_sync",
-    "step",
-    "uuid",
-    "workflow",
-    "workflow_logger",
+    "Approval", "BegunStep", "Cancelled", "CheckpointData", "CheckpointManager", "CheckpointRef", "CheckpointStore",
+    "Checkpointer", "CommandOutput", "CommittedStep", "CompositeTrigger", "CurrentStep", "DaskExecutor", "Decision",
+    "DeterminismReport", "Evidence", "EvidencePack", "EvidenceType", "EvidenceVerifier", "FileCheckpointStore",
+    "FlowckptError", "Forked", "History", "HistoryView", "InSync", "MemoryCheckpointStore", "OnSuccess", "Owner",
+    "PartialState", "PlannedStep", "ProcessExecutor", "Progress", "Reason", "RestoredTask", "ResumePlan",
+    "Retention", "RolledBack", "RunInfo", "RunInterrupted", "RunOptions", "Secret", "Sent", "Signal", "Status",
+    "Step", "StepCountTrigger", "StepCounts", "StepError", "StepResult", "TaskCheckpoint", "TimeTrigger", "Trigger",
+    "Wait", "WaitKind", "WayUp", "Workflow", "WorkflowEngine", "WorkflowResult", "__version__",
+    "asks_for_checkpoint", "check_determinism", "configured_engine", "configured_options", "current_step",
+    "in_sync", "now", "open_executor", "open_store", "parallel", "parked", "prune", "random", "register_type",
+    "run_sync", "step", "uuid", "way_up", "workflow", "workflow_logger",
 ]
+# fmt: on
 
 __getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())

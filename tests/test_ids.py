@@ -10,7 +10,7 @@ from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine,
 from flowckpt.core.system.ids import MOST_CHARACTERS, new_run_id, why_no_run_id
 from flowckpt.core.system.numbers import counted
 from flowckpt.errors import InputError, SettingError
-from flowckpt.maintenance.portable import copy_run, export_run, import_run
+from flowckpt.maintenance import copy_run, export_run, import_run
 from flowckpt.maintenance.task_log import checked_task_id
 from flowckpt.stores import SqliteCheckpointStore
 

@@ -18,11 +18,15 @@ from flowckpt.evidence import EvidenceType, VerificationReport
 
 NAMES = {
     "flowckpt": """
-    Approval CheckpointData CheckpointManager CheckpointStore Checkpointer CommandOutput CompositeTrigger Evidence
-    EvidencePack EvidenceType EvidenceVerifier FileCheckpointStore FlowckptError MemoryCheckpointStore Retention
-    RunOptions Secret StepCountTrigger StepResult TimeTrigger WorkflowEngine WorkflowResult __version__
-    check_determinism configured_engine configured_options current_step in_sync now open_store parallel prune random
-    run_sync step uuid workflow workflow_logger
+    Approval BegunStep Cancelled CheckpointData CheckpointManager CheckpointRef CheckpointStore Checkpointer
+    CommandOutput CommittedStep CompositeTrigger CurrentStep DaskExecutor Decision DeterminismReport Evidence
+    EvidencePack EvidenceType EvidenceVerifier FileCheckpointStore FlowckptError Forked History HistoryView InSync
+    MemoryCheckpointStore OnSuccess Owner PartialState PlannedStep ProcessExecutor Progress Reason RestoredTask
+    ResumePlan Retention RolledBack RunInfo RunInterrupted RunOptions Secret Sent Signal Status Step
+    StepCountTrigger StepCounts StepError StepResult TaskCheckpoint TimeTrigger Trigger Wait WaitKind WayUp Workflow
+    WorkflowEngine WorkflowResult __version__ asks_for_checkpoint check_determinism configured_engine
+    configured_options current_step in_sync now open_executor open_store parallel parked prune random register_type
+    run_sync step uuid way_up workflow workflow_logger
     """,
     "flowckpt.errors": """
     ApprovalRejectedError ApprovalStaleError CancelPendingError CancelRefusedError CheckpointCorruptedError
@@ -51,13 +55,21 @@ NAMES = {
     process_exists register_predicate
     """,
     "flowckpt.stores": """
-    CheckpointStore ChecksIntegrity DeletesCheckpoints FileCheckpointStore FiltersCheckpoints Finding FindsRuns
-    KeepsAttempts Lease ListsAttempts ListsRuns MemoryCheckpointStore NotesBeginnings ObjectCheckpointStore OwnsRuns
-    PostgresCheckpointStore ReadsAttempts ReceivesRuns SharesValues SqliteCheckpointStore TellsFigures
-    filters_checkpoints find_runs open_store runs_of_status store_figures
+    AnnouncesSignals CheckpointStore ChecksIntegrity ClaimFigures Compacted CompactsRuns DayFigures
+    DeletesCheckpoints DeliversSignals EvictsCheckpoints FailureFigures FileCheckpointStore FiltersCheckpoints
+    Finding FindsRuns KeepsAttempts KeyRing Lease ListsAttempts ListsRuns MemoryCheckpointStore NotesBeginnings
+    ObjectCheckpointStore OwnsRuns PinsCheckpoints PostgresCheckpointStore PrunesRuns ReadsAttempts ReceivesRuns
+    RenewsAttempts RunFigures RunFilter RunSurvey Selection SharesValues SqliteCheckpointStore StepFigures
+    StoreFigures SurveysRuns SweepsLeftovers TellsFigures TellsOfLostRuns as_view decode_head decode_result dumps
+    encode_head filters_checkpoints find_runs open_store refused_as_encoding_error runs_of_status store_figures
+    surveyed unreadable_runs
+    """,
+    "flowckpt.maintenance": """
+    CopiedRun ExportedRun ImportLimits ImportedRun PruneReport PrunedRun Resting copy_run export_document
+    export_documents export_run import_run prune_checkpoints read_export removable
     """,
     "flowckpt.testing": """
-    FakeClock
+    CheckpointStoreContract FakeClock RetentionContract
     """,
     "flowckpt.testing.contract": """
     CheckpointStoreContract EXACT HOSTILE_IDS NOON RUN checkpoint results same

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from flowckpt.engine.values.result import StepCounts, WorkflowResult
 
 
-_ROOMS = {"StepCounts": "flowckpt.engine.values.result", "WorkflowResult": "flowckpt.engine.values.result"}
+_ROOMS = {
+    "flowckpt.engine.values.result": "StepCounts WorkflowResult",
+}
 
 __all__ = ["RunOptions", "StepCounts", "WorkflowEngine", "WorkflowResult", "run_sync"]
 

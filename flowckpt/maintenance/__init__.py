@@ -1,1 +1,50 @@
 """What is done to stored runs: retention, export and import, recovery, comparison."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flowckpt.core.system.lazy import front_door
+
+if TYPE_CHECKING:
+    from flowckpt.core.codec.checkpoints import export_document, read_export
+    from flowckpt.maintenance.portable.copy import CopiedRun, copy_run
+    from flowckpt.maintenance.portable.export import ExportedRun, export_documents, export_run
+    from flowckpt.maintenance.portable.format import ImportLimits
+    from flowckpt.maintenance.portable.import_ import ImportedRun, import_run
+    from flowckpt.maintenance.retention import (
+        PrunedRun,
+        PruneReport,
+        Resting,
+        prune_checkpoints,
+        removable,
+    )
+
+_ROOMS = {
+    "flowckpt.core.codec.checkpoints": "export_document read_export",
+    "flowckpt.maintenance.portable.copy": "CopiedRun copy_run",
+    "flowckpt.maintenance.portable.export": "ExportedRun export_documents export_run",
+    "flowckpt.maintenance.portable.format": "ImportLimits",
+    "flowckpt.maintenance.portable.import_": "ImportedRun import_run",
+    "flowckpt.maintenance.retention": "PruneReport PrunedRun Resting prune_checkpoints removable",
+}
+
+__all__ = [
+    "CopiedRun",
+    "ExportedRun",
+    "ImportLimits",
+    "ImportedRun",
+    "PruneReport",
+    "PrunedRun",
+    "Resting",
+    "copy_run",
+    "export_document",
+    "export_documents",
+    "export_run",
+    "import_run",
+    "prune_checkpoints",
+    "read_export",
+    "removable",
+]
+
+__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())

@@ -23,58 +23,85 @@ from flowckpt.stores.base import (
 )
 
 if TYPE_CHECKING:
-    from flowckpt.stores.base import ChecksIntegrity, Finding
+    from flowckpt.core.codec import dumps
+    from flowckpt.core.codec.checkpoints import decode_head, encode_head
+    from flowckpt.core.codec.results import as_view, decode_result
+    from flowckpt.core.records import Selection
+    from flowckpt.core.records.listing import RunFilter
+    from flowckpt.core.records.statistics import (
+        ClaimFigures,
+        DayFigures,
+        FailureFigures,
+        RunFigures,
+        StepFigures,
+        StoreFigures,
+    )
+    from flowckpt.stores.async_store import refused_as_encoding_error
+    from flowckpt.stores.base import (
+        AnnouncesSignals,
+        ChecksIntegrity,
+        Compacted,
+        CompactsRuns,
+        DeliversSignals,
+        EvictsCheckpoints,
+        Finding,
+        PinsCheckpoints,
+        PrunesRuns,
+        RenewsAttempts,
+        SweepsLeftovers,
+        TellsOfLostRuns,
+    )
     from flowckpt.stores.file import FileCheckpointStore
+    from flowckpt.stores.log.sealing.keys import KeyRing
     from flowckpt.stores.memory import MemoryCheckpointStore
     from flowckpt.stores.objects import ObjectCheckpointStore
     from flowckpt.stores.open import open_store
     from flowckpt.stores.postgres import PostgresCheckpointStore
-    from flowckpt.stores.queries import FindsRuns, find_runs, runs_of_status, store_figures
+    from flowckpt.stores.queries import (
+        FindsRuns,
+        RunSurvey,
+        SurveysRuns,
+        find_runs,
+        runs_of_status,
+        store_figures,
+        surveyed,
+        unreadable_runs,
+    )
     from flowckpt.stores.sqlite import SqliteCheckpointStore
 
 
 _ROOMS = {
-    "ChecksIntegrity": "flowckpt.stores.base",
-    "FileCheckpointStore": "flowckpt.stores.file",
-    "Finding": "flowckpt.stores.base",
-    "FindsRuns": "flowckpt.stores.queries",
-    "MemoryCheckpointStore": "flowckpt.stores.memory",
-    "ObjectCheckpointStore": "flowckpt.stores.objects",
-    "PostgresCheckpointStore": "flowckpt.stores.postgres",
-    "SqliteCheckpointStore": "flowckpt.stores.sqlite",
-    "find_runs": "flowckpt.stores.queries",
-    "open_store": "flowckpt.stores.open",
-    "runs_of_status": "flowckpt.stores.queries",
-    "store_figures": "flowckpt.stores.queries",
+    "flowckpt.core.codec": "dumps",
+    "flowckpt.core.codec.checkpoints": "decode_head encode_head",
+    "flowckpt.core.codec.results": "as_view decode_result",
+    "flowckpt.core.records": "Selection",
+    "flowckpt.core.records.listing": "RunFilter",
+    "flowckpt.core.records.statistics": "ClaimFigures DayFigures FailureFigures RunFigures StepFigures StoreFigures",
+    "flowckpt.stores.async_store": "refused_as_encoding_error",
+    "flowckpt.stores.base": "AnnouncesSignals ChecksIntegrity Compacted CompactsRuns DeliversSignals EvictsCheckpoints Finding "
+    "PinsCheckpoints PrunesRuns RenewsAttempts SweepsLeftovers TellsOfLostRuns",
+    "flowckpt.stores.file": "FileCheckpointStore",
+    "flowckpt.stores.log.sealing.keys": "KeyRing",
+    "flowckpt.stores.memory": "MemoryCheckpointStore",
+    "flowckpt.stores.objects": "ObjectCheckpointStore",
+    "flowckpt.stores.open": "open_store",
+    "flowckpt.stores.postgres": "PostgresCheckpointStore",
+    "flowckpt.stores.queries": "FindsRuns RunSurvey SurveysRuns find_runs runs_of_status store_figures surveyed unreadable_runs",
+    "flowckpt.stores.sqlite": "SqliteCheckpointStore",
 }
 
+# fmt: off
 __all__ = [
-    "CheckpointStore",
-    "ChecksIntegrity",
-    "DeletesCheckpoints",
-    "FileCheckpointStore",
-    "FiltersCheckpoints",
-    "Finding",
-    "FindsRuns",
-    "KeepsAttempts",
-    "Lease",
-    "ListsAttempts",
-    "ListsRuns",
-    "MemoryCheckpointStore",
-    "NotesBeginnings",
-    "ObjectCheckpointStore",
-    "OwnsRuns",
-    "PostgresCheckpointStore",
-    "ReadsAttempts",
-    "ReceivesRuns",
-    "SharesValues",
-    "SqliteCheckpointStore",
-    "TellsFigures",
-    "filters_checkpoints",
-    "find_runs",
-    "open_store",
-    "runs_of_status",
-    "store_figures",
+    "AnnouncesSignals", "CheckpointStore", "ChecksIntegrity", "ClaimFigures", "Compacted", "CompactsRuns",
+    "DayFigures", "DeletesCheckpoints", "DeliversSignals", "EvictsCheckpoints", "FailureFigures",
+    "FileCheckpointStore", "FiltersCheckpoints", "Finding", "FindsRuns", "KeepsAttempts", "KeyRing", "Lease",
+    "ListsAttempts", "ListsRuns", "MemoryCheckpointStore", "NotesBeginnings", "ObjectCheckpointStore", "OwnsRuns",
+    "PinsCheckpoints", "PostgresCheckpointStore", "PrunesRuns", "ReadsAttempts", "ReceivesRuns", "RenewsAttempts",
+    "RunFigures", "RunFilter", "RunSurvey", "Selection", "SharesValues", "SqliteCheckpointStore", "StepFigures",
+    "StoreFigures", "SurveysRuns", "SweepsLeftovers", "TellsFigures", "TellsOfLostRuns", "as_view", "decode_head",
+    "decode_result", "dumps", "encode_head", "filters_checkpoints", "find_runs", "open_store",
+    "refused_as_encoding_error", "runs_of_status", "store_figures", "surveyed", "unreadable_runs",
 ]
+# fmt: on
 
 __getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())

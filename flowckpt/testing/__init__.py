@@ -1,8 +1,24 @@
-"""For tests of pipelines and of stores: a clock turned by hand, and the conformance tests of the store port.
+"""For tests of pipelines and of stores: a clock that tests move, and the conformance tests of stores.
 
-`flowckpt.testing.contract` needs pytest and pytest-asyncio; nothing else here needs more than flowckpt itself.
+The contracts need pytest and pytest-asyncio; `FakeClock` needs only flowckpt itself.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flowckpt.core.system.lazy import front_door
 from flowckpt.testing.clock import FakeClock
 
-__all__ = ["FakeClock"]
+if TYPE_CHECKING:
+    from flowckpt.testing.contract import CheckpointStoreContract
+    from flowckpt.testing.retention import RetentionContract
+
+_ROOMS = {
+    "flowckpt.testing.contract": "CheckpointStoreContract",
+    "flowckpt.testing.retention": "RetentionContract",
+}
+
+__all__ = ["CheckpointStoreContract", "FakeClock", "RetentionContract"]
+
+__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())

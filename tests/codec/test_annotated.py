@@ -49,7 +49,7 @@ from closed_set import same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowckpt.core.codec import decode, dumps, encode, register
+from flowckpt.core.codec import decode, dumps, encode, register_type
 from flowckpt.core.codec.types import return_annotation
 from flowckpt.errors import DecodingError, EncodingError
 from tests.stable_ids import stable
@@ -397,14 +397,14 @@ class Bill:
 
 
 def test_a_registered_attrs_class_needs_no_annotation():
-    register(Registered)
+    register_type(Registered)
     for value in (Registered(1), [Registered(1)], {"a": (Registered(2),)}, {Registered(3): 1}, {Registered(4)}):
         for annotation in (Any, object, list, dict):
             assert through_json(value, annotation) == value
 
 
 def test_a_class_of_another_kind_is_registered_with_two_functions():
-    register(Foreign, name="money", to_plain=lambda value: value.cents, from_plain=Foreign)
+    register_type(Foreign, name="money", to_plain=lambda value: value.cents, from_plain=Foreign)
     assert encode(Foreign(5)) == {"$as": ["money", 5]}
     for value, annotation in [
         ([Foreign(1)], Any),
@@ -422,7 +422,7 @@ def test_what_was_recorded_before_a_class_was_registered_is_read_after_it():
     values = {LateRegistered: LateRegistered(1), list[LateRegistered]: [LateRegistered(1)]}
     values[LateRegistered | None] = LateRegistered(2)
     before = {annotation: dumps(encode(value, annotation)) for annotation, value in values.items()}
-    register(LateRegistered)
+    register_type(LateRegistered)
     from flowckpt.core.codec import types
 
     types._is_structured.cache_clear()  # as in the next process
@@ -444,7 +444,7 @@ def test_what_was_recorded_before_a_class_was_registered_is_read_after_it():
 )
 def test_a_registration_that_could_not_work_is_refused(cls, functions):
     with pytest.raises(EncodingError, match=cls.__name__):
-        register(cls, **functions)
+        register_type(cls, **functions)
     assert through_json({"a": 1}, Any) == {"a": 1}
 
 
@@ -457,10 +457,10 @@ def test_a_name_that_another_class_has_is_refused_and_the_same_class_may_come_ag
     class Two:
         x: int
 
-    register(One, name="tests.one")
-    register(One, name="tests.one")
+    register_type(One, name="tests.one")
+    register_type(One, name="tests.one")
     with pytest.raises(EncodingError, match=r"'tests.one' is registered for .*One already"):
-        register(Two, name="tests.one")
+        register_type(Two, name="tests.one")
 
 
 def test_what_is_refused_inside_a_registered_object_is_named():
@@ -468,7 +468,7 @@ def test_what_is_refused_inside_a_registered_object_is_named():
     class Wrapper:
         inner: object
 
-    register(Wrapper, name="tests.Wrapper")
+    register_type(Wrapper, name="tests.Wrapper")
     with pytest.raises(EncodingError, match=r"value\[0\].inner\[1\] is a object"):
         encode([Wrapper([1, object()])])
 

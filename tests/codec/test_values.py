@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowckpt import CheckpointData, MemoryCheckpointStore, StepResult
-from flowckpt.core.codec import decode, dumps, encode, register
+from flowckpt.core.codec import decode, dumps, encode, register_type
 from flowckpt.core.codec.results import append_result, decode_result
 from flowckpt.core.codec.tags import MAX_DEPTH
 from flowckpt.core.identity.inputs_hash import canonical
@@ -404,7 +404,7 @@ def test_a_registered_type_whose_reading_half_fails_is_a_decoding_error():
     def build(plain):
         raise AssertionError("not like this")
 
-    register(Fragile, name="tests.Fragile", to_plain=lambda value: 1, from_plain=build)
+    register_type(Fragile, name="tests.Fragile", to_plain=lambda value: 1, from_plain=build)
     with pytest.raises(DecodingError, match="tests.Fragile cannot be built again: AssertionError: not like this"):
         decode(encode(Fragile()))
 
@@ -416,7 +416,7 @@ def test_a_registered_type_whose_writing_half_fails_is_an_encoding_error_at_its_
     def apart(value):
         raise OSError("gone")
 
-    register(Closed, name="tests.Closed", to_plain=apart, from_plain=lambda plain: Closed())
+    register_type(Closed, name="tests.Closed", to_plain=apart, from_plain=lambda plain: Closed())
     with pytest.raises(EncodingError, match=r"value.x\[0\] is a .*Closed.* taking it apart raised OSError: gone"):
         encode({"x": [Closed()]})
 
@@ -442,7 +442,7 @@ def test_pitfall_2_an_object_has_its_methods_before_and_after_a_resume():
         def shown(self):
             return f"{self.cents / 100:.2f}"
 
-    register(Money, name="tests.Money", to_plain=lambda value: value.cents, from_plain=Money)
+    register_type(Money, name="tests.Money", to_plain=lambda value: value.cents, from_plain=Money)
     history = History()
     append_result(history, StepResult("pay", output=[Money(150)]))
     found, _ = decode_result(json.loads(history.encoded[0]))

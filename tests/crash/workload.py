@@ -28,7 +28,7 @@ from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import CheckpointStorageError, FencedError, FlowckptError, RunLockedError
-from flowckpt.maintenance.portable import copy_run
+from flowckpt.maintenance import copy_run
 from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore
 from flowckpt.stores.file.layout import marked_segment, segment_name
 from flowckpt.testing import FakeClock

@@ -32,6 +32,11 @@ def test_each_part_of_the_package_is_in_one_layer():
     assert named == Counter(files | packages)
 
 
+def test_each_room_of_the_core_is_named_once():
+    named = re.findall(r"^\| `core/(\w+)/` ", section("The core"), re.MULTILINE)
+    assert sorted(named) == sorted(path.parent.name for path in (PACKAGE / "core").glob("*/__init__.py"))
+
+
 def test_each_room_of_the_engine_is_named_once():
     named = Counter(name for cell in last_cells("The engine") for name in re.findall(r"`([^`]+)`", cell))
     rooms = {path.stem for path in (PACKAGE / "engine").iterdir()} - {"__init__", "__pycache__"}

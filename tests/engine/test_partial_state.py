@@ -34,7 +34,7 @@ from flowckpt.core.records import CheckpointData, Reason
 from flowckpt.errors import CheckpointStorageError, EncodingError, FlowckptError, StaleStepError
 from flowckpt.events import CheckpointSaved, StepCompleted, StepStateDropped
 from flowckpt.execution.interrupts import RunInterrupted
-from flowckpt.maintenance.portable import export_run, import_run
+from flowckpt.maintenance import export_run, import_run
 
 world: dict[str, Any] = {}
 

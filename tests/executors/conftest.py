@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from far_processes import children
 
-from flowckpt.execution.executors import DaskExecutor
+from flowckpt import DaskExecutor
 
 
 @pytest.fixture(autouse=True)

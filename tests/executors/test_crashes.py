@@ -115,7 +115,7 @@ def test_two_signals_stop_at_once_and_leave_no_worker(tmp_path):
 def test_a_worker_of_an_engine_that_stands_still_stays():
     """A stopped engine is no dead one: its workers wait for it."""
     code = (
-        "from flowckpt.execution.executors import ProcessExecutor; import os, signal\n"
+        "from flowckpt import ProcessExecutor; import os, signal\n"
         "e = ProcessExecutor(1); print(e.submit(os.getpid).result(), flush=True)\n"
         "input(); print(e.submit(abs, -3).result()); e.kill()\n"
     )

@@ -14,10 +14,10 @@ import far_steps
 import pytest
 from far_processes import gone, seen
 
-from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
+from flowckpt import DaskExecutor, MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
 from flowckpt.errors import ExecutorError, StepTimeoutError, UnknownExecutorError, WorkerDiedError
 from flowckpt.events import StepRetrying
-from flowckpt.execution.executors import DaskExecutor, dask
+from flowckpt.execution.executors import dask
 
 distributed = pytest.importorskip("distributed")
 

@@ -14,12 +14,11 @@ import far_steps
 import pytest
 from far_processes import seen
 
-from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt import DaskExecutor, FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.secret import Secret
 from flowckpt.errors import CheckpointStorageError, EncodingError, ExecutorError, FlowckptError
 from flowckpt.events import StepCompleted, StepProgress, StepRetrying
-from flowckpt.execution.executors import DaskExecutor
 
 PLACES = ["engine", "thread", "pool", "process", "dask"]
 

@@ -12,10 +12,9 @@ import far_steps
 import pytest
 from far_processes import seen
 
-from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt import DaskExecutor, MemoryCheckpointStore, WorkflowEngine, step, workflow
 from flowckpt.errors import StepInDoubtError, StepTimeoutError
 from flowckpt.evidence import file_sha256
-from flowckpt.execution.executors import DaskExecutor
 from flowckpt.execution.python import is_left_running
 
 

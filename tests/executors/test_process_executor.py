@@ -11,8 +11,8 @@ import far_steps
 import pytest
 from far_processes import gone, seen
 
+from flowckpt import ProcessExecutor
 from flowckpt.errors import SettingError
-from flowckpt.execution.executors import ProcessExecutor
 from flowckpt.execution.executors.base import StoppedWorkError
 
 

@@ -16,7 +16,7 @@ from flowckpt.core.codec.checkpoints import export_text
 from flowckpt.core.records import Reason
 from flowckpt.errors import ImportRefusedError, RunLockedError
 from flowckpt.evidence import artifact_exists
-from flowckpt.maintenance.portable import import_run
+from flowckpt.maintenance import import_run
 from flowckpt.maintenance.retention import prune_checkpoints
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.testing import FakeClock

@@ -17,7 +17,7 @@ from flowckpt import MemoryCheckpointStore
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.process import current_process
 from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, RunExistsError, RunLockedError
-from flowckpt.maintenance.portable import copy_run
+from flowckpt.maintenance import copy_run
 from flowckpt.stores import ObjectCheckpointStore
 from flowckpt.stores.objects import claim
 from flowckpt.stores.objects import receive as arrivals

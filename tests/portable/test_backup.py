@@ -16,7 +16,7 @@ import pytest
 
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointCorruptedError
-from flowckpt.maintenance.portable import copy_run
+from flowckpt.maintenance import copy_run
 from flowckpt.stores import open_store
 from flowckpt.stores.base import CompactsRuns
 from flowckpt.testing.contract import checkpoint, results

@@ -17,7 +17,7 @@ from runs import done, exported, fill
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore
 from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import CheckpointStorageError
-from flowckpt.maintenance.portable import copy_run, export_run, import_run
+from flowckpt.maintenance import copy_run, export_run, import_run
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.stores.sqlite.database import SqliteSession
 

@@ -8,7 +8,7 @@ import pytest
 from runs import done, exported
 
 from flowckpt.errors import CheckpointStorageError
-from flowckpt.maintenance.portable import copy_run, export_run, import_run
+from flowckpt.maintenance import copy_run, export_run, import_run
 from flowckpt.stores import PostgresCheckpointStore, open_store
 from flowckpt.stores.postgres.database import PostgresSession
 from tests.cutting_proxy import CuttingProxy

@@ -18,7 +18,7 @@ from flowckpt.errors import (
     SourceUnreadableError,
     UnsupportedSchemaError,
 )
-from flowckpt.maintenance.portable import ImportLimits, import_run
+from flowckpt.maintenance import ImportLimits, import_run
 from flowckpt.maintenance.portable.format import MOST_DEPTH
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.testing.contract import checkpoint, results

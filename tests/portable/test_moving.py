@@ -22,7 +22,7 @@ from flowckpt.errors import (
     RunLockedError,
     StoreAbilityError,
 )
-from flowckpt.maintenance.portable import copy_run, export_documents, export_run, import_run
+from flowckpt.maintenance import copy_run, export_documents, export_run, import_run
 from flowckpt.stores import ObjectCheckpointStore, PostgresCheckpointStore, SqliteCheckpointStore
 from flowckpt.testing.contract import EXACT, checkpoint, results
 from tests.postgres import postgres  # noqa: F401 - a fixture

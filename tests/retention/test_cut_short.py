@@ -8,7 +8,7 @@ import pytest
 
 from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import FencedError
-from flowckpt.maintenance.portable import copy_run
+from flowckpt.maintenance import copy_run
 from flowckpt.stores import FileCheckpointStore, MemoryCheckpointStore
 from flowckpt.stores.file.claim import write_tombstone
 from flowckpt.stores.file.layout import segment_name, segment_numbers

@@ -485,7 +485,7 @@ def test_a_run_that_arrives_is_sealed_as_its_new_store_is(tmp_path):
     """A copy of a plain run into an encrypted store, and of that one into a plain store."""
     import asyncio
 
-    from flowckpt.maintenance.portable import copy_run
+    from flowckpt.maintenance import copy_run
 
     plain = FileCheckpointStore(make(tmp_path / "plain"))
     sealed = FileCheckpointStore(tmp_path / "sealed", keys=RINGS["encrypt"])

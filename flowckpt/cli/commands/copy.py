@@ -19,7 +19,7 @@ from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.codec import Json
 from flowckpt.core.system.ids import new_run_id
 from flowckpt.errors import FlowckptError, StoreSpecError
-from flowckpt.maintenance.portable import CopiedRun, copy_run
+from flowckpt.maintenance import CopiedRun, copy_run
 from flowckpt.stores.base import CheckpointStore, Finding
 from flowckpt.stores.open import shown_spec
 

@@ -18,7 +18,7 @@ from flowckpt.core.codec.checkpoints import export_text
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine.history.checkpoints import any_checkpoint
-from flowckpt.maintenance.portable import ExportedRun, export_documents, export_run
+from flowckpt.maintenance import ExportedRun, export_documents, export_run
 from flowckpt.maintenance.portable.export import document_name, refuse_other, stream_run, whole_file
 from flowckpt.stores.base import CheckpointStore
 from flowckpt.stores.file import FileCheckpointStore

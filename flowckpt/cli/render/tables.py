@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from flowckpt.cli.render.terminal import escaped, is_terminal, write
 from flowckpt.cli.settings import color_allowed
 from flowckpt.core.system.numbers import counted
-from flowckpt.maintenance.portable import CopiedRun, ExportedRun, ImportedRun
+from flowckpt.maintenance import CopiedRun, ExportedRun, ImportedRun
 
 
 def show_table(

@@ -9,10 +9,10 @@ from flowckpt.core.codec.difference import difference
 from flowckpt.core.codec.tags import Json, dumps, is_itself
 from flowckpt.core.codec.tags import decode as _decode_plain
 from flowckpt.core.codec.tags import encode as _encode_plain
-from flowckpt.core.codec.types import from_plain, is_structured, register, to_plain
+from flowckpt.core.codec.types import from_plain, is_structured, register_type, to_plain
 from flowckpt.errors import DecodingError, EncodingError, type_name
 
-__all__ = ["Json", "decode", "dumps", "encode", "is_itself", "register"]
+__all__ = ["Json", "decode", "dumps", "encode", "is_itself", "register_type"]
 
 
 def encode(value: Any, annotation: Any = Any, *, place: str = "value") -> Json:
@@ -38,7 +38,7 @@ def encode(value: Any, annotation: Any = Any, *, place: str = "value") -> Json:
             found,
             place=place,
             type_name=type_name(type(value)),
-            remedy="Annotate the very type, register it (flowckpt.core.codec.register), or mark the step .ephemeral().",
+            remedy="Annotate the very type, register it (flowckpt.register_type), or mark the step .ephemeral().",
         )
     return tree
 

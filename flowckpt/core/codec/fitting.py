@@ -63,7 +63,7 @@ def fitted(tree: Json, annotation: Any, *, place: str) -> Any:
     try:
         return converters.converter().structure(plain, bare_type(annotation))  # a list for a tuple, as JSON has it
     except Exception:
-        return plain  # a type that only `register` knows: it fits, as it is
+        return plain  # a type that only `register_type` knows: it fits, as it is
 
 
 def misfit(plain: Any, annotation: Any, place: str) -> str:

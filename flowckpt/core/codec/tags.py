@@ -125,7 +125,7 @@ def _refusal_of(found: Any, place: str, why: str) -> EncodingError:
         place=place,
         type_name=name,
         remedy="Annotate its type (what a step's function returns; for a workflow Generator[Any, Any, T]), register it "
-        "(flowckpt.codec.register), or mark the step .ephemeral().",
+        "(flowckpt.register_type), or mark the step .ephemeral().",
     )
 
 
@@ -227,11 +227,9 @@ _chunks = _make_chunks and _make_chunks(None, _slow_dumps, _json.encode_basestri
 
 
 def dumps(tree: Json) -> str:
-    """Write a tree as compact JSON text.
-
-    `JSONEncoder.encode` makes its C encoder anew at each call; one made beforehand takes 1.3 µs for a small dict, not 2.
-    A tree has no cycles (its depth is limited), so the encoder need not look for them.
-    """
+    """Return a tree as compact JSON text."""
+    # `JSONEncoder.encode` makes a new C encoder at each call; one made beforehand takes 1.3 µs for a small dict, not 2.
+    # A tree has no cycles (its depth is limited), so the encoder need not look for them.
     try:
         return "".join(_chunks(tree, 0)) if _chunks else _slow_dumps(tree)
     except RecursionError:
@@ -508,13 +506,13 @@ def add_nested(tag: str, cls: type, to_plain: Callable[[Any], Any], from_plain: 
 
 
 def add_registered(cls: type, name: str, to_plain: Callable[[Any], Any], from_plain: Callable[[Any], Any]) -> None:
-    """Add a type of the program under a name of its choice; see `flowckpt.core.codec.register`."""
+    """Add a type of the program under a name of its choice; see `flowckpt.register_type`."""
     known = _REGISTERED.get(name)
     if known is not None and type_name(known.cls) != type_name(cls):
         raise EncodingError(
             f"the name {name!r} is registered for {type_name(known.cls)} already",
             type_name=type_name(cls),
-            remedy="Give another name: register(…, name=…).",
+            remedy="Give another name: register_type(…, name=…).",
         )
     _REGISTERED[name] = _Registered(cls, name, to_plain, from_plain)
     _ENCODERS[cls] = lambda value, depth: {"$as": [name, _encode_registered(to_plain, value, depth)]}
@@ -538,7 +536,7 @@ def _decode_registered(body: Any) -> Any:
     if known is None:
         raise DecodingError(
             f"a recorded value is of the registered type {name!r}, which this program has not registered",
-            remedy="Call flowckpt.core.codec.register(…) at the top of the module that defines the workflow.",
+            remedy="Call flowckpt.register_type(…) at the top of the module that defines the workflow.",
         )
     made = _decode(plain)
     try:

@@ -93,7 +93,7 @@ def _is_structured(annotation: Any) -> bool:
 def _is_taken_apart(cls: type) -> bool:
     """Tell whether a class is one for cattrs, registered or not: what was recorded before it was registered is too.
 
-    All others (protocols, abstract classes, classes that only `register` knows) say nothing about how a value is built:
+    All others (protocols, abstract classes, classes that only `register_type` knows) say nothing about how a value is built:
     the value itself decides.
     """
     return is_known_kind(cls) or typing.is_typeddict(cls) or cls.__module__ == "collections"
@@ -199,7 +199,7 @@ def from_plain(plain: Any, annotation: Any, place: str) -> Any:
         ) from error
 
 
-def register(
+def register_type(
     cls: type,
     *,
     name: str | None = None,
@@ -219,10 +219,10 @@ def register(
             comes without both functions.
     """
     if tags.is_closed(cls) and not tags.is_registered(cls):
-        raise EncodingError(f"register({cls.__qualname__}): it is recorded as it is", type_name=type_name(cls))
+        raise EncodingError(f"register_type({cls.__qualname__}): it is recorded as it is", type_name=type_name(cls))
     if (to_plain is None) != (from_plain is None) or (to_plain is None and not is_known_kind(cls)):
         raise EncodingError(
-            f"register({cls.__qualname__}) needs both to_plain= and from_plain=",
+            f"register_type({cls.__qualname__}) needs both to_plain= and from_plain=",
             type_name=type_name(cls),
             remedy="Only attrs classes, dataclasses, named tuples, pydantic models and enums are taken apart by "
             "themselves.",

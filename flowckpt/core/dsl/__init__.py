@@ -32,9 +32,7 @@ __all__ = [
 
 # What few workflows use comes when it is asked for (PEP 562).
 _ROOMS = {
-    "RetryPolicy": "flowckpt.core.dsl.modifiers",
-    "now": "flowckpt.core.dsl.world",
-    "random": "flowckpt.core.dsl.world",
-    "uuid": "flowckpt.core.dsl.world",
+    "flowckpt.core.dsl.modifiers": "RetryPolicy",
+    "flowckpt.core.dsl.world": "now random uuid",
 }
 __getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())

@@ -18,16 +18,10 @@ if TYPE_CHECKING:
 
 # The rarer records: a run needs none of them to start.
 _ROOMS = {
-    "Approval": "flowckpt.core.records.outputs",
-    "CheckpointRef": "flowckpt.core.records.listing",
-    "CommandOutput": "flowckpt.core.records.outputs",
-    "Owner": "flowckpt.core.records.listing",
-    "PartialState": "flowckpt.core.records.result",
-    "RunInfo": "flowckpt.core.records.listing",
-    "Selection": "flowckpt.core.records.listing",
-    "Signal": "flowckpt.core.records.wait",
-    "Wait": "flowckpt.core.records.wait",
-    "WaitKind": "flowckpt.core.records.wait",
+    "flowckpt.core.records.listing": "CheckpointRef Owner RunInfo Selection",
+    "flowckpt.core.records.outputs": "Approval CommandOutput",
+    "flowckpt.core.records.result": "PartialState",
+    "flowckpt.core.records.wait": "Signal Wait WaitKind",
 }
 
 __all__ = [

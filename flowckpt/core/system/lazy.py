@@ -39,13 +39,14 @@ def front_door(
 
     Args:
         package: its name.
-        rooms: by name, the module that has it.
+        rooms: by module, the names that it has, separated by spaces.
         names: its `__all__`.
         scope: its `globals()`, in which a name stays once it was asked for.
     """
+    places = {name: room for room, held in rooms.items() for name in held.split()}
 
     def get(name: str) -> Any:
-        room = rooms.get(name)
+        room = places.get(name)
         if room is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         found = scope[name] = getattr(importlib.import_module(room), name)

@@ -15,11 +15,8 @@ if TYPE_CHECKING:
 
 
 _ROOMS = {
-    "BegunStep": "flowckpt.maintenance.task_log",
-    "CheckpointManager": "flowckpt.engine.loops.manager",
-    "CommittedStep": "flowckpt.maintenance.task_log",
-    "RestoredTask": "flowckpt.maintenance.task_log",
-    "TaskCheckpoint": "flowckpt.maintenance.task_log",
+    "flowckpt.engine.loops.manager": "CheckpointManager",
+    "flowckpt.maintenance.task_log": "BegunStep CommittedStep RestoredTask TaskCheckpoint",
 }
 
 __all__ = ["BegunStep", "CheckpointManager", "CommittedStep", "RestoredTask", "TaskCheckpoint"]

@@ -40,6 +40,9 @@ class Decision(StrEnum):
 class PlannedStep:
     """What a resume would do with one step, and why.
 
+    Each reason has a `kind` (`evidence`, `arguments`, `code`, `version`, `forced`, `upstream`, `failed`, `undone`,
+    `undoing` or `started`), a `detail`, and `is_proved`, which is False for evidence that could not be checked.
+
     Attributes:
         decision: what the resume would do.
         reasons: why it is not simply reused; for a reused step, what the policy overrides.

@@ -68,7 +68,7 @@ def _check_inputs(action: WorkflowAction, path: str) -> None:
                 error.message,
                 place=error.place,
                 type_name=error.type_name,
-                remedy=f"Annotate the input {name!r}, or register its type (flowckpt.codec.register); what no record can "
+                remedy=f"Annotate the input {name!r}, or register its type (flowckpt.register_type); what no record can "
                 "hold is made inside the child, by a step that is .ephemeral().",
             ) from error
         parameter = child.signature.parameters[name]

@@ -117,7 +117,7 @@ def _encoded(name: str, value: Any, annotation: Any) -> Any:
     except EncodingError as error:
         remedy = (
             "Annotate the parameter with the type of what is passed ('T | None' where that may be None), or register the "
-            "type (flowckpt.codec.register). Else pass a path or an id, and make of it what is needed in a step."
+            "type (flowckpt.register_type). Else pass a path or an id, and make of it what is needed in a step."
         )
         raise EncodingError(
             error.message, place=error.place, type_name=error.type_name, remedy=error.remedy and remedy
