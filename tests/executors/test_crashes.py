@@ -69,6 +69,57 @@ async def test_the_engine_killed_in_a_map_leaves_no_worker_and_a_resume_runs_onl
     assert sorted(again) == sorted(set(range(COUNT)) - held)
 
 
+BUSY = """
+import os
+from flowckpt import step, workflow
+
+def note():
+    with open(os.environ["PROGRAM_LOG"], "a") as log:
+        log.write(f"0 {os.getpid()}\\n")
+
+def busy(number):
+    note()
+    return sum(range(10**12))  # C code, which holds the interpreter's lock for an hour
+
+@workflow("squares")
+def squares():
+    yield step("squares").map(busy, [1, 2], concurrency=2).on("process").at_most_once()
+"""
+
+
+def test_a_killed_engine_leaves_no_worker_although_c_code_keeps_its_threads_from_running(tmp_path):
+    (tmp_path / "busy.py").write_text(BUSY)
+    engine = started(tmp_path, *FLOWCKPT, "run", "busy.py", "--id", "r")
+    wait_for(tmp_path, 2)
+    engine.kill()
+    engine.communicate()
+    assert all(gone(int(pid), seconds=10) for _, pid in lines(tmp_path))
+    resumed = subprocess.run(
+        [*FLOWCKPT, "resume", "r"], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60
+    )
+    assert resumed.returncode == 15, resumed.stderr  # nobody knows whether the members had their effect
+    assert len(lines(tmp_path)) == 2
+
+
+def test_the_guard_of_a_worker_ends_with_it(tmp_path):
+    (tmp_path / "quick.py").write_text(BUSY.replace("sum(range(10**12))", "number").replace(".at_most_once()", ""))
+    marked = {**environment(tmp_path), "GUARDED": str(tmp_path)}
+    subprocess.run(
+        [*FLOWCKPT, "run", "quick.py"], cwd=tmp_path, env=marked, capture_output=True, timeout=60, check=True
+    )
+    until = time.monotonic() + 10
+    while left := [each for each in Path("/proc").glob("[0-9]*/environ") if _names(each, str(tmp_path))]:
+        assert time.monotonic() < until, left
+        time.sleep(0.05)
+
+
+def _names(environ: Path, text: str) -> bool:
+    try:
+        return f"GUARDED={text}".encode() in environ.read_bytes()
+    except OSError:
+        return False
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_a_signal_saves_and_stops_and_leaves_no_worker(number, tmp_path):
     engine = started(

@@ -1,7 +1,10 @@
 """What a worker process does: one piece of work after another, until its channel is closed.
 
-It leads a session of its own, so Ctrl-C at the terminal reaches the engine alone, and the engine decides. It never
-outlives the engine: a pipe whose other end only the engine has tells of its death, whatever the work is doing.
+It leads a session of its own, so Ctrl-C at the terminal reaches the engine alone, and the engine decides.
+
+It does not outlive the engine. A pipe whose other end only the engine has is closed by the engine's death. Two wait for
+that: a thread of the worker, which lets the work end in order, and a guard, a small process of its own. C code that holds
+the interpreter's lock (`sum(range(10**9))`) keeps every thread of the worker from running, but not the guard.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import atexit
 import contextlib
 import os
 import pickle
+import select
 import signal
 import socket
 import struct
@@ -84,6 +88,9 @@ class Channel:
 GRACE_SECONDS = 2.0
 """How long work that is to end may take for its `finally` blocks."""
 
+_GUARD_LOOK_SECONDS = 1.0
+"""How often the guard looks for its worker where the system cannot report the end of a process."""
+
 
 def serve(channel_descriptor: int, life_descriptor: int) -> None:
     """Work until nobody wants anything any more.
@@ -96,6 +103,7 @@ def serve(channel_descriptor: int, life_descriptor: int) -> None:
         os.set_inheritable(descriptor, False)  # what the work starts must not hold the engine's ends open
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _abandon)
+    _start_guard(life_descriptor, channel_descriptor)  # while there is one thread: a fork of several is unsafe
     threading.Thread(target=_watch, args=(life_descriptor,), name="flowckpt-life", daemon=True).start()
     channel = Channel(socket.socket(fileno=channel_descriptor))
     try:
@@ -159,6 +167,47 @@ def _watch(life_descriptor: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_SECONDS)
     os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _start_guard(life_descriptor: int, channel_descriptor: int) -> None:
+    """Fork the guard; it is nobody's child, so work that waits for any child of its own does not meet it."""
+    worker = os.getpid()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        if os.fork() == 0:
+            os.setsid()  # what the work sends to its own group does not reach the guard
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            null = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2, channel_descriptor):  # whoever reads from the worker must see its end
+                os.dup2(null, descriptor)
+            _guard(worker, life_descriptor)
+    finally:
+        os._exit(0)
+
+
+def _guard(worker: int, life_descriptor: int) -> None:
+    """Wait until the engine or the worker has ended; kill a worker that outlives its engine and its time to end."""
+    watched = os.pidfd_open(worker) if hasattr(os, "pidfd_open") else -1
+
+    def is_worker_gone(seconds: float, *others: int) -> bool:
+        if watched >= 0:
+            return watched in select.select([watched, *others], [], [], seconds)[0]
+        select.select(others, [], [], seconds)
+        try:
+            os.kill(worker, 0)
+        except OSError:
+            return True
+        return False
+
+    while not is_worker_gone(_GUARD_LOOK_SECONDS, life_descriptor):
+        if select.select([life_descriptor], [], [], 0)[0]:
+            if not is_worker_gone(GRACE_SECONDS + 1):
+                os.killpg(worker, signal.SIGKILL)
+            return
 
 
 def _end_at_once() -> None:
