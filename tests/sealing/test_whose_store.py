@@ -292,7 +292,7 @@ def test_many_processes_that_begin_a_store_with_different_keys_agree_on_one(tmp_
 import sys
 from flowckpt.errors import WrongKeyError
 from flowckpt.stores import FileCheckpointStore
-from flowckpt.stores.sealing.keys import Key, KeyRing
+from flowckpt.stores.log.sealing.keys import Key, KeyRing
 number = int(sys.argv[2])
 store = FileCheckpointStore(sys.argv[1], keys=KeyRing([Key(bytes([number]) * 32, "authenticate")]))
 sys.stdin.read()

@@ -44,7 +44,7 @@ def is_refused_for_good(store, sequence, steps):
 CHILD = textwrap.dedent(
     """
     import resource, signal, sys
-    from flowckpt.blocking import blocking_allowed
+    from flowckpt.core.system.blocking import blocking_allowed
     from flowckpt.errors import CheckpointStorageError
     from flowckpt.stores import FileCheckpointStore
     from flowckpt.testing.contract import checkpoint, results

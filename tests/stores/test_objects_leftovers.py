@@ -20,7 +20,7 @@ RUN = "run-1"
 LARGE = "x" * 100_000
 WRITER = """
 import os, signal, sys
-from flowckpt.blocking import blocking_allowed
+from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import FencedError
 from flowckpt.stores import open_store
 from flowckpt.testing.contract import checkpoint, results
