@@ -881,7 +881,7 @@ class StepNotBegunError(FlowckptError):
 
 
 class StepNotFoundError(FlowckptError):
-    """The record has no such step, named by `--from`, `RunOptions(from_step=…)` or `flowckpt why`.
+    """The record has no such step, named by `--from`, `RunOptions(from_step=…)` or `flowckpt plan RUN STEP`.
 
     Attributes:
         workflow_id: the run.
@@ -1025,7 +1025,7 @@ class CheckpointCorruptedError(FlowckptError):
         super().__init__(
             f"{what}: {detail}",
             remedy=remedy
-            or "Nothing was changed. 'flowckpt check' lists what is damaged; restore the file from a backup.",
+            or "Nothing was changed. 'flowckpt store check' lists what is damaged; restore the file from a backup.",
         )
         self.workflow_id = workflow_id
         self.location = location
@@ -1143,7 +1143,7 @@ class WrongKeyError(FlowckptError):
         super().__init__(
             f"{where} is sealed with key {key_id}; the key file has {', '.join(known)}",
             remedy="Name the key file of the store. To give the store a new key, put it before the old one: "
-            "'flowckpt key rotate FILE'."
+            "'flowckpt store key rotate FILE'."
             if is_whole_store
             else "Name the right key file, or add the old key behind the new one in it: old records need old keys.",
         )
@@ -1166,7 +1166,7 @@ class UnauthenticatedRecordError(FlowckptError):
             f"{location} of run {workflow_id!r} was written without a key, so whoever can write to the store may have "
             "written it",
             remedy="If the run is older than the key, look at it without the key, and then say that you trust it: "
-            f"'flowckpt trust {shell_word(workflow_id)}'. Else restore it from a backup.",
+            f"'flowckpt store trust {shell_word(workflow_id)}'. Else restore it from a backup.",
         )
         self.workflow_id = workflow_id
         self.location = location

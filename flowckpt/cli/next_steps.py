@@ -226,11 +226,11 @@ def command_line(name: str, store: StoreChoice, *words: str) -> str:
     """Return a command on the same store, ready for a shell.
 
     Args:
-        name: the command.
+        name: the command, as `store trust`.
         store: the store.
         *words: its arguments.
     """
-    line = ["flowckpt", name]
+    line = ["flowckpt", *name.split()]
     if store.given:
         line += ["--store", shown_spec(store.given)]
     if any(word.startswith("-") for word in words):

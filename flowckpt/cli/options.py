@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 from flowckpt.cli.config.kinds import Choice, Count, Executors, Hosts, Seconds, Text, named_executor
 from flowckpt.cli.config.read import Source
 from flowckpt.cli.config.settings import SETTINGS
+from flowckpt.cli.groups import given_before_command
 from flowckpt.cli.notices import show_messages
 from flowckpt.cli.settings import command_settings
 from flowckpt.core.system.ids import why_no_run_id
@@ -183,8 +184,10 @@ class SettingOption(click.Option):
         self.setting = setting
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        """Look at the command line, then at the settings; a shell that completes is told nothing of these."""
+        """Look at the command line, the options before the command, then at the settings (not for a shell)."""
         value, source = super().consume_value(ctx, opts)
+        if source is ParameterSource.DEFAULT and (before := given_before_command(ctx, self.setting)) is not None:
+            return before, ParameterSource.COMMANDLINE
         if source is ParameterSource.DEFAULT and not ctx.resilient_parsing:
             found = command_settings().found[self.setting]
             if found.source is Source.ENVIRONMENT:

@@ -336,5 +336,7 @@ def tell_unreadable(names: Sequence[str]) -> ExitCode:
 def _point_at_check(count: int) -> None:
     what = "A run is" if count == 1 else f"{count} runs are"
     say(
-        with_store(f"{what} damaged, and nothing was done with {'it' if count == 1 else 'them'}. See 'flowckpt check'.")
+        with_store(
+            f"{what} damaged, and nothing was done with {'it' if count == 1 else 'them'}. See 'flowckpt store check'."
+        )
     )

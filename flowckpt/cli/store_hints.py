@@ -11,17 +11,17 @@ import shlex
 
 import click
 
+from flowckpt.cli.groups import COMMANDS
 from flowckpt.cli.render.terminal import escaped
 
 _GIVEN = "flowckpt.given_store"
-_WITH_STORE = (
-    *("resume", "plan", "why", "list", "show", "stats", "verify", "diff", "rollback", "fork", "signal", "approve"),
-    *("reject", "export", "import", "copy", "cancel", "recover", "clear", "prune", "pin", "check", "trust"),
-)
+_WITHOUT_STORE = ("store key", "config", "completion")
 _QUOTED = re.compile(r"""'(flowckpt (?:[^'"]|'[^']*'|"[^"]*")+?)'(?=[\s.,;:)]|$)""")
 """A command between quotes, with quotes of the shell's within it or not."""
 
-_COMMAND = re.compile(rf"\bflowckpt ({'|'.join(_WITH_STORE)})\b(?! --store)")
+_COMMAND = re.compile(
+    rf"\bflowckpt ({'|'.join(name for name in COMMANDS if name not in _WITHOUT_STORE)})\b(?! --store)"
+)
 
 
 def remember_store(given: str) -> None:

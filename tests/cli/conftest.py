@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
-from flowckpt.cli.main import COMMANDS
+from flowckpt.cli.groups import COMMANDS
 from tests.forked import Started, run_module
 
 PIPELINE = """

@@ -109,7 +109,7 @@ def test_the_steps_are_a_tree_whose_large_maps_are_counted(trip: Any) -> None:
 
 def test_a_member_can_be_asked_about_run_again_and_edited(trip: Any) -> None:
     trip("run", "trip.py:trip", "--id", "one").expect(0)
-    assert trip("why", "one", "pages/[3]").expect(0).out.startswith("pages/[3]: reuse")
+    assert trip("plan", "one", "pages/[3]").expect(0).out.startswith("pages/[3]: reuse")
     assert trip("plan", "one").expect(0).out.count("\n") < 20
     again = trip("resume", "one", "--from", "pages/[3]", "--json").expect(0).document
     assert again["steps"] == {"executed": 7, "restored": 31, "failed": 0}

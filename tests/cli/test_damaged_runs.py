@@ -27,19 +27,19 @@ def test_they_are_named_by_what_lists_or_counts_or_prunes(runs, names):
     for words in (
         ["list"],
         ["list", "--workflow", "nope"],
-        ["stats"],
-        ["prune"],
-        ["prune", "--keep", "9", "--dry-run"],
+        ["store", "stats"],
+        ["store", "prune"],
+        ["store", "prune", "--keep", "9", "--dry-run"],
     ):
         ran = runs(*words).expect(11)
         for name in names:
             assert f"flowckpt: {name} is left out: its record is" in ran.err
-        assert "'flowckpt check'" in ran.err and "no such run" not in ran.err and "Traceback" not in ran.err
+        assert "'flowckpt store check'" in ran.err and "no such run" not in ran.err and "Traceback" not in ran.err
         assert "warning" not in ran.err  # once is enough
     assert [run["workflow_id"] for run in runs("list", "--json").expect(11).document] == left
-    assert sorted(runs("stats", "--json").expect(11).document["unreadable"]) == sorted(names)
-    assert sorted(runs("prune", "--keep", "0", "--json").expect(11).document["unreadable"]) == sorted(names)
-    assert runs("check", "two").expect(11)
+    assert sorted(runs("store", "stats", "--json").expect(11).document["unreadable"]) == sorted(names)
+    assert sorted(runs("store", "prune", "--keep", "0", "--json").expect(11).document["unreadable"]) == sorted(names)
+    assert runs("store", "check", "two").expect(11)
 
 
 def test_nothing_to_resume_or_to_copy_is_not_said_where_nothing_could_be_read(runs):
@@ -57,10 +57,10 @@ def test_the_row_of_a_run_that_a_list_cannot_read_is_found_by_the_check(flowckpt
     with sqlite3.connect(flowckpt.directory / "runs.db") as connection:
         connection.execute("UPDATE runs SET metadata = '{{' WHERE workflow_id = 'two'")
     connection.close()
-    for words in (["list"], ["prune"], ["copy", "--all", "--to", "file:there"]):
+    for words in (["list"], ["store", "prune"], ["copy", "--all", "--to", "file:there"]):
         ran = flowckpt(*words, *store).expect(11)
-        assert "flowckpt: two is left out" in ran.err and "'flowckpt check --store sqlite:runs.db'" in ran.err
-    ran = flowckpt("check", *store).expect(11)
+        assert "flowckpt: two is left out" in ran.err and "'flowckpt store check --store sqlite:runs.db'" in ran.err
+    ran = flowckpt("store", "check", *store).expect(11)
     assert "corrupt: two: the record of run 'two' is corrupt at runs" in ran.out and "ok: one: " in ran.out
 
 
@@ -70,7 +70,7 @@ def test_a_file_that_is_no_database_is_named_once_and_as_the_fault_of_the_target
         ran.err.count("pipeline.py, which is to be copied to") == ran.err.count("it is not a database of SQLite") == 1
     )
     assert "record of run" not in ran.err and ran.out == ""
-    ran = runs("check", "--store", "sqlite:pipeline.py").expect(11)
+    ran = runs("store", "check", "--store", "sqlite:pipeline.py").expect(11)
     assert ran.out.count("it is not a database of SQLite") == 1
     assert (
         "it is not a database of SQLite"

@@ -35,14 +35,14 @@ def test_every_command_in_a_message_gets_the_store_that_was_typed_once():
         assert with_store("See 'flowckpt list'.") == "See 'flowckpt list'."
         remember_store("sqlite:my runs.db")
         remember_store("file:of-the-target")
-        assert with_store("See 'flowckpt show a --steps' or flowckpt check.") == (
-            "See \"flowckpt show --store 'sqlite:my runs.db' a --steps\" or flowckpt check --store 'sqlite:my runs.db'."
+        assert with_store("See 'flowckpt show a --steps' or flowckpt store check.") == (
+            "See \"flowckpt show --store 'sqlite:my runs.db' a --steps\" or flowckpt store check --store 'sqlite:my runs.db'."
         )
-        said = "flowckpt resume --store 'sqlite:my runs.db' a; this flowckpt reads; flowckpt key show"
+        said = "flowckpt resume --store 'sqlite:my runs.db' a; this flowckpt reads; flowckpt store key show"
         assert with_store(said) == said
-        assert with_store("'flowckpt list'; 'x' and 'flowckpt show 'a b' --steps', \"flowckpt check\"") == (
+        assert with_store("'flowckpt list'; 'x' and 'flowckpt show 'a b' --steps', \"flowckpt store check\"") == (
             "\"flowckpt list --store 'sqlite:my runs.db'\"; 'x' and "
-            "\"flowckpt show --store 'sqlite:my runs.db' 'a b' --steps\", \"flowckpt check --store 'sqlite:my runs.db'\""
+            "\"flowckpt show --store 'sqlite:my runs.db' 'a b' --steps\", \"flowckpt store check --store 'sqlite:my runs.db'\""
         )
     assert with_store("flowckpt list") == "flowckpt list"
     assert with_store("See 'flowckpt show 'a b''.") == "See \"flowckpt show 'a b'\"."
@@ -86,11 +86,18 @@ def test_a_run_that_has_completed_is_not_said_to_wait(flowckpt):
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("runn", "run"), ("shwo", "show"), ("Resume", "resume"), ("aprove", "approve"), ("chek", "check")],
+    [
+        ("runn", "run"),
+        ("shwo", "show"),
+        ("Resume", "resume"),
+        ("aprove", "approve"),
+        ("chek", "store check"),
+        ("prune", "store prune"),
+    ],
 )
 def test_a_mistyped_command_is_told_the_nearest_one(flowckpt, typed, meant):
     err = flowckpt(typed).expect(2).err
-    assert f"there is no command {typed!r}; did you mean {meant}" in err and "determinism" not in err
+    assert f"unknown command {typed!r}; did you mean {meant}" in err and "completion" not in err
     assert "the commands are run, resume" in flowckpt("qqq").expect(2).err
 
 
@@ -171,12 +178,12 @@ def test_a_run_that_is_removed_when_it_has_completed_says_so(flowckpt):
 
 def test_pins_and_prunings_that_find_nothing_say_so(flowckpt):
     flowckpt("run", "pipeline.py:naps", "--id", "one").expect(0)
-    assert "was not pinned: nothing was changed" in flowckpt("pin", "one", "--unpin").expect(0).out
-    assert flowckpt("pin", "one", "--unpin", "--json").expect(0).document["changed"] is False
-    assert flowckpt("pin", "one").expect(0).out.startswith("pinned ")
-    assert "is pinned already" in flowckpt("pin", "one").expect(0).out
-    assert flowckpt("pin", "one", "--unpin").expect(0).out.startswith("unpinned ")
-    err = flowckpt("prune", "--workflow", "nope", "--keep", "0").expect(0).err
+    assert "was not pinned: nothing was changed" in flowckpt("store", "pin", "one", "--unpin").expect(0).out
+    assert flowckpt("store", "pin", "one", "--unpin", "--json").expect(0).document["changed"] is False
+    assert flowckpt("store", "pin", "one").expect(0).out.startswith("pinned ")
+    assert "is pinned already" in flowckpt("store", "pin", "one").expect(0).out
+    assert flowckpt("store", "pin", "one", "--unpin").expect(0).out.startswith("unpinned ")
+    err = flowckpt("store", "prune", "--workflow", "nope", "--keep", "0").expect(0).err
     assert "has no run of the workflow nope that is completed" in err
-    assert "has no run" not in flowckpt("prune", "--workflow", "naps", "--keep", "5").expect(0).err
-    assert "has no run that is failed" in flowckpt("prune", "--status", "failed", "--keep", "0").expect(0).err
+    assert "has no run" not in flowckpt("store", "prune", "--workflow", "naps", "--keep", "5").expect(0).err
+    assert "has no run that is failed" in flowckpt("store", "prune", "--status", "failed", "--keep", "0").expect(0).err

@@ -64,7 +64,7 @@ def test_without_evidence_somebody_must_say(killed):
     ran = command("resume", "one").expect(15)
     assert "nobody knows whether it was" in ran.err and "flowckpt resume --force one" in ran.err
     assert "resumed from" not in ran.err and ran.out == ""
-    assert "pay: in doubt: it is in doubt" in command("why", "one", "pay").expect(0).out
+    assert "pay: in doubt: it is in doubt" in command("plan", "one", "pay").expect(15).out
     assert "pay   -       started, not ended" in command("show", "one", "--steps").expect(0).out
     assert command("show", "one", "--json").document["in_flight"] == ["pay"]
     assert command.log() == ["pay"]

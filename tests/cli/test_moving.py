@@ -134,7 +134,9 @@ def test_a_run_that_cannot_be_copied_does_not_stop_the_others(crashed, tmp_path)
     crashed("run", "pipeline.py:etl", "-i", "source=b.csv", "--id", "two").expect(0)
     answer = crashed("copy", "--all", "--to", "sqlite:t.db").expect(2)
     assert "run 'one' exists already" in answer.err
-    assert "--id NEW" in answer.err and "flowckpt clear" not in answer.err  # it would remove the run of this store
+    assert (
+        "--id NEW" in answer.err and "flowckpt store clear" not in answer.err
+    )  # it would remove the run of this store
     assert "copied two" in answer.out
     document = crashed("copy", "one", "nix", "--to", "sqlite:t.db", "--json").expect(2).document
     assert [each["error"]["type"] for each in document] == ["RunExistsError", "CheckpointNotFoundError"]

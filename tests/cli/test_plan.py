@@ -1,4 +1,4 @@
-"""`flowckpt plan`, `flowckpt why`, and what the resume after them does: with real files, really changed."""
+"""`flowckpt plan` of a run and of a step, and what the resume after them does: with real files, really changed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_moved_is_seen_and_the_resume_does_what_the_plan_says(shop, change,
         lines = text.splitlines()
         index = next(index for index, line in enumerate(lines) if line.startswith("rerun") and path in line)
         assert lines[index + 1].strip().startswith(f"{kind}: ") and detail in lines[index + 1]
-        why = shop("why", "one", path, "--json").document
+        why = shop("plan", "one", path, "--json").document
         assert why["stale"] and why["reasons"] == planned["reasons"] and why["recorded"]["attempt"] == 1
     else:
         assert "3 reused, 1 run again (it took " in text
@@ -243,18 +243,18 @@ def test_a_long_row_of_the_same_is_one_line(flowckpt):
 
 
 def test_why_says_what_was_compared(shop):
-    text = shop("why", "one", "clean").expect(0).out
+    text = shop("plan", "one", "clean").expect(0).out
     assert text.startswith("clean: reuse: ") and "argument rows: 3, no change seen" in text
     assert "evidence holds: the content of clean.csv" in text and "when the step ended: verified, 20" in text
     shop.edit("LIMIT = 3", "LIMIT = 4")
     function(shop)
     edited(shop)
-    text = shop("why", "one", "clean").expect(0).out
+    text = shop("plan", "one", "clean").expect(10).out
     assert text.startswith("clean: rerun: ")
     for said in ("code: shop:clean: edited", "upstream: fetch runs again", "evidence fails: the content of clean.csv"):
         assert said in text
-    assert "argument limit: 3 → 4" in shop("why", "one", "fetch").expect(0).out
-    document = shop("why", "one", "fetch", "--json").document
+    assert "argument limit: 3 → 4" in shop("plan", "one", "fetch").expect(10).out
+    document = shop("plan", "one", "fetch", "--json").document
     assert document["arguments"] == [{"name": "limit", "recorded": 3, "moved": "3 → 4"}]
     claim = document["evidence"]["claims"][0]
     assert (
@@ -263,10 +263,10 @@ def test_why_says_what_was_compared(shop):
 
 
 def test_why_of_steps_that_are_gone_new_or_unknown(shop):
-    ran = shop("why", "one", "nix").expect(12)
+    ran = shop("plan", "one", "nix").expect(12)
     assert "run 'one' has no step 'nix'" in ran.err and "fetch, clean, count, load" in ran.err
     shop.edit('    number = yield step("count").python(count, 1).checkpoint()\n', "    number = 1\n")
-    assert "does not yield it any more" in shop("why", "one", "count").expect(0).out
+    assert "does not yield it any more" in shop("plan", "one", "count").expect(14).out
 
 
 def test_why_of_a_step_that_a_killed_process_was_at(flowckpt):
@@ -274,9 +274,9 @@ def test_why_of_a_step_that_a_killed_process_was_at(flowckpt):
     flowckpt.wait_for("start 1")
     process.kill()
     process.communicate()
-    text = flowckpt("why", "one", "nap[1]").expect(0).out
+    text = flowckpt("plan", "one", "nap[1]").expect(0).out
     assert text.startswith("nap[1]: in doubt") and "its end was never recorded; it is run again" in text
-    assert flowckpt("why", "one", "nap", "--json").expect(0).document["path"] == "nap"
+    assert flowckpt("plan", "one", "nap", "--json").expect(0).document["path"] == "nap"
 
 
 def test_a_plan_shows_control_characters_as_escapes(flowckpt, tmp_path):
@@ -286,7 +286,12 @@ def test_a_plan_shows_control_characters_as_escapes(flowckpt, tmp_path):
         "@workflow\ndef evil():\n    yield step(NAME).python(f, 1).checkpoint()\n    yield step('g').python(g).checkpoint()\n"
     )
     flowckpt("run", "evil.py", "--id", "one").expect(1)
-    for arguments in (["plan", "one"], ["plan", "one", "--json"], ["why", "one", "\x1b[31mred\x07"], ["verify", "one"]):
+    for arguments in (
+        ["plan", "one"],
+        ["plan", "one", "--json"],
+        ["plan", "one", "\x1b[31mred\x07"],
+        ["verify", "one"],
+    ):
         ran = flowckpt(*arguments).expect(0)
         assert "\x1b" not in ran.out + ran.err and "\x07" not in ran.out + ran.err
     assert "%1B%5B31mred%07" in flowckpt("plan", "one").out  # a path has them encoded
@@ -310,12 +315,12 @@ def test_steps_are_completed(shop):
         ran = shop(_FLOWCKPT_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(position))
         return ran.out.split()
 
-    assert completed("flowckpt why one c", 3) == ["plain,clean", "plain,count"]
-    assert completed("flowckpt why one --js", 3) == ["plain,--json"]
+    assert completed("flowckpt plan one c", 3) == ["plain,clean", "plain,count"]
+    assert completed("flowckpt plan one --js", 3) == ["plain,--json"]
     assert completed("flowckpt resume one --from f", 4) == ["plain,fetch"]
     assert completed("flowckpt resume one --on-stale re", 4) == ["plain,rerun", "plain,reuse"]
     assert completed("flowckpt verify on", 2) == ["plain,one"]
-    assert completed("flowckpt why nix c", 3) == []
+    assert completed("flowckpt plan nix c", 3) == []
 
 
 def test_an_edit_in_the_very_second_of_the_run_is_seen(flowckpt, tmp_path):

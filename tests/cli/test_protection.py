@@ -29,15 +29,15 @@ def test_a_key_file_is_named_by_the_environment_or_by_pyproject(tmp_path):
 
 
 def test_a_run_is_encrypted_from_its_start_to_its_end(flowckpt):
-    made = flowckpt("key", "new", "key").expect(0)
+    made = flowckpt("store", "key", "new", "key").expect(0)
     assert "FLOWCKPT_KEY_FILE=" in made.err
-    (key,) = flowckpt("key", "show", "key", "--json").expect(0).document
+    (key,) = flowckpt("store", "key", "show", "key", "--json").expect(0).document
     assert made.out.split()[:2] == [key["id"], "encrypt"]
     secret = json.loads((flowckpt.directory / "key").read_text())["keys"][0]["secret"]
     assert secret not in made.out + made.err
     flowckpt(*RUN, FLOWCKPT_KEY_FILE="key").expect(1)
-    assert f"encrypted with key {key['id']}" in flowckpt("check", FLOWCKPT_KEY_FILE="key").expect(0).out
-    flowckpt("key", "rotate", "key").expect(0)
+    assert f"encrypted with key {key['id']}" in flowckpt("store", "check", FLOWCKPT_KEY_FILE="key").expect(0).out
+    flowckpt("store", "key", "rotate", "key").expect(0)
     (flowckpt.directory / "ready").touch()
     assert flowckpt("resume", "r", "--json", FLOWCKPT_KEY_FILE="key").expect(0).document["output"] == 1000
     assert flowckpt("list", "--json", FLOWCKPT_KEY_FILE="key").expect(0).document[0]["status"] == "completed"
@@ -46,31 +46,31 @@ def test_a_run_is_encrypted_from_its_start_to_its_end(flowckpt):
 
 
 def test_without_the_key_or_with_another_one_nothing_is_called_corrupt_and_nothing_is_begun(flowckpt):
-    flowckpt("key", "new", "key").expect(0)
-    flowckpt("key", "new", "other").expect(0)
+    flowckpt("store", "key", "new", "key").expect(0)
+    flowckpt("store", "key", "new", "other").expect(0)
     flowckpt(*RUN, FLOWCKPT_KEY_FILE="key").expect(1)
     flowckpt.log()
     for told, said in (({}, "no key was given"), ({"FLOWCKPT_KEY_FILE": "other"}, "is sealed with key")):
-        for command in (("list",), ("show", "r"), ("resume", "r"), ("check", "r"), ("plan", "r")):
+        for command in (("list",), ("show", "r"), ("resume", "r"), ("store", "check", "r"), ("plan", "r")):
             ran = flowckpt(*command, **told).expect(2)
             assert said in ran.err
             assert ran.out == ""
-        assert flowckpt("check", "--json", **told).expect(2).document[0]["severity"] == "locked"
+        assert flowckpt("store", "check", "--json", **told).expect(2).document[0]["severity"] == "locked"
     assert "no key was given" in flowckpt("run", "pipeline.py:etl", "-i", "source=x").expect(2).err
     (flowckpt.directory / "key").chmod(0o644)
     assert "chmod 600" in flowckpt("list", FLOWCKPT_KEY_FILE="key").expect(2).err
-    assert "flowckpt key new" in flowckpt("list", FLOWCKPT_KEY_FILE="none").expect(2).err
-    assert "no key was given" in flowckpt("clear", "r").expect(2).err
+    assert "flowckpt store key new" in flowckpt("list", FLOWCKPT_KEY_FILE="none").expect(2).err
+    assert "no key was given" in flowckpt("store", "clear", "r").expect(2).err
 
 
 def test_an_old_run_is_refused_until_it_is_trusted(flowckpt):
     flowckpt(*RUN).expect(1)
-    assert "name the key file" in flowckpt("trust", "r").expect(2).err
-    flowckpt("key", "new", "key", "--use", "authenticate").expect(0)
+    assert "name the key file" in flowckpt("store", "trust", "r").expect(2).err
+    flowckpt("store", "key", "new", "key", "--use", "authenticate").expect(0)
     refused = flowckpt("resume", "r", FLOWCKPT_KEY_FILE="key").expect(11)
-    assert "flowckpt trust r" in refused.err
-    assert "corrupt: r:" in flowckpt("check", FLOWCKPT_KEY_FILE="key").expect(11).out
-    assert flowckpt("trust", "r", FLOWCKPT_KEY_FILE="key").expect(0).out == (
+    assert "flowckpt store trust r" in refused.err
+    assert "corrupt: r:" in flowckpt("store", "check", FLOWCKPT_KEY_FILE="key").expect(11).out
+    assert flowckpt("store", "trust", "r", FLOWCKPT_KEY_FILE="key").expect(0).out == (
         "trusted r as it is now (3 checkpoints, 2 results)\n"
         "  was taken on trust, written without a key: 00000001.jsonl\n"
         "  lost: nothing that the record tells of\n"
@@ -78,17 +78,17 @@ def test_an_old_run_is_refused_until_it_is_trusted(flowckpt):
     (flowckpt.directory / "ready").touch()
     flowckpt("resume", "r", FLOWCKPT_KEY_FILE="key").expect(0)
     assert WORD in flowckpt("show", "r", "--json").expect(0).out  # authenticated alone, it can be read without the key
-    flowckpt("trust", "other", FLOWCKPT_KEY_FILE="key").expect(12)
+    flowckpt("store", "trust", "other", FLOWCKPT_KEY_FILE="key").expect(12)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("key", "new", "pipeline.py"), "already"),
-        (("key", "rotate", "none"), "cannot be read"),
-        (("key", "show", "pipeline.py"), "may use the key file|no key file"),
-        (("key", "show", "pipeline.py", "--use", "encrypt"), "--use is for"),
-        (("key", "make", "x"), "make"),
+        (("store", "key", "new", "pipeline.py"), "already"),
+        (("store", "key", "rotate", "none"), "cannot be read"),
+        (("store", "key", "show", "pipeline.py"), "may use the key file|no key file"),
+        (("store", "key", "show", "pipeline.py", "--use", "encrypt"), "--use is for"),
+        (("store", "key", "make", "x"), "make"),
     ],
     ids=["taken", "none", "no key file", "use", "action"],
 )
@@ -100,7 +100,7 @@ def test_bad_asks_for_keys_are_usage_errors(flowckpt, arguments, said):
 
 
 def test_what_cannot_be_done_is_not_left_out(flowckpt):
-    flowckpt("key", "new", "key").expect(0)
+    flowckpt("store", "key", "new", "key").expect(0)
     ran = flowckpt(*RUN, "--store", "sqlite:runs.db", FLOWCKPT_KEY_FILE="key").expect(2)
     assert "cannot authenticate or encrypt" in ran.err
     assert (
@@ -113,8 +113,8 @@ def test_what_cannot_be_done_is_not_left_out(flowckpt):
 
 def protected(flowckpt, use):
     """Make a store in `st` with a run that was written with a key of this use."""
-    flowckpt("key", "new", "key", "--use", use).expect(0)
-    flowckpt("key", "new", "other", "--use", use).expect(0)
+    flowckpt("store", "key", "new", "key", "--use", use).expect(0)
+    flowckpt("store", "key", "new", "other", "--use", use).expect(0)
     flowckpt(*RUN, "--store", "file:st", FLOWCKPT_KEY_FILE="key").expect(1)
     flowckpt.log()
 
@@ -129,12 +129,12 @@ def test_no_command_changes_a_protected_store_without_its_key_or_with_another(fl
     before = files_of(flowckpt)
     for told, said in (({}, "no key was given"), ({"FLOWCKPT_KEY_FILE": "other"}, "is sealed with key")):
         for command in (
-            ("pin", "r"),
-            ("pin", "r", "--unpin"),
-            ("prune",),
-            ("prune", "--keep", "0", "--status", "failed"),
-            ("prune", "r", "--keep", "1"),
-            ("clear", "r", "--yes"),
+            ("store", "pin", "r"),
+            ("store", "pin", "r", "--unpin"),
+            ("store", "prune"),
+            ("store", "prune", "--keep", "0", "--status", "failed"),
+            ("store", "prune", "r", "--keep", "1"),
+            ("store", "clear", "r", "--yes"),
             ("signal", "r", "go"),
             ("cancel", "r", "--no-rollback"),
             ("fork", "r"),
@@ -163,21 +163,23 @@ def test_a_lost_store_json_is_named_with_what_to_write(flowckpt):
 def test_trust_says_what_it_took_and_which_runs_are_still_refused_and_hints_name_the_store(flowckpt):
     for run in ("r", "s"):
         flowckpt(*RUN[:-1], run, "--store", "file:st").expect(1)
-    flowckpt("key", "new", "key").expect(0)
+    flowckpt("store", "key", "new", "key").expect(0)
     told = {"FLOWCKPT_KEY_FILE": "key"}
-    assert "'flowckpt trust --store file:st r'" in flowckpt("show", "r", "--store", "file:st", **told).expect(11).err
-    ran = flowckpt("trust", "r", "--store", "file:st", **told).expect(0)
+    assert (
+        "'flowckpt store trust --store file:st r'" in flowckpt("show", "r", "--store", "file:st", **told).expect(11).err
+    )
+    ran = flowckpt("store", "trust", "r", "--store", "file:st", **told).expect(0)
     assert "taken on trust, written without a key: 00000001.jsonl" in ran.out
     assert "Still refused, as each was written without a key: s" in ran.err
-    assert ran.err.rstrip().endswith("flowckpt trust --store file:st s")
-    again = flowckpt("trust", "r", "--store", "file:st", **told).expect(0)
+    assert ran.err.rstrip().endswith("flowckpt store trust --store file:st s")
+    again = flowckpt("store", "trust", "r", "--store", "file:st", **told).expect(0)
     assert "r proves itself with the key" in again.out
     assert "held, and sealed with the key: 00000002.jsonl" in again.out
-    assert "'flowckpt trust s'" in flowckpt("show", "s", FLOWCKPT_STORE="file:st", **told).expect(11).err
+    assert "'flowckpt store trust s'" in flowckpt("show", "s", FLOWCKPT_STORE="file:st", **told).expect(11).err
     (flowckpt.directory / "st/runs/r/head").unlink()
     refused = flowckpt("show", "r", "--store", "file:st", **told).expect(11)
-    assert "'flowckpt trust --store file:st r'" in refused.err
-    assert "lost: cannot be told" in flowckpt("trust", "r", "--store", "file:st", **told).expect(0).out
+    assert "'flowckpt store trust --store file:st r'" in refused.err
+    assert "lost: cannot be told" in flowckpt("store", "trust", "r", "--store", "file:st", **told).expect(0).out
 
 
 def test_the_way_out_of_an_encrypted_store_is_named_and_an_export_says_that_it_is_plain(flowckpt):

@@ -74,7 +74,7 @@ def test_an_empty_store(flowckpt, tmp_path):
     assert "no such run in" in flowckpt("list", "--workflow", "x").expect(0).err
     assert flowckpt("list", "--json").expect(0).document == []
     assert not (tmp_path / ".flowckpt").exists()  # reading makes nothing
-    for arguments in (["show", "x"], ["export", "x"], ["clear", "x"], ["check", "x"]):
+    for arguments in (["show", "x"], ["export", "x"], ["store", "clear", "x"], ["store", "check", "x"]):
         assert "no run 'x'" in flowckpt(*arguments).expect(12).err
 
 
@@ -120,33 +120,33 @@ def test_what_can_be_no_file_of_a_store_is_told_so(filled, place):
 
 
 def test_clear(filled):
-    assert filled("clear", "one").expect(0).out == "removed one\n"
+    assert filled("store", "clear", "one").expect(0).out == "removed one\n"
     assert filled("list", "--json").document[0]["workflow_id"] == "two"
-    filled("clear", "one", "--yes").expect(12)
+    filled("store", "clear", "one", "--yes").expect(12)
 
 
 def test_check_and_every_other_command_on_a_corrupt_run(filled, tmp_path):
-    assert filled("check").expect(0).out.splitlines()[0].startswith("ok: one: 3 checkpoints")
+    assert filled("store", "check").expect(0).out.splitlines()[0].startswith("ok: one: 3 checkpoints")
     segment = tmp_path / ".flowckpt" / "runs" / "one" / "00000001.jsonl"
     lines = segment.read_bytes().splitlines(keepends=True)
     segment.write_bytes(b"".join([lines[0], lines[1].replace(b"etl", b"elt"), *lines[2:]]))
-    ran = filled("check").expect(11)
+    ran = filled("store", "check").expect(11)
     assert "corrupt: one: " in ran.out and "ok: two: " in ran.out
-    findings = filled("check", "--json").expect(11).document
+    findings = filled("store", "check", "--json").expect(11).document
     assert [list(finding) for finding in findings] == [["workflow_id", "severity", "detail"]] * 2
     assert [finding["severity"] for finding in findings] == ["corrupt", "ok"]
-    for command in (["show", "one"], ["resume", "one"], ["export", "one"], ["check", "one"]):
+    for command in (["show", "one"], ["resume", "one"], ["export", "one"], ["store", "check", "one"]):
         ran = filled(*command).expect(11)
         assert "Traceback" not in ran.err
     # What is damaged can be removed.
-    assert "warning: the record of run 'one' is corrupt" in filled("clear", "one", "--yes").expect(0).err
-    filled("check").expect(0)
+    assert "warning: the record of run 'one' is corrupt" in filled("store", "clear", "one", "--yes").expect(0).err
+    filled("store", "check").expect(0)
 
 
 def test_a_torn_record_is_a_notice(filled, tmp_path):
     segment = tmp_path / ".flowckpt" / "runs" / "two" / "00000001.jsonl"
     segment.write_bytes(segment.read_bytes()[:-5])
-    assert "notice: two: " in filled("check", "two").expect(0).out
+    assert "notice: two: " in filled("store", "check", "two").expect(0).out
     assert "warning: run two: " in filled("resume", "two").expect(0).err
 
 

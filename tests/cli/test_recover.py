@@ -475,7 +475,7 @@ def test_what_is_damaged_of_one_run_keeps_no_other_from_being_resumed(crashing, 
     assert "answer a1" not in crashing.log()
     assert re.search(r"a1 \(asking\): left as it is: .*corrupt", said), said
     assert "Traceback" not in said
-    assert "a1" in crashing("check", "--store", spec).expect(11).out
+    assert "a1" in crashing("store", "check", "--store", spec).expect(11).out
 
 
 TALKATIVE = """

@@ -21,7 +21,7 @@ def test_a_run_goes_back_and_is_resumed_from_there(shop):
     assert [each["decision"] for each in shop("plan", "one", "--json").expect(0).document["steps"]] == ["reuse", "new"]
     assert "--last" not in shop("resume", "--last").expect(0).out
     assert shop.log() == ["clean", "count", "load"]
-    assert shop("check", "one").expect(0)
+    assert shop("store", "check", "one").expect(0)
 
 
 def test_it_is_refused_with_10_when_the_evidence_no_longer_holds(shop, tmp_path):

@@ -147,7 +147,7 @@ def test_standard_output_that_is_full_or_closed(flowckpt):
         words, cwd=flowckpt.directory, env=flowckpt.environment, stderr=subprocess.PIPE, preexec_fn=lambda: os.close(1)
     )
     assert closed.returncode == 1
-    flowckpt("check", "closed").expect(0)
+    flowckpt("store", "check", "closed").expect(0)
 
 
 def test_a_reader_that_goes_away_does_not_stop_a_run(flowckpt):

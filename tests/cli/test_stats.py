@@ -1,4 +1,4 @@
-"""`flowckpt stats`, and what `show` picks of a run's checkpoints."""
+"""`flowckpt store stats`, and what `show` picks of a run's checkpoints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def filled(flowckpt, tmp_path):
 
 
 def test_stats_counts_what_happened_and_show_picks_checkpoints(filled):
-    document = filled("stats", "--json").expect(0).document
+    document = filled("store", "stats", "--json").expect(0).document
     assert list(document) == [
         *("runs", "statuses", "checkpoints", "steps", "size", "mean_run_size", "days", "largest_runs"),
         *("largest_checkpoints", "verification", "failures", "slowest_steps", "unreadable"),
@@ -65,19 +65,19 @@ def test_stats_counts_what_happened_and_show_picks_checkpoints(filled):
         {"error_type": "flowckpt.errors.EvidenceNotVerifiedError", "steps": 1, "attempts": 1},
     ]
     assert {step["path"]: step["times"] for step in document["slowest_steps"]} == {"make": 1, "load": 2, "prove": 1}
-    assert filled("stats", "one", "--json").expect(0).document == document
+    assert filled("store", "stats", "one", "--json").expect(0).document == document
 
-    text = filled("stats", "one").expect(0).out
+    text = filled("store", "stats", "one").expect(0).out
     assert text.splitlines()[0] == "run: one (failed)"
     assert "claims: 2, of which 1 held (50.0%)" in text
     assert "\x1b" not in text
     headings = [line.split("  ")[0] for line in text.splitlines() if line.isupper() or line.startswith("DAY")]
     assert headings == ["DAY (UTC)", "LARGEST CHECKPOINT", "SLOWEST STEP", "FAILED WITH", "CLAIM"]
-    few = filled("stats", "--limit", "1").expect(0).out
+    few = filled("store", "stats", "--limit", "1").expect(0).out
     assert few.splitlines()[0] == "runs: 1 (1 failed)"
     assert len(few.splitlines()) < len(text.splitlines())
-    assert filled("stats", "other").expect(12).out == ""
-    filled("stats", "--limit", "0").expect(2)
+    assert filled("store", "stats", "other").expect(12).out == ""
+    filled("store", "stats", "--limit", "0").expect(2)
 
     def picked(*options):
         found = filled("show", "one", *options, "--json").expect(0).document["checkpoints"]
@@ -101,9 +101,9 @@ def test_stats_counts_what_happened_and_show_picks_checkpoints(filled):
 
 
 def test_the_figures_of_an_empty_store_are_noughts(flowckpt):
-    document = flowckpt("stats", "--json").expect(0).document
+    document = flowckpt("store", "stats", "--json").expect(0).document
     assert (document["runs"], document["mean_run_size"], document["verification"]["success_rate"]) == (0, None, None)
-    assert flowckpt("stats").expect(0).out.splitlines() == [
+    assert flowckpt("store", "stats").expect(0).out.splitlines() == [
         "runs: 0",
         "checkpoints: 0, 0 B of records",
         "executed steps: 0",

@@ -110,7 +110,7 @@ def test_prints_appear_above_what_is_drawn_and_user_text_is_harmless(flowckpt):
     terminal = Terminal(flowckpt, "list")
     assert terminal.end() == 0
     assert "\x1b[31mfailed" in terminal.text
-    terminal = Terminal(flowckpt, "clear", "one")
+    terminal = Terminal(flowckpt, "store", "clear", "one")
     terminal.read_until("Remove run one (failed, 2 steps)")
     terminal.type("n\n")
     assert terminal.end() == 0 and "nothing was removed" in terminal.text
@@ -188,7 +188,7 @@ def test_a_plan_on_a_terminal_has_colours_and_a_pipe_has_none(shop):
     assert terminal.end() == 0 and "\x1b[32mreuse" in terminal.text and "\x1b[33mrerun" in terminal.text
     for terminal in (Terminal(shop, "plan", "one", "--no-color"), Terminal(shop, "plan", "one", NO_COLOR="1")):
         assert terminal.end() == 0 and "\x1b" not in terminal.text
-    for arguments in (["verify", "one"], ["why", "one", "clean"]):
+    for arguments in (["verify", "one"], ["plan", "one", "clean"]):
         terminal = Terminal(shop, *arguments)
         assert terminal.end() == 0 and "\x1b[32m" in terminal.text
 

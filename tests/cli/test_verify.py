@@ -123,7 +123,7 @@ def test_show_has_the_evidence_without_its_secrets(flowckpt, tmp_path):
         "    yield step('h').python(int, 1).evidence(artifact_exists('nix')).checkpoint()\n"
     )
     flowckpt("run", "rows.py", "--id", "one").expect(1)
-    for arguments in (["show", "one", "--steps"], ["show", "one", "--json"], ["verify", "one"], ["why", "one", "g"]):
+    for arguments in (["show", "one", "--steps"], ["show", "one", "--json"], ["verify", "one"], ["plan", "one", "g"]):
         ran = flowckpt(*arguments).expect(0)
         assert "tok-secret" not in ran.out + ran.err
     document = flowckpt("show", "one", "--json").document

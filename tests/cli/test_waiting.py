@@ -236,4 +236,4 @@ def test_a_signal_survives_a_kill_between_its_arrival_and_its_use_and_is_taken_o
 
 def test_why_says_what_a_waiting_step_waits_for(waits):
     waits("run", "waits.py:asks", "--id", "r").expect(3)
-    assert "waits for the signal 'go'" in waits("why", "r", "ask").out
+    assert "waits for the signal 'go'" in waits("plan", "r", "ask").out

@@ -6,7 +6,7 @@ from pages import DOCS, prose
 
 from flowckpt.cli.config.kinds import Choice, Count
 from flowckpt.cli.config.settings import SETTINGS, Part, Setting
-from flowckpt.cli.main import COMMANDS
+from flowckpt.cli.groups import COMMANDS
 from flowckpt.cli.options import SettingOption
 
 PAGE = DOCS / "reference" / "settings.md"
@@ -19,7 +19,7 @@ def commands_with(option: str) -> str:
     found = {
         name
         for name in COMMANDS
-        for parameter in importlib.import_module(f"flowckpt.cli.commands.{name}").command.params
+        for parameter in importlib.import_module(f"flowckpt.cli.commands.{name.replace(' ', '.')}").command.params
         if option in parameter.opts and (isinstance(parameter, SettingOption) or parameter.is_flag)
     }
     others = [name for name in COMMANDS if name not in found]

@@ -328,7 +328,7 @@ def test_the_real_command_is_killed_in_the_middle(tmp_path, kind):
     codes = []
     for number in (2, 5, 9, 10**9):
         pipe = subprocess.PIPE
-        words = ["program.py", number, "prune", "--keep", "0", "--store", spec]
+        words = ["program.py", number, "store", "prune", "--keep", "0", "--store", spec]
         process = Started(words, stdout=pipe, stderr=pipe)
         process.communicate(timeout=60)
         codes.append(process.returncode)

@@ -36,7 +36,7 @@ def test_a_key_file_is_never_overwritten_but_by_a_rotation(file):
     before = file.read_bytes()
     with pytest.raises(KeyFileError, match="already") as caught:
         write_key_file(file, [new_key()], is_new=True)
-    assert "flowckpt key rotate" in caught.value.remedy
+    assert "flowckpt store key rotate" in caught.value.remedy
     assert file.read_bytes() == before
     write_key_file(file, [new_key(), ENCRYPT], is_new=False)
     assert read_key_file(file).get(ENCRYPT.id) == ENCRYPT

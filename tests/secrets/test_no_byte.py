@@ -24,7 +24,7 @@ def test_a_run_that_lets_them_slip_in_every_way_leaves_no_trace_of_them(leaky):
     leaky("export", "one")
     leaky("plan", "one", *GIVEN, code=None)
     leaky("plan", "one", "--json", code=None)
-    leaky("why", "one", "takes", *GIVEN, code=None)
+    leaky("plan", "one", "takes", *GIVEN, code=None)
     leaky("verify", "one", "--json", code=None)
     leaky("resume", "one", code=2)
     leaky("resume", "one", "--json", *GIVEN, code=1)

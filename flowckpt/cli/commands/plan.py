@@ -10,6 +10,7 @@ from flowckpt.cli.loaded_run import recorded_run
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     RunName,
+    StepName,
     color_option,
     input_option,
     json_option,
@@ -18,7 +19,7 @@ from flowckpt.cli.options import (
     target_option,
     without_repeats,
 )
-from flowckpt.cli.render.plan import show_plan
+from flowckpt.cli.render.plan import show_plan, show_step
 from flowckpt.cli.render.terminal import keep_for_document
 from flowckpt.cli.settings import choose_store
 from flowckpt.engine import RunOptions
@@ -27,11 +28,14 @@ _EXAMPLE = """\b
 Examples:
   flowckpt plan nightly
   flowckpt plan nightly --on-code-change rerun --verify stat
-  flowckpt plan nightly --from clean --json"""
+  flowckpt plan nightly --from clean --json
+  flowckpt plan nightly clean
+  flowckpt plan nightly 'parse[24]' --json"""
 
 
 @click.command("plan", epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
+@click.argument("step", type=StepName(), required=False)
 @policy_options
 @input_option
 @target_option
@@ -40,6 +44,7 @@ Examples:
 @color_option
 def command(
     run: str,
+    step: str | None,
     inputs: tuple[tuple[str, str], ...],
     target: str | None,
     as_json: bool,
@@ -47,14 +52,20 @@ def command(
     no_color: bool,
     **policy: Any,
 ) -> int:
-    """Show what a resume with the same options would do, step by step, with reasons. Runs nothing, changes nothing.
+    """Show what a resume with the same options would do, step by step, and why. Run nothing and change nothing.
 
-    Exits with 0 where nothing is stale, and with 10 where something is. Where the resume would stop, it exits as that
-    would: 10 for a stale result, 14 where the workflow yields something else than the record says, 15 for a step in
-    doubt; and 1 for a run that stopped while its steps were undone, which the resume would only finish.
+    With STEP, show everything that speaks for or against the recorded result of one step: its code, arguments,
+    version, evidence, and the steps before it. STEP is a path, or a name (its first use).
+
+    The exit code is 0 if nothing is stale and 10 if something is. If the resume would stop, the exit code is that of the
+    resume: 10 for a stale result, 14 if the workflow yields something else than recorded, 15 for a step in doubt, and 1
+    for a run that stopped while it was being undone.
     """
     if as_json:
         keep_for_document()
     show_warnings()
     found = recorded_run(choose_store(store), run, target=target, inputs=without_repeats(inputs, "-i"))
-    return show_plan(found, RunOptions(**policy), as_json=as_json, no_color=no_color)
+    options = RunOptions(**policy)
+    if step is not None:
+        return show_step(found, options, step, as_json=as_json, no_color=no_color)
+    return show_plan(found, options, as_json=as_json, no_color=no_color)

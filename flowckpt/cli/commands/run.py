@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import click
+from typing import TYPE_CHECKING, Any
 
+import click
+from click.core import ParameterSource
+
+from flowckpt.cli import progress
 from flowckpt.cli.arguments import convert_inputs, read_inputs_file, typed_target
 from flowckpt.cli.drive import Form, follow
+from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     KeyValue,
@@ -26,13 +31,23 @@ from flowckpt.cli.options import (
     store_option,
     without_repeats,
 )
-from flowckpt.cli.render.terminal import keep_for_document
+from flowckpt.cli.render.determinism import determinism_document, determinism_text
+from flowckpt.cli.render.terminal import json_text, keep_for_document, write
 from flowckpt.cli.runs import opened
 from flowckpt.cli.secrets import ask_for_secrets
 from flowckpt.cli.settings import choose_store, limits_setting, retention_set_here
+from flowckpt.core.records import Status
 from flowckpt.core.system.ids import new_run_id
+from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.engine.values.options import OnStop
+
+if TYPE_CHECKING:
+    from flowckpt.engine import determinism
+else:
+    determinism = LazyModule("flowckpt.engine.determinism")
+
+_BESIDE_CHECK = {"target", "inputs", "inputs_file", "check", "same_process", "as_json", "no_color", "log_level"}
 
 _EXAMPLE = """\b
 Examples:
@@ -40,7 +55,8 @@ Examples:
   flowckpt run shop.pipelines:etl --inputs inputs.json --tag team=data
   flowckpt run pipeline.py:upload -i token=@file:/run/secrets/token
   flowckpt run pipeline.py --id nightly-2026-11-20 --json
-  flowckpt run pipeline.py --executor process:8 --executor gpu=dask://scheduler:8786"""
+  flowckpt run pipeline.py --executor process:8 --executor gpu=dask://scheduler:8786
+  flowckpt run pipeline.py:etl -i source=sample.csv --check"""
 
 
 @click.command("run", epilog=_EXAMPLE)
@@ -63,6 +79,10 @@ Examples:
 )
 @rollback_option
 @on_stop_option
+@click.option(
+    "--check", is_flag=True, help="Store nothing: run it once in memory, drive it again, and report what differs."
+)
+@click.option("--same-process", is_flag=True, help="With --check: do not drive it in a second process, too.")
 @json_option
 @events_option
 @store_option
@@ -83,6 +103,8 @@ def command(
     rolls_back: bool,
     on_stop: str,
     executors: tuple[str, ...],
+    check: bool,
+    same_process: bool,
     as_json: bool,
     as_events: bool,
     store: str | None,
@@ -90,15 +112,26 @@ def command(
 ) -> int:
     """Start a run of a workflow.
 
-    TARGET is path/to/file.py[:workflow] or package.module[:workflow]; the name may be left out where there is one.
+    TARGET is path/to/file.py[:workflow] or package.module[:workflow]; the name may be left out if there is only one.
+
+    With --check, the steps run once, so give the workflow inputs that do no harm. The workflow is then driven from its
+    record again, in this process and in a second one, in which text is hashed differently: code that depends on the
+    order of a set shows. The exit code is 0 if nothing differs, 14 if something does, and 1 if the run failed and
+    nothing differs up to there.
     """
+    if same_process and not check:
+        raise click.UsageError("--same-process needs --check")
     if as_json and as_events:
         raise click.UsageError("--json and --events exclude each other: both print to standard output")
+    if check:
+        _refuse_beside_check(click.get_current_context())
     if as_json or as_events:
         keep_for_document()
     show_warnings()
     texts, labels = without_repeats(inputs, "-i"), without_repeats(tags, "--tag")
     document = None if inputs_file is None else read_inputs_file(inputs_file)
+    if check:
+        return _check(target, texts, document, has_other_process=not same_process, as_json=as_json, no_color=no_color)
     places = named_executors(executors)
     choice = choose_store(store)
     checkpoints = opened(choice)
@@ -126,3 +159,31 @@ def command(
     )
     session = engine.prepare(workflow, run, options, values)
     return follow(session, workflow, run, store=choice, form=Form(as_json, as_events, no_color))
+
+
+def _refuse_beside_check(context: click.Context) -> None:
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        if given and parameter.name not in _BESIDE_CHECK:
+            raise click.UsageError(f"{parameter.opts[0]} has no effect with --check, which stores nothing")
+
+
+def _check(
+    target: str, texts: dict[str, str], document: Any, *, has_other_process: bool, as_json: bool, no_color: bool
+) -> ExitCode:
+    workflow, described = typed_target(target)
+    values = convert_inputs(workflow, texts, document)
+    shown = progress.choose_progress(
+        as_events=False, no_color=no_color, output_type=workflow.output_type, restored_attempt=0
+    )
+    shown.start()
+    try:
+        report = determinism.determinism_of(
+            workflow, values, target=described, has_other_process=has_other_process, on_event=shown.tell
+        )
+    finally:
+        shown.stop()
+    write(f"{json_text(determinism_document(report), indent=2)}\n" if as_json else determinism_text(report))
+    if report.differences:
+        return ExitCode.MISMATCH
+    return ExitCode.DONE if report.status is Status.COMPLETED else ExitCode.WORKFLOW_FAILED

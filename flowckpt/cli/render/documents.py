@@ -264,7 +264,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
 
 
 def finding_document(finding: Finding) -> Json:
-    """Return something that a check found: one item of `check --json`.
+    """Return something that a check found: one item of `store check --json`.
 
     Args:
         finding: what was found.

@@ -185,6 +185,18 @@ def show_plan(run: RecordedRun, options: RunOptions, *, as_json: bool, no_color:
     return code_of_plan(plan)
 
 
+def show_step(run: RecordedRun, options: RunOptions, step: str, *, as_json: bool, no_color: bool) -> ExitCode:
+    """Show on standard output why a resume would run a step again or reuse it, and return the exit code of the plan."""
+    planned = planned_run(run, options)
+    explanation = explained_step(run.workflow_id, step, run.latest, planned)
+    if as_json:
+        write(f"{json_text(explanation.to_document(run.workflow_id), indent=2)}\n")
+    else:
+        is_colored = is_terminal() and not no_color and color_allowed()
+        write("".join(f"{line}\n" for line in explanation.lines(is_colored=is_colored)))
+    return code_of_plan(planned.plan)
+
+
 # Why a resume would run one step again, or reuse it: everything that is compared, and what was found.
 
 

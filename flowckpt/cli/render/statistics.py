@@ -1,4 +1,4 @@
-"""The figures of a store for programs and for people: what `stats` prints."""
+"""The figures of a store for programs and for people: what `store stats` prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Table = tuple[tuple[str, ...], list[list[str]], tuple[str, ...]]
 
 
 def figures_document(figures: StoreFigures) -> dict[str, Json]:
-    """Return the figures as plain JSON: what `stats --json` prints.
+    """Return the figures as plain JSON: what `store stats --json` prints.
 
     Args:
         figures: the figures.
@@ -168,7 +168,7 @@ def bytes_text(size: int) -> str:
 
 
 def summary_document(report: PruneReport, *, is_dry_run: bool) -> Json:
-    """Return what `prune --json` prints; sizes that the store does not know are null.
+    """Return what `store prune --json` prints; sizes that the store does not know are null.
 
     Args:
         report: what it came to.

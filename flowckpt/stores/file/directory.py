@@ -121,7 +121,7 @@ def read_image(
                 location=HEAD,
                 detail=missing,
                 remedy="Restore the run from a backup, its file 'head' too. If you know that it is whole: "
-                f"'flowckpt trust {shell_word(workflow_id)}'.",
+                f"'flowckpt store trust {shell_word(workflow_id)}'.",
             )
 
 

@@ -196,7 +196,7 @@ class ReadableRuns(Location):
         """
         survey = self.survey()
         for finding in survey.unreadable:
-            said = "%s in %s is left out of the list: %s ('flowckpt check' says more)"
+            said = "%s in %s is left out of the list: %s ('flowckpt store check' says more)"
             _log.warning(said, finding.workflow_id, self.path, finding.detail)
         return [*survey.runs]
 

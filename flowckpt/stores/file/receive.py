@@ -181,7 +181,7 @@ def _place(runs: FileRuns, name: str, workflow_id: str) -> None:
                     workflow_id=workflow_id,
                     operation="receive",
                     is_outcome_unknown=True,
-                    remedy=f"Mend the disk, then 'flowckpt clear {shell_word(workflow_id)}' and do it again.",
+                    remedy=f"Mend the disk, then 'flowckpt store clear {shell_word(workflow_id)}' and do it again.",
                 ) from error
             return
     busy = OSError(errno.EBUSY, "another process begins it again and again")

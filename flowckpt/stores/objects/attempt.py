@@ -342,7 +342,7 @@ def corrupt(key: str, workflow_id: str, detail: str) -> CheckpointCorruptedError
         workflow_id,
         location=key,
         detail=detail,
-        remedy="Nothing was changed. 'flowckpt check' lists what is damaged; restore the object from a backup.",
+        remedy="Nothing was changed. 'flowckpt store check' lists what is damaged; restore the object from a backup.",
     )
 
 

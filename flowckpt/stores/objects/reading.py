@@ -261,7 +261,7 @@ class ReadableRuns:
         """Return the runs, the one started last first; a damaged one is told to the log."""
         survey = self.survey()
         for finding in survey.unreadable:
-            said = "%s in %s is left out of the list: %s ('flowckpt check' says more)"
+            said = "%s in %s is left out of the list: %s ('flowckpt store check' says more)"
             _log.warning(said, finding.workflow_id, self.bucket, finding.detail)
         return [*survey.runs]
 
@@ -318,7 +318,7 @@ class ReadableRuns:
                 findings.append(Finding(run, "corrupt", "no claim says whose run it is"))
         left = sum(self.bucket.each([lambda run=run: left_behind(self.bucket, run) for run in runs]))  # type: ignore[misc]
         if left:
-            said = f"{counted(left, 'object')} of runs that were cleared came when these had ended: 'flowckpt prune' removes them"
+            said = f"{counted(left, 'object')} of runs that were cleared came when these had ended: 'flowckpt store prune' removes them"
             findings.append(Finding("", "notice", said))
         return findings
 

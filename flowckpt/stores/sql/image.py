@@ -151,7 +151,7 @@ def checkpoint_rows(
 
 
 _COLUMNS = "sequence, attempt, checkpoint_id, reason, status, steps, saved_at, chain, digest, CAST(document AS TEXT) AS document"
-_REMEDY = "Nothing was changed. 'flowckpt check' lists what is damaged; restore the database from a backup."
+_REMEDY = "Nothing was changed. 'flowckpt store check' lists what is damaged; restore the database from a backup."
 
 
 @attrs.define(eq=False)

@@ -62,7 +62,7 @@ def tell_left_out(findings: Sequence[Finding]) -> None:
         findings: the runs.
     """
     for finding in findings:
-        _log.warning("a run is left out of the list: %s ('flowckpt check' says more)", finding.detail)
+        _log.warning("a run is left out of the list: %s ('flowckpt store check' says more)", finding.detail)
 
 
 def survey(session: Session) -> RunSurvey:

@@ -47,7 +47,7 @@ def error_of(
             workflow_id,
             location=str(path),
             detail=str(error),
-            remedy="Nothing was changed. 'flowckpt check' says more; restore the file from a backup.",
+            remedy="Nothing was changed. 'flowckpt store check' says more; restore the file from a backup.",
         )
     if is_busy(error):
         what = f"another process has kept it locked for more than {BUSY_SECONDS:g} s"

@@ -159,7 +159,7 @@ def read_key_file(path: str | os.PathLike[str]) -> KeyRing:
         raise KeyFileError(
             f"the key file {shown} cannot be read: {error.strerror}",
             path=shown,
-            remedy=f"Make one with 'flowckpt key new {shown}', or name the right one.",
+            remedy=f"Make one with 'flowckpt store key new {shown}', or name the right one.",
         ) from error
     if len(text) > _MOST_BYTES:
         raise _no_key_file(shown, "it is larger than any")
@@ -201,7 +201,7 @@ def write_key_file(path: str | os.PathLike[str], keys: Sequence[Key], *, is_new:
         raise KeyFileError(
             f"there is a file {shown} already",
             path=shown,
-            remedy=f"Put a new key first in it with 'flowckpt key rotate {shown}', or choose another name.",
+            remedy=f"Put a new key first in it with 'flowckpt store key rotate {shown}', or choose another name.",
         ) from error
     except OSError as error:
         raise KeyFileError(
@@ -262,7 +262,7 @@ def _no_key_file(shown: str, detail: str) -> KeyFileError:
     return KeyFileError(
         f"{shown} is no key file: {detail}",
         path=shown,
-        remedy=f"Restore it from where you keep your keys. 'flowckpt key new {shown}' makes one for a new store.",
+        remedy=f"Restore it from where you keep your keys. 'flowckpt store key new {shown}' makes one for a new store.",
     )
 
 

@@ -1,4 +1,4 @@
-"""`flowckpt clear`."""
+"""`flowckpt store clear`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from flowckpt.errors import CheckpointCorruptedError, UnauthenticatedRecordError
 
 _EXAMPLE = """\b
 Examples:
-  flowckpt clear nightly
-  flowckpt clear nightly --yes"""
+  flowckpt store clear nightly
+  flowckpt store clear nightly --yes"""
 
 
 @click.command("clear", epilog=_EXAMPLE)

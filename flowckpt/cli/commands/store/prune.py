@@ -1,4 +1,4 @@
-"""`flowckpt prune`."""
+"""`flowckpt store prune`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from flowckpt.stores.base import CheckpointStore
 
 _EXAMPLE = """\b
 Examples:
-  flowckpt prune --older-than 30d --dry-run
-  flowckpt prune --keep 5
-  flowckpt prune --older-than 90d --status failed --status cancelled
-  flowckpt prune nightly --keep 3
-  flowckpt prune nightly --keep 3 --older-than 7d"""
+  flowckpt store prune --older-than 30d --dry-run
+  flowckpt store prune --keep 5
+  flowckpt store prune --older-than 90d --status failed --status cancelled
+  flowckpt store prune nightly --keep 3
+  flowckpt store prune nightly --keep 3 --older-than 7d"""
 
 _STATUSES = [str(status) for status in Status if status is not Status.RUNNING]
 
@@ -86,7 +86,7 @@ def command(
         raise click.UsageError("say which of them go: --keep N, --older-than AGE, or --keep 0 for all")
     if run is not None and keep == 0:
         raise click.UsageError(
-            "--keep 0: the newest checkpoint of a run always stays; 'flowckpt clear' removes the run"
+            "--keep 0: the newest checkpoint of a run always stays; 'flowckpt store clear' removes the run"
         )
     if as_json:
         keep_for_document()

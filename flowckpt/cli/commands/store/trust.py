@@ -1,4 +1,4 @@
-"""`flowckpt trust`."""
+"""`flowckpt store trust`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _MOST = 10
 
 _EXAMPLE = """\b
 Examples:
-  flowckpt trust nightly
-  flowckpt trust nightly --yes"""
+  flowckpt store trust nightly
+  flowckpt store trust nightly --yes"""
 
 
 @click.command("trust", epilog=_EXAMPLE)
@@ -61,7 +61,7 @@ def command(run: str, yes: bool, store: str | None) -> None:
     if others := [each for each in checkpoints.runs.plain_runs() if each != run]:
         shown = ", ".join(map(escaped, others[:_MOST])) + (f" and {len(others) - _MOST} more" if others[_MOST:] else "")
         say(f"Still refused, as each was written without a key: {shown}")
-        say(f"Look at each, and if it is what it should be: {command_line('trust', choice, others[0])}")
+        say(f"Look at each, and if it is what it should be: {command_line('store trust', choice, others[0])}")
 
 
 def _said_of(found: Doubts, verb: str) -> list[str]:

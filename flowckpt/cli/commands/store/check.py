@@ -1,4 +1,4 @@
-"""`flowckpt check`."""
+"""`flowckpt store check`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from flowckpt.stores.base import Finding
 
 _EXAMPLE = """\b
 Examples:
-  flowckpt check
-  flowckpt check nightly
-  flowckpt check --json"""
+  flowckpt store check
+  flowckpt store check nightly
+  flowckpt store check --json"""
 
 
 @click.command("check", epilog=_EXAMPLE)

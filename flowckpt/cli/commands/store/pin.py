@@ -1,4 +1,4 @@
-"""`flowckpt pin`."""
+"""`flowckpt store pin`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flowckpt.stores.base import PinsCheckpoints
 
 _EXAMPLE = """\b
 Examples:
-  flowckpt pin nightly
-  flowckpt pin nightly trained
-  flowckpt pin nightly trained --unpin"""
+  flowckpt store pin nightly
+  flowckpt store pin nightly trained
+  flowckpt store pin nightly trained --unpin"""
 
 
 @click.command("pin", epilog=_EXAMPLE)

@@ -1,4 +1,4 @@
-"""`flowckpt key`."""
+"""`flowckpt store key`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flowckpt.stores.log.sealing.keys import AUTHENTICATE, ENCRYPT, KeyRing, new
 
 _EXAMPLE = """\b
 Examples:
-  flowckpt key new ~/.flowckpt.key
-  flowckpt key new ~/.flowckpt.key --use authenticate
-  flowckpt key rotate ~/.flowckpt.key
-  flowckpt key show ~/.flowckpt.key"""
+  flowckpt store key new ~/.flowckpt.key
+  flowckpt store key new ~/.flowckpt.key --use authenticate
+  flowckpt store key rotate ~/.flowckpt.key
+  flowckpt store key show ~/.flowckpt.key"""
 
 
 @click.command("key", epilog=_EXAMPLE)
@@ -34,7 +34,7 @@ def command(action: str, file: str, use: str | None, as_json: bool) -> None:
 
     new makes the file, readable by its owner alone. Name it to the other commands by FLOWCKPT_KEY_FILE, or by key_file
     in pyproject.toml. rotate puts a new key first: what is written from then on is sealed with it, and what is older is
-    still read with the others; flowckpt prune seals what is older with the new key, too. Keep a copy of the file where the store is not: without it, what is encrypted is lost.
+    still read with the others; flowckpt store prune seals what is older with the new key, too. Keep a copy of the file where the store is not: without it, what is encrypted is lost.
     """
     if action == "show":
         if use is not None:

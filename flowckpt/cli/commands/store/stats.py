@@ -1,4 +1,4 @@
-"""`flowckpt stats`."""
+"""`flowckpt store stats`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from flowckpt.stores.queries import store_figures
 
 _EXAMPLE = """\b
 Examples:
-  flowckpt stats
-  flowckpt stats nightly
-  flowckpt stats --limit 30 --json"""
+  flowckpt store stats
+  flowckpt store stats nightly
+  flowckpt store stats --limit 30 --json"""
 
 
 @click.command("stats", epilog=_EXAMPLE)

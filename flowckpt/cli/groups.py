@@ -1,0 +1,163 @@
+"""The table of the commands, and groups that load a command only when it is used.
+
+`flowckpt --help` must stay fast, so nothing here imports a command, the engine or a store.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from flowckpt.core.system.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
+
+SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "Run": {
+        "run": "Start a run of a workflow.",
+        "resume": "Resume a run from its last checkpoint.",
+        "plan": "Show what a resume would do, and why; run nothing.",
+        "recover": "Resume every run whose process died or whose wake-up time has come.",
+        "cancel": "Stop a run for good and undo its steps.",
+    },
+    "Look": {
+        "list": "List runs, newest first.",
+        "show": "Show a run: its status, steps and checkpoints.",
+        "verify": "Check the evidence of a run against the world now.",
+        "diff": "Compare two runs or checkpoints.",
+    },
+    "Answer": {
+        "signal": "Send a signal to a run.",
+        "approve": "Approve a waiting run.",
+        "reject": "Reject a waiting run.",
+    },
+    "Another history": {
+        "rollback": "Make a run resume from an earlier checkpoint.",
+        "fork": "Create a run from another run's history.",
+    },
+    "Move": {
+        "export": "Write a run, or one checkpoint, to a file.",
+        "import": "Read a run from an exported file.",
+        "copy": "Copy runs to another store.",
+    },
+    "Store": {
+        "store check": "Check the integrity of a store.",
+        "store stats": "Show sizes, evidence, failures and slow steps.",
+        "store prune": "Remove old runs or checkpoints, and free space.",
+        "store clear": "Remove a run with all its checkpoints.",
+        "store pin": "Protect a checkpoint from pruning.",
+        "store key": "Create, rotate or show the keys of a store.",
+        "store trust": "Accept a run whose records the key does not authenticate.",
+    },
+    "Set up": {
+        "config": "Show each setting, its value and its source.",
+        "completion": "Print the completion script of a shell.",
+    },
+}
+
+COMMANDS: Mapping[str, str] = {name: text for section in SECTIONS.values() for name, text in section.items()}
+
+_BEFORE_COMMAND = "flowckpt.given_before_command"
+
+
+def given_before_command(context: click.Context, name: str) -> str | None:
+    """Return the value of `--store` or `--log-level` that stood before the command's name, if any."""
+    value: str | None = context.meta.get(_BEFORE_COMMAND, {}).get(name)
+    return value
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.meta.setdefault(_BEFORE_COMMAND, {})[parameter.name] = value
+
+
+def _common_options() -> list[click.Parameter]:
+    """Return the options that may stand before a command's name; the command converts and checks their values."""
+    return [
+        click.Option(
+            ["--store"],
+            metavar="SPEC",
+            expose_value=False,
+            callback=_remember,
+            help="The store to use, as file:DIRECTORY, sqlite:FILE, postgresql://… Also accepted after the command.",
+        ),
+        click.Option(
+            ["--log-level"],
+            metavar="LEVEL",
+            expose_value=False,
+            callback=_remember,
+            help="The lowest level of log messages to show. Also accepted after the command.",
+        ),
+    ]
+
+
+class CommandGroup(click.Group):
+    """A group of the commands whose full names begin with its own name; it loads one when it is used."""
+
+    def __init__(self, name: str, about: str, **how: Any) -> None:
+        self.prefix = "" if name == "flowckpt" else f"{name} "
+        super().__init__(name, help=about, params=_common_options(), **how)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its commands and groups, in the order of the table."""
+        inner = (name.removeprefix(self.prefix) for name in COMMANDS if name.startswith(self.prefix))
+        return list(dict.fromkeys(name.partition(" ")[0] for name in inner))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, in the order of the table."""
+        return self.names
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load a command's module and return the command."""
+        if cmd_name not in self.names:
+            return None
+        module = f"{self.prefix}{cmd_name}".replace(" ", ".")
+        command: click.Command = importlib.import_module(f"flowckpt.cli.commands.{module}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; an unknown one is an error that names the nearest."""
+        if args[0] not in self.names and not args[0].startswith("-"):
+            raise click.UsageError(f"unknown command {f'{self.prefix}{args[0]}'!r}; {self._nearest(args[0])}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def _nearest(self, name: str) -> str:
+        """Return a sentence with the nearest commands; `prune` is near to `store prune`."""
+        words: dict[str, list[str]] = {}
+        for full in (*self.names, *(each for each in COMMANDS if each.startswith(self.prefix))):
+            words.setdefault(full.rpartition(" ")[2], []).append(full)
+        near = difflib.get_close_matches(name.lower(), words, n=3, cutoff=0.6)
+        found = dict.fromkeys(full for word in near for full in words[word])
+        return f"did you mean {' or '.join(found)}?" if found else f"the commands are {', '.join(self.names)}"
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands, section by section, without loading any."""
+        width = max(len(name) - len(self.prefix) for name in COMMANDS if name.startswith(self.prefix))
+        for section, rows in SECTIONS.items():
+            own = [
+                (name.removeprefix(self.prefix).ljust(width), text)
+                for name, text in rows.items()
+                if name.startswith(self.prefix)
+            ]
+            if own:
+                with formatter.section("Commands" if self.prefix else section):
+                    formatter.write_dl(own)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command without loading any."""
+        found = [
+            CompletionItem(name, help=COMMANDS.get(f"{self.prefix}{name}", "Keep a store."))
+            for name in self.names
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
