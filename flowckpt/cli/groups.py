@@ -1,4 +1,4 @@
-"""The table of the commands, and groups that load a command only when it is used.
+"""The table of the commands, groups that load a command only when it is used, and commands within messages.
 
 `flowckpt --help` must stay fast, so nothing here imports a command, the engine or a store.
 """
@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import importlib
+import re
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from flowckpt.cli.render.terminal import escaped
 from flowckpt.core.system.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -161,3 +164,44 @@ class CommandGroup(click.Group):
             if name.startswith(incomplete)
         ]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+# Messages come from parts that do not know the command line: they say 'flowckpt show RUN'. If the next command would not
+# find the store of this one, `with_store` adds `--store`.
+
+_GIVEN = "flowckpt.given_store"
+_WITHOUT_STORE = ("store key", "config", "completion")
+_QUOTED = re.compile(r"""'(flowckpt (?:[^'"]|'[^']*'|"[^"]*")+?)'(?=[\s.,;:)]|$)""")
+"""A command between quotes, with quotes of the shell's within it or not."""
+
+_COMMAND = re.compile(
+    rf"\bflowckpt ({'|'.join(name for name in COMMANDS if name not in _WITHOUT_STORE)})\b(?! --store)"
+)
+
+
+def remember_store(given: str) -> None:
+    """Remember the store of the command that is under way; the first that is chosen counts.
+
+    Args:
+        given: what the next command needs on its line to find the same store, safe to show; empty for nothing.
+    """
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta.setdefault(_GIVEN, given)
+
+
+def with_store(text: str, context: click.Context | None = None) -> str:
+    """Return a message whose commands name the store, where they must, and can be told from the quotes around them.
+
+    A command stands between single quotes, or between double quotes where it has single ones itself.
+
+    Args:
+        text: the message.
+        context: of the command; that of the one under way where not given.
+    """
+    context = context or click.get_current_context(silent=True)
+    given = "" if context is None else context.meta.get(_GIVEN, "")
+    if given:
+        option = f"--store {escaped(shlex.quote(given))}"
+        text = _COMMAND.sub(lambda found: f"{found[0]} {option}", text)
+    return _QUOTED.sub(lambda found: f'"{found[1]}"' if "'" in found[1] else found[0], text)

@@ -11,7 +11,7 @@ import click
 
 from flowckpt._version import __version__
 from flowckpt.cli.exit_codes import ExitCode, code_of_error
-from flowckpt.cli.groups import CommandGroup
+from flowckpt.cli.groups import CommandGroup, with_store
 from flowckpt.cli.render.errors import show_error
 from flowckpt.cli.render.terminal import (
     OutputClosedError,
@@ -22,7 +22,6 @@ from flowckpt.cli.render.terminal import (
     open_missing_descriptors,
     say,
 )
-from flowckpt.cli.store_hints import with_store
 from flowckpt.errors import FlowckptError
 
 _EXAMPLE = """\b

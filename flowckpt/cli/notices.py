@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from flowckpt.cli.groups import with_store
 from flowckpt.cli.render.terminal import escaped, say
-from flowckpt.cli.store_hints import with_store
 
 
 class _ToStandardError(logging.Handler):

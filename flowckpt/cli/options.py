@@ -363,6 +363,12 @@ def limit_options(command: F) -> F:
             metavar="N",
             help="How often the run may die at one step before a resume refuses it; 0: no limit; 5 by default; recorded.",
         ),
+        click.option(
+            "--stay",
+            type=SecondsRange(0, has_infinity=True),
+            metavar="SECONDS",
+            help="How long to stay when everything waits, in all; inf for ever. By default for what ends within a minute.",
+        ),
     )
     for option in reversed(added):
         command = option(command)

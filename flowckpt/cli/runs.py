@@ -11,10 +11,10 @@ import attrs
 import click
 
 from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.groups import with_store
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.render.terminal import escaped, say
 from flowckpt.cli.settings import StoreChoice, choose_store, max_deaths_setting
-from flowckpt.cli.store_hints import with_store
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, open_waits

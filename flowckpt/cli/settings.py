@@ -11,7 +11,7 @@ import click
 
 from flowckpt.cli.config.read import Settings, Source, read_settings
 from flowckpt.cli.config.settings import Part, absolute_spec
-from flowckpt.cli.store_hints import remember_store
+from flowckpt.cli.groups import remember_store
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.maintenance.retention import rule
 from flowckpt.maintenance.retention.rule import set_retention

@@ -10,7 +10,7 @@ import sys
 import click
 import pytest
 
-from flowckpt.cli.store_hints import remember_store, with_store
+from flowckpt.cli.groups import remember_store, with_store
 
 ASKS = """
 from flowckpt import step, workflow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import click
 
+from flowckpt.cli.groups import with_store
 from flowckpt.cli.loaded_run import recorded_run
 from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import (
@@ -19,7 +20,6 @@ from flowckpt.cli.options import (
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
 from flowckpt.cli.runs import opened_store, waited
 from flowckpt.cli.settings import choose_store
-from flowckpt.cli.store_hints import with_store
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.engine.session.cancel import PATIENCE_SECONDS, Cancelled, cancel_run

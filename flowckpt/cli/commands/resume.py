@@ -14,7 +14,6 @@ from flowckpt.cli.next_steps import ResumeLine
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     RunName,
-    SecondsRange,
     color_option,
     events_option,
     executor_option,
@@ -75,12 +74,6 @@ Examples:
 @click.option("--kept-by", type=click.IntRange(min=0), hidden=True)  # a socket to the recoverer that has the run
 @executor_option
 @click.option("--steal", is_flag=True, help="Take the run over although its owner's process still holds it.")
-@click.option(
-    "--stay",
-    type=SecondsRange(0, has_infinity=True),
-    metavar="SECONDS",
-    help="How long to stay when everything waits, in all; inf for ever. By default for what ends within a minute.",
-)
 @rollback_option
 @json_option
 @events_option
@@ -93,10 +86,7 @@ def command(
     inputs: tuple[tuple[str, str], ...],
     target: str | None,
     on_save_error: str | None,
-    steal: bool,
     kept_by: int | None,
-    stay: float | None,
-    rolls_back: bool,
     executors: tuple[str, ...],
     as_json: bool,
     as_events: bool,
@@ -134,9 +124,7 @@ def command(
             return ExitCode.NOT_FOUND
         run = found.workflow_id
     recorded = recorded_run(choice, run, target=target, inputs=texts, asks_for_secrets=not only_plan)
-    options = RunOptions(
-        steal=steal, target=recorded.moved_to, stay=stay, rolls_back=rolls_back, executors=places, **policy
-    )
+    options = RunOptions(target=recorded.moved_to, executors=places, **policy)
     if only_plan:
         return plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
     form = Form(as_json, as_events, no_color)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 from click.core import ParameterSource
 
@@ -15,7 +16,6 @@ from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     KeyValue,
     NewRunName,
-    SecondsRange,
     TargetName,
     color_option,
     events_option,
@@ -31,21 +31,17 @@ from flowckpt.cli.options import (
     store_option,
     without_repeats,
 )
-from flowckpt.cli.render.determinism import determinism_document, determinism_text
-from flowckpt.cli.render.terminal import json_text, keep_for_document, write
+from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, write
 from flowckpt.cli.runs import opened
 from flowckpt.cli.secrets import ask_for_secrets
 from flowckpt.cli.settings import choose_store, limits_setting, retention_set_here
 from flowckpt.core.records import Status
 from flowckpt.core.system.ids import new_run_id
-from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions, WorkflowEngine
-from flowckpt.engine.values.options import OnStop
 
 if TYPE_CHECKING:
-    from flowckpt.engine import determinism
-else:
-    determinism = LazyModule("flowckpt.engine.determinism")
+    from flowckpt.engine.determinism import DeterminismReport
 
 _BESIDE_CHECK = {"target", "inputs", "inputs_file", "check", "same_process", "as_json", "no_color", "log_level"}
 
@@ -71,12 +67,6 @@ Examples:
 @limit_options
 @network_option
 @executor_option
-@click.option(
-    "--stay",
-    type=SecondsRange(0, has_infinity=True),
-    metavar="SECONDS",
-    help="How long to stay when everything waits, in all; inf for ever. By default for what ends within a minute.",
-)
 @rollback_option
 @on_stop_option
 @click.option(
@@ -93,15 +83,7 @@ def command(
     inputs_file: str | None,
     run: str | None,
     tags: tuple[tuple[str, str], ...],
-    every: int | None,
-    interval: float | None,
     on_save_error: str | None,
-    retry_budget: int | None,
-    max_deaths: int | None,
-    allow_network: tuple[str, ...],
-    stay: float | None,
-    rolls_back: bool,
-    on_stop: str,
     executors: tuple[str, ...],
     check: bool,
     same_process: bool,
@@ -109,6 +91,7 @@ def command(
     as_events: bool,
     store: str | None,
     no_color: bool,
+    **given: Any,
 ) -> int:
     """Start a run of a workflow.
 
@@ -141,19 +124,7 @@ def command(
     needed = [name for name in workflow.secret_inputs if parameters[name].default is parameters[name].empty]
     ask_for_secrets(workflow, needed, values)
     run = run or new_run_id()
-    options = RunOptions(
-        tags=labels,
-        target=described,
-        every=every,
-        interval=interval,
-        retry_budget=retry_budget,
-        max_deaths=max_deaths,
-        allow_network=allow_network,
-        stay=stay,
-        rolls_back=rolls_back,
-        on_stop=OnStop(on_stop),
-        executors=places,
-    )
+    options = RunOptions(tags=labels, target=described, executors=places, **given)
     engine = WorkflowEngine(
         checkpoints, on_save_error=on_save_error or "fail", retention=retention_set_here(), **limits_setting()
     )
@@ -171,6 +142,8 @@ def _refuse_beside_check(context: click.Context) -> None:
 def _check(
     target: str, texts: dict[str, str], document: Any, *, has_other_process: bool, as_json: bool, no_color: bool
 ) -> ExitCode:
+    from flowckpt.engine.determinism import determinism_of  # noqa: PLC0415 - only --check needs it
+
     workflow, described = typed_target(target)
     values = convert_inputs(workflow, texts, document)
     shown = progress.choose_progress(
@@ -178,12 +151,36 @@ def _check(
     )
     shown.start()
     try:
-        report = determinism.determinism_of(
+        report = determinism_of(
             workflow, values, target=described, has_other_process=has_other_process, on_event=shown.tell
         )
     finally:
         shown.stop()
-    write(f"{json_text(determinism_document(report), indent=2)}\n" if as_json else determinism_text(report))
+    write(f"{json_text(_check_document(report), indent=2)}\n" if as_json else _check_text(report))
     if report.differences:
         return ExitCode.MISMATCH
     return ExitCode.DONE if report.status is Status.COMPLETED else ExitCode.WORKFLOW_FAILED
+
+
+def _check_document(report: DeterminismReport) -> dict[str, object]:
+    return {
+        "workflow_name": report.workflow_name,
+        "status": report.status.value,
+        "steps": report.steps,
+        "is_deterministic": report.is_deterministic,
+        "is_other_process_checked": report.is_other_process_checked,
+        "note": report.note,
+        "differences": [attrs.asdict(each) for each in report.differences],
+    }
+
+
+def _check_text(report: DeterminismReport) -> str:
+    where = "in this process and in another one" if report.is_other_process_checked else "in this process"
+    lines = [f"{escaped(report.workflow_name)}: {counted(report.steps, 'step')} compared, {where}"]
+    for each in report.differences:
+        lines.append(f"{escaped(each.where)}: {each.kind} of {escaped(each.path or 'the workflow')} ({each.place})")
+        lines += [f"  first: {escaped(each.recorded)}", f"  then:  {escaped(each.now)}"]
+    if report.note:
+        lines.append(f"note: {escaped(report.note)}")
+    lines.append(f"{len(report.differences)} differences" if report.differences else "no difference")
+    return "".join(f"{line}\n" for line in lines)

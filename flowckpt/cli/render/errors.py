@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from flowckpt.cli.groups import with_store
 from flowckpt.cli.render.terminal import escaped, escaped_lines, say
-from flowckpt.cli.store_hints import with_store
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import FlowckptError, SettingError
 
