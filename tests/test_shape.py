@@ -15,7 +15,7 @@ BOUNDS = {  # the figure today; behind it the target
     "modules": 347,  # 285
     "lines, comments and blanks left out": 58_200,
     "code lines, docstrings left out too": 44_500,  # 38,000
-    "median module": 164,
+    "median module": 180,  # rises when small modules are merged; 100 to 400 is natural
     "largest module": 1_395,  # 900
     "modules crossed by a checkpointed step": 25,  # 16
     "moves between modules of a checkpointed step": 41,

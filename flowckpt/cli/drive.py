@@ -208,11 +208,7 @@ _ANSWERS = {
 
 
 def can_ask(options: RunOptions) -> bool:
-    """Tell whether a person sits there, and has not said already what to do.
-
-    Args:
-        options: how the resume is to be done.
-    """
+    """Tell whether a person sits there, and has not said already what to do."""
     is_open = options.on_code_change is None and not options.force
     return is_open and sys.stdin is not None and sys.stdin.isatty() and is_error_terminal()
 

@@ -80,11 +80,7 @@ _BY_SIGNAL = {"SIGINT": ExitCode.SIGINT, "SIGTERM": ExitCode.SIGTERM, "SIGHUP": 
 
 
 def code_of_error(error: BaseException) -> ExitCode:
-    """Return the code for an error that ended the command.
-
-    Args:
-        error: the error.
-    """
+    """Return the code for an error that ended the command."""
     for cls in type(error).__mro__:
         if cls in _BY_ERROR:
             return _BY_ERROR[cls]

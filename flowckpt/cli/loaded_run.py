@@ -149,10 +149,6 @@ def _loaded(latest: CheckpointData, workflow_id: str, target: str | None) -> Wor
 def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
     """Plan the resume of a run; nothing is run or saved.
 
-    Args:
-        run: the run.
-        options: how it would be resumed.
-
     Raises:
         InputMismatchError: an input differs from the recorded one.
         WorkflowChangedError: it is another workflow.
@@ -167,22 +163,14 @@ def planned_run(run: RecordedRun, options: RunOptions) -> PlannedResume:
 
 
 def code_of_plan(plan: ResumePlan) -> ExitCode:
-    """Return the exit code of a plan: what the resume would stop with, else whether anything is stale.
-
-    Args:
-        plan: the plan.
-    """
+    """Return the exit code of a plan: what the resume would stop with, else whether anything is stale."""
     if plan.stops:
         return code_of_stop(plan)
     return ExitCode.STALE if plan.stale else ExitCode.DONE
 
 
 def code_of_stop(plan: ResumePlan) -> ExitCode:
-    """Return the exit code of the resume that a plan says would stop.
-
-    Args:
-        plan: the plan.
-    """
+    """Return the exit code of the resume that a plan says would stop."""
     if plan.is_parked:
         return ExitCode.IN_DOUBT
     if plan.is_undoing:
@@ -194,10 +182,6 @@ def code_of_stop(plan: ResumePlan) -> ExitCode:
 
 
 def kinds_of_stop(plan: ResumePlan) -> frozenset[ReasonKind]:
-    """Return what moved at the step that a resume would stop at.
-
-    Args:
-        plan: the plan.
-    """
+    """Return what moved at the step that a resume would stop at."""
     step = plan.step(plan.stopped_by)
     return frozenset() if step is None else frozenset(reason.kind for reason in step.reasons if reason.makes_stale)

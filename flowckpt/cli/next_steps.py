@@ -91,12 +91,7 @@ class ResumeLine:
 
 
 def stale_ways(line: ResumeLine, kinds: Collection[str]) -> list[str]:
-    """Return the ways on from a stale result, a sentence with a command each.
-
-    Args:
-        line: the resume that stopped.
-        kinds: what moved: the kinds of the reasons.
-    """
+    """Return the ways on from a stale result, a sentence with a command each."""
     options = ["--on-code-change"] * (CODE in kinds) + ["--on-stale"] * any(kind != CODE for kind in kinds)
     rerun, reuse = ([word for option in options for word in (option, answer)] for answer in ("rerun", "reuse"))
     return [
@@ -106,11 +101,7 @@ def stale_ways(line: ResumeLine, kinds: Collection[str]) -> list[str]:
 
 
 def in_doubt_ways(line: ResumeLine) -> list[str]:
-    """Return the ways on from a step in doubt.
-
-    Args:
-        line: the resume that stopped.
-    """
+    """Return the ways on from a step in doubt."""
     return [
         "Find out what it did. Where its evidence can tell after that, resume again.",
         f"Run it again, whatever it has done: {line.command('--force')}",
@@ -118,11 +109,7 @@ def in_doubt_ways(line: ResumeLine) -> list[str]:
 
 
 def parked_ways(line: ResumeLine) -> list[str]:
-    """Return the ways on from a run that died too often at the same step.
-
-    Args:
-        line: the resume that was refused.
-    """
+    """Return the ways on from a run that died too often at the same step."""
     return [
         "Find out what its process dies of: memory, a crash in native code, a limit of the machine.",
         f"Go on, and count anew: {line.command('--force')}",
@@ -130,11 +117,7 @@ def parked_ways(line: ResumeLine) -> list[str]:
 
 
 def changed_ways(line: ResumeLine) -> list[str]:
-    """Return the ways on from a workflow that yields something else than the record says.
-
-    Args:
-        line: the resume that stopped.
-    """
+    """Return the ways on from a workflow that yields something else than the record says."""
     return [
         "Restore the code that wrote the record, and resume.",
         f"Run everything again from where they differ: {line.command('--force')}",
@@ -143,11 +126,7 @@ def changed_ways(line: ResumeLine) -> list[str]:
 
 
 def not_undoable_ways(line: ResumeLine) -> list[str]:
-    """Return the ways on from steps that are to be undone and whose code no longer says how.
-
-    Args:
-        line: the resume that stopped.
-    """
+    """Return the ways on from steps that are to be undone and whose code no longer says how."""
     words = [*line.store_words(), "--no-rollback", *["--"] * line.workflow_id.startswith("-"), line.workflow_id]
     leave = escaped(shlex.join(["flowckpt", "cancel", *words]))
     return [
@@ -158,12 +137,7 @@ def not_undoable_ways(line: ResumeLine) -> list[str]:
 
 
 def secret_ways(line: ResumeLine, names: Iterable[str]) -> list[str]:
-    """Return the way on from a resume that lacks secret inputs.
-
-    Args:
-        line: the resume that stopped.
-        names: the inputs.
-    """
+    """Return the way on from a resume that lacks secret inputs."""
     given = [word for name in names for word in ("-i", f"{name}=@env:{name.upper()}")]
     return [
         f"Put it into the environment, and: {line.command(*given)}",
@@ -200,12 +174,7 @@ def kinds_of(error: StaleStepError) -> frozenset[str]:
 
 
 def show_resume_hint(workflow_id: str, store: StoreChoice) -> None:
-    """Show the very command that carries the run on.
-
-    Args:
-        workflow_id: the run.
-        store: the store that it is in.
-    """
+    """Show the very command that carries the run on."""
     if store.spec.startswith("memory:"):
         say("It cannot be resumed: its store was the memory of this process.")
     else:
@@ -213,12 +182,7 @@ def show_resume_hint(workflow_id: str, store: StoreChoice) -> None:
 
 
 def resume_command(workflow_id: str, store: StoreChoice) -> str:
-    """Return the command that carries a run on, ready for a shell.
-
-    Args:
-        workflow_id: the run.
-        store: the store that it is in.
-    """
+    """Return the command that carries a run on, ready for a shell."""
     return command_line("resume", store, workflow_id)
 
 
@@ -245,11 +209,7 @@ _MOST = 8
 
 
 def wait_lines(waits: Sequence[Wait]) -> list[str]:
-    """Write what a run waits for.
-
-    Args:
-        waits: the waits.
-    """
+    """Write what a run waits for."""
     lines = []
     for wait in waits[:_MOST]:
         lines.append(f"waiting: {escaped(str(wait))}")
@@ -262,13 +222,7 @@ def wait_lines(waits: Sequence[Wait]) -> list[str]:
 
 
 def show_ways_on(workflow_id: str, waits: Sequence[Wait], store: StoreChoice) -> None:
-    """Show on standard error the commands that continue a suspended run.
-
-    Args:
-        workflow_id: the run.
-        waits: what it waits for.
-        store: the store that it is in.
-    """
+    """Show on standard error the commands that continue a suspended run."""
     if store.spec.startswith("memory:"):
         say("It cannot be resumed: its store was the memory of this process.")
         return

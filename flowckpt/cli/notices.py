@@ -35,9 +35,5 @@ def show_warnings() -> None:
 
 
 def warn(message: str) -> None:
-    """Show a warning.
-
-    Args:
-        message: what to warn of.
-    """
+    """Show a warning."""
     say(f"flowckpt: warning: {with_store(escaped(message))}")

@@ -198,12 +198,7 @@ class SettingOption(click.Option):
 
 
 def setting_option(name: str, **how: Any) -> Callable[[F], F]:
-    """Return what adds the option of a setting to a command; the table says everything about it.
-
-    Args:
-        name: the setting.
-        **how: what click takes beside that.
-    """
+    """Return what adds the option of a setting to a command; the table says everything about it."""
     setting = SETTINGS[name]
     return click.option(
         setting.option,
@@ -276,11 +271,7 @@ def network_option(command: F) -> F:
 
 
 def rollback_option(command: F) -> F:
-    """Add `--no-rollback`; the parameter is named as the field of `RunOptions`.
-
-    Args:
-        command: the command.
-    """
+    """Add `--no-rollback`; the parameter is named as the field of `RunOptions`."""
     return click.option(
         "--no-rollback",
         "rolls_back",

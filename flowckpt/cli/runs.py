@@ -93,21 +93,13 @@ def opened_store(option: str | None) -> CheckpointStore:
 
 
 def opened(choice: StoreChoice) -> CheckpointStore:
-    """Open a store, with its keys.
-
-    Args:
-        choice: the store.
-    """
+    """Open a store, with its keys."""
     store: CheckpointStore = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression)
     return store
 
 
 def waited(work: Coroutine[Any, Any, T]) -> T:
-    """Do one thing with a store, in a loop where nothing else runs.
-
-    Args:
-        work: what to do.
-    """
+    """Do one thing with a store, in a loop where nothing else runs."""
 
     async def alone() -> T:
         with blocking_allowed(True):
@@ -118,23 +110,14 @@ def waited(work: Coroutine[Any, Any, T]) -> T:
 
 
 def found_runs(store: CheckpointStore, wanted: RunFilter) -> list[RunInfo]:
-    """Return the runs of a store that are wanted, the one started last first.
-
-    Args:
-        store: the store.
-        wanted: which.
-    """
+    """Return the runs of a store that are wanted, the one started last first."""
     if not isinstance(store, ListsRuns):
         raise click.UsageError(f"{store!r} cannot list its runs")
     return list(waited(find_runs(store, wanted)))
 
 
 def listed_runs(store: CheckpointStore) -> list[RunInfo]:
-    """Return the runs of a store, the one started last first.
-
-    Args:
-        store: the store.
-    """
+    """Return the runs of a store, the one started last first."""
     return list(surveyed_runs(store).runs)
 
 
@@ -151,12 +134,7 @@ def surveyed_runs(store: CheckpointStore, wanted: RunFilter | None = None) -> Ru
 
 
 def parked_runs(store: CheckpointStore, runs: Sequence[RunInfo]) -> dict[str, Deaths]:
-    """Return those of some runs that a resume would refuse because they died too often, by id.
-
-    Args:
-        store: the store.
-        runs: the runs.
-    """
+    """Return those of some runs that a resume would refuse because they died too often, by id."""
     most = max_deaths_setting()
 
     async def look() -> dict[str, Deaths]:
@@ -182,10 +160,6 @@ def last_unfinished(runs: Sequence[RunInfo]) -> RunInfo | None:
 def latest_of(store: CheckpointStore, workflow_id: str) -> CheckpointData:
     """Return the newest checkpoint of a run.
 
-    Args:
-        store: the store.
-        workflow_id: the run.
-
     Raises:
         CheckpointNotFoundError: there is no such run.
     """
@@ -196,21 +170,12 @@ def latest_of(store: CheckpointStore, workflow_id: str) -> CheckpointData:
 
 
 def owner_of(store: CheckpointStore, workflow_id: str) -> Owner | None:
-    """Return the process that runs a run now, or None.
-
-    Args:
-        store: the store.
-        workflow_id: the run.
-    """
+    """Return the process that runs a run now, or None."""
     return waited(store.owner(workflow_id)) if isinstance(store, OwnsRuns) else None
 
 
 def stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
     """Return a run with everything that a command shows of it.
-
-    Args:
-        store: the store.
-        workflow_id: the run.
 
     Raises:
         CheckpointNotFoundError: there is no such run.

@@ -63,12 +63,7 @@ def command_settings() -> Settings:
 
 
 def is_set_already(name: str, value: Any) -> bool:
-    """Tell whether the next command would find a value without its option.
-
-    Args:
-        name: the setting.
-        value: the value.
-    """
+    """Tell whether the next command would find a value without its option."""
     return bool(command_settings()[name] == value)
 
 

@@ -67,10 +67,6 @@ def from_text(text: str, annotation: Any) -> Any:
 def from_json(value: Any, annotation: Any) -> Any:
     """Return the value that a JSON (or TOML) value means under an annotation.
 
-    Args:
-        value: the parsed value.
-        annotation: what it shall become.
-
     Raises:
         MisfitError: it does not fit.
     """
@@ -93,11 +89,7 @@ def from_json(value: Any, annotation: Any) -> Any:
 
 
 def expected_text(annotation: Any) -> str:
-    """Say what an annotation takes, for people: `an integer`, `one of red, green`.
-
-    Args:
-        annotation: any annotation.
-    """
+    """Say what an annotation takes, for people: `an integer`, `one of red, green`."""
     bare = _bare(annotation)
     if _is_union(bare):
         return " or ".join(expected_text(member) for member in typing.get_args(bare))

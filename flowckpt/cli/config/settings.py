@@ -246,12 +246,7 @@ _SCHEMES_OF_PATHS = {"file": DEFAULT_DIRECTORY, "sqlite": f"{DEFAULT_DIRECTORY}.
 
 
 def absolute_spec(spec: str, directory: Path) -> str:
-    """Return the description of a store with an absolute path, where it has one.
-
-    Args:
-        spec: the description.
-        directory: what a relative path is relative to.
-    """
+    """Return the description of a store with an absolute path, where it has one."""
     scheme, colon, rest = spec.partition(":")
     if colon and scheme in _SCHEMES_OF_PATHS:
         return f"{scheme}:{Path(os.path.normpath(directory / (rest or _SCHEMES_OF_PATHS[scheme])))}"
@@ -259,11 +254,7 @@ def absolute_spec(spec: str, directory: Path) -> str:
 
 
 def nearest_store(directory: Path) -> str:
-    """Return the description of the default store.
-
-    Args:
-        directory: where to look from.
-    """
+    """Return the description of the default store."""
     for candidate in (directory, *directory.parents):
         place = candidate / DEFAULT_DIRECTORY
         # A link to nothing is a disk that is not mounted, and no store that is not there yet.

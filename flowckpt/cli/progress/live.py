@@ -71,11 +71,7 @@ class PrintsAbove:
             self.drain(is_last=True)
 
     def drain(self, *, is_last: bool = False) -> None:
-        """Show what was taken.
-
-        Args:
-            is_last: show a line that is not finished too.
-        """
+        """Show what was taken."""
         with self._live._lock:
             pieces, self._pieces = self._pieces, []
             text = "".join(pieces)
@@ -122,11 +118,7 @@ class LiveAbovePrints(Live):
         return cast("TextIO", prints)
 
     def show_above(self, line: Text) -> None:
-        """Show a line above what is drawn, with the next refresh.
-
-        Args:
-            line: the line.
-        """
+        """Show a line above what is drawn, with the next refresh."""
         self._above.append(line)
 
     def _drain_above(self) -> None:

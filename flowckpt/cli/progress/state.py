@@ -94,28 +94,16 @@ class FanOuts:
         self._composites: set[str] = set()
 
     def is_composite(self, path: str) -> bool:
-        """Tell whether a step is made of steps, which are counted instead of it.
-
-        Args:
-            path: the step.
-        """
+        """Tell whether a step is made of steps, which are counted instead of it."""
         return path in self._composites
 
     def of(self, path: str) -> FanOutProgress | None:
-        """Return how far a map or group has come; None where the path is not that of one that runs.
-
-        Args:
-            path: the step.
-        """
+        """Return how far a map or group has come; None where the path is not that of one that runs."""
         found = self._found.get(path)
         return found if found is not None and found.has_started else None
 
     def folding(self, path: str) -> FanOutProgress | None:
-        """Return the map or group that stands for a step: the outermost large one that it lies in, if any.
-
-        Args:
-            path: the step.
-        """
+        """Return the map or group that stands for a step: the outermost large one that it lies in, if any."""
         end = path.find("/[")
         while end >= 0:
             found = self.of(path[:end])
@@ -125,11 +113,7 @@ class FanOuts:
         return None
 
     def note(self, event: Event) -> None:
-        """Count what an event tells.
-
-        Args:
-            event: any event of the run.
-        """
+        """Count what an event tells."""
         kind, path = event.kind, getattr(event, "path", "")
         if kind == "StepStarted":
             self._started(event)
@@ -141,11 +125,7 @@ class FanOuts:
             self._ended(path, has_failed=kind == "StepFailed")
 
     def forget(self, path: str) -> None:
-        """Forget a map or group that has ended.
-
-        Args:
-            path: the step.
-        """
+        """Forget a map or group that has ended."""
         self._found.pop(path, None)
 
     def _started(self, event: Any) -> None:

@@ -179,21 +179,13 @@ def _allocated(descriptor: int, mode: int, offset: int, length: int) -> int:
 
 
 def working_directory(info: RunInfo) -> Path | None:
-    """Return the directory in which a run was started; None where the record does not say.
-
-    Args:
-        info: the run.
-    """
+    """Return the directory in which a run was started; None where the record does not say."""
     found = info.metadata.get("base_path") or _target(info).get("cwd")
     return Path(found) if isinstance(found, str) and found else None
 
 
 def why_not_here(info: RunInfo) -> str:
-    """Return why a run cannot be resumed here; an empty text where nothing speaks against it.
-
-    Args:
-        info: the run.
-    """
+    """Return why a run cannot be resumed here; an empty text where nothing speaks against it."""
     target = _target(info)
     file, module = target.get("file"), target.get("module")
     if not target.get("name") or not (file or module):

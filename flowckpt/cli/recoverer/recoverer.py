@@ -109,11 +109,7 @@ class Recoverer:
         return found
 
     async def watch(self, every_seconds: float) -> None:
-        """Resume what is due until it is stopped.
-
-        Args:
-            every_seconds: how long to wait between two looks at the store.
-        """
+        """Resume what is due until it is stopped."""
         self._is_watching = True
         stopping = asyncio.ensure_future(self._stop.wait())
         store = self._store

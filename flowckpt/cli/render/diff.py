@@ -75,13 +75,7 @@ def _colored(line: str, kind: ChangeKind, *, is_colored: bool) -> str:
 
 
 def diff_document(old: NamedCheckpoint, new: NamedCheckpoint, diff: CheckpointDiff) -> dict[str, object]:
-    """Return what differs as plain JSON: what `diff --json` prints.
-
-    Args:
-        old: the first checkpoint.
-        new: the second.
-        diff: what differs between them.
-    """
+    """Return what differs as plain JSON: what `diff --json` prints."""
     return {
         "old": old.to_document(),
         "new": new.to_document(),

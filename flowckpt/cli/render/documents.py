@@ -78,11 +78,7 @@ class RecordedClaim:
 
 
 def recorded_claims(result: StepResult) -> list[RecordedClaim]:
-    """Return the claims of a result; none where it has none, or where they cannot be read.
-
-    Args:
-        result: the result.
-    """
+    """Return the claims of a result; none where it has none, or where they cannot be read."""
     if result.evidence is None:
         return []
     try:
@@ -99,11 +95,7 @@ def recorded_claims(result: StepResult) -> list[RecordedClaim]:
 
 
 def evidence_document(result: StepResult) -> Json:
-    """Return the evidence of a result: null where it has none.
-
-    Args:
-        result: the result.
-    """
+    """Return the evidence of a result: null where it has none."""
     if result.evidence is None:
         return None
     return {
@@ -113,11 +105,7 @@ def evidence_document(result: StepResult) -> Json:
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """Write the answer to a claim on one line: `holds: …`, `fails: …`, `cannot be checked: …`.
-
-    Args:
-        verdict: the answer.
-    """
+    """Write the answer to a claim on one line: `holds: …`, `fails: …`, `cannot be checked: …`."""
     description = redacted_text(verdict.evidence.description)
     if verdict.verified:
         return f"holds: {description}"
@@ -136,12 +124,7 @@ def _text(verdict: Any, key: str) -> str:
 
 
 def ended_document(result: WorkflowResult, output_type: Any) -> Json:
-    """Return how a run ended: what `run --json` and `resume --json` print.
-
-    Args:
-        result: how it ended.
-        output_type: what the workflow says that it returns.
-    """
+    """Return how a run ended: what `run --json` and `resume --json` print."""
     waits = {"waits": [wait_document(wait) for wait in result.waits]} if result.waits else {}
     return {
         "workflow_id": result.workflow_id,
@@ -162,12 +145,7 @@ def ended_document(result: WorkflowResult, output_type: Any) -> Json:
 
 
 def event_document(event: Event, output_type: Any) -> Json:
-    """Return an event: one line of `--events`.
-
-    Args:
-        event: the event.
-        output_type: what the workflow says that it returns.
-    """
+    """Return an event: one line of `--events`."""
     document: dict[str, Any] = {"event": event.kind}
     for field in attrs.fields(type(event)):
         value = getattr(event, field.name)
@@ -176,11 +154,7 @@ def event_document(event: Event, output_type: Any) -> Json:
 
 
 def wait_document(wait: Wait) -> Json:
-    """Return what a step waits for: one of the `waits` of `run --json` and of `show --json`.
-
-    Args:
-        wait: the wait.
-    """
+    """Return what a step waits for: one of the `waits` of `run --json` and of `show --json`."""
     return {
         "path": wait.path,
         "kind": str(wait.kind),
@@ -264,31 +238,19 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
 
 
 def finding_document(finding: Finding) -> Json:
-    """Return something that a check found: one item of `store check --json`.
-
-    Args:
-        finding: what was found.
-    """
+    """Return something that a check found: one item of `store check --json`."""
     return attrs.asdict(finding)
 
 
 def step_document(result: StepResult) -> dict[str, Json]:
-    """Return a step's result: one of the `steps` of `show --json`.
-
-    Args:
-        result: the result.
-    """
+    """Return a step's result: one of the `steps` of `show --json`."""
     document = result_document(result)
     kept = {key: document[key] for key in _STEP_KEYS}
     return {**kept, "evidence": evidence_document(result), "marks": list(result.marks)}
 
 
 def checkpoint_document(reference: CheckpointRef) -> dict[str, Json]:
-    """Return a checkpoint: one of the `checkpoints` of `show --json`.
-
-    Args:
-        reference: the checkpoint.
-    """
+    """Return a checkpoint: one of the `checkpoints` of `show --json`."""
     return {
         "checkpoint_id": reference.checkpoint_id,
         "sequence": reference.sequence,
@@ -369,11 +331,6 @@ class Attempt:
 
 def run_history(store: CheckpointStore, workflow_id: str, run: StoredRun) -> list[Attempt]:
     """Return the attempts of a run, the first one first.
-
-    Args:
-        store: where it lies.
-        workflow_id: the run.
-        run: what counts of it.
 
     Raises:
         click.UsageError: the store keeps nothing but what counts.

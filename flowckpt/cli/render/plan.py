@@ -108,11 +108,7 @@ def _step_lines(group: list[PlannedStep], width: int, *, is_colored: bool) -> li
 
 
 def assumed_text(paths: Sequence[str]) -> str:
-    """Write of which steps the plan takes for granted that they return the same: `a, b and 3 more return`.
-
-    Args:
-        paths: the steps.
-    """
+    """Write of which steps the plan takes for granted that they return the same: `a, b and 3 more return`."""
     shown = ", ".join(escaped(path) for path in paths[:_MOST_ASSUMED])
     more = f" and {len(paths) - _MOST_ASSUMED} more" if len(paths) > _MOST_ASSUMED else ""
     return f"{shown}{more} return{'s' if len(paths) == 1 else ''}"
@@ -226,11 +222,7 @@ class StepExplanation:
     report: VerificationReport | None
 
     def to_document(self, workflow_id: str) -> dict[str, Any]:
-        """Return the explanation as plain JSON, without secrets.
-
-        Args:
-            workflow_id: the run.
-        """
+        """Return the explanation as plain JSON, without secrets."""
         return {
             "workflow_id": workflow_id,
             **self.step.to_document(),

@@ -17,11 +17,7 @@ Table = tuple[tuple[str, ...], list[list[str]], tuple[str, ...]]
 
 
 def figures_document(figures: StoreFigures) -> dict[str, Json]:
-    """Return the figures as plain JSON: what `store stats --json` prints.
-
-    Args:
-        figures: the figures.
-    """
+    """Return the figures as plain JSON: what `store stats --json` prints."""
     return {
         "runs": figures.runs,
         "statuses": {status.value: count for status, count in sorted(figures.statuses.items())},
@@ -155,11 +151,7 @@ def _rate(claims: ClaimFigures) -> str:
 
 
 def bytes_text(size: int) -> str:
-    """Write a number of bytes: `512 B`, `1.5 kB`, `23 MB`.
-
-    Args:
-        size: how many.
-    """
+    """Write a number of bytes: `512 B`, `1.5 kB`, `23 MB`."""
     number, units = float(max(size, 0)), ["B", "kB", "MB", "GB", "TB"]
     while number >= 999.5 and len(units) > 1:
         number /= 1000

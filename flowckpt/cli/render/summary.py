@@ -77,11 +77,7 @@ def show_failure(result: WorkflowResult, signal_name: str) -> None:
 
 
 def show_unsaved_output(result: WorkflowResult) -> None:
-    """Warn of a run that completed and could not save that it did.
-
-    Args:
-        result: how it ended.
-    """
+    """Warn of a run that completed and could not save that it did."""
     say("flowckpt: warning: the run completed, but its end is not saved; its output is nowhere but here")
     if result.save_error is not None:
         say(escaped(result.save_error.message))

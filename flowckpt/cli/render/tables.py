@@ -41,11 +41,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def duration_text(milliseconds: float) -> str:
-    """Write how long something took: `12 ms`, `5.32 s`, `3 min 05 s`, `2 h 05 min`.
-
-    Args:
-        milliseconds: how long.
-    """
+    """Write how long something took: `12 ms`, `5.32 s`, `3 min 05 s`, `2 h 05 min`."""
     seconds = milliseconds / 1000
     if seconds < 1:
         return f"{milliseconds:.0f} ms"
@@ -86,11 +82,7 @@ def moment_text(moment: datetime, *, is_short: bool = False) -> str:
 
 
 def size_text(count: float) -> str:
-    """Write a number of bytes: `512 B`, `4.2 kB`, `1.0 GB`, by thousands.
-
-    Args:
-        count: how many.
-    """
+    """Write a number of bytes: `512 B`, `4.2 kB`, `1.0 GB`, by thousands."""
     if count < 1000:
         return f"{count:.0f} B"
     units = ["TB", "GB", "MB", "kB"]
@@ -103,11 +95,7 @@ def size_text(count: float) -> str:
 
 
 def size_of_run(done: ExportedRun | ImportedRun | CopiedRun) -> str:
-    """Write what a file or a copy holds, in brackets: checkpoints that no longer count go with a run.
-
-    Args:
-        done: what was moved.
-    """
+    """Write what a file or a copy holds, in brackets: checkpoints that no longer count go with a run."""
     behind = f", {done.left_behind} of them left behind" if done.left_behind else ""
     attempts, results = counted(done.attempts, "attempt"), counted(done.steps, "result")
     return f"({attempts}, {counted(done.checkpoints, 'checkpoint')}{behind}, {results})"

@@ -83,9 +83,6 @@ def write(text: str) -> None:
 def write_bytes(data: bytes) -> None:
     """Write bytes to standard output as they are, whole, now; what is printed otherwise has been flushed.
 
-    Args:
-        data: what to write.
-
     Raises:
         OutputClosedError: nobody reads it.
         OutputFailedError: it cannot be written.
@@ -102,11 +99,7 @@ def write_bytes(data: bytes) -> None:
 
 
 def write_if_read(text: str) -> None:
-    """Write like `write`, but go on without a word once nobody reads; for what a run tells on its way.
-
-    Args:
-        text: what to write.
-    """
+    """Write like `write`, but go on without a word once nobody reads; for what a run tells on its way."""
     if not _Place.is_closed:
         with contextlib.suppress(OutputClosedError):
             write(text)
@@ -121,11 +114,7 @@ def abandon() -> None:
 
 
 def say(text: str) -> None:
-    """Write a line to standard error; a message that nobody can read is dropped.
-
-    Args:
-        text: the line.
-    """
+    """Write a line to standard error; a message that nobody can read is dropped."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"{text}\n")
@@ -166,30 +155,17 @@ _UNSAFE_IN_JSON = re.compile(f"[{_OTHERS}]")
 
 
 def escaped(text: str) -> str:
-    r"""Return text on one line that a terminal shows and never obeys: `\x1b[2J`, `\n`, `\u202e`.
-
-    Args:
-        text: any text.
-    """
+    r"""Return text on one line that a terminal shows and never obeys: `\x1b[2J`, `\n`, `\u202e`."""
     return text if text.isprintable() else _UNSAFE.sub(_escape, text)
 
 
 def escaped_lines(text: str) -> str:
-    """Return text like `escaped`, but with its line feeds kept; for tracebacks.
-
-    Args:
-        text: any text.
-    """
+    """Return text like `escaped`, but with its line feeds kept; for tracebacks."""
     return "\n".join(escaped(line.replace("\t", "    ")) for line in text.split("\n"))
 
 
 def shortened(text: str, most: int) -> str:
-    """Return text like `escaped`, cut in the middle where it is longer than `most`.
-
-    Args:
-        text: any text.
-        most: how many characters there may be.
-    """
+    """Return text like `escaped`, cut in the middle where it is longer than `most`."""
     if len(text) > most:
         tail = most // 3
         text = f"{text[: most - tail - 1]}…{text[-tail:]}"
@@ -197,12 +173,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def short_value(value: Any, most: int = 200) -> str:
-    """Write a value of the user's for people, on one line and not for ever.
-
-    Args:
-        value: any value.
-        most: how many characters there may be.
-    """
+    """Write a value of the user's for people, on one line and not for ever."""
     writer = reprlib.Repr()
     writer.maxstring = writer.maxother = most
     writer.maxlist = writer.maxtuple = writer.maxset = writer.maxfrozenset = writer.maxdict = 10
@@ -221,11 +192,7 @@ def json_text(document: Any, *, indent: int | None = None) -> str:
 
 
 def escaped_json(text: str) -> str:
-    r"""Write what a terminal would obey in JSON text as `\uXXXX`; it can only stand within strings.
-
-    Args:
-        text: JSON text.
-    """
+    r"""Write what a terminal would obey in JSON text as `\uXXXX`; it can only stand within strings."""
     return text if text.isascii() and "\x7f" not in text else _UNSAFE_IN_JSON.sub(_escape_json, text)
 
 
