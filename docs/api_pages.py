@@ -114,7 +114,7 @@ PAGES = (
     Page(
         "records",
         "Results and records",
-        "What a run leaves behind.",
+        "Results, checkpoints and other records of a run.",
         (
             "CheckpointData",
             "StepResult",
@@ -149,7 +149,7 @@ PAGES = (
     Page(
         "events",
         "Events",
-        "What a run reports while it is executed.",
+        "Progress reports of a run.",
         _from(
             "flowckpt.events",
             "Event WorkflowStarted WorkflowResumed StepStarted StepOutput StepProgress StepStateDropped StepRestored "
@@ -162,7 +162,7 @@ PAGES = (
     Page(
         "stores",
         "Stores",
-        "Where checkpoints are stored, and what a store can do.",
+        "Places for checkpoints, and their abilities.",
         (
             "open_store",
             "FileCheckpointStore",

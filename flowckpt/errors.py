@@ -509,7 +509,7 @@ class ApprovalRejectedError(FlowckptError):
 
 
 class ApprovalStaleError(FlowckptError):
-    """What is to be approved has changed since the run asked; nothing was recorded.
+    """The approved content has changed since the run asked; nothing was recorded.
 
     Attributes:
         workflow_id: the run.

@@ -39,7 +39,7 @@ _CHILD = "flowckpt.engine.determinism_child"
 
 @attrs.frozen
 class DeterminismReport:
-    """What `check_determinism` found.
+    """The findings of `check_determinism`.
 
     Each difference has `kind`, `path`, `recorded`, `now`, `where` (`file:line`) and `place` (`this process` or `another
     process`).

@@ -455,7 +455,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         Args:
             workflow_id: the source run; it is only read, and may be live or completed.
             new_id: the id of the new run; a new ULID by default.
-            checkpoint_id: the checkpoint to start from (id or sequence), also a left-behind one; the newest by default.
+            checkpoint_id: the checkpoint to start from (id or sequence), also one that no longer counts; the newest by default.
             from_step: take over only the results before this step (path or name); all by default.
             outputs: replaced outputs, by step; results after a replaced one are dropped.
             inputs: changed inputs, by name; the resume reruns steps whose arguments change.

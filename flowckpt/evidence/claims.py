@@ -128,7 +128,7 @@ else:  # the codec lies a row above the records; claims are written down only wh
 
 
 class State(StrEnum):
-    """Where the facts of a claim come from."""
+    """The origin of a claim's facts."""
 
     STATED = "stated"
     """The program gave them."""
@@ -142,7 +142,7 @@ class State(StrEnum):
 
 @attrs.frozen
 class Capture:
-    """What was captured when a step ended.
+    """The state of the outside world that was captured when a step ended.
 
     Attributes:
         at: when, aware and in UTC.

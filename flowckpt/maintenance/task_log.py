@@ -278,7 +278,7 @@ class TaskCheckpoint(CommittedStep):
 
 @attrs.frozen
 class RestoredTask:
-    """Where to continue a task.
+    """The point from which to continue a task.
 
     Attributes:
         task_id: the task.

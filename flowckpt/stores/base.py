@@ -97,7 +97,7 @@ class CheckpointStore(Protocol):
 
 @attrs.frozen(eq=False, repr=False)
 class Lease(Fieldwise):
-    """What the owner of a run holds.
+    """The rights of a run's owner.
 
     Attributes:
         attempt: the attempt that it may save under.
@@ -318,7 +318,7 @@ class DeliversSignals(Protocol):
         ...
 
     async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
-        """Remove messages that the run's record says were taken; missing ones are no error.
+        """Remove messages that the run's record says were taken; missing ones are ignored.
 
         Args:
             workflow_id: the run.
@@ -469,7 +469,7 @@ class FiltersCheckpoints(CheckpointStore, Protocol):
     """A store that selects checkpoints itself.
 
     Check with `filters_checkpoints`, because `isinstance` sees only method names. Only checkpoints that count are
-    selected; `ListsAttempts` and `KeepsAttempts` return left-behind ones.
+    selected; `ListsAttempts` and `KeepsAttempts` return the others.
     """
 
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
@@ -559,7 +559,7 @@ class PinsCheckpoints(Protocol):
     """A store whose checkpoints can be pinned: retention removes neither a pinned checkpoint nor its run."""
 
     async def pin(self, workflow_id: str, sequence: int) -> None:
-        """Pin a checkpoint durably, also of a live run; pinning twice is no error.
+        """Pin a checkpoint durably, also of a live run; pinning twice is harmless.
 
         Args:
             workflow_id: the run.
@@ -571,7 +571,7 @@ class PinsCheckpoints(Protocol):
         ...
 
     async def unpin(self, workflow_id: str, sequence: int) -> None:
-        """Remove a pin durably; no error without one.
+        """Remove a pin durably, if there is one.
 
         Args:
             workflow_id: the run.
@@ -614,7 +614,7 @@ class CompactsRuns(Protocol):
         """Drop unused data of a run; everything that any attempt recorded stays, except removed checkpoints.
 
         Args:
-            workflow_id: the run; no error if it does not exist.
+            workflow_id: the run; it need not exist.
             is_forced: compact even if little is gained.
 
         Raises:

@@ -32,7 +32,7 @@ class CommandOutput:
 
 @attrs.frozen
 class Approval:
-    """Who decided what, when and why: the output of an `.approval()` step.
+    """A decision, with person, time and comment: the output of an `.approval()` step.
 
     Annotate a workflow that returns it with this type.
 

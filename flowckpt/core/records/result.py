@@ -59,7 +59,7 @@ class StepError(Fieldwise):
 # Filling a frozen class with slots takes twice as long: 1.1 µs against 0.5.
 @attrs.frozen(slots=False, eq=False, repr=False)
 class StepResult(Fieldwise):
-    """What one step left behind: output or error, times, and what identifies it.
+    """The recorded result of one step: output or error, times, and identity.
 
     `output` is decoded without the function's annotation: a value of an attrs class appears as its fields.
 
@@ -143,7 +143,7 @@ def result_of(fields: dict[str, Any]) -> StepResult:
 
 @attrs.frozen(eq=False, repr=False)
 class PartialState(Fieldwise):
-    """What a step saved by `current_step().save(…)`, kept until the step succeeds.
+    """The state that a step saved by `current_step().save(…)`, kept until the step succeeds.
 
     Attributes:
         state: the state, decoded afresh at each access.

@@ -18,7 +18,7 @@ from flowckpt.core.records.result import COMPOSITES, StepResult
 
 @attrs.frozen
 class DayFigures:
-    """What was started and saved on one day, in UTC.
+    """The activity of one day, in UTC.
 
     Attributes:
         day: the day.
@@ -39,7 +39,7 @@ class RunFigures:
 
     Attributes:
         workflow_name: its workflow.
-        checkpoints: the number of its checkpoints, including left-behind ones.
+        checkpoints: the number of its checkpoints, including those that no longer count.
         size: bytes of their records.
     """
 
@@ -114,7 +114,7 @@ class StepFigures:
 class StoreFigures:
     """Statistics of a store, or of one run in it.
 
-    Left-behind checkpoints are included, deleted ones are not. A result counts once, for the attempt that executed it,
+    Checkpoints that no longer count are included, deleted ones are not. A result counts once, for the attempt that executed it,
     so not in a fork. For a step made of steps, only its steps and its claims count. Sizes are those of records, without
     large values.
 

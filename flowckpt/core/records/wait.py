@@ -15,7 +15,7 @@ import attrs
 
 
 class WaitKind(StrEnum):
-    """What can end a wait; and what else a message may be: the request to cancel the run."""
+    """The kind of a wait or a message."""
 
     SLEEP = "sleep"
     SIGNAL = "signal"

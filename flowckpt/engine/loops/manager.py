@@ -509,7 +509,7 @@ class CheckpointManager:
     # --- ownership ---------------------------------------------------------------------------------------------------
 
     async def release(self, task_id: str) -> None:
-        """Release a task, so that another process can continue it; no error if it is not owned."""
+        """Release a task, so that another process can continue it; it need not be owned."""
         await self._tasks.release(task_id)
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from flowckpt.engine.rules.reasons import Reason, ReasonKind
 
 
 class Decision(StrEnum):
-    """What a resume does with a step.
+    """The action of a resume for a step.
 
     Attributes:
         REUSE: its recorded result is used.
@@ -38,7 +38,7 @@ class Decision(StrEnum):
 
 @attrs.frozen
 class PlannedStep:
-    """What a resume would do with one step, and why.
+    """The action of a resume for one step, with its reasons.
 
     Each reason has a `kind` (`evidence`, `arguments`, `code`, `version`, `forced`, `upstream`, `failed`, `undone`,
     `undoing` or `started`), a `detail`, and `is_proved`, which is False for evidence that could not be checked.
@@ -77,7 +77,7 @@ class PlannedStep:
 
 @attrs.frozen
 class ResumePlan:
-    """What a resume would reuse and what it would run.
+    """The actions of a resume, step by step, before it runs.
 
     Attributes:
         workflow_name: its workflow.

@@ -97,7 +97,7 @@ class AllowedHost:
 
 @attrs.frozen
 class StepFacts:
-    """What is known of the step whose claims are checked.
+    """The facts about the step whose claims are checked.
 
     Attributes:
         exit_code: the exit code of the step's command, now or as recorded; None if it ran none.
@@ -182,7 +182,7 @@ def uncaptured(claim: Evidence) -> Outcome:
 
 @attrs.define
 class CheckContext:
-    """What a check may use.
+    """The permissions and tools of a check.
 
     Attributes:
         settings: permissions and limits.

@@ -382,7 +382,7 @@ _NOT_PLAIN = re.compile(r"[^a-z0-9_-]+")
 
 @attrs.frozen
 class ExportedRun:
-    """What an export wrote.
+    """The outcome of an export.
 
     Attributes:
         file: the file, or the directory of the documents.
@@ -417,7 +417,7 @@ async def export_run(store: CheckpointStore, workflow_id: str, file: Path | str)
     Raises:
         CheckpointNotFoundError: the run does not exist.
         CheckpointCorruptedError: a record is damaged.
-        StoreAbilityError: the store cannot read left-behind checkpoints.
+        StoreAbilityError: the store cannot read checkpoints that no longer count.
         OSError: the file cannot be written.
     """
     run = await gathered(store, workflow_id)
@@ -471,7 +471,7 @@ async def export_documents(
     Raises:
         CheckpointNotFoundError: the run does not exist.
         CheckpointCorruptedError: a record is damaged.
-        StoreAbilityError: the store cannot read left-behind checkpoints.
+        StoreAbilityError: the store cannot read checkpoints that no longer count.
         FileExistsError: a different document exists; nothing was written.
         OSError: a file cannot be written.
     """

@@ -15,7 +15,7 @@ from flowckpt.errors import SettingError
 
 
 class OnSuccess(StrEnum):
-    """What happens to the checkpoints of a completed run."""
+    """The fate of the checkpoints of a completed run."""
 
     KEEP = "keep"
     """They stay, as the limits say."""

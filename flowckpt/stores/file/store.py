@@ -145,7 +145,7 @@ class FileCheckpointStore(RetainingDoor["retention.RetainedRuns"]):
             workflow_id: a run that was started without a key, or whose end cannot be proved.
 
         Returns:
-            What was taken on trust (`plain`), what was authenticated (`sealed`), and what is `lost`. For a fully
+            The records taken on trust (`plain`), authenticated (`sealed`) and `lost`. For a fully
             authenticated run, nothing is written.
 
         Raises:
