@@ -143,7 +143,7 @@ def follow(
             say(note)
         show_resume_hint(workflow_id, store)
         return code_of_signal(ending.signal_name)
-    code = code_of_result(result, signal_name=ending.signal_name, goes_on_unsaved=session.goes_on_unsaved)
+    code = code_of_result(result, signal_name=ending.signal_name, continue_on_save_error=session.continue_on_save_error)
     try:
         if form.as_json:
             write_if_read(f"{json_text(ended_document(result, workflow.output_type))}\n")

@@ -87,16 +87,16 @@ def code_of_error(error: BaseException) -> ExitCode:
     return ExitCode.INTERNAL
 
 
-def code_of_result(result: WorkflowResult, *, signal_name: str = "", goes_on_unsaved: bool = False) -> ExitCode:
+def code_of_result(result: WorkflowResult, *, signal_name: str = "", continue_on_save_error: bool = False) -> ExitCode:
     """Return the code for how a run ended.
 
     Args:
         result: how it ended.
         signal_name: the signal that stopped it, if one did.
-        goes_on_unsaved: whether it was asked to go on when a checkpoint cannot be saved: then the code says how the run
+        continue_on_save_error: whether it was asked to go on when a checkpoint cannot be saved: then the code says how the run
             came to its own end, saved or not. That it was stopped, to be carried on, is said of a saved one alone.
     """
-    is_own_end = goes_on_unsaved and result.status in ("completed", "failed")
+    is_own_end = continue_on_save_error and result.status in ("completed", "failed")
     if isinstance(result.error, errors.CheckpointStorageError) or not (result.is_saved or is_own_end):
         return ExitCode.STORE_FAILED
     if signal_name and result.status != "completed":  # one that came when all was done stopped nothing

@@ -296,8 +296,8 @@ def test_a_program_gets_what_the_command_has_only_where_it_asks_for_it(alone, mo
     write(alone.parent, 'store = "file:kept"\non_save_error = "continue"\non_stale = "reuse"\nevery = 2')
     assert WorkflowEngine().store.path.name == ".flowckpt"
     assert configured_engine().store.path == alone.parent / "kept"
-    assert configured_engine()._saving.goes_on_unsaved
-    assert not configured_engine(on_save_error="fail")._saving.goes_on_unsaved
+    assert configured_engine()._saving.continue_on_save_error
+    assert not configured_engine(on_save_error="fail")._saving.continue_on_save_error
     mine = FileCheckpointStore(alone / "mine")
     assert configured_engine(mine).store is mine
     assert configured_engine()._saving.retention is None

@@ -155,7 +155,7 @@ def test_the_exit_code_says_how_a_run_ended_that_was_to_go_on_and_suspension_or_
     status, error, name, is_saved, fails, goes_on = CODES[at]
     result = WorkflowResult("r", "w", Status(status), None, 1, StepCounts(), 0.0, error, is_saved)
     assert code_of_result(result, signal_name=name) == ExitCode(fails)
-    assert code_of_result(result, signal_name=name, goes_on_unsaved=True) == ExitCode(goes_on)
+    assert code_of_result(result, signal_name=name, continue_on_save_error=True) == ExitCode(goes_on)
 
 
 # --- numbers that are none --------------------------------------------------------------------------------------------

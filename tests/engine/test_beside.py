@@ -26,7 +26,7 @@ from flowckpt import (
 from flowckpt import workflow as as_workflow
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData
-from flowckpt.engine.run.attempt import GroupCommit
+from flowckpt.engine.run.recorder import GroupCommit
 from flowckpt.errors import CheckpointStorageError, FanOutFailedError, FencedError, StepDefinitionError, StepFailedError
 from flowckpt.evidence import file_sha256
 

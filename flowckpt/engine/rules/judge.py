@@ -28,11 +28,13 @@ class Judge:
         policy: what follows when something has moved.
         reports: the answers to the claims of the recorded results, by path; asked again where the world has moved on.
         secrets: the secrets of the run, which no record holds.
+        saved: those of the answers that a checkpoint of this attempt holds.
     """
 
     policy: ResumePolicy
     reports: dict[str, VerificationReport] = attrs.field(factory=dict)
     secrets: KnownSecrets = attrs.field(factory=KnownSecrets)
+    saved: dict[str, VerificationReport] = attrs.field(init=False, factory=dict)
 
     def reasons(self, step: Step[Any], result: StepResult, *, is_behind_rerun: bool = False) -> tuple[Reason, ...]:
         """Return why a recorded result would not simply be reused.

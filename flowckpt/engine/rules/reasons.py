@@ -114,6 +114,7 @@ class ResumePolicy(Fieldwise):
         from_path: the step from which on everything is run again; empty for none.
         is_forced: whether to run again what a resume would stop at: stale results, steps in doubt, and everything
             from where the workflow yields something else than the record says.
+        is_taken_over: whether the run was taken from an owner that may still be running a step of it.
     """
 
     on_stale: OnStale | None = None
@@ -121,6 +122,7 @@ class ResumePolicy(Fieldwise):
     reuse: ReuseMode = ReuseMode.PREFIX
     from_path: str = ""
     is_forced: bool = False
+    is_taken_over: bool = False
 
     def decide(self, reasons: Iterable[Reason]) -> OnStale:
         """Return what to do with a recorded result.

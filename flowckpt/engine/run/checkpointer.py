@@ -63,7 +63,7 @@ class Checkpointer:
         sequence: the sequence of the last checkpoint.
         history: the run's results, which grow during the run.
         trigger: requests checkpoints in addition to the explicit ones, or None.
-        goes_on_unsaved: whether the run continues if a checkpoint cannot be saved.
+        continue_on_save_error: whether the run continues if a checkpoint cannot be saved.
         evictor: selects older checkpoints to remove, or None.
         partial: the partial state of steps that have not succeeded, by path.
         is_usable: whether another save makes sense: not after one with unknown outcome, unless the run continues
@@ -84,7 +84,7 @@ class Checkpointer:
     sequence: int
     history: History
     trigger: options.Trigger | None = None
-    goes_on_unsaved: bool = False
+    continue_on_save_error: bool = False
     evictor: Evicting | None = None
     partial: dict[str, PartialState] = attrs.field(factory=dict)
     is_usable: bool = True
@@ -104,7 +104,7 @@ class Checkpointer:
         progress = options.Progress(results - self._saved_results, seconds, results, self.clock.now())
         return options.asks_for_checkpoint(self.trigger, progress, _log, self._told)
 
-    async def save_or_go_on(
+    async def save_or_continue(
         self,
         reason: Reason,
         checkpoint_id: str | None = None,
@@ -129,13 +129,13 @@ class Checkpointer:
         try:
             return await self.save(reason, checkpoint_id, in_flight=in_flight, evidence=evidence, status=status)
         except FlowckptError as failure:
-            if not self.goes_on_after(failure):
+            if not self.continues_after(failure):
                 raise
             self.is_usable = True
             self._is_behind = True
             return failure
 
-    def goes_on_after(self, failure: FlowckptError) -> bool:
+    def continues_after(self, failure: FlowckptError) -> bool:
         """Tell whether the run goes on although a checkpoint could not be saved.
 
         It does not where another owner has the run. Where nobody has it, because it was removed from the store, there
@@ -144,7 +144,7 @@ class Checkpointer:
         Args:
             failure: why not.
         """
-        return self.goes_on_unsaved and not (isinstance(failure, FencedError) and failure.newest_attempt)
+        return self.continue_on_save_error and not (isinstance(failure, FencedError) and failure.newest_attempt)
 
     async def save(
         self,

@@ -47,7 +47,7 @@ RUN = Settled()
 
 
 @attrs.frozen
-class Settling:
+class InDoubtResolver:
     """Settles the steps of one attempt.
 
     Attributes:
@@ -58,7 +58,6 @@ class Settling:
         in_doubt: the paths of steps whose start was recorded and whose end was not.
         runner: calls what the steps give for adopting and undoing.
         verifying: asks the world.
-        may_be_running: whether an owner that the run was stolen from may still be at a step in doubt.
     """
 
     workflow_id: str
@@ -68,7 +67,6 @@ class Settling:
     in_doubt: set[str]
     runner: StepRunner
     verifying: Verifying
-    may_be_running: bool = False
 
     async def before(self, step: Step[Any], path: str, arguments: Mapping[str, Any]) -> Settled:
         """Settle a step that is about to run.
@@ -137,12 +135,12 @@ class Settling:
                 self._ask_of_start(path, report, has_failed=False)
 
     def _may_be_running(self, path: str) -> bool:
-        return self.may_be_running or is_left_running(self.workflow_id, path)
+        return self.policy.is_taken_over or is_left_running(self.workflow_id, path)
 
     def _ask_of_start(self, path: str, report: VerificationReport, *, has_failed: bool) -> None:
         detail = _said(report) if report.verdicts else "it has no evidence"
         ended = "it failed" if has_failed else "it was started, and its end was never recorded"
-        if self.may_be_running:
+        if self.policy.is_taken_over:
             ended += ", and the owner that the run was stolen from may still be at it"
         elif is_left_running(self.workflow_id, path):
             ended += ", and work of it that nobody waits for any more is still going on"

@@ -115,18 +115,20 @@ def live_interrupts(store: object, workflow_id: str) -> Interrupts | None:
 # The end of work for a run that another process has taken over.
 
 
-def stop_when_lost(store: CheckpointStore, workflow_id: str, interrupts: Interrupts, *, goes_on_unsaved: bool) -> None:
+def stop_when_lost(
+    store: CheckpointStore, workflow_id: str, interrupts: Interrupts, *, continue_on_save_error: bool
+) -> None:
     """Let the store stop a run once it is lost, where it can tell; else the next save finds out.
 
     Args:
         store: where the run lies.
         workflow_id: the run; this process owns it.
         interrupts: what stops it.
-        goes_on_unsaved: whether it goes on where it was removed, and nobody else has it.
+        continue_on_save_error: whether it goes on where it was removed, and nobody else has it.
     """
 
     def tell(error: FencedError) -> None:
-        if error.newest_attempt or not goes_on_unsaved:
+        if error.newest_attempt or not continue_on_save_error:
             interrupts.lose(error)
 
     if isinstance(store, TellsOfLostRuns):

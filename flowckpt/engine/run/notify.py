@@ -26,11 +26,11 @@ else:
     events = LazyModule("flowckpt.events")
 
 
-Tell: TypeAlias = Callable[["Event"], Awaitable[None]]
-"""Told each event; awaited, so that it can hold the run up."""
+EventSink: TypeAlias = Callable[["Event"], Awaitable[None]]
+"""Takes each event; awaited, so that it can hold the run up."""
 
 
-async def told_by(work: Callable[[Tell], Awaitable[None]]) -> AsyncGenerator[Event, None]:
+async def event_stream(work: Callable[[EventSink], Awaitable[None]]) -> AsyncGenerator[Event, None]:
     """Run `work` and yield what it tells.
 
     A cancel of the listener is handed on to the run, whose last events are still yielded; a listener that goes away
@@ -78,11 +78,37 @@ async def told_by(work: Callable[[Tell], Awaitable[None]]) -> AsyncGenerator[Eve
     await running
 
 
+@attrs.define(eq=False, repr=False)
+class Notifier:
+    """Emits the events of one attempt, and counts its steps.
+
+    Attributes:
+        emit: takes an event; None while nobody listens: an event without a listener is not even made.
+        executed: how many steps were run.
+        restored: how many results came from the store.
+        failed: how many steps failed.
+        dropped_states: the events of partial states that were dropped, not emitted yet.
+    """
+
+    emit: EventSink | None = None
+    executed: int = 0
+    restored: int = 0
+    failed: int = 0
+    dropped_states: list[events.StepStateDropped] = attrs.field(init=False, factory=list)
+
+    async def emit_dropped_states(self) -> None:
+        """Emit which partial states were dropped."""
+        dropped, self.dropped_states = self.dropped_states, []
+        if self.emit is not None:
+            for event in dropped:
+                await self.emit(event)
+
+
 # Events of what was saved and of what was found in the world.
 
 
-Told: TypeAlias = Callable[[], "events.Event"]
-"""Makes an event, where somebody listens."""
+EventFactory: TypeAlias = Callable[[], "events.Event"]
+"""Makes an event once somebody listens."""
 
 
 def saved_event(workflow_id: str, data: CheckpointData) -> events.CheckpointSaved:

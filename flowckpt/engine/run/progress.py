@@ -33,36 +33,52 @@ from flowckpt.execution.current_step import checked_progress, has_ended, running
 
 if TYPE_CHECKING:
     from flowckpt import events
-    from flowckpt.engine.run.attempt import Attempt
+    from flowckpt.core.system.clock import Clock
+    from flowckpt.engine.run.notify import Notifier
+    from flowckpt.engine.run.recorder import Recorder
     from flowckpt.execution.current_step import CurrentStep
+    from flowckpt.execution.interrupts import Interrupts
 else:
     events = LazyModule("flowckpt.events")
 
 
 @attrs.define(eq=False, repr=False, slots=False)
-class Desk:
-    """The desk of one attempt; see `flowckpt.execution.current_step.Desk`.
+class StepServices:
+    """What the steps of one attempt can ask of the engine; see `flowckpt.execution.current_step.Desk`.
 
     Attributes:
-        attempt: the attempt.
-        is_used: whether any step has handed in something.
+        recorder: makes their partial states durable.
+        notifier: emits their progress.
+        interrupts: the signals; they know whether a step runs in place.
+        clock: the time.
+        loop: the event loop of the run, once it runs.
+        is_used: whether any step has used them.
     """
 
-    attempt: Attempt
+    recorder: Recorder
+    notifier: Notifier
+    interrupts: Interrupts
+    clock: Clock
+    loop: asyncio.AbstractEventLoop | None = None
     is_used: bool = False
+
+    @property
+    def workflow_id(self) -> str:
+        """The run."""
+        return self.recorder.checkpointer.workflow_id
 
     @cached_property
     def _reporting(self) -> Reporting:
-        return Reporting(self.attempt)
+        return Reporting(self)
 
     @cached_property
     def _saves(self) -> PartialSaves:
-        return PartialSaves(self.attempt)
+        return PartialSaves(self)
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Tell how far a step is; see `CurrentStep.progress`."""
         done, total, note = checked_progress(done, total, note)
-        if self.attempt.tell is not None:
+        if self.notifier.emit is not None:
             self.is_used = True
             self._reporting.report(now.path, done, total, note)
 
@@ -83,7 +99,7 @@ class Desk:
     @property
     def is_followed(self) -> bool:
         """Whether anybody follows the run, so that progress is worth telling."""
-        return self.attempt.tell is not None
+        return self.notifier.emit is not None
 
     def held(self, path: str) -> tuple[Any, ...]:
         """Return the partial state of a step as it is recorded; nothing where it has saved none."""
@@ -156,11 +172,11 @@ class Reporting:
     """Tells the progress of the steps of one attempt.
 
     Args:
-        attempt: the attempt.
+        services: what it is part of.
     """
 
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
+    def __init__(self, services: StepServices) -> None:
+        self._services = services
         self._lock = threading.Lock()
         self._waiting: dict[str, events.StepProgress] = {}
         self._told_ns: dict[str, int] = {}
@@ -177,27 +193,27 @@ class Reporting:
             total: how much there is, or None.
             note: what it is at.
         """
-        attempt = self._attempt
-        if path not in attempt.in_flight:
+        services = self._services
+        if path not in services.recorder.in_flight:
             return  # a thread that its step has left behind
-        event = events.StepProgress(attempt.workflow_id, path, done, total, note)
-        if attempt.interrupts.is_in_place:
+        event = events.StepProgress(services.workflow_id, path, done, total, note)
+        if services.interrupts.is_in_place:
             self._report_in_place(event)
             return
         with self._lock:
             self._waiting[path] = event
             is_due, self._is_due = self._is_due, True
         if not is_due:
-            loop = attempt.loop
+            loop = services.loop
             if loop is None:
                 return
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
                 loop.call_soon_threadsafe(self._begin)
 
     def _report_in_place(self, event: events.StepProgress) -> None:
-        attempt, path = self._attempt, event.path
+        services, path = self._services, event.path
         with self._lock:
-            now = attempt.clock.elapsed_ns()
+            now = services.clock.elapsed_ns()
             since = self._told_ns.get(path)
             is_last = event.total is not None and event.done >= event.total
             if since is not None and now - since < EVERY_NS and not is_last:
@@ -205,19 +221,19 @@ class Reporting:
                 return
             self._waiting.pop(path, None)
             self._told_ns[path] = now
-            if attempt.tell is not None:
-                with attempt.interrupts.held_back():
-                    driven(attempt.tell(event))
+            if services.notifier.emit is not None:
+                with services.interrupts.held_back():
+                    driven(services.notifier.emit(event))
 
     def _begin(self) -> None:
-        wait = EVERY_NS - self._attempt.clock.elapsed_ns() + self._told_ns.get("", -EVERY_NS)
+        wait = EVERY_NS - self._services.clock.elapsed_ns() + self._told_ns.get("", -EVERY_NS)
         asyncio.get_running_loop().call_later(max(0.0, wait / 1e9), self._flush)
 
     def _flush(self) -> None:
         with self._lock:
             self._is_due = False
             events, self._waiting = self._waiting, {}
-            self._told_ns[""] = self._attempt.clock.elapsed_ns()
+            self._told_ns[""] = self._services.clock.elapsed_ns()
         if self._flushing is None or self._flushing.done():
             self._flushing = asyncio.ensure_future(self._tell(events))
         elif events:  # whoever listens is slower than we are: once more, later
@@ -230,8 +246,8 @@ class Reporting:
     async def _tell(self, events: dict[str, events.StepProgress]) -> None:
         try:
             for path, event in events.items():
-                if self._attempt.tell is not None and path in self._attempt.in_flight:
-                    await self._attempt.tell(event)
+                if self._services.notifier.emit is not None and path in self._services.recorder.in_flight:
+                    await self._services.notifier.emit(event)
         except Exception as failure:  # whoever listens has failed: that is raised where the step ends
             self._failure = failure
 
@@ -249,8 +265,8 @@ class Reporting:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if event is not None and self._attempt.tell is not None:
-            await self._attempt.tell(event)
+        if event is not None and self._services.notifier.emit is not None:
+            await self._services.notifier.emit(event)
 
     async def close(self) -> None:
         """Forget what was not told."""
@@ -269,11 +285,11 @@ class PartialSaves:
     """Saves and loads the partial states of the steps of one attempt.
 
     Args:
-        attempt: the attempt; its checkpointer holds the states that are part of each checkpoint.
+        services: what it is part of.
     """
 
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
+    def __init__(self, services: StepServices) -> None:
+        self._services = services
         self._lock = threading.Lock()  # a step in place may save from several threads
         self._is_closed = False
         self._failure: BaseException | None = None
@@ -294,15 +310,15 @@ class PartialSaves:
         """
         self._check(now)
         partial = self._packed(now, state, as_type)
-        attempt = self._attempt
-        if attempt.interrupts.is_in_place:
-            with self._lock, attempt.interrupts.held_back():
+        services = self._services
+        if services.interrupts.is_in_place:
+            with self._lock, services.interrupts.held_back():
                 self._check(now)
-                if not attempt.interrupts.is_in_place:
+                if not services.interrupts.is_in_place:
                     raise has_ended(now.path, now.tries)  # meanwhile: the step has not waited for this thread
                 driven(self._saved(now, partial, is_told_here=True))
             return
-        loop = attempt.loop
+        loop = services.loop
         if loop is None or loop.is_closed():
             raise has_ended(now.path, now.tries)
         if loop is running_loop():
@@ -313,7 +329,7 @@ class PartialSaves:
         """Save from code that runs in the loop; see `save`."""
         self._check(now)
         partial = self._packed(now, state, as_type)
-        if self._attempt.loop is not asyncio.get_running_loop():  # a loop that the step runs by itself
+        if self._services.loop is not asyncio.get_running_loop():  # a loop that the step runs by itself
             await asyncio.to_thread(self.save, now, state, as_type)
             return
         await self._saved(now, partial, is_told_here=True)
@@ -340,12 +356,12 @@ class PartialSaves:
             self._saving.discard(task)
 
     async def _saved(self, now: CurrentStep, partial: PartialState, *, is_told_here: bool) -> None:
-        attempt = self._attempt
-        held = attempt.checkpointer.partial
+        services = self._services
+        held = services.recorder.checkpointer.partial
         before = held.get(now.path)
         held[now.path] = partial
         try:
-            saved = await attempt.save(Reason.MANUAL)
+            saved = await services.recorder.checkpoint(Reason.MANUAL)
         except EncodingError:  # refused before anything was written: the step may go on without
             if before is None:
                 held.pop(now.path, None)
@@ -356,9 +372,9 @@ class PartialSaves:
             self._failure = failure
             raise
         if is_told_here:
-            await attempt.tell_saved(saved)
-        elif attempt.tell is not None:  # the thread waits for the disk, and not for whoever listens
-            telling = asyncio.ensure_future(attempt.tell_saved(saved))
+            await services.recorder.emit_saved(saved)
+        elif services.notifier.emit is not None:  # the thread waits for the disk, and not for whoever listens
+            telling = asyncio.ensure_future(services.recorder.emit_saved(saved))
             self._telling.add(telling)
             telling.add_done_callback(self._telling.discard)
 
@@ -384,7 +400,7 @@ class PartialSaves:
         Args:
             path: the step.
         """
-        partial = self._attempt.checkpointer.partial.get(path)
+        partial = self._services.recorder.checkpointer.partial.get(path)
         return () if partial is None else (plain_tree(partial.held_state, _place(path)),)
 
     async def settle(self) -> None:
@@ -418,8 +434,8 @@ class PartialSaves:
                 f"step {now.path!r} is .ephemeral() and cannot save anything of itself",
                 remedy="It is never recorded, and run again at each replay.",
             )
-        attempt = self._attempt
-        if self._is_closed or now.path not in attempt.in_flight or attempt.tries.get(now.path, 1) != now.tries:
+        services = self._services
+        if self._is_closed or services.recorder.in_flight.get(now.path) != now.tries:
             raise has_ended(now.path, now.tries)
 
     def _packed(self, now: CurrentStep, state: Any, as_type: Any) -> PartialState:
@@ -427,8 +443,8 @@ class PartialSaves:
         return self._recorded(now, codec.encode(state, Any if as_type is None else as_type, place=_place(now.path)))
 
     def _recorded(self, now: CurrentStep, tree: Any) -> PartialState:
-        if self._attempt.secrets.is_any:
-            redaction.refuse_secrets(tree, self._attempt.secrets, _place(now.path))
+        if self._services.recorder.judge.secrets.is_any:
+            redaction.refuse_secrets(tree, self._services.recorder.judge.secrets, _place(now.path))
         blob = pack(tree)[1]
         step = now._step
         assert step is not None

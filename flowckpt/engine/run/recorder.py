@@ -1,27 +1,345 @@
-"""What a step left behind, appended to the history of its run."""
+"""What one attempt records: the results of its steps, what is open in it, and when it becomes durable."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
 
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.results import append_result
-from flowckpt.core.records import StepError
+from flowckpt.core.dsl import Step
+from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.core.records.result import result_of
-from flowckpt.core.replay import Execute
+from flowckpt.core.replay import Execute, SetAside
+from flowckpt.core.system.blocking import may_block
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.rules.crash_loop import Deaths
+from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.paths import UNDOABLE
-from flowckpt.engine.run.attempt import Attempt
-from flowckpt.engine.values.superseded import NOT_UNDONE
+from flowckpt.engine.rules.reasons import ReuseMode
+from flowckpt.engine.run.checkpointer import Checkpointer
+from flowckpt.engine.run.notify import Notifier, answer_documents, failed_event, saved_event
+from flowckpt.engine.run.resumption import kept_history, with_reusable
+from flowckpt.engine.values.superseded import NOT_UNDONE, Superseded
+from flowckpt.engine.values.waits import Waits
+from flowckpt.errors import FlowckptError
 from flowckpt.execution.runner import Outcome
 
+if TYPE_CHECKING:
+    from flowckpt import events
+else:
+    events = LazyModule("flowckpt.events")
+
+
+_log = logging.getLogger("flowckpt")
+
 _ATOMS = frozenset({int, str, float, bool, type(None)})
-"""Trees that nobody can change, and that are decoded to themselves: they need nothing around them."""
+"""Trees that nobody can change and that decode to themselves: they are recorded unwrapped."""
+
+T = TypeVar("T")
+
+
+class GroupCommit:
+    """Makes one save of those that are asked for while another one is in progress.
+
+    While a save is in progress, the steps that ask for one form a group: the first of them saves for all as soon as its
+    turn comes, and the others wait for the outcome. A fan-out of a thousand durable children so takes as many syncs as
+    the disk has time for, not a thousand.
+
+    A group is closed before its checkpoint is made, and every member had its result in the history by then: what is
+    acknowledged to all of them holds the results of all of them.
+    """
+
+    def __init__(self) -> None:
+        self.is_saving = False
+        """Whether a save is in progress."""
+        self._turn: asyncio.Future[None] | None = None
+        self._group: asyncio.Future[bool] | None = None
+
+    async def saved(self, save: Callable[[], Awaitable[T]]) -> T | None:
+        """Save, or have another member of the group save; return what `save` returned, or None if another saved.
+
+        Raises:
+            FlowckptError: the save failed, whoever did it.
+        """
+        while self.is_saving:
+            group = self._group
+            if group is None:
+                return await self._lead(save)
+            if await asyncio.shield(group):
+                return None
+            # else the one that was to save for us was cancelled before it could
+        self.is_saving = True
+        try:
+            return await save()
+        finally:
+            self._pass_on()
+
+    async def _lead(self, save: Callable[[], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        group = self._group = loop.create_future()
+        turn = self._turn = loop.create_future()
+        is_done = False
+        try:
+            try:
+                await asyncio.shield(turn)
+            except asyncio.CancelledError:
+                if turn.done():
+                    self._pass_on()
+                elif self._turn is turn:
+                    self._turn = None
+                raise
+            self._group = None
+            self.is_saving = True
+            try:
+                made = await save()
+            finally:
+                self._pass_on()
+            is_done = True
+        except Exception as error:
+            group.set_exception(error)
+            group.exception()  # there may be nobody else in the group
+            raise
+        finally:
+            if self._group is group:
+                self._group = None
+            if not group.done():
+                group.set_result(is_done)
+        return made
+
+    def _pass_on(self) -> None:
+        """Give the waiting group its turn at once: otherwise the task that has just saved would always come first."""
+        turn, self._turn = self._turn, None
+        if turn is None:
+            self.is_saving = False
+        else:
+            turn.set_result(None)
+
+
+@attrs.define(eq=False, repr=False)
+class Undo:
+    """What is undone if the run fails or is cancelled.
+
+    Attributes:
+        compensate: whether the steps are undone then.
+        undoable: steps that have a result and say how it is undone, by path.
+        not_undoable: why steps that are to be undone cannot be, by path.
+        undone: the paths of those that were undone.
+    """
+
+    compensate: bool = True
+    undoable: dict[str, Step[Any]] = attrs.field(factory=dict)
+    not_undoable: dict[str, str] = attrs.field(factory=dict)
+    undone: list[str] = attrs.field(factory=list)
+
+
+@attrs.define(eq=False, repr=False)
+class Recorder:
+    """Records one attempt of a run.
+
+    Attributes:
+        checkpointer: saves its checkpoints, and holds the history that they show.
+        notifier: emits what was saved.
+        judge: holds the answers of the world, which the first checkpoint records.
+        aside: recorded results that are no longer, or not yet again, part of the run.
+        waits: what its steps wait for.
+        undo: what is undone if the run does not end well.
+        superseded: results that no longer count, of steps that must look at them before they run again.
+        in_doubt: the paths of steps whose start was recorded, and no end; every checkpoint repeats them until they end.
+        resumed_from: the checkpoint that the attempt resumes; None for a new run.
+        crash_count: how often the run crashed where it crashed last; None for a new run.
+        note_started: leaves a hint of a step that starts; None if the store keeps none.
+        in_flight: which try runs now of the steps that are running, by path.
+        start_saved: whether the start of the attempt is saved; a resume saves it once it has something to do.
+    """
+
+    checkpointer: Checkpointer
+    notifier: Notifier
+    judge: Judge
+    aside: SetAside
+    waits: Waits
+    undo: Undo
+    superseded: Superseded = attrs.field(factory=Superseded)
+    in_doubt: set[str] = attrs.field(factory=set)
+    resumed_from: CheckpointData | None = None
+    crash_count: Deaths | None = None
+    note_started: Callable[[str, str], None] | None = None
+    in_flight: dict[str, int] = attrs.field(init=False, factory=dict)
+    start_saved: bool = attrs.field(init=False, default=False)
+    _starting: asyncio.Lock = attrs.field(init=False, factory=asyncio.Lock)
+    _group: GroupCommit = attrs.field(init=False, factory=GroupCommit)
+
+    # --- results ---------------------------------------------------------------------------------------------------
+
+    def restore(self, result: StepResult) -> None:
+        """Put a result that was set aside and still holds back into the history."""
+        append_result(self.checkpointer.history, result)
+        self.settle(result.path)
+
+    def settle(self, path: str) -> None:
+        """Forget the earlier result of a step that has one again."""
+        if path in self.superseded:
+            self.superseded.settle(path)
+            self._write_down_superseded()
+
+    def drop_stale(self) -> None:
+        """Take the results that were dropped, and those that are still kept back, out of the history."""
+        if not self.aside.dropped:
+            return
+        checkpointer, spare = self.checkpointer, self.aside.spare
+        is_prefix = self.judge.policy.reuse is ReuseMode.PREFIX
+        if checkpointer.partial and is_prefix:
+            for path in [*checkpointer.partial]:
+                self.drop_state(path, f"upstream: {self.aside.dropped[0].path} runs again before it")
+        self.superseded.add(self.aside.dropped)
+        self.waits.drop_stale(self.aside.dropped, takes_behind=is_prefix)
+        self.superseded.add(spare.values())  # a resume that does not ask for them must not forget them
+        if not self.start_saved:
+            dropped = {result.path for result in self.aside.dropped}
+            checkpointer.history = kept_history(checkpointer.history.view(), dropped | spare.keys())
+            if spare and self.resumed_from is not None:
+                checkpointer.metadata = with_reusable(checkpointer.metadata, self.resumed_from.attempt, dropped)
+        self.aside.dropped.clear()
+        self._write_down_superseded()
+
+    def drop_state(self, path: str, reason: str) -> None:
+        """Drop what a step saved of itself; the event is emitted before anything more is run."""
+        checkpointer = self.checkpointer
+        if checkpointer.partial.pop(path, None) is not None:
+            run = checkpointer.workflow_id
+            _log.warning("run %s: the state that step %s saved of itself is dropped: %s", run, path, reason)
+            self.notifier.dropped_states.append(events.StepStateDropped(run, path, reason))
+
+    def _write_down_superseded(self) -> None:
+        self.checkpointer.metadata = self.superseded.written_to(self.checkpointer.metadata)
+
+    # --- saving ----------------------------------------------------------------------------------------------------
+
+    async def checkpoint(
+        self, reason: Reason, name: str | None = None, *, status: Status | None = None
+    ) -> CheckpointData | FlowckptError | None:
+        """Make durable what is recorded; return the checkpoint, or why it was not saved if the run continues then.
+
+        Args:
+            reason: why.
+            name: what to call the checkpoint.
+            status: where the run stands; implied by the reason if not given.
+
+        Returns:
+            None if a checkpoint that another step asked for at the same time holds it.
+
+        Raises:
+            FlowckptError: it could not be saved, and the run stops then: always for the start of the attempt and for the
+                mark of an at-most-once step, which nothing may follow unsaved.
+        """
+        if may_block() and not self._group.is_saving:  # nothing else runs in the loop: nobody could join
+            return await self._save(reason, name, status)
+        return await self._group.saved(lambda: self._save(reason, name, status))
+
+    async def _save(
+        self, reason: Reason, name: str | None = None, status: Status | None = None
+    ) -> CheckpointData | FlowckptError:
+        self.write_down_waits(is_at_rest=False)
+        checkpointer = self.checkpointer
+        is_first = not self.start_saved and reason in (Reason.STARTED, Reason.SUSPENDED)
+        in_flight, evidence = self.unfinished(), self.answers() if is_first else ()
+        save = checkpointer.save if reason in (Reason.STARTED, Reason.IN_DOUBT) else checkpointer.save_or_continue
+        return await save(reason, name, in_flight=in_flight, evidence=evidence, status=status)
+
+    async def save_start(self) -> None:
+        """Save that the attempt has started, unless that is saved already."""
+        if self.start_saved:
+            return
+        async with self._starting:  # of several that run in parallel, one saves it, and the others wait
+            data = None if self.start_saved else await self._save_start()
+        await self.emit_saved(data)
+
+    async def _save_start(self) -> CheckpointData | FlowckptError:
+        checkpointer = self.checkpointer
+        self.write_down_waits(is_at_rest=False)
+        if self.crash_count is not None:
+            checkpointer.metadata = self.crash_count.written_to(
+                checkpointer.metadata, results=len(checkpointer.history.results), partial=checkpointer.partial
+            )
+        data = await self._save(Reason.STARTED)
+        self.start_saved = True
+        return data
+
+    async def mark_in_doubt(self, path: str) -> None:
+        """Save that an at-most-once step starts; what an earlier call of it left behind no longer matters."""
+        self.in_doubt.add(path)
+        self.settle(path)
+        await self.emit_saved(await self._group.saved(lambda: self._save(Reason.IN_DOUBT)))
+
+    async def checkpoint_wait(self) -> None:
+        """Make durable that a step waits while others still run."""
+        await self.save_start()
+        await self.emit_saved(await self.checkpoint(Reason.SUSPENDED, status=Status.RUNNING))
+
+    async def suspend(self) -> FlowckptError | None:
+        """Make durable that the whole run waits; save nothing if the record says so already.
+
+        Returns:
+            Why it could not be saved, if the run continues then.
+        """
+        self.write_down_waits(is_at_rest=True)
+        checkpointer = self.checkpointer
+        last = checkpointer.attempted if self.start_saved else self.resumed_from
+        if (
+            last is not None
+            and last.status is Status.SUSPENDED
+            and len(last.step_results) == len(checkpointer.history.results)
+            and last.metadata == checkpointer.metadata
+            and last.in_flight == self.unfinished()
+            and last.checkpoint_id == checkpointer.last_saved
+        ):
+            return None
+        saved = await self._save(Reason.SUSPENDED)
+        await self.emit_saved(saved)
+        if isinstance(saved, FlowckptError):
+            return saved
+        self.start_saved = True
+        return None
+
+    def write_down_waits(self, *, is_at_rest: bool) -> None:
+        """Put what the run waits for into its metadata, for the next checkpoint.
+
+        Args:
+            is_at_rest: whether everything in the run waits, or the attempt ends.
+        """
+        if self.waits.is_changed:
+            self.checkpointer.metadata = self.waits.written_to(self.checkpointer.metadata, is_at_rest=is_at_rest)
+
+    async def emit_saved(self, saved: CheckpointData | FlowckptError | None) -> None:
+        """Emit the event of what `checkpoint` returned."""
+        emit = self.notifier.emit
+        if saved is None or emit is None:
+            return
+        run = self.checkpointer.workflow_id
+        if isinstance(saved, FlowckptError):
+            await emit(failed_event(run, self.checkpointer.attempted, saved))
+        else:
+            await emit(saved_event(run, saved))
+
+    def unfinished(self) -> tuple[str, ...]:
+        """Return the steps whose start is recorded and whose end is not, of this attempt and of those before it."""
+        return tuple(sorted(self.in_doubt | self.in_flight.keys())) if self.in_doubt or self.in_flight else ()
+
+    def answers(self) -> tuple[Any, ...]:
+        """Return the answers to recorded claims that no checkpoint holds yet."""
+        reports, saved = self.judge.reports, self.judge.saved
+        fresh = {path: report for path, report in reports.items() if saved.get(path) is not report}
+        saved.update(fresh)
+        return answer_documents(fresh)
 
 
 def record(
-    attempt: Attempt,
+    run: Recorder,
     command: Execute,
     outcome: Outcome,
     failure: StepError | None,
@@ -37,7 +355,7 @@ def record(
     """Append what a step left behind to the history; nothing is durable yet.
 
     Args:
-        attempt: the attempt.
+        run: records the attempt.
         command: the step, its path and its place in the code.
         outcome: how it ended.
         failure: how it failed, or None.
@@ -51,7 +369,7 @@ def record(
         signal: the id of the signal that it took.
     """
     # Its arguments are given by place, because names take 0.2 µs.
-    step, path, checkpointer = command.step, command.path, attempt.checkpointer
+    step, path, checkpointer = command.step, command.path, run.checkpointer
     action, modifiers, tree = step.action, step.modifiers, outcome.tree
     fields = {
         "name": step.name,
@@ -75,10 +393,10 @@ def record(
     }
     if failure is None and modifiers.rollback is not None and not action.modifies_members:
         fields["marks"] = (*marks, UNDOABLE)
-        attempt.undoable[path] = step
+        run.undo.undoable[path] = step
     append_result(checkpointer.history, result_of(fields))
     if failure is None and checkpointer.partial:
         checkpointer.partial.pop(path, None)
-    attempt.in_doubt.discard(path)
-    if path in attempt.superseded.by_path and NOT_UNDONE not in marks:
-        attempt.settle(path)
+    run.in_doubt.discard(path)
+    if path in run.superseded.by_path and NOT_UNDONE not in marks:
+        run.settle(path)

@@ -19,12 +19,11 @@ from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import Reason, Status, StepError
 from flowckpt.core.records.wait import due_at
 from flowckpt.core.replay import Crash, Replay
-from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.paths import not_yielded
-from flowckpt.engine.run.attempt import Attempt
 from flowckpt.engine.run.checkpointer import Checkpointer
-from flowckpt.engine.run.notify import Tell, Told, failed_event, redact_ending, saved_event
+from flowckpt.engine.run.context import RunContext
+from flowckpt.engine.run.notify import EventFactory, EventSink, failed_event, redact_ending, saved_event
 from flowckpt.engine.run.resumption import without_reusable
 from flowckpt.engine.steps.scope import new_scope
 from flowckpt.engine.values.failures import NO_SECRETS, REFUSALS, failed_step, recorded_error
@@ -37,7 +36,7 @@ from flowckpt.errors import (
     StepFailedError,
     SuspensionUnsavedError,
 )
-from flowckpt.execution.interrupts import CANCEL, Interrupts, RunInterrupted
+from flowckpt.execution.interrupts import CANCEL, RunInterrupted
 from flowckpt.execution.redaction import refuse_secrets
 from flowckpt.execution.runner import STOPS
 
@@ -66,35 +65,36 @@ class Ending:
 
     Attributes:
         workflow: the workflow.
-        checkpointer: saves its last checkpoint.
-        clock: the time.
-        interrupts: the signals, which are told the result.
-        counts: its steps.
-        began_ns: when it began, by the clock's `elapsed_ns`.
-        in_flight: the paths of steps that have not ended.
-        evidence: answers to recorded claims that no checkpoint holds yet.
+        started_ns: when it started, by the clock's `elapsed_ns`.
         rollback_failures: the steps that were to be undone and could not be.
-        undone: the paths of those that were undone.
-        decided: how the run ends, where an earlier attempt said so.
-        secrets: what is not told of its errors.
-        is_suspended: whether what stopped it leaves it suspended and due, for whoever recovers runs.
+        decided: how the run ends, if an earlier attempt decided that.
+        leaves_suspended: whether what stopped it leaves it suspended and due, for whoever recovers runs.
     """
 
     workflow: Workflow[Any, Any]
-    checkpointer: Checkpointer
-    clock: Clock
-    interrupts: Interrupts
-    counts: StepCounts
-    began_ns: int
-    in_flight: tuple[str, ...]
-    evidence: tuple[Any, ...] = ()
+    context: RunContext
+    started_ns: int
     rollback_failures: tuple[StepFailedError, ...] = ()
-    undone: tuple[str, ...] = ()
     decided: UnfinishedRollback | None = None
-    secrets: KnownSecrets = NO_SECRETS
-    is_suspended: bool = False
+    leaves_suspended: bool = False
 
-    async def end(self, output: Any, ending: BaseException | None) -> tuple[WorkflowResult, list[Told]]:
+    @property
+    def _checkpointer(self) -> Checkpointer:
+        return self.context.recorder.checkpointer
+
+    @property
+    def _steps(self) -> tuple[int, int]:
+        return self.context.notifier.executed, self.context.notifier.restored
+
+    @property
+    def _counts(self) -> StepCounts:
+        return results.StepCounts(*self._steps, self.context.notifier.failed)
+
+    @property
+    def _duration_ms(self) -> float:
+        return round((self.context.clock.elapsed_ns() - self.started_ns) / 1e6, 3)
+
+    async def end(self, output: Any, ending: BaseException | None) -> tuple[WorkflowResult, list[EventFactory]]:
         """Save where the run stands, and return its result and what is to be told.
 
         Args:
@@ -104,15 +104,15 @@ class Ending:
         Raises:
             FencedError: the run was taken over by another owner.
         """
-        told: list[Told] = []
-        checkpointer = self.checkpointer
+        told: list[EventFactory] = []
+        recorder, checkpointer, secrets = self.context.recorder, self._checkpointer, self.context.secrets
         if ending is not None:
-            redact_ending(ending, self.secrets)
+            redact_ending(ending, secrets)
         is_told = isinstance(ending, SuspensionUnsavedError)  # when it could not be saved that the run waits
         if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable and not is_told:
             told.append(partial(failed_event, checkpointer.workflow_id, checkpointer.attempted, ending))
-        reason, error = reason_of(ending, self.secrets)
-        if self.is_suspended:
+        reason, error = reason_of(ending, secrets)
+        if self.leaves_suspended:
             reason = Reason.SUSPENDED
         if self.decided is not None:
             reason, error = self.decided.reason, self.decided.error
@@ -122,47 +122,50 @@ class Ending:
             try:
                 held = None if ending is not None else Recorded(output)
                 data = await checkpointer.save(
-                    reason, output=held, error=error, in_flight=self.in_flight, evidence=self.evidence
+                    reason,
+                    output=held,
+                    error=error,
+                    in_flight=recorder.unfinished(),  # also of a run that is complete: its code may yield them again
+                    evidence=recorder.answers(),
                 )
                 told.append(partial(saved_event, checkpointer.workflow_id, data))
                 is_saved = True
             except FlowckptError as failure:
-                goes_on = checkpointer.goes_on_after(failure)
-                if isinstance(failure, FencedError) and not goes_on:
+                continues = checkpointer.continues_after(failure)
+                if isinstance(failure, FencedError) and not continues:
                     raise
                 unsaved = failure
                 told.append(partial(failed_event, checkpointer.workflow_id, checkpointer.attempted, failure))
                 if ending is not None:
                     ending.add_note(f"The end of the run could not be saved: {failure.message}")
-                elif not goes_on:
-                    ending, (reason, error) = failure, reason_of(failure, self.secrets)
+                elif not continues:
+                    ending, (reason, error) = failure, reason_of(failure, secrets)
         if not is_saved and reason is Reason.SUSPENDED:  # nobody could go on with it
             reason = Reason.CANCELLED
         result = self._result(output, ending, reason, is_saved, unsaved, error)
         told.append(partial(self._final_event, result, ending, error))
         return result, told
 
-    def suspend(self, waits: tuple[Wait, ...], attempt: int) -> tuple[WorkflowResult, list[Told]]:
+    def suspend(self, waits: tuple[Wait, ...], attempt: int) -> tuple[WorkflowResult, list[EventFactory]]:
         """Return the result of an attempt that ends because everything waits, and what is to be told; it is saved.
 
         Args:
             waits: what the run waits for.
             attempt: the attempt that saved last: one that found nothing changed has left no trace.
         """
-        run, steps = self.checkpointer.workflow_id, (self.counts.executed, self.counts.restored)
-        duration = round((self.clock.elapsed_ns() - self.began_ns) / 1e6, 3)
+        run, steps, duration = self._checkpointer.workflow_id, self._steps, self._duration_ms
         result = results.WorkflowResult(
             run,
             self.workflow.name,
             Status.SUSPENDED,
             None,
             attempt,
-            self.counts,
+            self._counts,
             duration,
             waits=waits,
-            last_saved=self.checkpointer.last_saved,
+            last_saved=self._checkpointer.last_saved,
         )
-        self.interrupts.result = result
+        self.context.interrupts.result = result
         return result, [lambda: events.WorkflowSuspended(run, waits, due_at(waits), *steps, duration)]
 
     def _result(
@@ -176,22 +179,22 @@ class Ending:
     ) -> WorkflowResult:
         value = codec.decode(output, self.workflow.output_type) if ending is None else None
         result = results.WorkflowResult(
-            self.checkpointer.workflow_id,
+            self._checkpointer.workflow_id,
             self.workflow.name,
             Status(reason.value),
             value,
-            self.checkpointer.attempt,
-            self.counts,
-            round((self.clock.elapsed_ns() - self.began_ns) / 1e6, 3),
+            self._checkpointer.attempt,
+            self._counts,
+            self._duration_ms,
             ending,
             is_saved,
             self.rollback_failures,
             error,
-            self.undone,
-            last_saved=self.checkpointer.last_saved,
+            tuple(self.context.recorder.undo.undone),
+            last_saved=self._checkpointer.last_saved,
             save_error=unsaved,
         )
-        self.interrupts.result = result
+        self.context.interrupts.result = result
         if isinstance(ending, RunInterrupted):
             ending.result = result
         return result
@@ -199,8 +202,7 @@ class Ending:
     def _final_event(
         self, result: WorkflowResult, ending: BaseException | None, error: StepError | None
     ) -> events.Event:
-        run, steps = self.checkpointer.workflow_id, (self.counts.executed, self.counts.restored)
-        duration = result.duration_ms
+        run, steps, duration = self._checkpointer.workflow_id, self._steps, result.duration_ms
         if ending is None:
             return events.WorkflowCompleted(run, result.output, *steps, duration, result.is_saved)
         cause = ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
@@ -233,26 +235,28 @@ class Drive:
     Attributes:
         workflow: the workflow.
         replay: its generator and its record.
-        attempt: what its steps share.
+        context: what its steps share.
         undoing: what it starts from, where nothing is to be done but to undo: what an earlier attempt did not finish, or
             a run that is cancelled.
-        stay_seconds: how long the process stays for waits in all; None for short ones alone.
+        wait_for: how many seconds the process stays for waits in all; None for short ones alone.
+        suspends_on_stop: whether a signal leaves the run suspended and due, with nothing undone.
         result: how the attempt ended, once it has.
     """
 
     workflow: Workflow[Any, Any]
     replay: Replay
-    attempt: Attempt
+    context: RunContext
     undoing: Undoing | None = None
-    stay_seconds: float | None = None
+    wait_for: float | None = None
+    suspends_on_stop: bool = False
     result: WorkflowResult | None = None
     _knows_how: bool = attrs.field(init=False, default=False)
 
-    async def run(self, tell: Tell | None = None) -> None:
+    async def run(self, emit: EventSink | None = None) -> None:
         """Run the attempt.
 
         Args:
-            tell: told what happens.
+            emit: takes each event.
 
         Raises:
             WorkflowChangedError: the generator is not the one that wrote the record; nothing was changed.
@@ -263,41 +267,41 @@ class Drive:
             FencedError: the run was taken over by another owner.
             RunInterrupted: a signal stopped the run; it is saved.
         """
-        attempt = self.attempt
-        attempt.tell = tell
-        began_ns = attempt.clock.elapsed_ns()
-        attempt.interrupts.watch(asyncio.current_task())
-        attempt.loop = asyncio.get_running_loop()
+        run = self.context
+        run.notifier.emit = emit
+        started_ns = run.clock.elapsed_ns()
+        run.interrupts.watch(asyncio.current_task())
+        run.services.loop = asyncio.get_running_loop()
         output: Any = None
         ending: BaseException | None = None
         try:
             await self._tell_of_beginning()
-            if attempt.resumed_from is None:
-                await attempt.begin()
+            if run.recorder.resumed_from is None:
+                await run.recorder.save_start()
             if self.undoing is not None:
-                await self.undoing.look(attempt)
+                await self.undoing.look(run)
                 self._knows_how = True
                 raise self.undoing.error()
-            scope = new_scope(attempt, self.replay)
+            scope = new_scope(run, self.replay)
             try:
                 end = await scope.run()
             except Suspended as pause:
-                end = await resting.driven_to_its_end(attempt, scope, pause, self.stay_seconds)
-            attempt.let_go()
+                end = await resting.driven_to_its_end(run, scope, pause, self.wait_for)
+            run.recorder.drop_stale()
             if isinstance(end, Crash):
                 raise end.error
-            attempt.waits.keep_only(())
-            if attempt.resumed_from is not None:
-                await attempt.inbox.tidy()
-            attempt.checkpointer.metadata = without_reusable(attempt.checkpointer.metadata)
+            run.waits.retain(())
+            if run.recorder.resumed_from is not None:
+                await run.inbox.tidy()
+            run.recorder.checkpointer.metadata = without_reusable(run.recorder.checkpointer.metadata)
             output = codec.encode(end.output, self.workflow.output_type, place="the workflow's output")
-            refuse_secrets(output, attempt.secrets, "the workflow's output")
+            refuse_secrets(output, run.secrets, "the workflow's output")
         except BaseException as error:
             ending = self._ending_of(error)
         try:
-            ending = await self._end(output, ending, began_ns)
+            ending = await self._end(output, ending, started_ns)
         finally:
-            attempt.runner.kill_places()  # a second signal stops everything, but leaves no process behind
+            run.runner.kill_places()  # a second signal stops everything, but leaves no process behind
         # A failing workflow is a result, and so is a suspended one. What stops a program (Ctrl-C, a cancel, SystemExit)
         # goes on through us.
         if ending is not None and (not isinstance(ending, Exception | Suspended) or self.result is None):
@@ -305,87 +309,75 @@ class Drive:
 
     def _ending_of(self, error: BaseException) -> BaseException:
         """Return what ended the run: where it was cancelled by request, that is no signal, and no end of the program."""
-        interrupts = self.attempt.interrupts
+        interrupts = self.context.interrupts
         ending = interrupts.cause_of(error)
         if isinstance(ending, RunInterrupted) and ending.signal_name == CANCEL:
-            self.attempt.rolls_back = self.attempt.rolls_back and interrupts.cancel_rolls_back
-            return RunCancelledError(self.attempt.workflow_id)
+            self.context.recorder.undo.compensate = (
+                self.context.recorder.undo.compensate and interrupts.cancel_rolls_back
+            )
+            return RunCancelledError(self.context.workflow_id)
         return ending
 
     async def _tell_of_beginning(self) -> None:
-        attempt, name = self.attempt, self.workflow.name
-        if attempt.tell is None:
+        run, name = self.context, self.workflow.name
+        if run.notifier.emit is None:
             return
-        latest = attempt.resumed_from
+        latest = run.recorder.resumed_from
         if latest is None:
-            await attempt.tell(events.WorkflowStarted(attempt.workflow_id, name, attempt.number))
+            await run.notifier.emit(events.WorkflowStarted(run.workflow_id, name, run.number))
         else:
-            recorded = len(attempt.checkpointer.history.results)
-            told = events.WorkflowResumed(attempt.workflow_id, name, attempt.number, recorded, latest.checkpoint_id)
-            await attempt.tell(told)
+            recorded = len(run.recorder.checkpointer.history.results)
+            told = events.WorkflowResumed(run.workflow_id, name, run.number, recorded, latest.checkpoint_id)
+            await run.notifier.emit(told)
 
-    async def _end(self, output: Any, ending: BaseException | None, began_ns: int) -> BaseException | None:
+    async def _end(self, output: Any, ending: BaseException | None, started_ns: int) -> BaseException | None:
         """End the attempt: close the generators, undo, save where it stands, make the result, and tell it."""
-        attempt = self.attempt
-        await attempt.desk.close()
-        for replay in reversed(attempt.replays):
+        run = self.context
+        await run.services.close()
+        for replay in reversed(run.generators):
             in_close = replay.close()
             if in_close is not None and ending is not None:
                 ending.add_note(f"While the generator was closed, it raised {in_close!r}.")
-        is_refused = isinstance(ending, FencedError) or (not attempt.is_begun and isinstance(ending, REFUSALS))
+        is_refused = isinstance(ending, FencedError) or (not run.recorder.start_saved and isinstance(ending, REFUSALS))
         is_refused |= self.undoing is not None and not self._knows_how  # what it found by then may be not all
         decided = None if self.undoing is None else self.undoing.end
         failures: tuple[StepFailedError, ...] = ()
         stop: BaseException | None = None
-        is_left = attempt.is_suspended_by_stop and decided is None and isinstance(ending, STOPS)
-        if ending is not None and not is_refused and not is_left and not isinstance(ending, Suspended):
+        leaves_suspended = self.suspends_on_stop and decided is None and isinstance(ending, STOPS)
+        if ending is not None and not is_refused and not leaves_suspended and not isinstance(ending, Suspended):
             try:
                 failures = await self._roll_back(ending)
             except BaseException as error:
-                stop = attempt.interrupts.cause_of(error)
+                stop = run.interrupts.cause_of(error)
                 stop.add_note(
                     "It came while steps were being undone: the next resume undoes the others, and ends the run as it had "
                     "ended; the one after that carries on."
                 )
-        attempt.runner.close()
-        await attempt.runner.close_places()
-        attempt.interrupts.watch(None)
+        run.runner.close()
+        await run.runner.close_places()
+        run.interrupts.watch(None)
         if is_refused:
             return ending  # a resume that is refused leaves the run as it was
         if stop is not None:
             return stop  # what is left to undo is in the record
-        attempt.write_down_waits(is_at_rest=True)
-        end = Ending(
-            self.workflow,
-            attempt.checkpointer,
-            attempt.clock,
-            attempt.interrupts,
-            attempt.counts,
-            began_ns,
-            attempt.unended(),  # also of a run that is complete: its code may yield them again
-            attempt.answers(),
-            failures,
-            tuple(attempt.undone),
-            decided,
-            attempt.secrets,
-            is_left,
-        )
+        run.recorder.write_down_waits(is_at_rest=True)
+        end = Ending(self.workflow, run, started_ns, failures, decided, leaves_suspended)
         if isinstance(ending, Suspended):
-            last = attempt.checkpointer.attempted or attempt.resumed_from
-            self.result, told = end.suspend(attempt.waits.all, attempt.number if last is None else last.attempt)
+            last = run.recorder.checkpointer.attempted or run.recorder.resumed_from
+            self.result, told = end.suspend(run.waits.all, run.number if last is None else last.attempt)
         else:
             self.result, told = await end.end(output, ending)
             if isinstance(ending, RunCancelledError) and self.undoing is None:
-                await attempt.cancel_requests.forget()
-        if attempt.tell is not None:
+                await run.cancels.forget()
+        if run.notifier.emit is not None:
             for event in told:
-                await attempt.tell(event())
+                await run.notifier.emit(event())
         return ending
 
     async def _roll_back(self, ending: BaseException) -> tuple[StepFailedError, ...]:
         """Undo what the steps did, where the run has not ended well."""
-        attempt = self.attempt
-        if not attempt.rolls_back or not attempt.checkpointer.is_usable:
+        run = self.context
+        if not run.recorder.undo.compensate or not run.recorder.checkpointer.is_usable:
             return ()  # what cannot be recorded as undone must not be undone: a resume would take it for done
         if isinstance(ending, REFUSALS) and self.undoing is None:
             return ()  # it stops to ask a person: whether to go on, or to cancel, which undoes
@@ -394,23 +386,23 @@ class Drive:
             return ()
         if self.undoing is not None:
             end = self.undoing.end
-        elif attempt.undoable or attempt.not_undoable:
-            end = compensate.UnfinishedRollback(*reason_of(ending, attempt.secrets))
+        elif run.recorder.undo.undoable or run.recorder.undo.not_undoable:
+            end = compensate.UnfinishedRollback(*reason_of(ending, run.secrets))
         else:
             return ()
-        failures = await compensate.roll_back(attempt, end)
+        failures = await compensate.roll_back(run, end)
         if failures is None:
             ending.add_note("Nothing was undone: that could not be recorded, and a resume would take it for done.")
         return failures or ()
 
     def _is_stopped_early(self, ending: BaseException) -> bool:
         """Tell whether a resume was stopped, or a step failed that is run each time, before it was where the run stood."""
-        attempt = self.attempt
-        if self.undoing is not None or attempt.resumed_from is None or attempt.is_begun:
+        run = self.context
+        if self.undoing is not None or run.recorder.resumed_from is None or run.recorder.start_saved:
             return False
-        results = attempt.checkpointer.history.results
+        results = run.recorder.checkpointer.history.results
         if not isinstance(ending, (*STOPS, RunCancelledError)):
             path = failed_step(ending)
             if not path or any(each.path == path for each in results):
                 return False
-        return bool(not_yielded(results, attempt.undoable))
+        return bool(not_yielded(results, run.recorder.undo.undoable))

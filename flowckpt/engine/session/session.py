@@ -15,7 +15,7 @@ from flowckpt.core import codec
 from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity.fingerprint import fingerprint, step_fingerprint
-from flowckpt.core.records import CheckpointData, History, Status, StepResult
+from flowckpt.core.records import CheckpointData, History, PartialState, Status, StepResult
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.replay import Replay
 from flowckpt.core.system import ids
@@ -27,17 +27,19 @@ from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.partial import kept_partial
 from flowckpt.engine.rules.paths import UNFINISHED
 from flowckpt.engine.rules.reasons import LIMITS, ResumePolicy, ReuseMode
-from flowckpt.engine.run.attempt import Attempt
 from flowckpt.engine.run.checkpointer import Checkpointer
+from flowckpt.engine.run.context import LOOK_NS, RunContext
 from flowckpt.engine.run.lease import acquired, given_back, known_as_live, stop_when_lost
-from flowckpt.engine.run.notify import Tell, redact_error, redacting, told_by
-from flowckpt.engine.run.resumption import Resumption, deaths_at_resume, kept_history, parked_error, read_resumption
+from flowckpt.engine.run.notify import EventSink, Notifier, event_stream, redact_error, redacting
+from flowckpt.engine.run.recorder import Recorder, Undo
+from flowckpt.engine.run.resumption import deaths_at_resume, kept_history, parked_error, read_resumption
 from flowckpt.engine.run.verification import Verifying, verifying_of
 from flowckpt.engine.session.drive import Drive
 from flowckpt.engine.values.failures import NO_SECRETS, stale_step
 from flowckpt.engine.values.inputs import BoundInputs, refuse_in_labels
 from flowckpt.engine.values.options import OnStop, RunOptions, Saving
 from flowckpt.engine.values.result import StepCounts, WorkflowResult
+from flowckpt.engine.values.superseded import RetryBudget, Superseded
 from flowckpt.engine.values.target import describe_target
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import (
@@ -50,7 +52,9 @@ from flowckpt.errors import (
     UnknownExecutorError,
 )
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns
+from flowckpt.execution.runner import StepRunner
+from flowckpt.execution.world import World
+from flowckpt.stores.base import CheckpointStore, Lease, NotesBeginnings, OwnsRuns
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -181,9 +185,9 @@ class Session:
         return self._store
 
     @property
-    def goes_on_unsaved(self) -> bool:
+    def continue_on_save_error(self) -> bool:
         """Whether the run goes on when a checkpoint cannot be saved."""
-        return self._saving.goes_on_unsaved
+        return self._saving.continue_on_save_error
 
     async def result(self, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
         """Drive the run to its end and return how it ended.
@@ -208,13 +212,13 @@ class Session:
             NoAsyncioError: no asyncio loop runs here.
         """
         _check_loop("engine.execute")
-        async with aclosing(told_by(self._run)) as events:
+        async with aclosing(event_stream(self._run)) as events:
             async for event in events:
                 yield event
 
-    async def _run(self, tell: Tell) -> None:
+    async def _run(self, emit: EventSink) -> None:
         async with self._taken() as drive:
-            await drive.run(redacting(tell, lambda: self._secrets))
+            await drive.run(redacting(emit, lambda: self._secrets))
         await self._settled(drive.result)
 
     @asynccontextmanager
@@ -225,7 +229,7 @@ class Session:
         try:
             for notice in lease.notices:
                 _log.warning("run %s: %s", workflow_id, notice)
-            stop_when_lost(store, workflow_id, self.interrupts, goes_on_unsaved=self.goes_on_unsaved)
+            stop_when_lost(store, workflow_id, self.interrupts, continue_on_save_error=self.continue_on_save_error)
             with known_as_live(store, workflow_id, self.interrupts):
                 yield self._started(lease, self._bound) if self._bound is not None else await self._resumed(lease)
         except FlowckptError as error:
@@ -258,9 +262,9 @@ class Session:
             metadata["saving"] = options.asked_saving
         if options.asked_limits:
             metadata[LIMITS] = options.asked_limits
-        verifying = Verifying(self._verifier, options.verify, base_path, options.allow_network)
+        claims = Verifying(self._verifier, options.verify, base_path, options.allow_network)
         judge = Judge(ResumePolicy(), secrets=bound.known_secrets())
-        return self._drive(lease, bound, History(), metadata, verifying, judge)
+        return self._drive(lease, _Origin(bound, History(), metadata, claims, judge))
 
     async def _resumed(self, lease: Lease) -> Drive | CompletedRun:
         latest = lease.latest
@@ -268,50 +272,66 @@ class Session:
             raise CheckpointNotFoundError(self._workflow_id)
         if self._options.if_attempt not in (None, latest.attempt):
             raise RunMovedOnError(self._workflow_id, expected=self._options.if_attempt or 0, attempt=latest.attempt)
-        deaths = await self._deaths(lease, latest)
-        verifying = verifying_of(latest, self._verifier, self._options)
+        crash_count = await self._crash_count(lease, latest)
+        claims = verifying_of(latest, self._verifier, self._options)
         end = None
         if self._is_cancel:
             end = compensate.cancelling(self._workflow_id, latest)
         elif UNFINISHED in latest.metadata:
             end = compensate.unfinished_rollback(latest.metadata)
         if end is not None:
-            return self._undoing(lease, latest, end, verifying, deaths)
+            return self._undoing(lease, latest, end, claims, crash_count)
         resumption = await read_resumption(
             self._workflow,
             self._workflow_id,
             latest,
             inputs=self._inputs,
             options=self._options,
-            verifying=verifying,
+            verifying=claims,
             store=self._store,
         )
-        self._secrets = resumption.judge.secrets
-        # Reusing by inputs, the step to stop at may stand behind one that runs; and it is to stop before anything does.
-        is_completed, mode = latest.status is Status.COMPLETED, resumption.judge.policy.reuse
+        judge = resumption.judge
+        self._secrets = judge.secrets
+        # Reusing by inputs, the step to stop at may come after one that runs; and it is to stop before anything does.
+        is_completed, mode = latest.status is Status.COMPLETED, judge.policy.reuse
         if is_completed or mode is ReuseMode.INPUTS:
-            plan = await planner.make_plan(self._workflow, self._workflow_id, resumption, verifying)
+            plan = await planner.make_plan(self._workflow, self._workflow_id, resumption, claims)
             if is_completed and plan.is_nothing_to_do:
                 return CompletedRun(self._workflow, self._workflow_id, latest)
             if (stopped := plan.stale_stop) is not None:
                 raise stale_step(self._workflow_id, stopped.path, stopped.reasons)
         metadata = self._options.written_to(resumption.superseded.written_to(latest.metadata))
-        drive = self._going_on(lease, latest, resumption, verifying, metadata)
-        drive.attempt.deaths = deaths
-        drive.attempt.checkpointer.partial = kept_partial(latest.partial, resumption.judge.policy)
-        return drive
+        waits = Waits.of(latest.metadata)
+        is_prefix = mode is ReuseMode.PREFIX
+        waits.drop_stale((result for result, _ in resumption.cut.values()), takes_behind=is_prefix)
+        origin = _Origin(
+            resumption.bound,
+            resumption.history,
+            metadata,
+            claims,
+            judge,
+            latest,
+            waits,
+            kept_partial(latest.partial, judge.policy),
+            {*resumption.in_doubt},
+            resumption.superseded,
+            crash_count,
+            drops_what_changed=judge.policy.is_forced,
+            reusable=resumption.spare,
+        )
+        return self._drive(lease, origin)
 
     def _undoing(
         self,
         lease: Lease,
         latest: CheckpointData,
         end: compensate.UnfinishedRollback,
-        verifying: Verifying,
-        deaths: Deaths,
+        claims: Verifying,
+        crash_count: Deaths,
     ) -> Drive:
-        workflow, options = self._workflow, self._options
+        options = self._options
         undoing = undoings.read_undoing(
-            workflow,
+            self._workflow,
             self._workflow_id,
             latest,
             inputs=self._inputs,
@@ -319,133 +339,149 @@ class Session:
             options=options,
             is_cancel=self._is_cancel,
         )
-        # A cancel says anew how the run ends, before it undoes anything; and where nothing more is undone, it has ended.
+        # A cancel decides how the run ends, before it undoes anything; and if nothing more is undone, it has ended.
         is_new = self._is_cancel or not options.rolls_back
-        told = compensate.without_key(latest.metadata) if is_new else latest.metadata
-        metadata = deaths.written_to(options.written_to(told), results=len(latest.step_results), partial=latest.partial)
-        history = kept_history(as_view(latest.step_results), ())
-        judge = Judge(ResumePolicy(), secrets=undoing.bound.known_secrets())
-        drive = self._drive(lease, undoing.bound, history, metadata, verifying, judge, undoing=undoing)
-        drive.attempt.in_doubt = {*latest.in_flight}
-        drive.attempt.checkpointer.partial = dict(latest.partial)
-        return self._goes_on_from(latest, drive)
+        metadata = compensate.without_key(latest.metadata) if is_new else latest.metadata
+        metadata = crash_count.written_to(
+            options.written_to(metadata), results=len(latest.step_results), partial=latest.partial
+        )
+        origin = _Origin(
+            undoing.bound,
+            kept_history(as_view(latest.step_results), ()),
+            metadata,
+            claims,
+            Judge(ResumePolicy(), secrets=undoing.bound.known_secrets()),
+            latest,
+            Waits.of(latest.metadata),
+            dict(latest.partial),
+            {*latest.in_flight},
+        )
+        return self._drive(lease, origin, undoing)
 
-    async def _deaths(self, lease: Lease, latest: CheckpointData) -> Deaths:
-        """Return how often the run has died where it died last, and refuse one that did too often.
+    async def _crash_count(self, lease: Lease, latest: CheckpointData) -> Deaths:
+        """Return how often the run crashed where it crashed last, and refuse a run that crashed too often.
 
-        Whoever forces a resume, or takes a run from its owner, begins the count anew.
+        To force a resume, or to take the run from its owner, resets the count.
         """
         options = self._options
         if options.force or options.steal:
             return Deaths()
-        deaths = await deaths_at_resume(self._store, lease, latest)
+        crash_count = await deaths_at_resume(self._store, lease, latest)
         most = limit_of(latest.metadata, options.max_deaths, self._saving.limits.max_deaths)
-        if deaths.is_parked(most) and not self._is_cancel:  # to cancel it is what somebody does who has looked
-            raise parked_error(lease.workflow_id, deaths)
-        return deaths
+        if crash_count.is_parked(most) and not self._is_cancel:  # whoever cancels it has looked at it
+            raise parked_error(lease.workflow_id, crash_count)
+        return crash_count
 
-    def _going_on(
-        self,
-        lease: Lease,
-        latest: CheckpointData,
-        resumption: Resumption,
-        verifying: Verifying,
-        metadata: dict[str, Any],
-    ) -> Drive:
-        drive = self._drive(
-            lease,
-            resumption.bound,
-            resumption.history,
-            metadata,
-            verifying,
-            resumption.judge,
-            drops_what_changed=resumption.judge.policy.is_forced,
-            spare=resumption.spare,
-        )
-        attempt = self._goes_on_from(latest, drive).attempt
-        is_prefix = resumption.judge.policy.reuse is ReuseMode.PREFIX
-        attempt.waits.let_go((result for result, _ in resumption.cut.values()), takes_behind=is_prefix)
-        attempt.superseded = resumption.superseded
-        attempt.in_doubt = {*resumption.in_doubt}
-        attempt.is_stolen = self._options.steal
-        return drive
-
-    @staticmethod
-    def _goes_on_from(latest: CheckpointData, drive: Drive) -> Drive:
-        attempt = drive.attempt
-        attempt.resumed_from = latest
-        attempt.checkpointer.last_saved = latest.checkpoint_id
-        if latest.status is Status.CANCELLED:
-            attempt.cancelled_before = latest.saved_at
-        attempt.waits = Waits.of(latest.metadata)
-        return drive
-
-    def _drive(
-        self,
-        lease: Lease,
-        bound: BoundInputs,
-        history: History,
-        metadata: dict[str, Any],
-        verifying: Verifying,
-        judge: Judge,
-        *,
-        drops_what_changed: bool = False,
-        spare: Mapping[str, StepResult] | None = None,
-        undoing: undoings.Undoing | None = None,
-    ) -> Drive:
-        workflow = self._workflow
+    def _drive(self, lease: Lease, origin: _Origin, undoing: undoings.Undoing | None = None) -> Drive:
+        workflow, bound, options = self._workflow, origin.bound, self._options
         if bound.missing:
             raise SecretMissingError(bound.missing, workflow_id=self._workflow_id)
-        self._secrets = judge.secrets
+        self._secrets = origin.judge.secrets
+        checkpointer = self._checkpointer(lease, origin)
+        step_fingerprint(workflow.function)  # reads the source of its module now, before anybody edits it
+        replay = Replay(
+            workflow(**bound.values(workflow)),
+            origin.history.results,
+            workflow.name,
+            drops_what_changed=origin.drops_what_changed,
+            spare=origin.reusable,
+            is_repeated=self._bound is None,
+        )
+        executors: Mapping[str, Given] = {}
+        is_wanted = options.executors or self._executors or origin.metadata.get(RECORDED)
+        if is_wanted and undoing is None:  # undoing is done here
+            executors = chosen_executors(origin.metadata, self._executors, options.executors)
+        limit = origin.metadata.get(LIMITS, {}).get("retry_budget", self._saving.limits.retry_budget)
+        world = World(self._clock, self._random, self._new_uuid)
+        notifier = Notifier()
+        recorder = Recorder(
+            checkpointer,
+            notifier,
+            origin.judge,
+            replay.aside,
+            origin.waits,
+            Undo(options.rolls_back),
+            origin.superseded,
+            origin.in_doubt,
+            origin.latest,
+            origin.crash_count,
+            self._store.note_begun if isinstance(self._store, NotesBeginnings) else None,
+        )
+        context = RunContext(
+            world,
+            self._clock,
+            self.interrupts,
+            recorder,
+            notifier,
+            origin.judge,
+            origin.claims,
+            StepRunner(self.interrupts, origin.claims, origin.judge.secrets, world, executors),
+            origin.waits,
+            RetryBudget(limit, checkpointer),
+            self._clock.elapsed_ns() + LOOK_NS,
+        )
+        return Drive(workflow, replay, context, undoing, options.stay, options.on_stop is OnStop.SUSPEND)
+
+    def _checkpointer(self, lease: Lease, origin: _Origin) -> Checkpointer:
         checkpointer = Checkpointer(
             self._store,
             self._clock,
             lease.workflow_id,
-            workflow.name,
-            bound.hash,
-            bound.recorded,
-            fingerprint(workflow.function),
-            metadata,
+            self._workflow.name,
+            origin.bound.hash,
+            origin.bound.recorded,
+            fingerprint(self._workflow.function),
+            origin.metadata,
             lease.attempt,
             lease.last_sequence,
-            history,
-            self._saving.trigger_of(metadata.get("saving", {})),
-            self._saving.goes_on_unsaved,
+            origin.history,
+            self._saving.trigger_of(origin.metadata.get("saving", {})),
+            self._saving.continue_on_save_error,
+            partial=origin.partial,
         )
+        if origin.latest is not None:
+            checkpointer.last_saved = origin.latest.checkpoint_id
         if (retention := self._saving.retention) is not None:
             is_new = lease.latest is None
             checkpointer.evictor = evict.Evictor(
-                self._store, retention, self._clock, lease.workflow_id, history, is_new=is_new
+                self._store, retention, self._clock, lease.workflow_id, origin.history, is_new=is_new
             )
-        step_fingerprint(workflow.function)  # reads the source of its module now, before anybody edits it
-        generator = workflow(**bound.values(workflow))
-        replay = Replay(
-            generator,
-            history.results,
-            workflow.name,
-            drops_what_changed=drops_what_changed,
-            spare=spare,
-            is_repeated=self._bound is None,
-        )
-        executors: Mapping[str, Given] = {}
-        is_wanted = self._options.executors or self._executors or metadata.get(RECORDED)
-        if is_wanted and undoing is None:  # undoing is done here
-            executors = chosen_executors(metadata, self._executors, self._options.executors)
-        attempt = Attempt(
-            checkpointer,
-            self._clock,
-            self._random,
-            self.interrupts,
-            verifying,
-            replay.aside,
-            self._new_uuid,
-            judge=judge,
-            executors=executors,
-        )
-        attempt.rolls_back = self._options.rolls_back
-        attempt.is_suspended_by_stop = self._options.on_stop is OnStop.SUSPEND
-        attempt.budget.limit = metadata.get(LIMITS, {}).get("retry_budget", self._saving.limits.retry_budget)
-        return Drive(workflow, replay, attempt, undoing, self._options.stay)
+        return checkpointer
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Origin:
+    """What an attempt starts from: nothing but its inputs, or the newest checkpoint of its run.
+
+    Attributes:
+        bound: the inputs.
+        history: the results that it starts with.
+        metadata: the metadata of its first checkpoint.
+        claims: checks what the steps claim.
+        judge: decides whether recorded results are reused.
+        latest: the newest checkpoint; None for a new run.
+        waits: what the run waits for.
+        partial: what steps that have not ended well saved of themselves, by path.
+        in_doubt: the paths of steps whose start was recorded, and no end.
+        superseded: results that no longer count, of steps that must look at them before they run again.
+        crash_count: how often the run crashed where it crashed last; None if the metadata hold it already.
+        drops_what_changed: whether a step that is not the recorded one drops the results from there on.
+        reusable: results that steps may get back when they are yielded, by path.
+    """
+
+    bound: BoundInputs
+    history: History
+    metadata: dict[str, Any]
+    claims: Verifying
+    judge: Judge
+    latest: CheckpointData | None = None
+    waits: Waits = attrs.field(factory=Waits)
+    partial: dict[str, PartialState] = attrs.field(factory=dict)
+    in_doubt: set[str] = attrs.field(factory=set)
+    superseded: Superseded = attrs.field(factory=Superseded)
+    crash_count: Deaths | None = None
+    drops_what_changed: bool = False
+    reusable: Mapping[str, StepResult] | None = None
 
 
 def _check_loop(door: str) -> None:
@@ -479,14 +515,14 @@ class CompletedRun:
         )
         self._checkpoint_id = latest.checkpoint_id
 
-    async def run(self, tell: Tell | None = None) -> None:
+    async def run(self, emit: EventSink | None = None) -> None:
         """Tell that it was resumed, and that it was complete.
 
         Args:
-            tell: told so.
+            emit: takes the events.
         """
-        if tell is not None:
+        if emit is not None:
             result = self.result
             run, restored = result.workflow_id, result.steps.restored
-            await tell(events.WorkflowResumed(run, result.workflow_name, result.attempt, restored, self._checkpoint_id))
-            await tell(events.WorkflowCompleted(run, result.output, 0, restored, 0.0))
+            await emit(events.WorkflowResumed(run, result.workflow_name, result.attempt, restored, self._checkpoint_id))
+            await emit(events.WorkflowCompleted(run, result.output, 0, restored, 0.0))

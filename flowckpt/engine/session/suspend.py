@@ -16,7 +16,7 @@ import attrs
 from flowckpt.core.records.wait import Wait, WaitKind, due_at
 from flowckpt.core.replay import Crash, Finish
 from flowckpt.core.system.clock import Clock
-from flowckpt.engine.run.attempt import Attempt
+from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.steps.scope import Scope
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import SuspensionUnsavedError
@@ -35,33 +35,27 @@ _LONGEST_NAP = 60.0
 
 
 async def driven_to_its_end(
-    attempt: Attempt, scope: Scope, suspended: Suspended, stay_seconds: float | None
+    run: RunContext, scope: Scope, suspended: Suspended, stay_seconds: float | None
 ) -> Finish | Crash:
     """Drive a run that has come to rest on to its end, waiting as long as the process may stay.
-
-    Args:
-        attempt: the attempt.
-        scope: the generator of the workflow.
-        suspended: what it said when it came to rest.
-        stay_seconds: how long to stay for waits in all; None for short ones alone.
 
     Raises:
         Suspended: everything waits, it is saved, and the process is not to stay.
         SuspensionUnsavedError: likewise, but it could not be saved.
         BaseException: what else ends the run.
     """
-    staying = _Staying(attempt, stay_seconds)
+    staying = _Staying(run, stay_seconds)
     while True:
-        voided = attempt.waits.voided
-        attempt.waits.keep_only(suspended.paths | voided)
-        waits = attempt.waits.all
-        if voided or not await attempt.inbox.can_end_any(waits, is_fresh=True):
-            unsaved = await attempt.rest()
+        voided = run.waits.voided
+        run.waits.retain(suspended.paths | voided)
+        waits = run.waits.all
+        if voided or not await run.inbox.can_end_any(waits, is_fresh=True):
+            unsaved = await run.recorder.suspend()
             if voided or not await staying.until_one_has_ended(waits):  # only a resume can go back to an approval
                 if unsaved is None:
                     raise suspended
-                attempt.checkpointer.is_usable = False  # nothing is undone, and nothing is recorded of this end
-                raise SuspensionUnsavedError(attempt.workflow_id, waits=[str(wait) for wait in waits]) from unsaved
+                run.recorder.checkpointer.is_usable = False  # nothing is undone, and nothing is recorded of this end
+                raise SuspensionUnsavedError(run.workflow_id, waits=[str(wait) for wait in waits]) from unsaved
         try:
             return await scope.run()
         except Suspended as pause:
@@ -70,7 +64,7 @@ async def driven_to_its_end(
 
 @attrs.define(eq=False)
 class _Staying:
-    attempt: Attempt
+    context: RunContext
     stay_seconds: float | None
     _stayed: float = 0.0
 
@@ -79,9 +73,9 @@ class _Staying:
         seconds = self._allowed(waits)
         if seconds <= 0:
             return False
-        attempt, clock = self.attempt, self.attempt.clock
-        if attempt.tell is not None:
-            await attempt.tell(WorkflowWaiting(attempt.workflow_id, waits, due_at(waits), seconds))
+        run, clock = self.context, self.context.clock
+        if run.notifier.emit is not None:
+            await run.notifier.emit(WorkflowWaiting(run.workflow_id, waits, due_at(waits), seconds))
         has_people = any(wait.kind is not WaitKind.SLEEP for wait in waits)
         began_ns = clock.elapsed_ns()
         try:
@@ -89,25 +83,25 @@ class _Staying:
                 look, last_look = _FIRST_LOOK, _LAST_LOOK if heard is None else _LAST_LOOK_HEARING
                 while True:
                     stayed = (clock.elapsed_ns() - began_ns) / 1e9
-                    if await attempt.inbox.can_end_any(waits, is_fresh=True):
+                    if await run.inbox.can_end_any(waits, is_fresh=True):
                         return True
                     if stayed >= seconds:
                         return False
                     due = self._seconds_to(waits)
                     nap = look if has_people else _LONGEST_NAP
                     nap = min(nap, seconds - stayed, math.inf if due is None else max(due, 0.001))
-                    await waited(_slept(clock, nap, heard), attempt.interrupts)
-                    await attempt.look_for_cancel()
-                    attempt.interrupts.raise_noted(asyncio.current_task())
+                    await waited(_slept(clock, nap, heard), run.interrupts)
+                    await run.look_for_cancel()
+                    run.interrupts.raise_noted(asyncio.current_task())
                     look = min(look * 2, last_look)
         finally:
             self._stayed += (clock.elapsed_ns() - began_ns) / 1e9
 
     def _announcements(self, *, is_worth_it: bool) -> AbstractAsyncContextManager[asyncio.Event | None]:
         """Listen for messages, where the store can tell of them."""
-        store = self.attempt.checkpointer.store
+        store = self.context.recorder.checkpointer.store
         if is_worth_it and isinstance(store, AnnouncesSignals):
-            return store.announcements(self.attempt.workflow_id)
+            return store.announcements(self.context.workflow_id)
         return nullcontext()
 
     def _allowed(self, waits: tuple[Wait, ...]) -> float:
@@ -123,7 +117,7 @@ class _Staying:
     def _seconds_to(self, waits: tuple[Wait, ...]) -> float | None:
         """Return how long it is to the first deadline."""
         first = due_at(waits)
-        return None if first is None else (first - self.attempt.clock.now()).total_seconds()
+        return None if first is None else (first - self.context.clock.now()).total_seconds()
 
 
 async def _slept(clock: Clock, seconds: float, heard: asyncio.Event | None) -> None:

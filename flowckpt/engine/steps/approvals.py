@@ -30,102 +30,73 @@ from flowckpt.execution import claims as evidence
 from flowckpt.execution import redaction
 
 if TYPE_CHECKING:
-    from flowckpt.engine.run.attempt import Attempt
+    from flowckpt.engine.run.context import RunContext
     from flowckpt.evidence.report import VerificationReport
     from flowckpt.execution.claims import Committed
 
 
-async def captured(attempt: Attempt, action: ApprovalAction, path: str) -> Committed:
+async def captured(run: RunContext, action: ApprovalAction, path: str) -> Committed:
     """Take what is to be approved from the world, as it is now.
-
-    Args:
-        attempt: the attempt.
-        action: what the step asks for; it is bound to something.
-        path: the step.
 
     Raises:
         EvidenceError: a claim holds a secret, or is malformed.
     """
     first = action.claims[0]
     pack = first if isinstance(first, EvidencePack) else EvidencePack(action.claims)
-    if attempt.secrets.is_any:
-        redaction.refuse_secret_claims(pack.to_document(), attempt.secrets, path)
-    return await evidence.commit(attempt.verifying(), pack, path=path, exit_code=None)
+    if run.secrets.is_any:
+        redaction.refuse_secret_claims(pack.to_document(), run.secrets, path)
+    return await evidence.commit(run.claims(), pack, path=path, exit_code=None)
 
 
-def next_request(attempt: Attempt, earlier: str) -> str:
-    """Return what names a question: unique in the run, for one that is saved under this attempt has its number once.
-
-    Args:
-        attempt: the attempt.
-        earlier: the question that was asked before; empty where there is none.
-    """
-    return f"{attempt.number}.{int(earlier.rpartition('.')[2] or 0) + 1}"
+def next_request(run: RunContext, earlier: str) -> str:
+    """Return what names a question: unique in the run, for one that is saved under this attempt has its number once."""
+    return f"{run.number}.{int(earlier.rpartition('.')[2] or 0) + 1}"
 
 
-def stand(attempt: Attempt, step: Step[Any], wait: Wait, document: Mapping[str, Any], by: str) -> None:
-    """Hold what comes behind an approval to what was approved.
-
-    Args:
-        attempt: the attempt.
-        step: the step.
-        wait: the question that was answered.
-        document: what was approved, as it is recorded.
-        by: who approved.
-    """
+def stand(run: RunContext, step: Step[Any], wait: Wait, document: Mapping[str, Any], by: str) -> None:
+    """Hold what comes behind an approval to what was approved."""
     action: Any = step.action
     pack = EvidencePack.from_document(document["pack"])
-    attempt.waits.approved[wait.path] = StandingApproval(wait.path, action, pack, by, wait.since, wait.request)
+    run.waits.approved[wait.path] = StandingApproval(wait.path, action, pack, by, wait.since, wait.request)
 
 
-def stand_again(attempt: Attempt, step: Step[Any], result: StepResult, approval: Any) -> None:
-    """Hold what comes behind a restored approval to what was approved; not where that moved, and the policy is to go on.
-
-    Args:
-        attempt: the attempt.
-        step: the step as it is yielded now.
-        result: its recorded result.
-        approval: its output.
-    """
+def stand_again(run: RunContext, step: Step[Any], result: StepResult, approval: Any) -> None:
+    """Hold what comes behind a restored approval to what was approved; not where that moved, and the policy is to go on."""
     path, action = result.path, step.action
-    attempt.waits.end(path)  # what was approved is there again, so nobody needs to be asked anew
+    run.waits.end(path)  # what was approved is there again, so nobody needs to be asked anew
     if not isinstance(action, ApprovalAction) or not isinstance(approval, Approval) or result.started_at is None:
         return
-    if not attempt.judge.evidence_reasons(result):
+    if not run.judge.evidence_reasons(result):
         pack = evidence.recorded_pack(result)
-        attempt.waits.approved[path] = StandingApproval(path, action, pack, approval.by, result.started_at)
+        run.waits.approved[path] = StandingApproval(path, action, pack, approval.by, result.started_at)
 
 
-async def check(attempt: Attempt, path: str) -> None:
+async def check(run: RunContext, path: str) -> None:
     """Look whether what was approved before a step is still what it was.
-
-    Args:
-        attempt: the attempt.
-        path: the step that is to begin.
 
     Raises:
         Suspended: it is not, and was asked for anew: the step does not begin.
     """
-    for standing in [each for each in attempt.waits.approved.values() if is_behind(path, each.path)]:
+    for standing in [each for each in run.waits.approved.values() if is_behind(path, each.path)]:
         if not standing.is_void:
-            report = await _looked_at(attempt, standing)
+            report = await _looked_at(run, standing)
             if not evidence_reasons(report):
                 continue
             if not standing.is_void:  # a member beside this one may have found it meanwhile
-                await _void(attempt, standing, report)
+                await _void(run, standing, report)
         raise Suspended([path])
 
 
-async def _looked_at(attempt: Attempt, standing: StandingApproval) -> VerificationReport:
+async def _looked_at(run: RunContext, standing: StandingApproval) -> VerificationReport:
     """Check what was approved; a file that had to be read is known by its looks from then on."""
-    verifier = attempt.verifying.quick()
+    verifier = run.claims.quick()
     report = await verifier.verify_evidence_pack(standing.pack, moment=Moment.RESUME)
     read = {
         index
         for index, verdict in enumerate(report.verdicts)
         if verdict.verified and verdict.method == "hash" and verdict.evidence.evidence_type == EvidenceType.FILE_SHA256
     }
-    if not report.verified or not read or attempt.verifying.reads_all:
+    if not report.verified or not read or run.claims.reads_all:
         return report
     claims = list(standing.pack)
     asked = [attrs.evolve(claims[index], state=State.STATED) for index in sorted(read)]
@@ -138,27 +109,27 @@ async def _looked_at(attempt: Attempt, standing: StandingApproval) -> Verificati
     return report
 
 
-async def _void(attempt: Attempt, standing: StandingApproval, report: VerificationReport) -> None:
+async def _void(run: RunContext, standing: StandingApproval, report: VerificationReport) -> None:
     """Put the question anew, for what is there now; what is not there can be asked for by a resume alone."""
     standing.is_void = True
     path, action, details = standing.path, standing.action, evidence.found_in(report)
-    if attempt.tell is not None:
-        await attempt.tell(ApprovalVoided(attempt.workflow_id, path, standing.by, report.reason, details))
+    if run.notifier.emit is not None:
+        await run.notifier.emit(ApprovalVoided(run.workflow_id, path, standing.by, report.reason, details))
     claims = standing.pack.to_document()
     with contextlib.suppress(Exception):
-        committed = await captured(attempt, action, path)
+        committed = await captured(run, action, path)
         claims = committed.document["pack"] if committed.report.verified else claims
-    since = max(attempt.clock.now(), standing.asked_at + timedelta(microseconds=1))  # newer, whatever the clock says
-    attempt.waits.begin(
+    since = max(run.clock.now(), standing.asked_at + timedelta(microseconds=1))  # newer, whatever the clock says
+    run.waits.begin(
         Wait(
             path,
             WaitKind.APPROVAL,
             action.name,
             since,
             action.deadline(since),
-            next_request(attempt, standing.request),
+            next_request(run, standing.request),
             claims,
-            arguments_of(action, attempt.secrets),
+            arguments_of(action, run.secrets),
             "; ".join(details) or report.reason,
         )
     )

@@ -103,14 +103,14 @@ class ChildWorkflow(CompositeRun):
 
     async def look_back(self) -> bool:
         """Answer its generator from the record; tell whether it had ended, and nothing in it has moved."""
-        attempt, enter, aside = self.attempt, self.enter, self.attempt.aside
+        run, enter, aside = self.context, self.enter, self.context.recorder.aside
         result, nested = enter.result, enter.nested
         if enter.is_spare:
             aside.spare.update({each.path: each for each in nested})
             nested = ()
-        if result is not None and not await is_still_true(attempt, enter.step, result, is_spare=enter.is_spare):
+        if result is not None and not await is_still_true(run, enter.step, result, is_spare=enter.is_spare):
             self.is_stale = True
-            if attempt.judge.policy.reuse is ReuseMode.INPUTS and not attempt.judge.is_forced(enter.path):
+            if run.judge.policy.reuse is ReuseMode.INPUTS and not run.judge.is_forced(enter.path):
                 aside.spare.update({each.path: each for each in nested})
             else:
                 aside.dropped += nested
@@ -126,7 +126,7 @@ class ChildWorkflow(CompositeRun):
             aside=aside,
             is_repeated=bool(nested),
         )
-        self._scope = self.new_scope(attempt, replay)
+        self._scope = self.new_scope(run, replay)
         is_ended = await self._scope.look_back()
         self.is_stale = self.is_stale or self._scope.is_stale
         if result is not None and is_ended and not self.is_stale:
@@ -143,12 +143,12 @@ class ChildWorkflow(CompositeRun):
         if result is None or not is_ended:
             return False
         if enter.is_spare:
-            attempt.keep(result)
+            run.recorder.restore(result)
         if enter.step.modifiers.rollback is not None and result.success:
-            attempt.undoable[enter.path] = enter.step
-        if attempt.tell is not None:
-            told = StepRestored(attempt.workflow_id, enter.path, result.success, result.duration_ms, "workflow")
-            await attempt.tell(told)
+            run.recorder.undo.undoable[enter.path] = enter.step
+        if run.notifier.emit is not None:
+            told = StepRestored(run.workflow_id, enter.path, result.success, result.duration_ms, "workflow")
+            await run.notifier.emit(told)
         return True
 
     async def run(self) -> Answer:
@@ -157,16 +157,16 @@ class ChildWorkflow(CompositeRun):
         Raises:
             Suspended: it waits; called again, it goes on from there.
         """
-        attempt, path, step = self.attempt, self.enter.path, self.enter.step
-        refuse_secret_names(step, path, attempt.secrets)
+        run, path, step = self.context, self.enter.path, self.enter.step
+        refuse_secret_names(step, path, run.secrets)
         if self._scope is None:
             await self.look_back()
         assert self._scope is not None
         await self.begin()
         outcome, error = self._outcome(await self._scope.run())
-        await attempt.begin()
-        failure = None if error is None else recorded_error(error, path=path, secrets=attempt.secrets)
-        await self.end(outcome, failure, arguments=arguments_of(step.action, attempt.secrets))
+        await run.recorder.save_start()
+        failure = None if error is None else recorded_error(error, path=path, secrets=run.secrets)
+        await self.end(outcome, failure, arguments=arguments_of(step.action, run.secrets))
         return self.answered((outcome.value, None) if failure is None else (None, step_failure(path, failure)))
 
     def _outcome(self, end: Finish | Crash) -> tuple[Outcome, BaseException | None]:
@@ -178,7 +178,7 @@ class ChildWorkflow(CompositeRun):
         annotation: Any = self._action.workflow.output_type
         try:
             tree = codec.encode(end.output, annotation, place=f"{self.enter.path}: output")
-            refuse_secrets(tree, self.attempt.secrets, f"{self.enter.path}: output")
+            refuse_secrets(tree, self.context.secrets, f"{self.enter.path}: output")
             return Outcome(codec.decode(tree, annotation), tree), None
         except Exception as error:
             return Outcome(), error

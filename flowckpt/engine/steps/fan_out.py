@@ -68,21 +68,23 @@ class FanOut(CompositeRun):
 
     async def look_back(self) -> bool:
         """Look at the members that have results; tell whether the fan-out has ended, and nothing in it has moved."""
-        attempt, enter = self.attempt, self.enter
+        run, enter = self.context, self.enter
         result = enter.result
         expansion = expand(enter)
-        if result is not None and not await is_still_true(attempt, enter.step, result, is_spare=enter.is_spare):
+        if result is not None and not await is_still_true(run, enter.step, result, is_spare=enter.is_spare):
             self.is_stale = True  # its version tag, or somebody wants all of it again
-            judge = attempt.judge
+            judge = run.judge
             if judge.policy.reuse is not ReuseMode.INPUTS or judge.is_forced(enter.path):
-                attempt.aside.dropped += expansion.take_rest()
+                run.recorder.aside.dropped += expansion.take_rest()
         self._made = self._make(expansion)
         start = f"{enter.path}/"
-        doubts = {start + each[len(start) :].partition("/")[0] for each in attempt.in_doubt if each.startswith(start)}
+        doubts = {
+            start + each[len(start) :].partition("/")[0] for each in run.recorder.in_doubt if each.startswith(start)
+        }
         if expansion.own or doubts or result is not None:
             await self._look_at_members(expansion, doubts, is_ended=result is not None)
         gone = expansion.take_rest()
-        attempt.aside.dropped += gone
+        run.recorder.aside.dropped += gone
         if result is None:
             return False
         if not self.is_stale and (not self._unended or not result.success) and not gone:
@@ -90,9 +92,9 @@ class FanOut(CompositeRun):
             return True
         if not self.is_stale:
             why = (other_members(len(self._unended), len(gone)),)
-            await is_still_true(attempt, enter.step, result, is_spare=enter.is_spare, more=why)
+            await is_still_true(run, enter.step, result, is_spare=enter.is_spare, more=why)
         self.is_stale = True
-        attempt.aside.dropped.append(result)
+        run.recorder.aside.dropped.append(result)
         return False
 
     async def _look_at_members(self, expansion: Expansion, doubts: set[str], *, is_ended: bool) -> None:
@@ -117,16 +119,16 @@ class FanOut(CompositeRun):
 
     def _member(self, made: Enter) -> Member:
         made.is_bound = made.is_bound and not self.is_stale
-        return member_of(self.attempt, made, self.new_scope)
+        return member_of(self.context, made, self.new_scope)
 
     async def _restored(self, result: StepResult) -> None:
         """Take the recorded end for the fan-out's."""
-        attempt, path = self.attempt, self.enter.path
+        run, path = self.context, self.enter.path
         if self.enter.is_spare:
-            attempt.keep(result)
-        if attempt.tell is not None:
-            told = StepRestored(attempt.workflow_id, path, result.success, result.duration_ms, self._action.step_type)
-            await attempt.tell(told)
+            run.recorder.restore(result)
+        if run.notifier.emit is not None:
+            told = StepRestored(run.workflow_id, path, result.success, result.duration_ms, self._action.step_type)
+            await run.notifier.emit(told)
         self.answered(recorded_fan_out(self.enter, result, self._known()))
 
     # --- running ---------------------------------------------------------------------------------------------------
@@ -137,8 +139,8 @@ class FanOut(CompositeRun):
         Raises:
             Suspended: some members wait, and all others have ended; called again, it goes on with those that wait.
         """
-        attempt, path = self.attempt, self.enter.path
-        refuse_secret_names(self.enter.step, path, attempt.secrets)
+        run, path = self.context, self.enter.path
+        refuse_secret_names(self.enter.step, path, run.secrets)
         if self._made is None:
             await self.look_back()
         await self.begin()
@@ -148,19 +150,19 @@ class FanOut(CompositeRun):
             paused, self._paused = self._paused, []
             self._unended.extend((index, member) for index, member, _ in paused)
             raise Suspended(path for _, _, pause in paused for path in pause.paths)
-        attempt.waits.end_within(path)
-        await attempt.begin()
+        run.waits.end_within(path)
+        await run.recorder.save_start()
         failure = self._failure()
         summary = {"members": len(self._answers), "failed": self._failed}
         await self.end(Outcome(tree=summary), failure, arguments={})
         return self.answered(fan_out_answer(self.enter, failure, self._known()))
 
     async def _run_members(self) -> None:
-        self.attempt.fan_outs += 1
+        self.context.waits.fan_outs += 1
         try:
             await self._run_beside_each_other()
         finally:
-            self.attempt.fan_outs -= 1
+            self.context.waits.fan_outs -= 1
 
     async def _run_beside_each_other(self) -> None:
         width = self._width()
@@ -172,7 +174,7 @@ class FanOut(CompositeRun):
         with blocking_allowed(False):
             workers = [asyncio.ensure_future(self._work(feed)) for _ in range(width)]
         try:
-            await waited(asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION), self.attempt.interrupts)
+            await waited(asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION), self.context.interrupts)
         finally:
             await _ended(workers)
         errors = [error for each in workers if not each.cancelled() and (error := each.exception()) is not None]
@@ -182,9 +184,9 @@ class FanOut(CompositeRun):
         if not errors and any(each.cancelled() for each in workers):  # by a signal that came before we waited
             raise asyncio.CancelledError
         if errors:  # those that were stopped are not in doubt: they ended, without a result
-            self.attempt.in_flight -= {
-                each for each in self.attempt.in_flight if each.startswith(f"{self.enter.path}/")
-            }
+            in_flight = self.context.recorder.in_flight
+            for path in [each for each in in_flight if each.startswith(f"{self.enter.path}/")]:
+                del in_flight[path]
 
     def _width(self) -> int:
         action, size = self._action, self._action.size
@@ -212,7 +214,7 @@ class FanOut(CompositeRun):
 
     async def _work(self, feed: Iterator[tuple[int, Member]]) -> None:
         """Run members until there are no more."""
-        task, interrupts = asyncio.current_task(), self.attempt.interrupts
+        task, interrupts = asyncio.current_task(), self.context.interrupts
         for done, (index, member) in enumerate(feed):
             interrupts.raise_noted(task)
             await self._run_member(index, member)
@@ -237,16 +239,16 @@ class FanOut(CompositeRun):
 
     async def _woken(self) -> tuple[int, Member] | None:
         """Return a member that waited and can go on; None once nothing runs beside those that wait."""
-        attempt = self.attempt
+        run = self.context
         if not self._paused:
             return None
         async with self._looking:  # one worker looks for all; when it finds something to do, the next one looks
             while self._paused and self._busy:
                 for index, paused in enumerate(self._paused):
-                    if await attempt.inbox.can_end_any(attempt.waits.those_of(paused[2].paths)):
+                    if await run.inbox.can_end_any(run.waits.those_of(paused[2].paths)):
                         del self._paused[index]  # nobody else takes any out; more may have come behind it
                         return paused[0], paused[1]
-                await attempt.clock.sleep(_LOOK_SECONDS)
+                await run.clock.sleep(_LOOK_SECONDS)
         return None
 
     # --- how it ends -----------------------------------------------------------------------------------------------
@@ -264,8 +266,8 @@ class FanOut(CompositeRun):
         """Return how it failed, or None where it did not."""
         path, total = self.enter.path, len(self._answers)
         if self._error is not None:
-            found = recorded_error(self._error.__cause__ or self._error, path=path, secrets=self.attempt.secrets)
-            where = self.attempt.secrets.text(str(self._error))
+            found = recorded_error(self._error.__cause__ or self._error, path=path, secrets=self.context.secrets)
+            where = self.context.secrets.text(str(self._error))
             return attrs.evolve(found, message=f"{where}: {found.message}" if found.message else where)
         if not self._is_lost and self._action.completion.is_met(self._failed, total):
             return None

@@ -14,7 +14,7 @@ import attrs
 from flowckpt.core.records import Reason, StepError
 from flowckpt.core.replay import Answer, Crash, Enter, Execute, Finish, Replay
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.run.attempt import Attempt
+from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import record
 from flowckpt.engine.steps.restore import is_still_true, restored
 from flowckpt.engine.steps.run_step import run_step
@@ -45,7 +45,7 @@ class Driven(Protocol):
         ...
 
 
-NewScope = Callable[[Attempt, Replay], Driven]
+NewScope = Callable[[RunContext, Replay], Driven]
 
 
 class Member(Protocol):
@@ -73,13 +73,13 @@ class PlainMember:
     """A step with an action of its own.
 
     Attributes:
-        attempt: the attempt.
+        context: the attempt.
         enter: the step, its path and its record.
         answer: what it came to.
         is_stale: whether its recorded result is no longer true.
     """
 
-    attempt: Attempt
+    context: RunContext
     enter: Enter
     answer: Answer = (None, None)
     is_stale: bool = False
@@ -89,21 +89,21 @@ class PlainMember:
         enter = self.enter
         result, step = enter.result, enter.step
         if result is None:
-            await self.attempt.refuse_doubt(step, enter.path)
+            await self.context.refuse_doubt(step, enter.path)
             return False
-        if not await is_still_true(self.attempt, step, result, is_spare=enter.is_spare):
+        if not await is_still_true(self.context, step, result, is_spare=enter.is_spare):
             self.is_stale = True
-            self.attempt.aside.dropped.append(result)
+            self.context.recorder.aside.dropped.append(result)
             return False
-        self.answer = await restored(self.attempt, step, result, is_spare=enter.is_spare)
+        self.answer = await restored(self.context, step, result, is_spare=enter.is_spare)
         return True
 
     async def run(self) -> Answer:
         """Run it."""
         enter = self.enter
-        if self.attempt.waits.approved:
-            await approvals.check(self.attempt, enter.path)
-        self.answer = await run_step(self.attempt, Execute(enter.path, enter.step, enter.location))
+        if self.context.waits.approved:
+            await approvals.check(self.context, enter.path)
+        self.answer = await run_step(self.context, Execute(enter.path, enter.step, enter.location))
         return self.answer
 
 
@@ -112,14 +112,14 @@ class CompositeRun:
     """A step of one run that is made of steps: what drives it adds how it looks back and runs.
 
     Attributes:
-        attempt: the attempt.
+        context: the attempt.
         enter: the step, its path, and the record of its own steps.
         new_scope: makes what drives the generators under it.
         answer: what it came to.
         is_stale: whether its record was found to be no longer true.
     """
 
-    attempt: Attempt
+    context: RunContext
     enter: Enter
     new_scope: NewScope
     answer: Answer = (None, None)
@@ -128,16 +128,16 @@ class CompositeRun:
 
     async def begin(self) -> None:
         """Let go what the record held and is no longer true, and tell that it starts: once, though it may pause."""
-        attempt, step = self.attempt, self.enter.step
-        if attempt.aside.dropped:
-            attempt.let_go()
-            await attempt.begin()
+        run, step = self.context, self.enter.step
+        if run.recorder.aside.dropped:
+            run.recorder.drop_stale()
+            await run.recorder.save_start()
         if self._begun is None:
-            self._begun = attempt.clock.now(), attempt.clock.elapsed_ns()
-            if attempt.tell is not None:
+            self._begun = run.clock.now(), run.clock.elapsed_ns()
+            if run.notifier.emit is not None:
                 action: Any = step.action
                 size = action.size if isinstance(action, composites.FanOutAction) else None
-                await attempt.tell(StepStarted(attempt.workflow_id, self.enter.path, action.step_type, size))
+                await run.notifier.emit(StepStarted(run.workflow_id, self.enter.path, action.step_type, size))
 
     async def end(self, outcome: Outcome, failure: StepError | None, *, arguments: Mapping[str, Any]) -> None:
         """Record how it ended, save where it has a checkpoint, and tell.
@@ -148,22 +148,21 @@ class CompositeRun:
             arguments: the digests of what it was given.
         """
         assert self._begun is not None, "what has not begun does not end"
-        attempt, path, step = self.attempt, self.enter.path, self.enter.step
+        run, path, step = self.context, self.enter.path, self.enter.step
         started_at, started_ns = self._begun
-        duration_ms = round((attempt.clock.elapsed_ns() - started_ns) / 1e6, 3)
+        duration_ms = round((run.clock.elapsed_ns() - started_ns) / 1e6, 3)
         command = Execute(path, step, self.enter.location)
-        record(attempt, command, outcome, failure, started_at, duration_ms, arguments, step.action.function_name)
+        record(run.recorder, command, outcome, failure, started_at, duration_ms, arguments, step.action.function_name)
         saved = None
         if failure is None and step.modifiers.has_checkpoint:
-            saved = await attempt.save(Reason.STEP, step.modifiers.checkpoint_id or path)
-        if attempt.tell is None:
+            saved = await run.recorder.checkpoint(Reason.STEP, step.modifiers.checkpoint_id or path)
+        if run.notifier.emit is None:
             return
-        run = attempt.workflow_id
         if failure is None:
-            await attempt.tell(StepCompleted(run, path, duration_ms, False))
+            await run.notifier.emit(StepCompleted(run.workflow_id, path, duration_ms, False))
         else:
-            await attempt.tell(StepFailed(run, path, duration_ms, 1, failure.type, failure.message))
-        await attempt.tell_saved(saved)
+            await run.notifier.emit(StepFailed(run.workflow_id, path, duration_ms, 1, failure.type, failure.message))
+        await run.recorder.emit_saved(saved)
 
     def answered(self, answer: Answer) -> Answer:
         """Keep what it came to, and return it."""
@@ -171,17 +170,11 @@ class CompositeRun:
         return answer
 
 
-def member_of(attempt: Attempt, enter: Enter, new_scope: NewScope) -> Member:
-    """Return a step as something that looks back and runs.
-
-    Args:
-        attempt: the attempt.
-        enter: the step, its path and its record.
-        new_scope: makes what drives the generator of a child workflow.
-    """
+def member_of(run: RunContext, enter: Enter, new_scope: NewScope) -> Member:
+    """Return a step as something that looks back and runs."""
     action: Any = enter.step.action
     if isinstance(action, composites.FanOutAction):
-        return fan_out.FanOut(attempt, enter, new_scope)
+        return fan_out.FanOut(run, enter, new_scope)
     if isinstance(action, composites.WorkflowAction):
-        return child.ChildWorkflow(attempt, enter, new_scope)
-    return PlainMember(attempt, enter)
+        return child.ChildWorkflow(run, enter, new_scope)
+    return PlainMember(run, enter)

@@ -19,7 +19,7 @@ import attrs
 from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Finish, Replay, Restore, drive
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.reasons import ReuseMode
-from flowckpt.engine.run.attempt import Attempt
+from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.steps.restore import UNSURE, is_still_true, plainly_restored, restored
 from flowckpt.engine.steps.run_step import run_step
 
@@ -35,12 +35,12 @@ class Scope:
     """The live responder of one generator.
 
     Attributes:
-        attempt: the attempt that it belongs to.
+        context: the attempt that it belongs to.
         replay: the generator and its record.
         is_stale: whether something in its record was found to be no longer true.
     """
 
-    attempt: Attempt
+    context: RunContext
     replay: Replay
     is_stale: bool = False
     _has_effects: bool = False
@@ -71,42 +71,42 @@ class Scope:
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | Execute:
         """Answer with the recorded result, or say that the step runs again."""
-        value = plainly_restored(self.attempt, command)
+        value = plainly_restored(self.context, command)
         if value is not UNSURE:
             return value, None
         step, result = command.step, command.result
-        if await is_still_true(self.attempt, step, result, is_spare=command.is_spare):
-            return await restored(self.attempt, step, result, is_spare=command.is_spare)
+        if await is_still_true(self.context, step, result, is_spare=command.is_spare):
+            return await restored(self.context, step, result, is_spare=command.is_spare)
         self.is_stale = True
         return replay.rerun(command, keeps_rest=self._keeps_rest)
 
     async def execute(self, replay: Replay, command: Execute) -> Answer | None:
         """Run the step; before effects are on, only an ephemeral one."""
-        attempt = self.attempt
+        run = self.context
         is_ephemeral = command.step.modifiers.is_ephemeral
         if not self._has_effects and not is_ephemeral:
-            await attempt.refuse_doubt(command.step, command.path)
+            await run.refuse_doubt(command.step, command.path)
             return None
-        if attempt.clock.elapsed_ns() >= attempt.look_at_ns:
-            await attempt.look_for_cancel()
+        if run.clock.elapsed_ns() >= run.look_at_ns:
+            await run.look_for_cancel()
         task = asyncio.current_task()
-        if attempt.interrupts.noted:
-            attempt.interrupts.raise_noted(task)  # here what has ended is safe, and nothing has begun
+        if run.interrupts.noted:
+            run.interrupts.raise_noted(task)  # here what has ended is safe, and nothing has begun
         if task is not None and task.cancelling():
             await asyncio.sleep(0)  # a cancel that waited for the end of the last step comes in here
-        if attempt.aside.dropped and not is_ephemeral:
-            attempt.let_go()
+        if run.recorder.aside.dropped and not is_ephemeral:
+            run.recorder.drop_stale()
         self._command = command  # where it waits, it is run again
-        if self._has_effects and attempt.waits.approved:
-            await approvals.check(attempt, command.path)
-        return await run_step(attempt, command)
+        if self._has_effects and run.waits.approved:
+            await approvals.check(run, command.path)
+        return await run_step(run, command)
 
     async def enter(self, replay: Replay, command: Enter) -> Answer | None:
         """Look back at the steps of a composite, then run those that have no result; before effects are on, look back only."""
         self._command = command
         member = self._entered
         if member is None:
-            member = self._entered = members.member_of(self.attempt, command, new_scope)
+            member = self._entered = members.member_of(self.context, command, new_scope)
             if await member.look_back():
                 self._entered = None
                 return member.answer
@@ -118,7 +118,7 @@ class Scope:
         if not self._has_effects:
             return None
         task = asyncio.current_task()
-        self.attempt.interrupts.raise_noted(task)
+        self.context.interrupts.raise_noted(task)
         if task is not None and task.cancelling():
             await asyncio.sleep(0)
         answer = await member.run()
@@ -127,10 +127,10 @@ class Scope:
 
     @property
     def _keeps_rest(self) -> bool:
-        return self.attempt.judge.policy.reuse is ReuseMode.INPUTS
+        return self.context.judge.policy.reuse is ReuseMode.INPUTS
 
 
-def new_scope(attempt: Attempt, replay: Replay) -> Scope:
+def new_scope(run: RunContext, replay: Replay) -> Scope:
     """Return what drives a generator, which the attempt closes at its end."""
-    attempt.replays.append(replay)
-    return Scope(attempt, replay)
+    run.generators.append(replay)
+    return Scope(run, replay)

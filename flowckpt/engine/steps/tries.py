@@ -12,8 +12,8 @@ import attrs
 from flowckpt.core.dsl import Step
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.run.in_doubt import Settled, Settling
-from flowckpt.engine.run.notify import Tell, evidence_event
+from flowckpt.engine.run.in_doubt import InDoubtResolver, Settled
+from flowckpt.engine.run.notify import EventSink, evidence_event
 from flowckpt.engine.values.superseded import RetryBudget
 from flowckpt.errors import EncodingError, NotSendableError, StepInDoubtError, StepTimeoutError, WorkerDiedError
 from flowckpt.execution.current_step import EngineDesk, Told
@@ -110,7 +110,7 @@ class Trying:
         mark: saves that a step begins that must not be done twice.
         budget: how many retries there may be.
         desk: where the step hands in what it tells and saves.
-        numbers: which try runs now, by path; only of further ones.
+        numbers: which try runs now, by path.
         tries: how often it was tried.
         is_undone: whether what an earlier execution left behind is undone; True where there is nothing to undo.
     """
@@ -122,12 +122,12 @@ class Trying:
     arguments: Mapping[str, Any]
     code: str
     settled: Settled
-    settling: Settling
+    settling: InDoubtResolver
     runner: StepRunner
     clock: Clock
     random: Callable[[], float]
     interrupts: Interrupts
-    tell: Tell | None
+    tell: EventSink | None
     mark: Callable[[str], Awaitable[None]]
     budget: RetryBudget
     desk: EngineDesk
@@ -156,8 +156,7 @@ class Trying:
         self._began_ns = self.clock.elapsed_ns()
         while True:
             self.tries += 1
-            if self.tries > 1:
-                self.numbers[path] = self.tries
+            self.numbers[path] = self.tries
             self._outcome = await self._instead()
             if self._outcome is None:
                 if is_mark_due:

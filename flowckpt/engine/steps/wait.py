@@ -23,7 +23,7 @@ from flowckpt.core.records.wait import Signal, Wait
 from flowckpt.core.replay import Execute
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.identity import arguments_of
-from flowckpt.engine.run.attempt import Attempt
+from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.recorder import record
 from flowckpt.engine.values.approved import digests_of
 from flowckpt.engine.values.failures import recorded_error, step_failure
@@ -44,23 +44,19 @@ else:
     redaction = LazyModule("flowckpt.execution.redaction")
 
 
-async def run_wait(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedError | None]:
+async def run_wait(run: RunContext, command: Execute) -> tuple[Any, StepFailedError | None]:
     """Look whether a wait has ended, and record how; return what the generator gets.
-
-    Args:
-        attempt: the attempt.
-        command: the step, its path and its place in the code.
 
     Raises:
         Suspended: it has not ended.
         FencedError: the run was taken over by another owner.
         FlowckptError: it cannot be saved how it ended.
     """
-    waiting = _Waiting(attempt, command)
-    if command.path not in attempt.told_waits:
-        attempt.told_waits.add(command.path)
-        if attempt.tell is not None:
-            await attempt.tell(StepStarted(attempt.workflow_id, command.path, command.step.action.step_type))
+    waiting = _Waiting(run, command)
+    if command.path not in run.waits.started:
+        run.waits.started.add(command.path)
+        if run.notifier.emit is not None:
+            await run.notifier.emit(StepStarted(run.workflow_id, command.path, command.step.action.step_type))
     await waiting.meet()
     while waiting.outcome is None:
         await waiting.look()
@@ -69,7 +65,7 @@ async def run_wait(attempt: Attempt, command: Execute) -> tuple[Any, StepFailedE
 
 @attrs.define(eq=False)
 class _Waiting:
-    attempt: Attempt
+    context: RunContext
     command: Execute
     outcome: Outcome | None = None
     signal: Signal | None = None
@@ -90,14 +86,14 @@ class _Waiting:
     async def meet(self) -> None:
         """Find the wait as it was met before, or begin it."""
         action, path = self.action, self.command.path
-        known = self.attempt.waits.get(path)
-        arguments = arguments_of(action, self.attempt.secrets)
+        known = self.context.waits.get(path)
+        arguments = arguments_of(action, self.context.secrets)
         data_type = described(action.output_type) if isinstance(action, WaitAction) else None
         if known is not None and known.kind is action.kind and repr(dict(known.arguments)) == repr(arguments):
             self._wait = known if known.data_type == data_type else attrs.evolve(known, data_type=data_type)
             self._is_asked_before = bool(known.claims)
         else:
-            now = self.attempt.clock.now()
+            now = self.context.clock.now()
             begun = path, action.kind, action.name, now, action.deadline(now)
             self._wait = Wait(*begun, arguments=arguments, data_type=data_type)
             await self._ask()
@@ -110,7 +106,7 @@ class _Waiting:
         claims: Any = {}
         if action.claims:
             try:
-                committed = await approvals.captured(self.attempt, action, path)
+                committed = await approvals.captured(self.context, action, path)
             except Exception as error:
                 self.outcome = Outcome(error=error)
                 return
@@ -118,7 +114,7 @@ class _Waiting:
                 self.outcome = Outcome(error=evidence.not_verified(path, committed.report), committed=committed)
                 return
             claims = committed.document["pack"]
-        request = approvals.next_request(self.attempt, self.wait.request if voided else "")
+        request = approvals.next_request(self.context, self.wait.request if voided else "")
         self._wait = attrs.evolve(self.wait, request=request, claims=claims, voided=voided)
 
     async def look(self) -> None:
@@ -127,24 +123,24 @@ class _Waiting:
         Raises:
             Suspended: it has not.
         """
-        attempt, action, wait = self.attempt, self.action, self.wait
-        signal = await attempt.inbox.first_for(wait)
+        run, action, wait = self.context, self.action, self.wait
+        signal = await run.inbox.first_for(wait)
         if signal is not None:
-            attempt.inbox.take(signal)
+            run.inbox.take(signal)
             self.signal = signal
             if isinstance(action, ApprovalAction):
                 await self._answered(action, signal)
             else:
                 self.outcome = self._delivered(signal)
-        elif wait.is_due(attempt.clock.now()):
+        elif wait.is_due(run.clock.now()):
             self.outcome = self._over()
         elif self._is_asked_before and await self._has_moved():
             self._is_asked_before = False
         else:
-            if attempt.waits.get(wait.path) is not wait:
-                attempt.waits.begin(wait)
-                if attempt.fan_outs and attempt.waits.is_worth_a_save(wait):  # else the run comes to rest at once
-                    await attempt.save_wait()
+            if run.waits.get(wait.path) is not wait:
+                run.waits.begin(wait)
+                if run.waits.fan_outs and run.waits.is_worth_a_save(wait):  # else the run comes to rest at once
+                    await run.recorder.checkpoint_wait()
             raise Suspended([wait.path])
 
     def _over(self) -> Outcome:
@@ -172,8 +168,8 @@ class _Waiting:
         try:
             place = f"{self.command.path}: output"
             tree = codec.encode(value, annotation, place=place)
-            if self.attempt.secrets.is_any:
-                redaction.refuse_secrets(tree, self.attempt.secrets, place)
+            if self.context.secrets.is_any:
+                redaction.refuse_secrets(tree, self.context.secrets, place)
             return Outcome(codec.decode(tree, annotation), tree)
         except Exception as error:
             return Outcome(error=error)
@@ -185,7 +181,7 @@ class _Waiting:
         committed = None
         if is_approved and wait.claims:
             pack = EvidencePack.from_document(wait.claims)
-            committed = await evidence.commit(self.attempt.verifying(), pack, path=path, exit_code=None)
+            committed = await evidence.commit(self.context.claims(), pack, path=path, exit_code=None)
             if not committed.report.verified:
                 await self._void(signal, committed.report)
                 return
@@ -196,18 +192,18 @@ class _Waiting:
         self.outcome = attrs.evolve(self._output(made), committed=committed)
 
     async def _void(self, signal: Signal, report: VerificationReport) -> None:
-        attempt, path = self.attempt, self.command.path
+        run, path = self.context, self.command.path
         details = evidence.found_in(report)
-        if attempt.tell is not None:
-            await attempt.tell(ApprovalVoided(attempt.workflow_id, path, signal.by, report.reason, details))
-        attempt.waits.take(signal.signal_id)
+        if run.notifier.emit is not None:
+            await run.notifier.emit(ApprovalVoided(run.workflow_id, path, signal.by, report.reason, details))
+        run.waits.take(signal.signal_id)
         self.signal = None
         await self._ask(voided="; ".join(details) or report.reason)
 
     async def _has_moved(self) -> bool:
         """Ask anew where what is to be approved is no longer what was asked for, so that it can be approved at all."""
         pack = EvidencePack.from_document(self.wait.claims)
-        committed = await evidence.commit(self.attempt.verifying(), pack, path=self.command.path, exit_code=None)
+        committed = await evidence.commit(self.context.claims(), pack, path=self.command.path, exit_code=None)
         if not any(each.is_against and each.can_tell for each in committed.report.verdicts):
             return False
         await self._ask(voided="; ".join(evidence.found_in(committed.report)) or committed.report.reason)
@@ -215,16 +211,16 @@ class _Waiting:
 
     async def recorded(self) -> tuple[Any, StepFailedError | None]:
         """Record how the wait ended, make it durable, and tell it."""
-        attempt, command, outcome, signal = self.attempt, self.command, self.outcome, self.signal
+        run, command, outcome, signal = self.context, self.command, self.outcome, self.signal
         assert outcome is not None
         wait, step, path = self.wait, command.step, command.path
         failure: StepError | None = (
-            None if outcome.error is None else recorded_error(outcome.error, path=path, secrets=attempt.secrets)
+            None if outcome.error is None else recorded_error(outcome.error, path=path, secrets=run.secrets)
         )
-        await attempt.begin()
-        duration_ms = max(0.0, round((attempt.clock.now() - wait.since).total_seconds() * 1e3, 3))
+        await run.recorder.save_start()
+        duration_ms = max(0.0, round((run.clock.now() - wait.since).total_seconds() * 1e3, 3))
         record(
-            attempt,
+            run.recorder,
             command,
             outcome,
             failure,
@@ -234,26 +230,26 @@ class _Waiting:
             step.action.function_name,
             signal="" if signal is None else signal.signal_id,
         )
-        attempt.waits.end(path)
+        run.waits.end(path)
         if failure is None and signal is not None and outcome.committed is not None:
-            approvals.stand(attempt, step, wait, outcome.committed.document, signal.by)
-        attempt.told_waits.discard(path)
-        attempt.executed += 1
+            approvals.stand(run, step, wait, outcome.committed.document, signal.by)
+        run.waits.started.discard(path)
+        run.notifier.executed += 1
         saved = None
         if step.modifiers.has_checkpoint or not isinstance(self.action, SleepAction):
-            saved = await attempt.save(Reason.STEP, step.modifiers.checkpoint_id or path)
+            saved = await run.recorder.checkpoint(Reason.STEP, step.modifiers.checkpoint_id or path)
             if signal is not None and not isinstance(saved, FlowckptError):
                 is_question = isinstance(self.action, ApprovalAction)  # nobody else will ever use an answer to it
-                await attempt.inbox.remove(attempt.inbox.answers_to(wait) if is_question else [signal.signal_id])
-        elif attempt.checkpointer.trigger is not None and attempt.checkpointer.is_due():
-            saved = await attempt.save(Reason.TRIGGER)
+                await run.inbox.remove(run.inbox.answers_to(wait) if is_question else [signal.signal_id])
+        elif run.recorder.checkpointer.trigger is not None and run.recorder.checkpointer.is_due():
+            saved = await run.recorder.checkpoint(Reason.TRIGGER)
         if failure is not None:
-            attempt.failed += 1
-        if attempt.tell is not None:
+            run.notifier.failed += 1
+        if run.notifier.emit is not None:
             if failure is None:
-                await attempt.tell(StepCompleted(attempt.workflow_id, path, duration_ms))
+                await run.notifier.emit(StepCompleted(run.workflow_id, path, duration_ms))
             else:
-                told = StepFailed(attempt.workflow_id, path, duration_ms, 1, failure.type, failure.message)
-                await attempt.tell(told)
-            await attempt.tell_saved(saved)
+                told = StepFailed(run.workflow_id, path, duration_ms, 1, failure.type, failure.message)
+                await run.notifier.emit(told)
+            await run.recorder.emit_saved(saved)
         return (outcome.value, None) if failure is None else (None, step_failure(path, failure))

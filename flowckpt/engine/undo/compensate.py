@@ -19,7 +19,7 @@ from flowckpt.core.records import CheckpointData, Reason, Status, StepError, Ste
 from flowckpt.core.records.result import result_of
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.paths import ROLLBACK, UNFINISHED, left_to_undo, undo_path
-from flowckpt.engine.run.attempt import Attempt
+from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.values.failures import recorded_error, step_failure
 from flowckpt.engine.values.placeholders import PlanStopped
 from flowckpt.engine.values.task_refusal import refuse_task
@@ -81,12 +81,8 @@ def cancelling(workflow_id: str, latest: CheckpointData) -> UnfinishedRollback:
     return UnfinishedRollback(Reason.CANCELLED, None)
 
 
-async def roll_back(attempt: Attempt, end: UnfinishedRollback) -> tuple[StepFailedError, ...] | None:
+async def roll_back(run: RunContext, end: UnfinishedRollback) -> tuple[StepFailedError, ...] | None:
     """Undo what is to be undone, and return what could not be.
-
-    Args:
-        attempt: the attempt.
-        end: how the run ends.
 
     Returns:
         The failures; None where nothing was undone, because it could not be saved that undoing begins: a resume would
@@ -97,42 +93,44 @@ async def roll_back(attempt: Attempt, end: UnfinishedRollback) -> tuple[StepFail
         KeyboardInterrupt: a signal came; the next resume goes on.
         asyncio.CancelledError: likewise, of a cancel.
     """
-    checkpointer = attempt.checkpointer
-    undoable = attempt.undoable.keys() | attempt.not_undoable.keys()
+    checkpointer = run.recorder.checkpointer
+    undoable = run.recorder.undo.undoable.keys() | run.recorder.undo.not_undoable.keys()
     todo = left_to_undo(checkpointer.history.results, undoable)
     if not todo:
         checkpointer.metadata = without_key(checkpointer.metadata)
         return ()
     before = checkpointer.metadata
     checkpointer.metadata = end.written_to(before)
-    saved = await attempt.save(Reason.ROLLBACK)  # also where the record says so: it counts how often that died
-    await attempt.tell_saved(saved)
+    saved = await run.recorder.checkpoint(
+        Reason.ROLLBACK
+    )  # also if the record says so: it counts how often that crashed
+    await run.recorder.emit_saved(saved)
     if isinstance(saved, FlowckptError):
         checkpointer.metadata = before
         return None
-    failures = [failure for result in todo if (failure := await _undo(attempt, result)) is not None]
+    failures = [failure for result in todo if (failure := await _undo(run, result)) is not None]
     checkpointer.metadata = without_key(checkpointer.metadata)
     return tuple(failures)
 
 
-async def _undo(attempt: Attempt, result: StepResult) -> StepFailedError | None:
+async def _undo(run: RunContext, result: StepResult) -> StepFailedError | None:
     """Undo one step and make that durable; return why it could not be undone, or None."""
-    run, path, clock = attempt.workflow_id, result.path, attempt.clock
-    if attempt.tell is not None:
-        await attempt.tell(events.RollbackStarted(run, path))
-    if attempt.note_begun is not None:
-        attempt.note_begun(run, undo_path(path))
+    workflow_id, path, clock, emit = run.workflow_id, result.path, run.clock, run.notifier.emit
+    if emit is not None:
+        await emit(events.RollbackStarted(workflow_id, path))
+    if run.recorder.note_started is not None:
+        run.recorder.note_started(workflow_id, undo_path(path))
     started_at, started_ns = clock.now(), clock.elapsed_ns()
     failure: StepError | None = None
     try:
-        await _call(attempt, result)
+        await _call(run, result)
     except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
-        failure = recorded_error(error, path=undo_path(path), secrets=attempt.secrets)
+        failure = recorded_error(error, path=undo_path(path), secrets=run.secrets)
     duration_ms = round((clock.elapsed_ns() - started_ns) / 1e6, 3)
     append_result(
-        attempt.checkpointer.history,
+        run.recorder.checkpointer.history,
         result_of(
             {
                 "name": result.name,
@@ -143,37 +141,34 @@ async def _undo(attempt: Attempt, result: StepResult) -> StepFailedError | None:
                 "error": failure,
                 "path": undo_path(path),
                 "started_at": started_at,
-                "attempt": attempt.number,
+                "attempt": run.number,
             }
         ),
     )
     if failure is None:
-        attempt.undone.append(path)
-    saved = await attempt.save(Reason.ROLLBACK, undo_path(path))
-    if attempt.tell is not None:
+        run.recorder.undo.undone.append(path)
+    saved = await run.recorder.checkpoint(Reason.ROLLBACK, undo_path(path))
+    if emit is not None:
         said = ("", "") if failure is None else (failure.type, failure.message)
-        await attempt.tell(events.RollbackCompleted(run, path, duration_ms, *said))
-        await attempt.tell_saved(saved)
+        await emit(events.RollbackCompleted(workflow_id, path, duration_ms, *said))
+        await run.recorder.emit_saved(saved)
     return None if failure is None else step_failure(undo_path(path), failure)
 
 
-async def _call(attempt: Attempt, result: StepResult) -> None:
+async def _call(run: RunContext, result: StepResult) -> None:
     """Call what undoes a step."""
-    run, path = attempt.workflow_id, result.path
-    if path in attempt.not_undoable:
-        raise NotUndoableError.of_step(run, attempt.checkpointer.workflow_name, path, attempt.not_undoable[path])
-    step = attempt.undoable[path]
+    workflow_id, path, name = run.workflow_id, result.path, run.recorder.checkpointer.workflow_name
+    if path in run.recorder.undo.not_undoable:
+        raise NotUndoableError.of_step(workflow_id, name, path, run.recorder.undo.not_undoable[path])
+    step = run.recorder.undo.undoable[path]
     undo = step.modifiers.rollback
     assert undo is not None
-    told = (run, path, attempt.number, 1, result.arguments, step, "", NO_DESK)
+    told = (workflow_id, path, run.number, 1, result.arguments, step, "", NO_DESK)
     try:
-        await attempt.runner.call(undo, (restored_value(step, result),), {}, told)
+        await run.runner.call(undo, (restored_value(step, result),), {}, told)
     except PlanStopped as stop:
         raise NotUndoableError.of_step(
-            run,
-            attempt.checkpointer.workflow_name,
-            path,
-            f"what undoes it uses the output of {stop.args[0]!r}, which was not run",
+            workflow_id, name, path, f"what undoes it uses the output of {stop.args[0]!r}, which was not run"
         ) from None
 
 

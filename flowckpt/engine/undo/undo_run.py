@@ -22,7 +22,7 @@ from flowckpt.engine.rules.crash_loop import Deaths
 from flowckpt.engine.rules.paths import ROLLBACK, left_to_undo, not_yielded, undone_paths
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.rules.reasons import Reason, ReasonKind
-from flowckpt.engine.run.attempt import Attempt
+from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.resumption import check_name, parked_error
 from flowckpt.engine.steps.run_step import run_step
 from flowckpt.engine.undo.compensate import UnfinishedRollback
@@ -70,11 +70,8 @@ class Undoing:
             return RunCancelledError(self.workflow_id)
         return RunUndoneError(self.workflow_id, status=self.end.reason.value, is_left=not self.options.rolls_back)
 
-    async def look(self, attempt: Attempt) -> None:
+    async def look(self, run: RunContext) -> None:
         """Ask the code how the steps are undone, and tell the attempt.
-
-        Args:
-            attempt: the attempt.
 
         Raises:
             NotUndoableError: the code does not say it of each of them; nothing was changed.
@@ -83,22 +80,22 @@ class Undoing:
             return
 
         async def ephemeral(command: Execute) -> Any:
-            return await run_step(attempt, command)
+            return await run_step(run, command)
 
         async def found(step: Step[Any], result: StepResult) -> None:
             action = step.action
-            attempt.restored += not action.is_composite
-            if attempt.tell is not None:
+            run.notifier.restored += not action.is_composite
+            if run.notifier.emit is not None:
                 told = result.path, result.success, result.duration_ms, action.step_type
-                await attempt.tell(events.StepRestored(attempt.workflow_id, *told))
+                await run.notifier.emit(events.StepRestored(run.workflow_id, *told))
 
-        search = UndoSearch(ephemeral, found, attempt.replays)
+        search = UndoSearch(ephemeral, found, run.generators)
         generator = self.workflow(**self.bound.values(self.workflow))
         await search.search(generator, self.workflow.name, self.recorded)
         reasons = self._not_undoable(search)
         if reasons and not self.options.force:
             raise self._refused(reasons)
-        attempt.undoable, attempt.not_undoable = search.undoable, reasons
+        run.recorder.undo.undoable, run.recorder.undo.not_undoable = search.undoable, reasons
 
     async def plan(self, parked: Deaths | None) -> ResumePlan:
         """Return what the attempt would do.

@@ -162,6 +162,7 @@ class RunOptions(Fieldwise):
             reuse=self.reuse or policies.ReuseMode.PREFIX,
             from_path=self.from_step or "",
             is_forced=self.force,
+            is_taken_over=self.steal,
         )
 
     def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,13 +211,13 @@ class Saving:
 
     Attributes:
         trigger: asks for checkpoints, or None.
-        goes_on_unsaved: whether a run goes on when the checkpoint behind a step cannot be saved.
+        continue_on_save_error: whether a run goes on when the checkpoint behind a step cannot be saved.
         retention: which checkpoints stay, or None where all do.
         limits: what its runs may do.
     """
 
     trigger: Trigger | None = None
-    goes_on_unsaved: bool = False
+    continue_on_save_error: bool = False
     retention: Retention | None = None
     limits: Limits = attrs.field(factory=Limits)
 

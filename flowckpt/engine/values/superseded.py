@@ -7,7 +7,7 @@ rerun must not make a payment forget that it was made.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import attrs
 
@@ -123,29 +123,20 @@ class RetryBudget:
 
     Attributes:
         limit: how many there may be; None for any number, and then they are not counted.
+        record: holds the metadata of the run, which keep the count.
     """
 
-    limit: int | None = None
-    _record: HasMetadata | None = None
-
-    def kept_in(self, record: HasMetadata) -> Self:
-        """Keep the count in the metadata of a run.
-
-        Args:
-            record: holds them.
-        """
-        self._record = record
-        return self
+    limit: int | None
+    record: HasMetadata
 
     def take(self) -> bool:
         """Take one; tell whether there was one left."""
         if self.limit is None:
             return True
-        assert self._record is not None
-        metadata = self._record.metadata
+        metadata = self.record.metadata
         limits = metadata.get(LIMITS, {})
         used = limits.get(RETRIES_USED, 0)
         if used >= self.limit:
             return False
-        self._record.metadata = {**metadata, LIMITS: {**limits, RETRIES_USED: used + 1}}
+        self.record.metadata = {**metadata, LIMITS: {**limits, RETRIES_USED: used + 1}}
         return True

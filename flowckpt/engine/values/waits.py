@@ -35,12 +35,16 @@ class Waits:
     Attributes:
         is_changed: whether it says something else than the metadata of the run do.
         approved: the approvals that bind what comes behind them, by path.
+        started: the steps that wait and whose start was emitted.
+        fan_outs: how many fan-outs are running: while there are any, other steps run on while one waits.
     """
 
     _open: dict[str, Wait] = attrs.field(factory=dict)
     _taken: set[str] = attrs.field(factory=set)
     is_changed: bool = False
     approved: dict[str, StandingApproval] = attrs.field(factory=dict)
+    started: set[str] = attrs.field(init=False, factory=set)
+    fan_outs: int = attrs.field(init=False, default=0)
     _written: tuple[dict[str, Wait], int] = attrs.field(init=False, factory=lambda: ({}, 0))
 
     @classmethod
@@ -113,7 +117,7 @@ class Waits:
         for each in [each for each in self._open if is_within(each, path)]:
             self.end(each)
 
-    def keep_only(self, paths: Collection[str]) -> None:
+    def retain(self, paths: Collection[str]) -> None:
         """Forget all waits but those of some steps, because the run has come to rest at these.
 
         Args:
@@ -131,7 +135,7 @@ class Waits:
         self._taken.add(signal_id)
         self.is_changed = True
 
-    def let_go(self, dropped: Iterable[StepResult], *, takes_behind: bool) -> None:
+    def drop_stale(self, dropped: Iterable[StepResult], *, takes_behind: bool) -> None:
         """Take results out: what they took is not there again, and what waits behind them is met anew.
 
         Args:

@@ -1,0 +1,129 @@
+"""What the generators and the steps of one attempt share."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowckpt.core.dsl import Step
+from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.records import Status
+from flowckpt.core.replay import Replay
+from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.engine.rules.judge import Judge
+from flowckpt.engine.run.notify import Notifier
+from flowckpt.engine.run.progress import StepServices
+from flowckpt.engine.run.recorder import Recorder
+from flowckpt.engine.run.verification import Verifying
+from flowckpt.engine.values.superseded import RetryBudget
+from flowckpt.engine.values.waits import Waits
+from flowckpt.execution.interrupts import Interrupts
+from flowckpt.execution.runner import StepRunner
+from flowckpt.execution.world import World
+
+if TYPE_CHECKING:
+    from flowckpt.engine.run import cancel_requests, in_doubt, inbox
+else:
+    cancel_requests = LazyModule("flowckpt.engine.run.cancel_requests")
+    in_doubt = LazyModule("flowckpt.engine.run.in_doubt")
+    inbox = LazyModule("flowckpt.engine.run.inbox")
+
+LOOK_NS = 1_000_000_000
+"""How often at most the owner of a run looks for requests to cancel it."""
+
+
+@attrs.define(eq=False, repr=False, slots=False)
+class RunContext:
+    """One attempt of a run, as all its generators and steps know it.
+
+    Attributes:
+        world: random numbers and UUIDs.
+        clock: the time.
+        interrupts: the signals.
+        recorder: what the attempt records, and how it becomes durable.
+        notifier: emits its events and counts its steps.
+        judge: decides whether recorded results are reused.
+        claims: checks what the steps claim.
+        runner: runs the steps.
+        waits: what its steps wait for.
+        budget: how many retries its steps may make.
+        look_at_ns: when to look for requests to cancel the run, by the clock's `elapsed_ns`.
+        generators: the generators that were started, to be closed at the end.
+    """
+
+    world: World
+    clock: Clock
+    interrupts: Interrupts
+    recorder: Recorder
+    notifier: Notifier
+    judge: Judge
+    claims: Verifying
+    runner: StepRunner
+    waits: Waits
+    budget: RetryBudget
+    look_at_ns: int
+    generators: list[Replay] = attrs.field(init=False, factory=list)
+
+    @property
+    def workflow_id(self) -> str:
+        """The run."""
+        return self.recorder.checkpointer.workflow_id
+
+    @property
+    def number(self) -> int:
+        """The attempt's number."""
+        return self.recorder.checkpointer.attempt
+
+    @property
+    def secrets(self) -> KnownSecrets:
+        """The secrets of the run, including those that its steps return."""
+        return self.judge.secrets
+
+    @cached_property
+    def services(self) -> StepServices:
+        """What its steps can ask of the engine while they run."""
+        return StepServices(self.recorder, self.notifier, self.interrupts, self.clock)
+
+    @cached_property
+    def inbox(self) -> inbox.Inbox:
+        """The messages for the run."""
+        checkpointer = self.recorder.checkpointer
+        return inbox.Inbox(checkpointer.store, self.workflow_id, self.clock, self.waits, checkpointer.history)
+
+    @cached_property
+    def cancels(self) -> cancel_requests.CancelRequests:
+        """Requests to cancel the run that were left in the store."""
+        latest = self.recorder.resumed_from
+        after = latest.saved_at if latest is not None and latest.status is Status.CANCELLED else None
+        store = self.recorder.checkpointer.store
+        return cancel_requests.CancelRequests(store, self.workflow_id, self.clock, self.interrupts, after)
+
+    async def look_for_cancel(self) -> None:
+        """Look for a request to cancel the run, and stop the run if there is one."""
+        self.look_at_ns = self.clock.elapsed_ns() + LOOK_NS
+        await self.cancels.look()
+
+    def in_doubt_resolver(self) -> in_doubt.InDoubtResolver:
+        """Return what settles a step that was started or done before."""
+        recorder = self.recorder
+        return in_doubt.InDoubtResolver(
+            self.workflow_id,
+            self.number,
+            self.judge.policy,
+            recorder.superseded,
+            recorder.in_doubt,
+            self.runner,
+            self.claims,
+        )
+
+    async def refuse_doubt(self, step: Step[Any], path: str) -> None:
+        """Refuse to run anything while an at-most-once step was started and its effect is unknown.
+
+        Raises:
+            StepInDoubtError: nobody can tell whether it was done.
+        """
+        if path in self.recorder.in_doubt:
+            await self.in_doubt_resolver().refuse_doubt(step, path)
