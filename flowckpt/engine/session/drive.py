@@ -105,7 +105,7 @@ class Ending:
             FencedError: the run was taken over by another owner.
         """
         told: list[EventFactory] = []
-        recorder, checkpointer, secrets = self.context.recorder, self._checkpointer, self.context.secrets
+        recorder, checkpointer, secrets = self.context.recorder, self._checkpointer, self.context.judge.secrets
         if ending is not None:
             redact_ending(ending, secrets)
         is_told = isinstance(ending, SuspensionUnsavedError)  # when it could not be saved that the run waits
