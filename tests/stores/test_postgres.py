@@ -356,6 +356,33 @@ def test_a_server_that_is_gone_is_waited_for_and_then_an_error(durable):
     store.close()
 
 
+@pytest.mark.parametrize("setting", ["idle_session_timeout", "idle_in_transaction_session_timeout"])
+def test_a_session_that_the_server_ended_while_a_step_ran_loses_nothing(setting, store, query, postgres_database):
+    query(f"ALTER DATABASE {postgres_database} SET {setting} = '100ms'")
+    store.runs.save(RUN, checkpoint(1))
+    for sequence in (2, 3):
+        time.sleep(0.3)  # a step that takes longer than the server lets a session idle
+        store.runs.save(RUN, checkpoint(sequence))
+    assert shown(store) == [(3, "c3"), (2, "c2"), (1, "c1")]
+
+
+@pytest.mark.parametrize(
+    "code", ["57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04", "08000", "08006", "40001", "40P01", "53300"]
+)
+def test_a_save_that_the_server_ended_for_a_passing_reason_is_settled(code, store, query):
+    store.runs.save(RUN, checkpoint(1))
+    query("CREATE SEQUENCE times")  # what a rollback does to it does not undo its numbers
+    query(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"IF nextval('flowckpt.times') = 1 THEN RAISE EXCEPTION 'passing' USING ERRCODE = '{code}'; END IF; "
+        "RETURN NEW; END $$"
+    )
+    query("CREATE TRIGGER refuse BEFORE INSERT ON checkpoints FOR EACH ROW EXECUTE FUNCTION refuse()")
+    store.runs.save(RUN, checkpoint(2))
+    assert query("SELECT last_value FROM times") == [(2,)]
+    assert shown(store) == [(2, "c2"), (1, "c1")]
+
+
 def test_those_who_wait_for_a_server_say_so_once_without_a_password(monkeypatch, caplog):
     monkeypatch.setattr(trying_again, "NOTICE_SECONDS", 0.3)
     store = PostgresCheckpointStore(f"postgresql://me:hunter22@127.0.0.1:{free_port()}/db", patience_seconds=1.0)

@@ -158,8 +158,9 @@ def is_going_on(connection: psycopg.Connection[Any], address: PostgresAddress) -
 
 _log = logging.getLogger("flowckpt")
 
-_AGAIN = ("40001", "40P01", "57P01", "57P02", "57P03", "53300", "25P03", "08")
-"""Beginnings of SQLSTATE codes after which another try may succeed."""
+_AGAIN = ("40001", "40P01", "57P", "53300", "25P03", "25P04", "08")
+"""Beginnings of SQLSTATE codes after which another try may succeed: the server ended the transaction or the session, for
+a deadlock, a shutdown, a time limit on idle sessions and transactions, or too many connections."""
 
 _LONGEST_PAUSE = 1.0
 
