@@ -181,3 +181,14 @@ def test_the_engine_killed_on_a_local_cluster_leaves_no_worker_and_resumes(tmp_p
     assert document["output"] == sum(number * number for number in range(16)), ended.stderr
     assert document["steps"]["restored"] >= 1
     assert len(log.read_text().splitlines()) - before == document["steps"]["executed"]
+
+
+def test_a_local_cluster_leaves_nothing_in_the_temporary_directory(tmp_path):
+    (tmp_path / "pages.py").write_text((HERE / "program.py").read_text())
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    environment = {**os.environ, "PROGRAM_LOG": str(tmp_path / "log"), "NO_COLOR": "1", "TMPDIR": str(scratch)}
+    words = [sys.executable, "-m", "flowckpt", "run", "pages.py:squares", "--executor", "process=dask:local:1"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in scratch.iterdir()] == []

@@ -11,6 +11,8 @@ import contextlib
 import functools
 import logging
 import queue
+import shutil
+import tempfile
 import threading
 import time
 import uuid
@@ -57,6 +59,7 @@ class DaskExecutor(Executor):
         self._lock = threading.Lock()
         self._client: Any = None
         self._cluster: Any = None
+        self._scratch = ""
         self._pending: dict[Future[Any], tuple[Any, Mapping[str, float]]] = {}
         self._hearing: dict[str, Hear] = {}
         self._topic = ""
@@ -190,20 +193,28 @@ class DaskExecutor(Executor):
         with contextlib.suppress(Exception):
             if self._cluster is not None:
                 self._cluster.close(timeout=5)
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _connect(self) -> None:
         given = self._given
         try:
             if isinstance(given, int):
+                self._scratch = tempfile.mkdtemp(prefix="flowckpt-dask-")  # Dask never removes its own
                 local = distributed.LocalCluster  # its import fills the configuration, so it comes before the change
                 # A step that kills its worker must not kill three more before anybody hears of it.
-                with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
+                local_settings = {
+                    "distributed.scheduler.allowed-failures": 0,
+                    "temporary-directory": self._scratch,  # the scheduler's, too
+                }
+                with dask.config.set(local_settings):
                     self._cluster = local(
                         n_workers=given,
                         threads_per_worker=1,
                         processes=True,
                         dashboard_address=None,
                         silence_logs=logging.CRITICAL,
+                        local_directory=self._scratch,
                     )
                 given = self._cluster
             if isinstance(given, distributed.Client):
