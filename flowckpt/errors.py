@@ -6,77 +6,136 @@ The rules of this file:
 - Each carries its data as attributes, so a program need not parse the message.
 - Each survives pickling, whatever its signature (`_rebuild`).
 - An error of a driver or of the operating system never leaves a port bare: it becomes the `__cause__` of one of these.
+
+A class declares its fields as a dataclass does; type checkers read `__init__` from them. A `derived` text, and the
+default of `remedy`, is a template over the fields, over `{run}` (`workflow_id` as one word of a shell command) and over
+`_words()`. A template drops a part in square brackets if a field in that part is empty.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from inspect import Parameter, Signature
+from typing import Any, Literal, dataclass_transform
 
+# fmt: off
 __all__ = [
-    "ApprovalRejectedError",
-    "ApprovalStaleError",
-    "CancelPendingError",
-    "CancelRefusedError",
-    "CheckpointCorruptedError",
-    "CheckpointNotFoundError",
-    "CheckpointStorageError",
-    "CommandFailedError",
-    "DecodingError",
-    "EncodingError",
-    "EvidenceCaptureError",
-    "EvidenceError",
-    "EvidenceNotVerifiedError",
-    "ExecutorError",
-    "FanOutFailedError",
-    "FencedError",
-    "FlowckptError",
-    "ForeignRecordError",
-    "ImportRefusedError",
-    "InputError",
-    "InputMismatchError",
-    "KeyFileError",
-    "KeyMissingError",
-    "NestedLoopError",
-    "NoAsyncioError",
-    "NotSendableError",
-    "NotUndoableError",
-    "ReadOnlyStoreError",
-    "RunCancelledError",
-    "RunExistsError",
-    "RunLockedError",
-    "RunMovedOnError",
-    "RunParkedError",
-    "RunSuspendedError",
-    "RunUndoneError",
-    "SaveConflictError",
-    "SecretMissingError",
-    "SettingError",
-    "SignalDataError",
-    "SignalRefusedError",
-    "SourceUnreadableError",
-    "StaleCheckpointError",
-    "StaleStepError",
-    "StepDefinitionError",
-    "StepFailedError",
-    "StepInDoubtError",
-    "StepNotBegunError",
-    "StepNotFoundError",
-    "StepTimeoutError",
-    "StoreAbilityError",
-    "StoreSpecError",
-    "SuspensionUnsavedError",
-    "TargetError",
-    "UnauthenticatedRecordError",
-    "UnknownExecutorError",
-    "UnsupportedFilesystemError",
-    "UnsupportedSchemaError",
-    "VanishedError",
-    "WorkerDiedError",
-    "WorkflowChangedError",
-    "WorkflowDefinitionError",
-    "WrongKeyError",
+    "ApprovalRejectedError", "ApprovalStaleError", "CancelPendingError", "CancelRefusedError",
+    "CheckpointCorruptedError", "CheckpointNotFoundError", "CheckpointStorageError", "CommandFailedError",
+    "DecodingError", "EncodingError", "EvidenceCaptureError", "EvidenceError", "EvidenceNotVerifiedError",
+    "ExecutorError", "FanOutFailedError", "FencedError", "FlowckptError", "ForeignRecordError", "ImportRefusedError",
+    "InputError", "InputMismatchError", "KeyFileError", "KeyMissingError", "NestedLoopError", "NoAsyncioError",
+    "NotSendableError", "NotUndoableError", "ReadOnlyStoreError", "RunCancelledError", "RunExistsError",
+    "RunLockedError", "RunMovedOnError", "RunParkedError", "RunSuspendedError", "RunUndoneError", "SaveConflictError",
+    "SecretMissingError", "SettingError", "SignalDataError", "SignalRefusedError", "SourceUnreadableError",
+    "StaleCheckpointError", "StaleStepError", "StepDefinitionError", "StepFailedError", "StepInDoubtError",
+    "StepNotBegunError", "StepNotFoundError", "StepTimeoutError", "StoreAbilityError", "StoreSpecError",
+    "SuspensionUnsavedError", "TargetError", "UnauthenticatedRecordError", "UnknownExecutorError",
+    "UnsupportedFilesystemError", "UnsupportedSchemaError", "VanishedError", "WorkerDiedError",
+    "WorkflowChangedError", "WorkflowDefinitionError", "WrongKeyError",
 ]
+# fmt: on
+
+_OPTIONAL_PART = re.compile(r"\[([^][]*)\]")
+_FIELD = re.compile(r"\{(\w+)")
+
+
+class _Field:
+    def __init__(self, about: str, default: object, kind: Any = None) -> None:
+        self.about, self.default, self.kind = about, default, kind
+
+
+def field(about: str, *, default: Any = Parameter.empty, kw_only: bool = True) -> Any:
+    """Declare a field that is given to the error, by keyword or (`kw_only=False`) by place."""
+    return _Field(about, default, Parameter.KEYWORD_ONLY if kw_only else Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def derived(template: Any, *, init: Literal[False] = False) -> Any:
+    """Declare a field that is not given: a constant, or the template of a text."""
+    return _Field("", template)
+
+
+class _Signature:
+    """What `inspect.signature` shows of a class: made on demand, as it takes long to make for all of them."""
+
+    def __get__(self, error: object, cls: Any) -> Signature:
+        return _declared(cls)[0]
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field, derived))
+class _Declared:
+    """An `__init__`, texts and pickling by declared fields."""
+
+    args: tuple[Any, ...]
+    __signature__ = _Signature()
+
+    def __init_subclass__(cls) -> None:
+        """Describe the fields in the docstring."""
+        about = {name: each.about for name, each in vars(cls).items() if isinstance(each, _Field) and each.about}
+        if cls.__doc__ and about:
+            lines = "".join(f"\n        {name}: {text}." for name, text in about.items())
+            cls.__doc__ = f"{cls.__doc__.rstrip()}\n\n    Attributes:{lines}\n    "
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        cls: Any = type(self)
+        signature, templates = _declared(cls)
+        bound = signature.bind(*given, **named)
+        bound.apply_defaults()
+        values = vars(self)
+        for name, value in bound.arguments.items():
+            values[name] = _kept(value, signature.parameters[name].annotation)
+        words = {**values, "run": shell_word(values.get("workflow_id", "")), **self._words()}
+        for name, template in templates.items():
+            values[name] = values.get(name) or (_filled(template, words) if isinstance(template, str) else template)
+        self.args = (values["message"],)
+
+    def _words(self) -> Mapping[str, object]:
+        """Return what the templates name beside the fields."""
+        return {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+@functools.cache
+def _declared(cls: Any) -> tuple[Signature, dict[str, Any]]:
+    """Return the signature of an error, and its templates and constants by field."""
+    parameters: dict[str, Parameter] = {}
+    templates: dict[str, Any] = {}
+    for base in reversed(cls.__mro__[: cls.__mro__.index(_Declared)]):
+        fields = {} if "__init__" in vars(base) else base.__annotations__  # its own `__init__` sets its attributes
+        for name, annotation in fields.items():
+            value = vars(base).get(name, Parameter.empty)
+            kind, default = (
+                (value.kind, value.default) if isinstance(value, _Field) else (Parameter.KEYWORD_ONLY, value)
+            )
+            if kind is None:
+                templates[name] = default
+                parameters.pop(name, None)
+                continue
+            if name == "remedy" and isinstance(default, str):
+                templates[name], default = default, ""
+            parameters[name] = Parameter(name, kind, default=default, annotation=annotation)
+    return Signature(sorted(parameters.values(), key=lambda each: each.kind)), templates
+
+
+def _kept(value: Any, annotation: str) -> Any:
+    """Return a value as an error keeps it, so that the caller cannot change it later."""
+    if annotation.startswith("Sequence"):
+        return tuple(value)
+    if annotation.startswith("Mapping"):
+        return {key: _kept(each, annotation.partition(", ")[2]) for key, each in value.items()}
+    return value
+
+
+def _filled(template: str, words: Mapping[str, Any]) -> str:
+    """Fill a template: sequences of texts are joined, and optional parts go if they have nothing to show."""
+    joined = {name: "; ".join(map(str, each)) if isinstance(each, tuple) else each for name, each in words.items()}
+    parts = _OPTIONAL_PART.split(template)
+    parts[1::2] = [part if all(joined[name] for name in _FIELD.findall(part)) else "" for part in parts[1::2]]
+    return "".join(parts).format_map(joined)
 
 
 def _rebuild(cls: type[FlowckptError], args: tuple[Any, ...], state: dict[str, Any]) -> FlowckptError:
@@ -86,198 +145,126 @@ def _rebuild(cls: type[FlowckptError], args: tuple[Any, ...], state: dict[str, A
     return error
 
 
-class FlowckptError(Exception):
-    """The root of all errors that flowckpt raises.
+class FlowckptError(_Declared, Exception):
+    """The root of all errors that flowckpt raises."""
 
-    Attributes:
-        message: what happened, with the offending value.
-        remedy: the suggested fix; may be empty.
-    """
-
-    def __init__(self, message: str, *, remedy: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
+    message: str = field("what happened, with the offending value", kw_only=False)
+    remedy: str = field("the suggested fix; may be empty", default="")
 
     def __str__(self) -> str:
         return f"{self.message}. {self.remedy}" if self.remedy else self.message
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
+
+# --- Definitions: the program contains a mistake --------------------------------------------------------------------
 
 
-# --- Definitions: the program says something that cannot be ---------------------------------------------------------
+class _Located(_Declared):
+    where: str
+
+    def _words(self) -> Mapping[str, object]:
+        vars(self)["message"] += f" (at {self.where})" if self.where else ""
+        return {}
 
 
-class WorkflowDefinitionError(FlowckptError):
-    """A workflow definition is invalid; raised by the decorator, or at the invalid `yield`.
+class WorkflowDefinitionError(_Located, FlowckptError):
+    """A workflow definition is invalid; raised by the decorator, or at the invalid `yield`."""
 
-    Attributes:
-        where: `file:line` of the definition or of the `yield`.
-    """
-
-    def __init__(self, message: str, *, where: str = "", remedy: str = "") -> None:
-        super().__init__(f"{message} (at {where})" if where else message, remedy=remedy)
-        self.where = where
+    where: str = field("`file:line` of the definition or of the `yield`", default="")
 
 
-class StepDefinitionError(FlowckptError):
-    """A step definition is invalid: a blank name, no action or two, a lambda, a modifier given twice.
+class StepDefinitionError(_Located, FlowckptError):
+    """A step definition is invalid: a blank name, no action or two, a lambda, a modifier given twice."""
 
-    Attributes:
-        step: the step's name as given.
-        where: `file:line` of the step, if known.
-    """
-
-    def __init__(self, message: str, *, step: str = "", where: str = "", remedy: str = "") -> None:
-        super().__init__(f"{message} (at {where})" if where else message, remedy=remedy)
-        self.step = step
-        self.where = where
+    step: str = field("the step's name as given", default="")
+    where: str = field("`file:line` of the step, if known", default="")
 
 
 class TargetError(FlowckptError):
-    """The target of a run (`file.py:workflow`, `package.module:workflow`) cannot be loaded.
+    """The target of a run (`file.py:workflow`, `package.module:workflow`) cannot be loaded."""
 
-    Attributes:
-        target: the target as given or as recorded.
-    """
-
-    def __init__(self, message: str, *, target: str, remedy: str = "") -> None:
-        super().__init__(message, remedy=remedy)
-        self.target = target
+    target: str = field("the target as given or as recorded")
 
 
 class InputError(FlowckptError):
-    """An input is missing, unknown, or does not fit its annotation.
+    """An input is missing, unknown, or does not fit its annotation."""
 
-    Attributes:
-        parameter: the input's name; empty if several are concerned.
-    """
-
-    def __init__(self, message: str, *, parameter: str = "", remedy: str = "") -> None:
-        super().__init__(message, remedy=remedy)
-        self.parameter = parameter
+    parameter: str = field("the input's name; empty if several are concerned", default="")
 
 
 class SecretMissingError(InputError):
-    """A resume needs a secret input that was given at the start; records do not contain its value.
+    """A resume needs a secret input that was given at the start; records do not contain its value."""
 
-    Attributes:
-        workflow_id: the run; empty if unknown.
-        names: the missing secret inputs.
-    """
+    names: Sequence[str] = field("the missing secret inputs", kw_only=False)
+    workflow_id: str = field("the run; empty if unknown", default="")
+    parameter: str = derived("{first}")
+    message: str = derived("{inputs}[ of run {workflow_id!r}] must be given again: secrets are not recorded")
+    remedy: str = derived(
+        "Run 'flowckpt resume {id} {options}', or with @file:PATH, or with - to be asked; in Python: "
+        "engine.resume(workflow, workflow_id=…, {arguments})."
+    )
 
-    def __init__(self, names: Sequence[str], *, workflow_id: str = "") -> None:
-        said = (
-            f"the secret input{'s' * (len(names) > 1)} {', '.join(map(repr, names))}" if names else "a recorded secret"
-        )
-        run = f" of run {workflow_id!r}" if workflow_id else ""
-        shell = " ".join(f"-i {name}=@env:{name.upper()}" for name in names or ["NAME"])
-        python = ", ".join(f"{name}=…" for name in names or ["NAME"])
-        super().__init__(
-            f"{said}{run} must be given again: the value of a secret is never recorded",
-            parameter=names[0] if names else "",
-            remedy=f"Run 'flowckpt resume {shell_word(workflow_id) if workflow_id else 'RUN'} {shell}', or with @file:PATH, "
-            f"or with - to be asked; in Python: engine.resume(workflow, workflow_id=…, {python}).",
-        )
-        self.workflow_id = workflow_id
-        self.names = tuple(names)
+    def _words(self) -> Mapping[str, object]:
+        names, plural = self.names, "s" * (len(self.names) > 1)
+        return {
+            "first": names[0] if names else "",
+            "inputs": f"the secret input{plural} {', '.join(map(repr, names))}" if names else "a recorded secret",
+            "id": shell_word(self.workflow_id) if self.workflow_id else "RUN",
+            "options": " ".join(f"-i {name}=@env:{name.upper()}" for name in names or ["NAME"]),
+            "arguments": ", ".join(f"{name}=…" for name in names or ["NAME"]),
+        }
 
 
 class SettingError(FlowckptError):
-    """An argument or a setting is invalid, or a package is missing.
+    """An argument or a setting is invalid, or a package is missing."""
 
-    Attributes:
-        setting: the name of the argument or of the setting.
-        source: the environment variable or file of a setting; empty for an argument.
-    """
-
-    def __init__(self, message: str, *, setting: str = "", source: str = "", remedy: str = "") -> None:
-        super().__init__(message, remedy=remedy)
-        self.setting = setting
-        self.source = source
+    setting: str = field("the name of the argument or of the setting", default="")
+    source: str = field("the environment variable or file of a setting; empty for an argument", default="")
 
 
-# --- Values: something cannot be recorded, or not be read again ------------------------------------------------------
+# --- Values: something cannot be recorded, or cannot be read again ---------------------------------------------------
 
 
 class EncodingError(FlowckptError):
-    """A value cannot be stored and restored unchanged.
+    """A value cannot be stored and restored unchanged."""
 
-    Attributes:
-        place: the place in the value, such as `output.rows[3].conn`.
-        type_name: the type at that place.
-    """
-
-    def __init__(self, message: str, *, place: str = "", type_name: str = "", remedy: str = "") -> None:
-        super().__init__(message, remedy=remedy)
-        self.place = place
-        self.type_name = type_name
+    place: str = field("the place in the value, such as `output.rows[3].conn`", default="")
+    type_name: str = field("the type at that place", default="")
 
 
 class DecodingError(FlowckptError):
-    """A recorded value cannot be restored as the type that the program now asks for.
+    """A recorded value cannot be restored as the type that the program now asks for."""
 
-    Attributes:
-        place: the place in the value.
-    """
-
-    def __init__(self, message: str, *, place: str = "", remedy: str = "") -> None:
-        super().__init__(message, remedy=remedy)
-        self.place = place
+    place: str = field("the place in the value", default="")
 
 
 # --- Evidence: a claim about the outside world is written wrongly (what the world says is a verdict, never an error) --
 
 
 class EvidenceError(FlowckptError):
-    """A claim, a pack or a verifier is invalid.
+    """A claim, a pack or a verifier is invalid."""
 
-    Attributes:
-        evidence_type: the kind of the claim; empty if none is concerned.
-    """
-
-    def __init__(self, message: str, *, evidence_type: str = "", remedy: str = "") -> None:
-        super().__init__(message, remedy=remedy)
-        self.evidence_type = evidence_type
+    evidence_type: str = field("the kind of the claim; empty if none is concerned", default="")
 
 
 class EvidenceCaptureError(EvidenceError):
-    """The facts of a claim cannot be captured, because they do not exist.
+    """The facts of a claim cannot be captured, because they do not exist."""
 
-    Attributes:
-        description: the claim; `evidence_type` is its kind.
-        detail: what was found instead.
-    """
-
-    def __init__(self, *, evidence_type: str, description: str, detail: str) -> None:
-        super().__init__(
-            f"the facts of {description!r} ({evidence_type}) cannot be captured: {detail}",
-            evidence_type=evidence_type,
-            remedy="A step's evidence must hold when the step ends: mend the step, or leave the claim out.",
-        )
-        self.description = description
-        self.detail = detail
+    evidence_type: str
+    description: str = field("the claim; `evidence_type` is its kind")
+    detail: str = field("what was found instead")
+    message: str = derived("the facts of {description!r} ({evidence_type}) cannot be captured: {detail}")
+    remedy: str = derived("A step's evidence must hold when the step ends: fix the step, or remove the claim.")
 
 
 class EvidenceNotVerifiedError(EvidenceError):
-    """The claims of a step do not hold when the step ends.
+    """The claims of a step do not hold when the step ends."""
 
-    Attributes:
-        path: the step.
-        reason: why the claims together do not hold.
-        reasons: the finding for each claim.
-    """
-
-    def __init__(self, path: str, *, reason: str, reasons: Sequence[str] = ()) -> None:
-        found = "; ".join(reasons)
-        super().__init__(
-            f"step {path!r} ended, but its evidence does not hold: {reason}" + (f" ({found})" if found else ""),
-            remedy="Mend the step so that it leaves behind what it claims, or mend the claim.",
-        )
-        self.path = path
-        self.reason = reason
-        self.reasons = tuple(reasons)
+    path: str = field("the step", kw_only=False)
+    reason: str = field("why the claims together do not hold")
+    reasons: Sequence[str] = field("the finding for each claim", default=())
+    evidence_type: str = derived("")
+    message: str = derived("step {path!r} ended, but its evidence does not hold: {reason}[ ({reasons})]")
+    remedy: str = derived("Fix the step so that it leaves behind what it claims, or fix the claim.")
 
 
 # --- Running ---------------------------------------------------------------------------------------------------------
@@ -287,62 +274,33 @@ class StepFailedError(FlowckptError):
     """A step failed; raised inside the workflow, at the step's `yield`, and again at each replay.
 
     It contains only what was recorded, so a replay raises the same error: check `failed_with(KeyError)`, not the cause.
-
-    Attributes:
-        path: the step's path.
-        error_type: the qualified name of the exception's class; builtins without a module.
-        error_bases: the qualified names of the class and its bases, most derived first.
-        error_message: `str()` of the exception.
-        traceback: the formatted traceback, or an empty string.
-        tries: the number of tries.
-        remedy: the remedy of the exception, if it is one of flowckpt's own.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        error_type: str,
-        error_message: str,
-        error_bases: Sequence[str] = (),
-        traceback: str = "",
-        tries: int = 1,
-        remedy: str = "",
-    ) -> None:
-        said = f": {error_message}" if error_message else ""
-        after = f" after {tries} tries" if tries > 1 else ""
-        super().__init__(f"step {path!r} failed{after} with {error_type}{said}", remedy=remedy)
-        self.path = path
-        self.error_type = error_type
-        self.error_bases = tuple(error_bases)
-        self.error_message = error_message
-        self.traceback = traceback
-        self.tries = tries
+    path: str = field("the step's path", kw_only=False)
+    error_type: str = field("the qualified name of the exception's class; builtins without a module")
+    error_message: str = field("`str()` of the exception")
+    error_bases: Sequence[str] = field("the qualified names of the class and its bases, most derived first", default=())
+    traceback: str = field("the formatted traceback, or an empty string", default="")
+    tries: int = field("the number of tries", default=1)
+    message: str = derived("step {path!r} failed{after} with {error_type}[: {error_message}]")
+
+    def _words(self) -> Mapping[str, object]:
+        return {"after": f" after {self.tries} tries" if self.tries > 1 else ""}
 
     def _recorded(self) -> tuple[object, ...]:
-        """Return what is recorded of it, in the order in which it is given to `__init__`."""
-        return (
-            self.path,
-            self.error_type,
-            self.error_message,
-            self.error_bases,
-            self.traceback,
-            self.tries,
-            self.remedy,
-        )
+        return tuple(vars(self)[name] for name in self.__signature__.parameters)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether it is the same recorded failure: one that is replayed equals the one that was raised first."""
+        """Return whether it is the same recorded failure: a replayed failure equals the one that was raised first."""
         if type(other) is not type(self):
             return NotImplemented
         return self._recorded() == other._recorded()
 
     def __hash__(self) -> int:
-        """Hash what is compared."""
         return hash(self._recorded())
 
     def failed_with(self, *types: type[BaseException]) -> bool:
-        """Tell whether the step's exception was an instance of one of these types.
+        """Return whether the step's exception was an instance of one of these types.
 
         Args:
             *types: exception classes, compared by module and qualified name with what was recorded.
@@ -352,1040 +310,586 @@ class StepFailedError(FlowckptError):
 
 
 class FanOutFailedError(StepFailedError):
-    """More members of a map or group failed than allowed; raised inside the workflow, at the `yield` of the fan-out.
+    """More members of a map or group failed than allowed; raised inside the workflow, at the `yield` of the fan-out."""
 
-    Attributes:
-        path: the path of the fan-out.
-        error_type: the qualified name of this class.
-        error_bases: the qualified names of its bases.
-        error_message: how many members failed, and the first three failures.
-        traceback: an empty string; the causes have their own.
-        tries: 1.
-        causes: the failure of each failed member, in the order of the members.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        *,
-        error_type: str,
-        error_message: str,
-        error_bases: Sequence[str] = (),
-        traceback: str = "",
-        tries: int = 1,
-        causes: Sequence[StepFailedError] = (),
-        remedy: str = "",
-    ) -> None:
-        super().__init__(
-            path,
-            error_type=error_type,
-            error_message=error_message,
-            error_bases=error_bases,
-            traceback=traceback,
-            tries=tries,
-            remedy=remedy,
-        )
-        self.causes = tuple(causes)
-
-    def _recorded(self) -> tuple[object, ...]:
-        return (*super()._recorded(), self.causes)
+    causes: Sequence[StepFailedError] = field("the failures of the members, in the order of the members", default=())
 
     def failed_with(self, *types: type[BaseException]) -> bool:
-        """Tell whether one of the members failed with an instance of one of these types.
-
-        Args:
-            *types: exception classes, compared by module and qualified name with what was recorded.
-        """
+        """Return whether one of the members failed with an instance of one of these types."""
         return super().failed_with(*types) or any(cause.failed_with(*types) for cause in self.causes)
 
 
 class RunCancelledError(FlowckptError):
-    """The run was cancelled by request; the `error` of its result, not a failure.
+    """The run was cancelled by request; the `error` of its result, not a failure."""
 
-    Attributes:
-        workflow_id: the run.
-    """
-
-    def __init__(self, workflow_id: str) -> None:
-        super().__init__(
-            f"run {workflow_id!r} was cancelled by request",
-            remedy=f"'flowckpt resume {shell_word(workflow_id)}' runs again what was undone, and carries on.",
-        )
-        self.workflow_id = workflow_id
+    workflow_id: str = field("the run", kw_only=False)
+    message: str = derived("run {workflow_id!r} was cancelled by request")
+    remedy: str = derived("'flowckpt resume {run}' runs again what was undone, and continues.")
 
 
 class CancelRefusedError(FlowckptError):
-    """A completed run cannot be cancelled; nothing was changed.
+    """A completed run cannot be cancelled; nothing was changed."""
 
-    Attributes:
-        workflow_id: the run.
-    """
-
-    def __init__(self, workflow_id: str) -> None:
-        super().__init__(
-            f"run {workflow_id!r} has completed, so it cannot be cancelled",
-            remedy="Nothing was changed. To go back to an earlier point: "
-            f"flowckpt rollback {shell_word(workflow_id)} CHECKPOINT.",
-        )
-        self.workflow_id = workflow_id
+    workflow_id: str = field("the run", kw_only=False)
+    message: str = derived("run {workflow_id!r} has completed, so it cannot be cancelled")
+    remedy: str = derived("Nothing was changed. To go back to an earlier point: flowckpt rollback {run} CHECKPOINT.")
 
 
 class CancelPendingError(FlowckptError):
-    """A live run was asked to stop and has not stopped yet.
+    """A live run was asked to stop and has not stopped yet."""
 
-    Attributes:
-        workflow_id: the run.
-        holder: the owner: process, host, since when.
-        waited_seconds: how long the command waited.
-    """
-
-    def __init__(self, workflow_id: str, *, holder: str, waited_seconds: float) -> None:
-        super().__init__(
-            f"run {workflow_id!r} was asked to stop, and {holder} has not given it up after {waited_seconds:g} s",
-            remedy="It stops as soon as it can, at its next step at the latest: "
-            f"'flowckpt show {shell_word(workflow_id)}' says when it is "
-            "cancelled. Where its process hangs, end the process and cancel again.",
-        )
-        self.workflow_id = workflow_id
-        self.holder = holder
-        self.waited_seconds = waited_seconds
+    workflow_id: str = field("the run", kw_only=False)
+    holder: str = field("the owner: process, host, since when")
+    waited_seconds: float = field("how long the command waited")
+    message: str = derived("run {workflow_id!r} was asked to stop; {holder} still owns it after {waited_seconds:g} s")
+    remedy: str = derived("See 'flowckpt show {run}'. If its process hangs, end the process and cancel again.")
 
 
 class RunUndoneError(FlowckptError):
-    """A resume has finished the rollback of a failed or cancelled run, and ends the run as it had ended.
+    """A resume has finished the rollback of a failed or cancelled run, and ends the run as it had ended."""
 
-    Attributes:
-        workflow_id: the run.
-        status: how the run had ended: `failed` or `cancelled`.
-        is_left: whether the remaining steps were not undone, because of `--no-rollback`.
-    """
+    workflow_id: str = field("the run", kw_only=False)
+    status: str = field("how the run had ended: `failed` or `cancelled`")
+    is_left: bool = field("whether the remaining steps were not undone, because of `--no-rollback`", default=False)
+    message: str = derived("run {workflow_id!r} {ended} before, and stopped while its steps were undone; {now}")
+    remedy: str = derived("'flowckpt resume {run}' runs again what was undone, and continues.")
 
-    def __init__(self, workflow_id: str, *, status: str, is_left: bool = False) -> None:
-        had = "had failed" if status == "failed" else f"was {status}"
-        now = "what was left is not undone, as asked for" if is_left else "that is finished now"
-        super().__init__(
-            f"run {workflow_id!r} {had} before, and stopped while its steps were undone; {now}",
-            remedy=f"'flowckpt resume {shell_word(workflow_id)}' runs again what was undone, and carries on.",
-        )
-        self.workflow_id = workflow_id
-        self.status = status
-        self.is_left = is_left
+    def _words(self) -> Mapping[str, object]:
+        return {
+            "ended": "had failed" if self.status == "failed" else f"was {self.status}",
+            "now": "the remaining steps stay done, as requested" if self.is_left else "that is finished now",
+        }
 
 
 class StepTimeoutError(FlowckptError, TimeoutError):
-    """A try of a step exceeded its timeout.
+    """A try of a step exceeded its timeout."""
 
-    Attributes:
-        path: the step's path.
-        timeout_seconds: the limit.
-    """
-
-    def __init__(self, path: str, *, timeout_seconds: float) -> None:
-        super().__init__(
-            f"step {path!r} did not end within its timeout of {timeout_seconds:g} s",
-            remedy="Raise the limit with .timeout(seconds), or make the step smaller.",
-        )
-        self.path = path
-        self.timeout_seconds = timeout_seconds
+    path: str = field("the step's path", kw_only=False)
+    timeout_seconds: float = field("the limit")
+    message: str = derived("step {path!r} did not end within its timeout of {timeout_seconds:g} s")
+    remedy: str = derived("Raise the limit with .timeout(seconds), or make the step smaller.")
 
 
 class ApprovalRejectedError(FlowckptError):
-    """An `.approval()` step was rejected. A resume of the failed run asks again.
+    """An `.approval()` step was rejected. A resume of the failed run asks again."""
 
-    Attributes:
-        path: the step's path.
-        by: who rejected.
-        comment: why; may be empty.
-    """
-
-    def __init__(self, path: str, *, by: str, comment: str = "") -> None:
-        super().__init__(
-            f"{path!r} was rejected by {by or 'somebody'}" + (f": {comment}" if comment else ""),
-            remedy="Handle it in the workflow, or mend what was rejected; a resume asks again.",
-        )
-        self.path = path
-        self.by = by
-        self.comment = comment
+    path: str = field("the step's path", kw_only=False)
+    by: str = field("who rejected")
+    comment: str = field("why; may be empty", default="")
+    message: str = derived("{path!r} was rejected[ by {by}][: {comment}]")
+    remedy: str = derived("Handle the rejection in the workflow, or fix what was rejected; a resume asks again.")
 
 
 class ApprovalStaleError(FlowckptError):
-    """The approved content has changed since the run asked; nothing was recorded.
+    """The approved content has changed since the run asked; nothing was recorded."""
 
-    Attributes:
-        workflow_id: the run.
-        name: the approval.
-        reasons: the finding for each claim.
-    """
-
-    def __init__(self, workflow_id: str, name: str, *, reasons: Sequence[str]) -> None:
-        super().__init__(
-            f"{name!r} of run {workflow_id!r} cannot be approved: what is to be approved has changed since the run asked "
-            f"for it: {'; '.join(reasons)}",
-            remedy=f"Nothing was recorded. 'flowckpt resume {shell_word(workflow_id)}' asks anew, for what is there now.",
-        )
-        self.workflow_id = workflow_id
-        self.name = name
-        self.reasons = tuple(reasons)
+    workflow_id: str = field("the run", kw_only=False)
+    name: str = field("the approval", kw_only=False)
+    reasons: Sequence[str] = field("the finding for each claim")
+    message: str = derived("cannot approve {name!r} of run {workflow_id!r}: its evidence has changed since: {reasons}")
+    remedy: str = derived("Nothing was recorded. 'flowckpt resume {run}' asks again, for what is there now.")
 
 
 class RunSuspendedError(FlowckptError):
-    """`WorkflowResult.unwrap()` was called for a suspended run.
+    """`WorkflowResult.unwrap()` was called for a suspended run."""
 
-    Attributes:
-        workflow_id: the run.
-        waits: what it waits for, as text.
-    """
-
-    def __init__(self, workflow_id: str, *, waits: Sequence[str]) -> None:
-        super().__init__(
-            f"run {workflow_id!r} is suspended: {'; '.join(waits)}",
-            remedy=f"It has an output once it has gone on: 'flowckpt resume {shell_word(workflow_id)}'.",
-        )
-        self.workflow_id = workflow_id
-        self.waits = tuple(waits)
+    workflow_id: str = field("the run", kw_only=False)
+    waits: Sequence[str] = field("what it waits for, as text")
+    message: str = derived("run {workflow_id!r} is suspended: {waits}")
+    remedy: str = derived("The output exists when the run has completed: 'flowckpt resume {run}'.")
 
 
 class SignalDataError(FlowckptError):
-    """The data of a signal does not fit the type of the step that took it.
+    """The data of a signal does not fit the type of the step that took it."""
 
-    Attributes:
-        path: the step.
-        name: the signal.
-        detail: what does not fit, and where.
-        by: the sender; may be empty.
-        signal_id: the id of the message.
-    """
-
-    def __init__(self, path: str, name: str, *, detail: str, by: str, signal_id: str) -> None:
-        super().__init__(
-            f"{path!r} has taken the signal {name!r} of {by or 'somebody'} (id {signal_id}), and cannot use it: {detail}",
-            remedy="Handle it in the workflow, or resume the run, which waits for another signal, and send that.",
-        )
-        self.path = path
-        self.name = name
-        self.detail = detail
-        self.by = by
-        self.signal_id = signal_id
+    path: str = field("the step", kw_only=False)
+    name: str = field("the signal", kw_only=False)
+    detail: str = field("what does not fit, and where")
+    by: str = field("the sender; may be empty")
+    signal_id: str = field("the id of the message")
+    message: str = derived("{path!r} cannot use the signal {name!r}[ of {by}] (id {signal_id}): {detail}")
+    remedy: str = derived("Handle it in the workflow, or resume the run, which waits again, and send another signal.")
 
 
 class SignalRefusedError(FlowckptError):
-    """A run cannot take a signal or an answer: it has completed, does not wait for it, or was answered already.
+    """A run cannot take a signal or an answer: it has completed, does not wait for it, or was answered already."""
 
-    Attributes:
-        workflow_id: the run.
-        name: the signal or the approval.
-        detail: why it was refused.
-    """
-
-    def __init__(self, workflow_id: str, name: str, *, detail: str, remedy: str = "") -> None:
-        super().__init__(
-            f"{name!r} was not sent to run {workflow_id!r}: {detail}",
-            remedy=remedy or f"See what it waits for with 'flowckpt show {shell_word(workflow_id)}'.",
-        )
-        self.workflow_id = workflow_id
-        self.name = name
-        self.detail = detail
+    workflow_id: str = field("the run", kw_only=False)
+    name: str = field("the signal or the approval", kw_only=False)
+    detail: str = field("why it was refused")
+    message: str = derived("{name!r} was not sent to run {workflow_id!r}: {detail}")
+    remedy: str = "See what it waits for with 'flowckpt show {run}'."
 
 
 class CommandFailedError(FlowckptError):
-    """The program of a `.command()` step could not be started, or returned a code other than 0.
+    """The program of a `.command()` step could not be started, or returned a code other than 0."""
 
-    Attributes:
-        path: the step's path.
-        argv: the program and its arguments.
-        exit_code: the exit code; the negative number of the signal that killed it; None if it did not start.
-        stdout: the end of its standard output.
-        stderr: the end of its standard error.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        path: str = "",
-        argv: Sequence[str] = (),
-        exit_code: int | None = None,
-        stdout: str = "",
-        stderr: str = "",
-        remedy: str = "",
-    ) -> None:
-        super().__init__(message, remedy=remedy)
-        self.path = path
-        self.argv = tuple(argv)
-        self.exit_code = exit_code
-        self.stdout = stdout
-        self.stderr = stderr
+    path: str = field("the step's path", default="")
+    argv: Sequence[str] = field("the program and its arguments", default=())
+    exit_code: int | None = field("its return code, or minus the signal; None if it did not run", default=None)
+    stdout: str = field("the end of its standard output", default="")
+    stderr: str = field("the end of its standard error", default="")
 
 
 class ExecutorError(FlowckptError):
-    """An executor cannot be created or reached, or cannot run a step.
+    """An executor cannot be created or reached, or cannot run a step."""
 
-    Attributes:
-        executor: its name in `.on()`; empty if it has none yet.
-        path: the step; empty if none is concerned.
-    """
-
-    def __init__(self, message: str, *, executor: str = "", path: str = "", remedy: str = "") -> None:
-        super().__init__(message, remedy=remedy)
-        self.executor = executor
-        self.path = path
+    executor: str = field("its name in `.on()`; empty if it has none yet", default="")
+    path: str = field("the step; empty if none is concerned", default="")
 
 
 class UnknownExecutorError(ExecutorError):
-    """A step names an executor that was not given or cannot run it, or a resume lacks an executor at an address.
+    """A step names an executor that was not given or cannot run it, or a resume lacks an executor at an address."""
 
-    Attributes:
-        executor: the name.
-        path: the step; empty if the whole run is concerned.
-        known: the known names.
-    """
-
-    def __init__(
-        self, message: str, *, executor: str, path: str = "", known: Sequence[str] = (), remedy: str = ""
-    ) -> None:
-        super().__init__(message, executor=executor, path=path, remedy=remedy)
-        self.known = tuple(known)
+    executor: str = field("the name")
+    known: Sequence[str] = field("the known names", default=())
 
 
 class NotSendableError(ExecutorError):
-    """The function of a step, or an argument, cannot be sent to another process or read there.
+    """The function of a step, or an argument, cannot be sent to another process or read there."""
 
-    Attributes:
-        executor: the name of the executor.
-        path: the step.
-        place: what cannot be sent: `the function`, or the argument's name or number.
-        type_name: its type.
-        detail: Python's message.
-    """
-
-    def __init__(self, path: str, *, executor: str, place: str, type_name: str, detail: str, remedy: str) -> None:
-        super().__init__(
-            f"step {path!r} cannot be sent to executor {executor!r}: {place} ({type_name}): {detail}",
-            executor=executor,
-            path=path,
-            remedy=remedy,
-        )
-        self.place = place
-        self.type_name = type_name
-        self.detail = detail
+    path: str = field("the step", kw_only=False)
+    executor: str = field("the name of the executor")
+    place: str = field("what cannot be sent: `the function`, or the argument's name or number")
+    type_name: str = field("its type")
+    detail: str = field("Python's message")
+    remedy: str
+    message: str = derived("step {path!r} cannot be sent to executor {executor!r}: {place} ({type_name}): {detail}")
 
 
 class WorkerDiedError(ExecutorError):
-    """The process or machine that ran a step died, or the executor lost it; the effect of the step is unknown.
+    """The process or machine that ran a step died, or the executor lost it; the effect of the step is unknown."""
 
-    Attributes:
-        executor: the name of the executor.
-        path: the step.
-        detail: what is known.
-        exit_code: the exit code of the process, the negative signal number if killed; None if unknown.
-    """
-
-    def __init__(
-        self, path: str, *, executor: str, detail: str, exit_code: int | None = None, remedy: str = ""
-    ) -> None:
-        super().__init__(
-            f"the worker of executor {executor!r} that ran step {path!r} died: {detail}",
-            executor=executor,
-            path=path,
-            remedy=remedy or "'.retry(3)' on the step tries it again on another worker; a resume runs it again, too.",
-        )
-        self.exit_code = exit_code
-        self.detail = detail
+    path: str = field("the step", kw_only=False)
+    executor: str = field("the name of the executor")
+    detail: str = field("what is known")
+    exit_code: int | None = field("its return code, or minus the signal that killed it; None if unknown", default=None)
+    message: str = derived("the worker of executor {executor!r} that ran step {path!r} died: {detail}")
+    remedy: str = "'.retry(3)' on the step tries it again on another worker; a resume runs it again, too."
 
 
 class WorkflowChangedError(FlowckptError):
-    """The workflow is a different one, or does not follow the record; nothing was run or saved.
+    """The workflow is a different one, or does not follow the record; nothing was run or saved."""
 
-    Attributes:
-        workflow_name: the workflow.
-        recorded: the recorded step, with file and line.
-        yielded: what the generator did instead, with file and line.
-    """
-
-    def __init__(
-        self, message: str, *, workflow_name: str, recorded: str = "", yielded: str = "", remedy: str = ""
-    ) -> None:
-        super().__init__(message, remedy=remedy)
-        self.workflow_name = workflow_name
-        self.recorded = recorded
-        self.yielded = yielded
+    workflow_name: str = field("the workflow")
+    recorded: str = field("the recorded step, with file and line", default="")
+    yielded: str = field("what the generator did instead, with file and line", default="")
 
 
 class NotUndoableError(WorkflowChangedError):
-    """Steps have to be undone, but the edited workflow no longer says how; nothing was undone.
+    """Steps have to be undone, but the edited workflow no longer says how; nothing was undone."""
 
-    Attributes:
-        workflow_id: the run.
-        paths: the steps, oldest first.
-        reasons: why each step cannot be undone, by path.
-        command: the command: `resume` or `cancel`.
-    """
+    workflow_id: str = field("the run", kw_only=False)
+    reasons: Mapping[str, str] = field("why each step cannot be undone, by path")
+    command: str = field("the command: `resume` or `cancel`", default="resume")
+    recorded: str = derived("{steps}")
+    yielded: str = derived("")
+    message: str = derived(
+        "run {workflow_id!r} of {workflow_name!r}{started} has {count} that cannot be undone with the code as it is "
+        "now: {found}"
+    )
+    remedy: str = derived(
+        "Nothing was undone now. Restore the code that did them, and {command} again; or "
+        "'flowckpt {command} {run} --force' undoes the others, and reports these as failures; or "
+        "'flowckpt cancel {run} --no-rollback' ends the run and undoes nothing more."
+    )
 
-    def __init__(
-        self, workflow_id: str, *, workflow_name: str, reasons: Mapping[str, str], command: str = "resume"
-    ) -> None:
-        said = "; ".join(f"{path!r}: {reason}" for path, reason in reasons.items())
-        count = f"{len(reasons)} steps" if len(reasons) > 1 else "a step"
-        begun = "" if command == "cancel" else ", which had begun to undo what it did,"
-        super().__init__(
-            f"run {workflow_id!r} of {workflow_name!r}{begun} has {count} that cannot be undone with the code as it is now: {said}",
-            workflow_name=workflow_name,
-            recorded=", ".join(f"step {path!r}" for path in reasons),
-            remedy=f"Nothing was undone now. Restore the code that did them, and {command} again; or 'flowckpt {command} "
-            f"{shell_word(workflow_id)} --force' undoes the others, and tells these as failures; or "
-            f"'flowckpt cancel {shell_word(workflow_id)} --no-rollback' ends the run and leaves as it is what its steps did.",
-        )
-        self.workflow_id = workflow_id
-        self.command = command
-        self.paths = tuple(reasons)
-        self.reasons = dict(reasons)
+    def _words(self) -> Mapping[str, object]:
+        return {
+            "started": "" if self.command == "cancel" else ", which had started to undo what it did,",
+            "count": f"{len(self.reasons)} steps" if len(self.reasons) > 1 else "a step",
+            "found": "; ".join(f"{path!r}: {reason}" for path, reason in self.reasons.items()),
+            "steps": ", ".join(f"step {path!r}" for path in self.reasons),
+        }
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The steps, the oldest first."""
+        return tuple(self.reasons)
 
     @classmethod
     def of_step(cls, workflow_id: str, workflow_name: str, path: str, reason: str) -> NotUndoableError:
-        """Return the failure of one step, where the others are undone all the same.
-
-        Args:
-            workflow_id: the run.
-            workflow_name: its workflow.
-            path: the step.
-            reason: why it cannot be undone.
-        """
+        """Return the failure of one step, for a run whose other steps are undone all the same."""
         error = cls(workflow_id, workflow_name=workflow_name, reasons={path: reason})
-        error.message = f"the code as it is now does not say how: {reason}"
-        error.remedy = ""
+        error.message, error.remedy = f"the code as it is now does not say how: {reason}", ""
         return error
 
 
 class StaleStepError(FlowckptError):
-    """A recorded result is stale and the policy is to stop.
+    """A recorded result is stale and the policy is to stop."""
 
-    Attributes:
-        workflow_id: the run.
-        path: the step; the oldest if there are several.
-        reasons: what changed, as `kind: detail`.
-        others: the same for other steps found at the same time, by path.
-    """
+    workflow_id: str = field("the run", kw_only=False)
+    path: str = field("the step; the oldest if there are several", kw_only=False)
+    reasons: Sequence[str] = field("what changed, as `kind: detail`")
+    remedy: str
+    others: Mapping[str, Sequence[str]] = field("the same for other steps found at the same time, by path", default={})
+    message: str = derived("the recorded result of step {path!r} of run {workflow_id!r} is stale: {reasons}{also}")
 
-    def __init__(
-        self,
-        workflow_id: str,
-        path: str,
-        *,
-        reasons: Sequence[str],
-        remedy: str,
-        others: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:
-        self.workflow_id = workflow_id
-        self.path = path
-        self.reasons = tuple(reasons)
-        self.others = {path: tuple(found) for path, found in (others or {}).items()}
-        also = "".join(f"; and of step {path!r}: {'; '.join(found)}" for path, found in self.others.items())
-        super().__init__(
-            f"the recorded result of step {path!r} of run {workflow_id!r} is stale: {'; '.join(reasons)}{also}",
-            remedy=remedy,
-        )
+    def _words(self) -> Mapping[str, object]:
+        also = (f"; and of step {path!r}: {'; '.join(found)}" for path, found in self.others.items())
+        return {"also": "".join(also)}
 
 
 class StaleCheckpointError(FlowckptError):
-    """A run cannot be rolled back to a checkpoint or forked from it, because results up to it are stale.
+    """A run cannot be rolled back to a checkpoint or forked from it, because results up to it are stale."""
 
-    Attributes:
-        workflow_id: the run.
-        checkpoint_id: the checkpoint.
-        reasons: what changed, by step path; an empty path stands for the checkpoint itself.
-    """
+    workflow_id: str = field("the run", kw_only=False)
+    checkpoint_id: str = field("the checkpoint", kw_only=False)
+    reasons: Mapping[str, Sequence[str]] = field("what moved, by the path of the step; empty for the checkpoint itself")
+    message: str = derived("checkpoint {checkpoint_id!r} of run {workflow_id!r} is stale: {found}")
+    remedy: str = "Nothing was changed. See 'flowckpt verify {run} --checkpoint {checkpoint}'."
 
-    def __init__(
-        self, workflow_id: str, checkpoint_id: str, *, reasons: Mapping[str, Sequence[str]], remedy: str = ""
-    ) -> None:
-        said = "; ".join(f"{path or 'the checkpoint itself'}: {', '.join(found)}" for path, found in reasons.items())
-        super().__init__(
-            f"checkpoint {checkpoint_id!r} of run {workflow_id!r} is no longer true: {said}",
-            remedy=remedy
-            or f"Nothing was changed. See 'flowckpt verify {shell_word(workflow_id)} --checkpoint {shell_word(checkpoint_id)}'.",
-        )
-        self.workflow_id = workflow_id
-        self.checkpoint_id = checkpoint_id
-        self.reasons = {path: tuple(found) for path, found in reasons.items()}
+    def _words(self) -> Mapping[str, object]:
+        found = (f"{path or 'the checkpoint itself'}: {', '.join(each)}" for path, each in self.reasons.items())
+        return {"found": "; ".join(found), "checkpoint": shell_word(self.checkpoint_id)}
 
 
 class StepInDoubtError(FlowckptError):
-    """An at-most-once step may have run, and its evidence cannot tell whether its effect happened.
+    """An at-most-once step may have run, and its evidence cannot tell whether its effect happened."""
 
-    Attributes:
-        workflow_id: the run.
-        path: the step.
-        detail: what is known.
-    """
-
-    def __init__(self, workflow_id: str, path: str, *, detail: str) -> None:
-        super().__init__(
-            f"step {path!r} is to be done at most once, and nobody knows whether it was: {detail}",
-            remedy="Find out what it did. Then either make its evidence able to tell (claims with stated facts, such as "
-            f"db_row) and resume, or run it again with 'flowckpt resume {shell_word(workflow_id)} --force'.",
-        )
-        self.workflow_id = workflow_id
-        self.path = path
-        self.detail = detail
+    workflow_id: str = field("the run", kw_only=False)
+    path: str = field("the step", kw_only=False)
+    detail: str = field("what is known")
+    message: str = derived("step {path!r} is to be done at most once, and nobody knows whether it was: {detail}")
+    remedy: str = derived(
+        "Find out what it did. Then give it evidence that can tell, such as db_row with stated values, and resume; "
+        "or run it again with 'flowckpt resume {run} --force'."
+    )
 
 
 class RunParkedError(FlowckptError):
-    """A run crashed repeatedly at the same step without saving anything new, and is not resumed.
+    """A run crashed repeatedly at the same step without saving anything new, and is not resumed."""
 
-    Attributes:
-        workflow_id: the run.
-        path: the step, or the last candidate; empty if unknown.
-        count: the number of crashes.
-        since: when the first of these attempts saved last; empty if unknown.
-        candidates: all steps that may have been running.
-    """
+    workflow_id: str = field("the run", kw_only=False)
+    path: str = field("the step, or the last candidate; empty if unknown")
+    count: int = field("the number of crashes")
+    since: str = field("when the first of these attempts saved last; empty if unknown", default="")
+    candidates: Sequence[str] = field("all steps that may have been running", default=())
+    message: str = derived(
+        "run {workflow_id!r} is parked: its process died {count} times {where}{moment}, with nothing new saved between"
+    )
+    remedy: str = derived(
+        "Find out what the process dies of (memory, a crash in native code, a limit of the machine). Then "
+        "'flowckpt resume {run} --force' resumes it, and resets the count."
+    )
 
-    def __init__(
-        self, workflow_id: str, *, path: str, count: int, since: str = "", candidates: Sequence[str] = ()
-    ) -> None:
-        where = f"at step {path!r}" if path else "before its next step"
-        others = [each for each in candidates if each != path]
+    def _words(self) -> Mapping[str, object]:
+        where = f"at step {self.path!r}" if self.path else "before its next step"
+        others = [each for each in self.candidates if each != self.path]
         if others:
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-            where += f" (or at one that had begun before it: {', '.join(map(repr, others[:3]))}{more})"
-        moment = f" since {since}" if since else ""
-        super().__init__(
-            f"run {workflow_id!r} is parked: its process died {count} times {where}{moment}, with nothing new saved between",
-            remedy="Find out what the process dies of (memory, a crash in native code, a limit of the machine). Then "
-            f"'flowckpt resume {shell_word(workflow_id)} --force' goes on, and counts anew.",
-        )
-        self.workflow_id = workflow_id
-        self.path = path
-        self.count = count
-        self.since = since
-        self.candidates = tuple(candidates)
+            where += f" (or at one that had started before it: {', '.join(map(repr, others[:3]))}{more})"
+        return {"where": where, "moment": f" since {self.since}" if self.since else ""}
 
 
 class StepNotBegunError(FlowckptError):
-    """A step of a `CheckpointManager` is committed or abandoned, but was not begun or has ended already.
+    """A step of a `CheckpointManager` is committed or abandoned, but was not begun or has ended already."""
 
-    Attributes:
-        task_id: the task.
-        step_id: the step as given.
-        detail: what became of it, if known: for example, the checkpoint of its commit.
-    """
-
-    def __init__(self, task_id: str, step_id: str, *, detail: str) -> None:
-        super().__init__(
-            f"step {step_id!r} of task {task_id!r} is not begun: {detail}",
-            remedy="Commit each step once, under the id that begin_step returned for it.",
-        )
-        self.task_id = task_id
-        self.step_id = step_id
-        self.detail = detail
+    task_id: str = field("the task", kw_only=False)
+    step_id: str = field("the step as given", kw_only=False)
+    detail: str = field("what became of it, if known: for example, the checkpoint of its commit")
+    message: str = derived("step {step_id!r} of task {task_id!r} is not running: {detail}")
+    remedy: str = derived("Commit each step once, under the id that begin_step returned for it.")
 
 
 class StepNotFoundError(FlowckptError):
-    """The record has no such step, named by `--from`, `RunOptions(from_step=…)` or `flowckpt plan RUN STEP`.
+    """The record has no such step, named by `--from`, `RunOptions(from_step=…)` or `flowckpt plan RUN STEP`."""
 
-    Attributes:
-        workflow_id: the run.
-        step: the requested step.
-        known: the recorded steps, in order.
-    """
+    workflow_id: str = field("the run", kw_only=False)
+    step: str = field("the requested step", kw_only=False)
+    known: Sequence[str] = field("the recorded steps, in order", default=())
+    message: str = derived("run {workflow_id!r} has no step {step!r}")
+    remedy: str = derived("{steps}")
 
-    def __init__(self, workflow_id: str, step: str, *, known: Sequence[str] = ()) -> None:
-        shown = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")
-        super().__init__(
-            f"run {workflow_id!r} has no step {step!r}",
-            remedy=f"It has: {shown}." if known else "It has recorded no step yet.",
-        )
-        self.workflow_id = workflow_id
-        self.step = step
-        self.known = tuple(known)
+    def _words(self) -> Mapping[str, object]:
+        if not self.known:
+            return {"steps": "It has not recorded any step yet."}
+        return {"steps": f"It has: {', '.join(self.known[:8])}{', …' if len(self.known) > 8 else ''}."}
 
 
 class InputMismatchError(FlowckptError):
-    """A resume was given other inputs than the start.
+    """A resume was given other inputs than the start."""
 
-    Attributes:
-        expected_hash: the hash in the record.
-        actual_hash: the hash of the given inputs.
-        differences: for each differing place, the recorded and the given value as text.
-    """
+    expected_hash: str = field("the hash in the record")
+    actual_hash: str = field("the hash of the given inputs")
+    differences: Mapping[str, tuple[str, str]] = field("what differs, by leaf: (recorded, given) as text")
+    message: str = derived("the inputs differ from the recorded ones ({expected_hash}, now {actual_hash}): {found}")
+    remedy: str = "Resume without inputs to use the recorded ones, or start a new run with the new inputs."
 
-    def __init__(
-        self, *, expected_hash: str, actual_hash: str, differences: Mapping[str, tuple[str, str]], remedy: str = ""
-    ) -> None:
-        said = "; ".join(f"{leaf}: {old} → {new}" for leaf, (old, new) in differences.items())
-        super().__init__(
-            f"the inputs differ from those of the record: {said or 'only in their digests'} "
-            f"(recorded {expected_hash}, given {actual_hash})",
-            remedy=remedy or "Resume without inputs to use the recorded ones, or start a new run with the new inputs.",
-        )
-        self.expected_hash = expected_hash
-        self.actual_hash = actual_hash
-        self.differences = dict(differences)
-
-
-_ASYNC_DOORS = {"resume_sync": "resume_run"}
+    def _words(self) -> Mapping[str, object]:
+        found = "; ".join(f"{leaf}: {old} → {new}" for leaf, (old, new) in self.differences.items())
+        return {"found": found or "only their digests differ"}
 
 
 class NestedLoopError(FlowckptError):
     """`run_sync`, `resume_sync` or a method of an `in_sync` object was called inside a running asyncio loop."""
 
-    def __init__(self, door: str, *, remedy: str = "") -> None:
-        super().__init__(
-            f"{door}() was called inside a running asyncio loop, which it would block",
-            remedy=remedy or f"Write 'await engine.{_ASYNC_DOORS.get(door, door.removesuffix('_sync'))}(…)' there.",
-        )
-        self.door = door
+    function: str = field("the method that was called", kw_only=False)
+    message: str = derived("{function}() was called inside a running asyncio loop, which it would block")
+    remedy: str = "Write 'await engine.{asynchronous}(…)' there."
+
+    def _words(self) -> Mapping[str, object]:
+        return {"asynchronous": {"resume_sync": "resume_run"}.get(self.function, self.function.removesuffix("_sync"))}
 
 
 class NoAsyncioError(FlowckptError):
-    """The engine was awaited without a running asyncio loop, for example under trio.
+    """The engine was awaited without a running asyncio loop, for example under trio."""
 
-    Attributes:
-        door: what was called.
-    """
-
-    def __init__(self, door: str) -> None:
-        super().__init__(
-            f"{door}() was awaited where no asyncio loop runs; the engine works under asyncio only",
-            remedy="Await it under asyncio.run(…), or call engine.run_sync(…) in a thread of its own.",
-        )
-        self.door = door
+    function: str = field("the method that was awaited", kw_only=False)
+    message: str = derived("{function}() was awaited where no asyncio loop runs; the engine works under asyncio only")
+    remedy: str = derived("Await it under asyncio.run(…), or call engine.run_sync(…) in a thread of its own.")
 
 
 class RunExistsError(FlowckptError):
-    """The store already has a run with the id of a new run.
+    """The store already has a run with the id of a new run."""
 
-    Attributes:
-        workflow_id: the id.
-    """
-
-    def __init__(self, workflow_id: str, *, remedy: str = "") -> None:
-        super().__init__(
-            f"run {workflow_id!r} exists already",
-            remedy=remedy or f"Carry it on with 'flowckpt resume {shell_word(workflow_id)}', or choose another id.",
-        )
-        self.workflow_id = workflow_id
+    workflow_id: str = field("the id", kw_only=False)
+    message: str = derived("run {workflow_id!r} exists already")
+    remedy: str = "Resume it with 'flowckpt resume {run}', or choose another id."
 
 
 # --- Stores ----------------------------------------------------------------------------------------------------------
 
 
 class StoreSpecError(FlowckptError):
-    """A store specification is invalid.
+    """A store specification is invalid."""
 
-    Attributes:
-        spec: the specification as given.
-    """
-
-    def __init__(self, message: str, *, spec: str, remedy: str = "") -> None:
-        super().__init__(message, remedy=remedy)
-        self.spec = spec
+    spec: str = field("the specification as given")
 
 
 class CheckpointNotFoundError(FlowckptError):
-    """The store has no such run, or the run has no such checkpoint.
+    """The store has no such run, or the run has no such checkpoint."""
 
-    Attributes:
-        workflow_id: the requested run.
-        checkpoint_id: the requested checkpoint, or None for the latest.
-    """
+    workflow_id: str = field("the requested run", kw_only=False)
+    checkpoint_id: str | None = field("the requested checkpoint, or None for the latest", default=None, kw_only=False)
+    detail: str = field("what is known beside that; may be empty", default="")
+    message: str = derived("{missing}[ ({detail})]")
+    remedy: str = "See 'flowckpt {command}'."
 
-    def __init__(
-        self, workflow_id: str, checkpoint_id: str | None = None, *, detail: str = "", remedy: str = ""
-    ) -> None:
-        what = (
-            f"run {workflow_id!r} has no checkpoint {checkpoint_id!r}" if checkpoint_id else f"no run {workflow_id!r}"
-        )
-        super().__init__(
-            f"{what}{f' ({detail})' if detail else ''}",
-            remedy=remedy
-            or (
-                f"See 'flowckpt show {shell_word(workflow_id)} --checkpoints'."
-                if checkpoint_id
-                else "See 'flowckpt list'."
-            ),
-        )
-        self.workflow_id = workflow_id
-        self.checkpoint_id = checkpoint_id
+    def _words(self) -> Mapping[str, object]:
+        run, checkpoint = self.workflow_id, self.checkpoint_id
+        return {
+            "missing": f"run {run!r} has no checkpoint {checkpoint!r}" if checkpoint else f"no run {run!r}",
+            "command": f"show {shell_word(run)} --checkpoints" if checkpoint else "list",
+        }
 
 
 class CheckpointCorruptedError(FlowckptError):
-    """A record exists but is damaged: its checksum, chain or form is wrong.
+    """A record exists but is damaged: its checksum, chain or form is wrong."""
 
-    Attributes:
-        workflow_id: the run; empty if the store itself is concerned, such as a file that is not a database.
-        location: the file.
-        detail: what is wrong, and where in the file.
-    """
+    workflow_id: str = field("the run; empty if the damage is in no run, or nobody can say in which", kw_only=False)
+    location: str = field("the file")
+    detail: str = field("what is wrong, and where in the file")
+    message: str = derived("{record}: {detail}")
+    remedy: str = "Nothing was changed. 'flowckpt store check' lists what is damaged; restore the file from a backup."
 
-    def __init__(self, workflow_id: str, *, location: str, detail: str, remedy: str = "") -> None:
-        what = (
-            f"the record of run {workflow_id!r} is corrupt at {location}" if workflow_id else f"{location} is corrupt"
-        )
-        super().__init__(
-            f"{what}: {detail}",
-            remedy=remedy
-            or "Nothing was changed. 'flowckpt store check' lists what is damaged; restore the file from a backup.",
-        )
-        self.workflow_id = workflow_id
-        self.location = location
-        self.detail = detail
+    def _words(self) -> Mapping[str, object]:
+        run, place = self.workflow_id, self.location
+        return {"record": f"the record of run {run!r} is corrupt at {place}" if run else f"{place} is corrupt"}
 
 
 class ForeignRecordError(FlowckptError):
-    """A record belongs to another run, or continues another history than the store holds.
+    """A record belongs to another run, or continues another history than the store holds."""
 
-    Attributes:
-        workflow_id: the requested run.
-        found: what was found instead.
-    """
-
-    def __init__(self, message: str, *, workflow_id: str, found: str, remedy: str = "") -> None:
-        super().__init__(message, remedy=remedy)
-        self.workflow_id = workflow_id
-        self.found = found
+    workflow_id: str = field("the requested run")
+    found: str = field("what was found instead")
 
 
 class ImportRefusedError(FlowckptError):
-    """A file to import is truncated, changed, malformed, or exceeds a limit; nothing was imported.
+    """A file to import is truncated, changed, malformed, or exceeds a limit; nothing was imported."""
 
-    Attributes:
-        file: the file.
-        line: its line, from 1; 0 if none is concerned.
-        detail: what is wrong.
-    """
-
-    def __init__(self, detail: str, *, file: str = "", line: int = 0, remedy: str = "") -> None:
-        place = f"{file or 'the file'}{f', line {line}' if line else ''}"
-        super().__init__(f"{place}: {detail}; nothing was imported", remedy=remedy)
-        self.file = file
-        self.line = line
-        self.detail = detail
+    detail: str = field("what is wrong", kw_only=False)
+    file: str = field("the file", default="the file")
+    line: int = field("its line, from 1; 0 if none is concerned", default=0)
+    message: str = derived("{file}[, line {line}]: {detail}; nothing was imported")
 
 
 class SourceUnreadableError(FlowckptError):
-    """A file to import cannot be read.
+    """A file to import cannot be read."""
 
-    Attributes:
-        file: the file.
-    """
-
-    def __init__(self, file: str, *, detail: str) -> None:
-        super().__init__(f"{file} cannot be read: {detail}")
-        self.file = file
+    file: str = field("the file", kw_only=False)
+    detail: str = field("what the system says")
+    message: str = derived("{file} cannot be read: {detail}")
+    remedy: str = derived("")
 
 
 class StoreAbilityError(FlowckptError):
-    """A third-party store lacks the ability that an operation needs.
+    """A third-party store lacks the ability that an operation needs."""
 
-    Attributes:
-        ability: the missing protocol of `flowckpt.stores`.
-        store: what the store calls itself.
-        purpose: the operation.
-    """
-
-    def __init__(self, store: str, *, ability: str, purpose: str) -> None:
-        super().__init__(
-            f"{store} cannot {purpose}: it has not the ability {ability}",
-            remedy=f"Use another store, or ask its author for flowckpt.stores.base.{ability}.",
-        )
-        self.store = store
-        self.ability = ability
-        self.purpose = purpose
+    store: str = field("what the store calls itself", kw_only=False)
+    ability: str = field("the missing protocol of `flowckpt.stores`")
+    purpose: str = field("the operation")
+    message: str = derived("{store} cannot {purpose}: it lacks the ability {ability}")
+    remedy: str = derived("Use another store, or ask its author for flowckpt.stores.base.{ability}.")
 
 
 class KeyFileError(FlowckptError):
-    """A key file is missing, invalid, or readable by other users.
+    """A key file is missing, invalid, or readable by other users."""
 
-    Attributes:
-        path: the file.
-    """
-
-    def __init__(self, message: str, *, path: str, remedy: str = "") -> None:
-        super().__init__(message, remedy=remedy)
-        self.path = path
+    path: str = field("the file")
 
 
 class KeyMissingError(FlowckptError):
-    """A store or record is sealed with a key, and none was given; this does not indicate damage.
+    """A store or record is sealed with a key, and none was given; this does not indicate damage."""
 
-    Attributes:
-        workflow_id: the run; empty if the whole store is concerned.
-        key_id: the key that sealed it; empty if unknown.
-    """
-
-    def __init__(self, workflow_id: str, *, key_id: str = "") -> None:
-        which = f" {key_id}" if key_id else ""
-        where = f"run {workflow_id!r} is in a store that" if workflow_id else "the store"
-        super().__init__(
-            f"{where} is protected by a key{which}, and no key was given",
-            remedy="Name the key file: FLOWCKPT_KEY_FILE=FILE for the command, "
-            "FileCheckpointStore(…, key_file=FILE) in Python.",
-        )
-        self.workflow_id = workflow_id
-        self.key_id = key_id
+    workflow_id: str = field("the run; empty if the whole store is concerned", kw_only=False)
+    key_id: str = field("the key that sealed it; empty if unknown", default="")
+    message: str = derived("the store[ of run {workflow_id!r}] is protected by a key[ {key_id}], and no key was given")
+    remedy: str = derived("Name it: FLOWCKPT_KEY_FILE=FILE, or in Python FileCheckpointStore(…, key_file=FILE).")
 
 
 class WrongKeyError(FlowckptError):
-    """A store or record is sealed with another key than the given ones; this does not indicate damage.
+    """A store or record is sealed with another key than the given ones; this does not indicate damage."""
 
-    Attributes:
-        workflow_id: the run; empty if the whole store is concerned.
-        key_id: the key that sealed it.
-        known: the ids of the given keys, newest first.
-        is_whole_store: whether none of the given keys belongs to the store; otherwise one record needs another key.
-    """
+    workflow_id: str = field("the run; empty if the whole store is concerned", kw_only=False)
+    key_id: str = field("the key that sealed it")
+    known: Sequence[str] = field("the ids of the given keys, newest first")
+    is_whole_store: bool = field("whether the store as a whole has none of these keys", default=False)
+    message: str = derived("{what} is sealed with key {key_id}; the key file has {known}")
+    remedy: str = derived("{advice}")
 
-    def __init__(self, workflow_id: str, *, key_id: str, known: Sequence[str], is_whole_store: bool = False) -> None:
-        where = f"run {workflow_id!r}" if workflow_id else "the store"
-        if is_whole_store and workflow_id:
-            where = f"run {workflow_id!r} is in a store that"
-        super().__init__(
-            f"{where} is sealed with key {key_id}; the key file has {', '.join(known)}",
-            remedy="Name the key file of the store. To give the store a new key, put it before the old one: "
-            "'flowckpt store key rotate FILE'."
-            if is_whole_store
-            else "Name the right key file, or add the old key behind the new one in it: old records need old keys.",
-        )
-        self.workflow_id = workflow_id
-        self.key_id = key_id
-        self.known = tuple(known)
-        self.is_whole_store = is_whole_store
+    def _words(self) -> Mapping[str, object]:
+        run = f"run {self.workflow_id!r}" if self.workflow_id else "the store"
+        return {
+            "what": f"{run} is in a store that" if self.is_whole_store and self.workflow_id else run,
+            "advice": "Name the key file of the store. To change its key: 'flowckpt store key rotate FILE'."
+            if self.is_whole_store
+            else "Name the right key file, or add the old key after the new one in it: old records need old keys.",
+        }
 
 
 class UnauthenticatedRecordError(FlowckptError):
-    """A record was written without the given key: before the key existed, or by somebody who does not have it.
+    """A record was written without the given key: before the key existed, or by somebody who does not have it."""
 
-    Attributes:
-        workflow_id: the run.
-        location: the file.
-    """
-
-    def __init__(self, workflow_id: str, *, location: str) -> None:
-        super().__init__(
-            f"{location} of run {workflow_id!r} was written without a key, so whoever can write to the store may have "
-            "written it",
-            remedy="If the run is older than the key, look at it without the key, and then say that you trust it: "
-            f"'flowckpt store trust {shell_word(workflow_id)}'. Else restore it from a backup.",
-        )
-        self.workflow_id = workflow_id
-        self.location = location
+    workflow_id: str = field("the run", kw_only=False)
+    location: str = field("the file")
+    message: str = derived("{location} of run {workflow_id!r} was written without a key, so anyone may have written it")
+    remedy: str = derived(
+        "If the run is older than the key, look at it without the key, and then say that you trust it: "
+        "'flowckpt store trust {run}'. Else restore it from a backup."
+    )
 
 
 class CheckpointStorageError(FlowckptError):
-    """The medium of a store failed.
+    """The medium of a store failed."""
 
-    Attributes:
-        workflow_id: the run, or an empty string.
-        operation: what the store was doing.
-        is_outcome_unknown: whether the data may have reached the medium despite the error.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        workflow_id: str = "",
-        operation: str = "",
-        is_outcome_unknown: bool = False,
-        remedy: str = "",
-    ) -> None:
-        super().__init__(message, remedy=remedy)
-        self.workflow_id = workflow_id
-        self.operation = operation
-        self.is_outcome_unknown = is_outcome_unknown
+    workflow_id: str = field("the run, or an empty string", default="")
+    operation: str = field("what the store was doing", default="")
+    is_outcome_unknown: bool = field("whether the data may have reached the medium despite the error", default=False)
 
 
 class SuspensionUnsavedError(CheckpointStorageError):
-    """A run with `on_save_error="continue"` failed, because its suspension could not be saved; nothing was undone.
+    """A run with `on_save_error="continue"` failed, because its suspension could not be saved; nothing was undone."""
 
-    Attributes:
-        waits: what it waits for, one line each.
-    """
-
-    def __init__(self, workflow_id: str, *, waits: Sequence[str]) -> None:
-        super().__init__(
-            f"run {workflow_id!r} waits, and that could not be saved, so it is not suspended: {', '.join(waits)}",
-            workflow_id=workflow_id,
-            operation="save",
-            is_outcome_unknown=True,
-            remedy="It goes on from its last checkpoint, where there is one, and waits again.",
-        )
-        self.waits = tuple(waits)
+    workflow_id: str = field("the run", kw_only=False)
+    waits: Sequence[str] = field("what it waits for, one line each")
+    operation: str = derived("save")
+    is_outcome_unknown: bool = derived(True)
+    message: str = derived("run {workflow_id!r} waits, and that could not be saved, so it is not suspended: {waits}")
+    remedy: str = derived("A resume continues from the last checkpoint, if there is one, and waits again.")
 
 
 class ReadOnlyStoreError(CheckpointStorageError):
-    """A store is readable but not writable here; nothing was changed.
+    """A store is readable but not writable here; nothing was changed."""
 
-    Attributes:
-        store: its place, without a password.
-        reason: why it cannot be written.
-    """
-
-    def __init__(
-        self, store: str, *, reason: str, workflow_id: str = "", operation: str = "write", remedy: str = ""
-    ) -> None:
-        run = f" run {workflow_id!r}" if workflow_id else ""
-        super().__init__(
-            f"the store {store} is read-only here, so it could not {operation}{run}: {reason}",
-            workflow_id=workflow_id,
-            operation=operation,
-            remedy=remedy
-            or "Work where it may be written, with the rights for it. Reading it goes on: 'flowckpt list'.",
-        )
-        self.store = store
-        self.reason = reason
+    store: str = field("its place, without a password", kw_only=False)
+    reason: str = field("why it cannot be written")
+    operation: str = "write"
+    is_outcome_unknown: bool = derived(False)
+    message: str = derived("the store {store} is read-only here: cannot {operation}[ run {workflow_id!r}]: {reason}")
+    remedy: str = "Use an account that may write to the store. Reading still works: 'flowckpt list'."
 
 
 class VanishedError(CheckpointStorageError):
-    """A store was removed or replaced during a run: its directory, its database file, or the objects of its bucket.
+    """A store was removed or replaced during a run: its directory, its database file, or the objects of its bucket."""
 
-    Attributes:
-        store: its place.
-    """
-
-    def __init__(self, store: str, *, workflow_id: str) -> None:
-        super().__init__(
-            f"the store {store} is gone: it was removed or replaced while run {workflow_id!r} was going on, so nothing "
-            "more can be saved to it",
-            workflow_id=workflow_id,
-            operation="save",
-            is_outcome_unknown=True,
-            remedy="Put it back, if it was moved; else start the run again. Let no other program remove a store in use.",
-        )
-        self.store = store
+    store: str = field("its place", kw_only=False)
+    workflow_id: str
+    operation: str = derived("save")
+    is_outcome_unknown: bool = derived(True)
+    message: str = derived("the store {store} is gone: it was removed or replaced during run {workflow_id!r}")
+    remedy: str = derived("Put it back if it was moved, or start the run again. Let nothing remove a store in use.")
 
 
 class UnsupportedFilesystemError(CheckpointStorageError):
-    """The directory of a store is on a network or FUSE file system, which cannot guarantee a single writer.
+    """The directory of a store is on a network or FUSE file system, which cannot guarantee a single writer."""
 
-    Attributes:
-        path: the directory.
-        filesystem: the type of the file system, such as `nfs4`.
-    """
-
-    def __init__(self, path: str, *, filesystem: str) -> None:
-        super().__init__(
-            f"{path} lies on a file system of type {filesystem!r}, where locks and caching make a single writer unsound",
-            operation="open",
-            remedy=f"Use a local directory, or say that you accept it: FileCheckpointStore(…, "
-            f"allow_filesystems=({filesystem!r},)).",
-        )
-        self.path = path
-        self.filesystem = filesystem
+    path: str = field("the directory", kw_only=False)
+    filesystem: str = field("the type of the file system, such as `nfs4`")
+    workflow_id: str = derived("")
+    operation: str = derived("open")
+    is_outcome_unknown: bool = derived(False)
+    message: str = derived("{path} is on a file system of type {filesystem!r}, which cannot guarantee a single writer")
+    remedy: str = derived("Use a local directory, or accept the risk with allow_filesystems=({filesystem!r},).")
 
 
 class SaveConflictError(FlowckptError):
-    """A checkpoint has a sequence that the run already has or has passed; only for programs that call `save`.
+    """A checkpoint has a sequence that the run already has or has passed; only for programs that call `save`."""
 
-    Attributes:
-        workflow_id: the run.
-        sequence: the sequence of the refused checkpoint.
-        last_sequence: the highest sequence of the run.
-    """
-
-    def __init__(self, workflow_id: str, *, sequence: int, last_sequence: int) -> None:
-        super().__init__(
-            f"checkpoint {sequence} of run {workflow_id!r} cannot be saved: the run is at {last_sequence}",
-            remedy="Number checkpoints 1, 2, 3 …; start from the 'last_sequence' that acquire() returns.",
-        )
-        self.workflow_id = workflow_id
-        self.sequence = sequence
-        self.last_sequence = last_sequence
+    workflow_id: str = field("the run", kw_only=False)
+    sequence: int = field("the sequence of the refused checkpoint")
+    last_sequence: int = field("the highest sequence of the run")
+    message: str = derived("checkpoint {sequence} of run {workflow_id!r} cannot be saved after {last_sequence}")
+    remedy: str = derived("Number checkpoints 1, 2, 3 …; start from the 'last_sequence' that acquire() returns.")
 
 
 class RunLockedError(FlowckptError):
-    """Another live process owns the run.
+    """Another live process owns the run."""
 
-    Attributes:
-        workflow_id: the run.
-        holder: the owner: process, host, since when.
-    """
-
-    def __init__(self, workflow_id: str, *, holder: str) -> None:
-        super().__init__(
-            f"run {workflow_id!r} is owned by {holder}",
-            remedy="Wait for it or stop it. If that process is dead or stopped for good, resume with --steal.",
-        )
-        self.workflow_id = workflow_id
-        self.holder = holder
+    workflow_id: str = field("the run", kw_only=False)
+    holder: str = field("the owner: process, host, since when")
+    message: str = derived("run {workflow_id!r} is owned by {holder}")
+    remedy: str = derived("Wait for it or stop it. If that process is dead or stopped for good, resume with --steal.")
 
 
 class RunMovedOnError(FlowckptError):
-    """The run is no longer at the requested attempt, because another process has continued it; nothing was changed.
+    """The run is no longer at the requested attempt, because another process has continued it; nothing was changed."""
 
-    Attributes:
-        workflow_id: the run.
-        expected: the requested attempt.
-        attempt: the current attempt.
-    """
-
-    def __init__(self, workflow_id: str, *, expected: int, attempt: int) -> None:
-        super().__init__(
-            f"run {workflow_id!r} is at attempt {attempt}, not at attempt {expected}: somebody has gone on with it",
-            remedy=f"Nothing was changed. See how it stands with 'flowckpt show {shell_word(workflow_id)}'.",
-        )
-        self.workflow_id = workflow_id
-        self.expected = expected
-        self.attempt = attempt
+    workflow_id: str = field("the run", kw_only=False)
+    expected: int = field("the requested attempt")
+    attempt: int = field("the current attempt")
+    message: str = derived("run {workflow_id!r} is at attempt {attempt}, not {expected}: a process has continued it")
+    remedy: str = derived("Nothing was changed. See its state with 'flowckpt show {run}'.")
 
 
 class FencedError(FlowckptError):
-    """A save came from a writer that no longer owns the run; nothing was acknowledged.
+    """A save came from a writer that no longer owns the run; nothing was acknowledged."""
 
-    Attributes:
-        workflow_id: the run.
-        attempt: the attempt of the refused writer.
-        newest_attempt: the newest attempt, or None if the run is gone.
-    """
+    workflow_id: str = field("the run", kw_only=False)
+    attempt: int = field("the attempt of the refused writer")
+    newest_attempt: int | None = field("the newest attempt, or None if the run is gone")
+    message: str = derived("attempt {attempt} of run {workflow_id!r} may not save any more: {cause}")
+    remedy: str = derived("Nothing was acknowledged. {advice}")
 
-    def __init__(self, workflow_id: str, *, attempt: int, newest_attempt: int | None) -> None:
-        now = "the run was cleared" if newest_attempt is None else f"attempt {newest_attempt} has taken over"
-        super().__init__(
-            f"attempt {attempt} of run {workflow_id!r} may not save any more: {now}",
-            remedy="Nothing was acknowledged. "
-            + (
-                "Nothing of the run is left in the store."
-                if newest_attempt is None
-                else f"See who owns it with 'flowckpt show {shell_word(workflow_id)}'."
-            ),
-        )
-        self.workflow_id = workflow_id
-        self.attempt = attempt
-        self.newest_attempt = newest_attempt
+    def _words(self) -> Mapping[str, object]:
+        if self.newest_attempt is None:
+            return {"cause": "the run was cleared", "advice": "The store holds nothing of the run."}
+        return {
+            "cause": f"attempt {self.newest_attempt} has taken over",
+            "advice": f"See who owns it with 'flowckpt show {shell_word(self.workflow_id)}'.",
+        }
 
 
 class UnsupportedSchemaError(FlowckptError):
-    """A record was written by a newer flowckpt, or it has upgraded an open database.
+    """A record was written by a newer flowckpt, or it has upgraded an open database."""
 
-    Attributes:
-        found: the version in the record.
-        supported: the newest version that this program reads.
-    """
+    found: object = field("the version in the record")
+    supported: int = field("the newest version that this program reads")
+    what: str = field("what has the version, as `record`", default="record")
+    detail: str = field("what is known beside that; may be empty", default="")
+    message: str = derived("the {what} has schema version {found!r:.80}; flowckpt reads up to {supported}[: {detail}]")
+    remedy: str = "{advice}"
 
-    def __init__(
-        self, *, found: object, supported: int, what: str = "record", detail: str = "", remedy: str = ""
-    ) -> None:
-        is_version = isinstance(found, str) or (type(found) is int and found > supported)
-        usual = "Upgrade flowckpt." if is_version else "That is no version: it is damaged, or of another program."
-        super().__init__(
-            f"the {what} has schema version {found!r:.80}; this flowckpt reads up to {supported}"
-            + (f": {detail}" if detail else ""),
-            remedy=remedy or usual,
-        )
-        self.found = found
-        self.supported = supported
+    def _words(self) -> Mapping[str, object]:
+        is_version = isinstance(self.found, str) or (type(self.found) is int and self.found > self.supported)
+        return {"advice": "Upgrade flowckpt." if is_version else "It is not a version: the record is damaged."}
 
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
 
 
 def shell_word(text: str) -> str:
-    """Write a text as one word of a shell command, as `shlex.quote` does, whose module takes long to import.
-
-    Args:
-        text: the id of a run, or another word of a command that an error says.
-    """
+    """Return a text as one word of a shell command, as `shlex.quote` does, whose module takes long to import."""
     return text if text and _PLAIN.issuperset(text) else "'" + text.replace("'", "'\"'\"'") + "'"
 
 

@@ -58,9 +58,6 @@ IMPORTS_BY_NAME = {
 """Where a module may be imported by a name that a program has put together."""
 
 MOST_LINES = 900
-LONG_FOR_A_REASON = {
-    "errors.py": "one tree of errors in one file, so that all of them are found and told apart",
-}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "tools", "base_utils", "shared"}
 
 
@@ -229,7 +226,7 @@ def test_modules_are_imported_by_name_only_where_that_is_the_point():
 
 def test_a_module_is_short_and_named_after_what_is_in_it():
     lengths = {place(file): len(file.read_text("utf-8").splitlines()) for file in FILES}
-    long = {file: length for file, length in lengths.items() if length > MOST_LINES and file not in LONG_FOR_A_REASON}
+    long = {file: length for file, length in lengths.items() if length > MOST_LINES}
     assert not long
     assert not [place(file) for file in FILES if VAGUE & set(file.relative_to(ROOT).with_suffix("").parts)]
 

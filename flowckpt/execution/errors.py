@@ -56,7 +56,7 @@ def recorded_error(
         causes = tuple(each.path for each in error.causes) if isinstance(error, FanOutFailedError) else ()
         remedy = secrets.text(error.remedy)
         return StepError(
-            error.error_type, message, error.error_bases, trace, error.path, error.tries, causes, remedy=remedy
+            error.error_type, message, tuple(error.error_bases), trace, error.path, error.tries, causes, remedy=remedy
         )
     bases = tuple(
         type_name(base) for base in type(error).__mro__ if f"{base.__module__}.{base.__qualname__}" not in _NO_NEWS

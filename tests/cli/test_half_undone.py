@@ -89,7 +89,7 @@ def test_the_plan_of_a_run_that_died_while_it_was_undone_is_what_its_resume_does
     ran = sagas("resume", "one").expect(1)
     assert sagas.log()[3:] == ["begin to undo b", "undo b", "begin to undo a", "undo a"]
     assert "run 'one' had failed before, and stopped while its steps were undone; that is finished now" in ran.err
-    assert "runs again what was undone, and carries on" in ran.err
+    assert "runs again what was undone, and continues" in ran.err
     assert "Every step was restored" not in ran.err
     (sagas.directory / "mended").touch()
     assert sagas("resume", "one", "--json").expect(0).document["output"] == "done"

@@ -69,7 +69,7 @@ def test_errors_of_every_part_name_the_store_where_it_is_not_the_default_one(flo
 def test_the_command_of_a_message_works_as_it_is_printed_whatever_the_run_is_called(flowckpt, name):
     flowckpt("run", "pipeline.py:naps", "--id", name).expect(0)
     said = flowckpt("run", "pipeline.py:naps", "--id", name).expect(2).err
-    (command,) = re.findall(r"""Carry it on with "flowckpt (.*)", or choose""", said)
+    (command,) = re.findall(r"""Resume it with "flowckpt (.*)", or choose""", said)
     assert flowckpt(*shlex.split(command)).expect(0)
     assert shlex.split(command) == ["resume", name]
 

@@ -322,12 +322,12 @@ def test_a_malformed_head_is_a_decoding_error(changes):
     ("version", "remedy"),
     [
         (2, "Upgrade"),
-        (0, "no version"),
-        (-1, "no version"),
+        (0, "not a version"),
+        (-1, "not a version"),
         ("2", "Upgrade"),
-        (1.0, "no version"),
-        (True, "no version"),
-        (None, "no version"),
+        (1.0, "not a version"),
+        (True, "not a version"),
+        (None, "not a version"),
     ],
 )
 def test_a_newer_or_senseless_schema_version_is_refused(version, remedy):

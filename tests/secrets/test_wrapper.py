@@ -63,7 +63,7 @@ def test_one_from_a_record_says_that_its_value_must_be_given_again():
     recorded = codec.decode({"token": dict(MARK)})["token"]
     assert repr(recorded) == "Secret(hidden)"
     assert recorded.is_absent
-    with pytest.raises(SecretMissingError, match="never recorded"):
+    with pytest.raises(SecretMissingError, match="not recorded"):
         recorded.reveal()
     assert codec.encode(recorded) == MARK
 
