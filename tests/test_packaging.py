@@ -179,15 +179,7 @@ def modules_of(distribution: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(
-    "dependency",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason="nothing streams a file in chunks yet", strict=True))
-        if name == "aiofiles"
-        else name
-        for name in sorted(CORE)
-    ],
-)
+@pytest.mark.parametrize("dependency", sorted(CORE))
 def test_every_core_dependency_is_used(dependency):
     assert modules_of(dependency) & imported()
 

@@ -50,7 +50,17 @@ def imported(tmp_path_factory):
 @pytest.mark.parametrize(
     "module",
     [
-        *("cattrs", "click", "uuid", "random", "secrets", "dataclasses", "queue", "concurrent.futures.process"),
+        *(
+            "aiofiles",
+            "cattrs",
+            "click",
+            "uuid",
+            "random",
+            "secrets",
+            "dataclasses",
+            "queue",
+            "concurrent.futures.process",
+        ),
         *("flowckpt.events", "flowckpt.core.dsl.composites", "flowckpt.core.dsl.command"),
         *("flowckpt.engine.steps.fan_out", "flowckpt.engine.undo.undo_run", "flowckpt.engine.undo.compensate"),
         *("flowckpt.engine.run.inbox", "flowckpt.engine.rules.plan", "flowckpt.engine.dry.planner"),
