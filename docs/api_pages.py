@@ -69,7 +69,7 @@ PAGES = (
             "DeterminismReport",
         ),
         intro="The [tutorial](../../tutorial.md) introduces workflows and steps.",
-        members={"step": "flowckpt.core.dsl.StepWithoutAction"},
+        members={"step": "flowckpt.core.dsl.StepBuilder"},
         hidden=("Step.*", "Workflow.bind"),
     ),
     Page(
@@ -175,8 +175,8 @@ PAGES = (
                 "unreadable_runs FiltersCheckpoints filters_checkpoints Selection DeletesCheckpoints KeepsAttempts "
                 "ListsAttempts ReadsAttempts ReceivesRuns DeliversSignals AnnouncesSignals NotesBeginnings RenewsAttempts "
                 "TellsOfLostRuns SharesValues EvictsCheckpoints PinsCheckpoints CompactsRuns Compacted PrunesRuns "
-                "SweepsLeftovers ChecksIntegrity Finding TellsFigures store_figures StoreFigures DayFigures RunFigures "
-                "ClaimFigures FailureFigures StepFigures encode_head decode_head as_view decode_result dumps "
+                "SweepsLeftovers ChecksIntegrity Finding TellsFigures store_statistics StoreStatistics DayStatistics RunStatistics "
+                "ClaimStatistics FailureStatistics StepStatistics encode_head decode_head as_view decode_result dumps "
                 "refused_as_encoding_error",
             ),
         ),
@@ -228,7 +228,7 @@ PAGES = (
         "loops",
         "Plain loops",
         "Checkpoints without the workflow language.",
-        ("CheckpointManager", "CommittedStep", "TaskCheckpoint", "BegunStep", "RestoredTask"),
+        ("CheckpointManager", "CommittedStep", "TaskCheckpoint", "StartedStep", "RestoredTask"),
         intro="See [checkpoint a loop](../../how-to/checkpoint-a-loop.md).",
         hidden=("*.held_*", "TaskCheckpoint.of"),
     ),
@@ -269,7 +269,7 @@ PAGES = (
                 "ExecutorError UnknownExecutorError NotSendableError WorkerDiedError RunSuspendedError "
                 "SignalDataError SignalRefusedError ApprovalRejectedError ApprovalStaleError RunExistsError "
                 "InputMismatchError WorkflowChangedError StaleStepError StaleCheckpointError StepInDoubtError "
-                "RunParkedError StepNotFoundError StepNotBegunError NotUndoableError RunUndoneError "
+                "RunParkedError StepNotFoundError StepNotStartedError NotUndoableError RunUndoneError "
                 "RunCancelledError CancelRefusedError CancelPendingError NestedLoopError NoAsyncioError "
                 "RunLockedError RunMovedOnError FencedError StoreSpecError StoreAbilityError "
                 "CheckpointNotFoundError CheckpointCorruptedError ForeignRecordError UnsupportedSchemaError "

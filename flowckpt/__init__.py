@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowckpt._version import __version__
-from flowckpt.core.system.lazy import front_door
+from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from flowckpt.cli.settings import configured_engine, configured_options
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from flowckpt.engine.determinism import DeterminismReport, check_determinism
     from flowckpt.engine.history.fork import Forked
     from flowckpt.engine.history.rollback import RolledBack
-    from flowckpt.engine.loops import BegunStep, CheckpointManager, CommittedStep, RestoredTask, TaskCheckpoint
+    from flowckpt.engine.loops import CheckpointManager, CommittedStep, RestoredTask, StartedStep, TaskCheckpoint
     from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
     from flowckpt.engine.run.checkpointer import Checkpointer
     from flowckpt.engine.run.resumption import parked
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 
 # The front door is lazy (PEP 562): a program pays for what it uses, and `flowckpt --help` for next to nothing.
-_ROOMS = {
+_EXPORTS = {
     "flowckpt.cli.settings": "configured_engine configured_options",
     "flowckpt.core.codec": "register_type",
     "flowckpt.core.dsl": "Step Workflow now random step uuid workflow",
@@ -82,7 +82,7 @@ _ROOMS = {
     "flowckpt.engine.determinism": "DeterminismReport check_determinism",
     "flowckpt.engine.history.fork": "Forked",
     "flowckpt.engine.history.rollback": "RolledBack",
-    "flowckpt.engine.loops": "BegunStep CheckpointManager CommittedStep RestoredTask TaskCheckpoint",
+    "flowckpt.engine.loops": "StartedStep CheckpointManager CommittedStep RestoredTask TaskCheckpoint",
     "flowckpt.engine.rules.plan": "Decision PlannedStep ResumePlan",
     "flowckpt.engine.run.checkpointer": "Checkpointer",
     "flowckpt.engine.run.resumption": "parked",
@@ -107,18 +107,86 @@ _ROOMS = {
 
 # fmt: off
 __all__ = [
-    "Approval", "BegunStep", "Cancelled", "CheckpointData", "CheckpointManager", "CheckpointRef", "CheckpointStore",
-    "Checkpointer", "CommandOutput", "CommittedStep", "CompositeTrigger", "CurrentStep", "DaskExecutor", "Decision",
-    "DeterminismReport", "Evidence", "EvidencePack", "EvidenceType", "EvidenceVerifier", "FileCheckpointStore",
-    "FlowckptError", "Forked", "History", "HistoryView", "InSync", "MemoryCheckpointStore", "OnSuccess", "Owner",
-    "PartialState", "PlannedStep", "ProcessExecutor", "Progress", "Reason", "RestoredTask", "ResumePlan",
-    "Retention", "RolledBack", "RunInfo", "RunInterrupted", "RunOptions", "Secret", "Sent", "Signal", "Status",
-    "Step", "StepCountTrigger", "StepCounts", "StepError", "StepResult", "TaskCheckpoint", "TimeTrigger", "Trigger",
-    "Wait", "WaitKind", "WayUp", "Workflow", "WorkflowEngine", "WorkflowResult", "__version__",
-    "asks_for_checkpoint", "check_determinism", "configured_engine", "configured_options", "current_step",
-    "in_sync", "now", "open_executor", "open_store", "parallel", "parked", "prune", "random", "register_type",
-    "run_sync", "step", "uuid", "way_up", "workflow", "workflow_logger",
+    "Approval",
+    "Cancelled",
+    "CheckpointData",
+    "CheckpointManager",
+    "CheckpointRef",
+    "CheckpointStore",
+    "Checkpointer",
+    "CommandOutput",
+    "CommittedStep",
+    "CompositeTrigger",
+    "CurrentStep",
+    "DaskExecutor",
+    "Decision",
+    "DeterminismReport",
+    "Evidence",
+    "EvidencePack",
+    "EvidenceType",
+    "EvidenceVerifier",
+    "FileCheckpointStore",
+    "FlowckptError",
+    "Forked",
+    "History",
+    "HistoryView",
+    "InSync",
+    "MemoryCheckpointStore",
+    "OnSuccess",
+    "Owner",
+    "PartialState",
+    "PlannedStep",
+    "ProcessExecutor",
+    "Progress",
+    "Reason",
+    "RestoredTask",
+    "ResumePlan",
+    "Retention",
+    "RolledBack",
+    "RunInfo",
+    "RunInterrupted",
+    "RunOptions",
+    "Secret",
+    "Sent",
+    "Signal",
+    "StartedStep",
+    "Status",
+    "Step",
+    "StepCountTrigger",
+    "StepCounts",
+    "StepError",
+    "StepResult",
+    "TaskCheckpoint",
+    "TimeTrigger",
+    "Trigger",
+    "Wait",
+    "WaitKind",
+    "WayUp",
+    "Workflow",
+    "WorkflowEngine",
+    "WorkflowResult",
+    "__version__",
+    "asks_for_checkpoint",
+    "check_determinism",
+    "configured_engine",
+    "configured_options",
+    "current_step",
+    "in_sync",
+    "now",
+    "open_executor",
+    "open_store",
+    "parallel",
+    "parked",
+    "prune",
+    "random",
+    "register_type",
+    "run_sync",
+    "step",
+    "uuid",
+    "way_up",
+    "workflow",
+    "workflow_logger",
 ]
 # fmt: on
 
-__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())

@@ -31,7 +31,7 @@ __all__ = [
     "RunLockedError", "RunMovedOnError", "RunParkedError", "RunSuspendedError", "RunUndoneError", "SaveConflictError",
     "SecretMissingError", "SettingError", "SignalDataError", "SignalRefusedError", "SourceUnreadableError",
     "StaleCheckpointError", "StaleStepError", "StepDefinitionError", "StepFailedError", "StepInDoubtError",
-    "StepNotBegunError", "StepNotFoundError", "StepTimeoutError", "StoreAbilityError", "StoreSpecError",
+    "StepNotFoundError", "StepNotStartedError", "StepTimeoutError", "StoreAbilityError", "StoreSpecError",
     "SuspensionUnsavedError", "TargetError", "UnauthenticatedRecordError", "UnknownExecutorError",
     "UnsupportedFilesystemError", "UnsupportedSchemaError", "VanishedError", "WorkerDiedError",
     "WorkflowChangedError", "WorkflowDefinitionError", "WrongKeyError",
@@ -582,7 +582,7 @@ class RunParkedError(FlowckptError):
         return {"where": where, "moment": f" since {self.since}" if self.since else ""}
 
 
-class StepNotBegunError(FlowckptError):
+class StepNotStartedError(FlowckptError):
     """A step of a `CheckpointManager` is committed or abandoned, but was not begun or has ended already."""
 
     task_id: str = field("the task", kw_only=False)

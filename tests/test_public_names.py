@@ -18,7 +18,7 @@ from flowckpt.evidence import EvidenceType, VerificationReport
 
 NAMES = {
     "flowckpt": """
-    Approval BegunStep Cancelled CheckpointData CheckpointManager CheckpointRef CheckpointStore Checkpointer
+    Approval StartedStep Cancelled CheckpointData CheckpointManager CheckpointRef CheckpointStore Checkpointer
     CommandOutput CommittedStep CompositeTrigger CurrentStep DaskExecutor Decision DeterminismReport Evidence
     EvidencePack EvidenceType EvidenceVerifier FileCheckpointStore FlowckptError Forked History HistoryView InSync
     MemoryCheckpointStore OnSuccess Owner PartialState PlannedStep ProcessExecutor Progress Reason RestoredTask
@@ -36,7 +36,7 @@ NAMES = {
     NestedLoopError NoAsyncioError NotSendableError NotUndoableError ReadOnlyStoreError RunCancelledError
     RunExistsError RunLockedError RunMovedOnError RunParkedError RunSuspendedError RunUndoneError SaveConflictError
     SecretMissingError SettingError SignalDataError SignalRefusedError SourceUnreadableError StaleCheckpointError
-    StaleStepError StepDefinitionError StepFailedError StepInDoubtError StepNotBegunError StepNotFoundError
+    StaleStepError StepDefinitionError StepFailedError StepInDoubtError StepNotStartedError StepNotFoundError
     StepTimeoutError StoreAbilityError StoreSpecError SuspensionUnsavedError TargetError UnauthenticatedRecordError
     UnknownExecutorError UnsupportedFilesystemError UnsupportedSchemaError VanishedError WorkerDiedError
     WorkflowChangedError WorkflowDefinitionError WrongKeyError
@@ -55,13 +55,13 @@ NAMES = {
     process_exists register_predicate
     """,
     "flowckpt.stores": """
-    AnnouncesSignals CheckpointStore ChecksIntegrity ClaimFigures Compacted CompactsRuns DayFigures
-    DeletesCheckpoints DeliversSignals EvictsCheckpoints FailureFigures FileCheckpointStore FiltersCheckpoints
+    AnnouncesSignals CheckpointStore ChecksIntegrity ClaimStatistics Compacted CompactsRuns DayStatistics
+    DeletesCheckpoints DeliversSignals EvictsCheckpoints FailureStatistics FileCheckpointStore FiltersCheckpoints
     Finding FindsRuns KeepsAttempts KeyRing Lease ListsAttempts ListsRuns MemoryCheckpointStore NotesBeginnings
     ObjectCheckpointStore OwnsRuns PinsCheckpoints PostgresCheckpointStore PrunesRuns ReadsAttempts ReceivesRuns
-    RenewsAttempts RunFigures RunFilter RunSurvey Selection SharesValues SqliteCheckpointStore StepFigures
-    StoreFigures SurveysRuns SweepsLeftovers TellsFigures TellsOfLostRuns as_view decode_head decode_result dumps
-    encode_head filters_checkpoints find_runs open_store refused_as_encoding_error runs_of_status store_figures
+    RenewsAttempts RunStatistics RunFilter RunSurvey Selection SharesValues SqliteCheckpointStore StepStatistics
+    StoreStatistics SurveysRuns SweepsLeftovers TellsFigures TellsOfLostRuns as_view decode_head decode_result dumps
+    encode_head filters_checkpoints find_runs open_store refused_as_encoding_error runs_of_status store_statistics
     surveyed unreadable_runs
     """,
     "flowckpt.maintenance": """

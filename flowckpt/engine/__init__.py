@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowckpt.core.system.lazy import front_door
+from flowckpt.core.system.lazy import lazy_exports
 from flowckpt.engine.engine import WorkflowEngine, run_sync
 from flowckpt.engine.values.options import RunOptions
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from flowckpt.engine.values.result import StepCounts, WorkflowResult
 
 
-_ROOMS = {
+_EXPORTS = {
     "flowckpt.engine.values.result": "StepCounts WorkflowResult",
 }
 
 __all__ = ["RunOptions", "StepCounts", "WorkflowEngine", "WorkflowResult", "run_sync"]
 
-__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())

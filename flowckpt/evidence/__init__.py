@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowckpt.core.system.lazy import front_door
+from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from flowckpt.errors import EvidenceCaptureError, EvidenceError
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from flowckpt.evidence.verifier import EvidenceVerifier
 
 
-_ROOMS = {
+_EXPORTS = {
     "flowckpt.errors": "EvidenceCaptureError EvidenceError",
     "flowckpt.evidence.checks.base": "AllowedHost Check CheckContext CheckTimeoutError Limits MalformedClaimError Mode Outcome "
     "RefusedClaimError StepFacts UncheckableClaimError",
@@ -63,4 +63,4 @@ __all__ = [
 ]
 # fmt: on
 
-__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowckpt.core.system.lazy import front_door
+from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from flowckpt.core.codec.checkpoints import export_document, read_export
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         removable,
     )
 
-_ROOMS = {
+_EXPORTS = {
     "flowckpt.core.codec.checkpoints": "export_document read_export",
     "flowckpt.maintenance.portable.copy": "CopiedRun copy_run",
     "flowckpt.maintenance.portable.export": "ExportedRun export_documents export_run",
@@ -47,4 +47,4 @@ __all__ = [
     "removable",
 ]
 
-__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())

@@ -165,7 +165,7 @@ def checked_limit(value: object) -> int:
 
 
 @attrs.frozen
-class BegunStep:
+class StartedStep:
     """A step that was begun and not committed: running now, or in doubt after a crash.
 
     Attributes:
@@ -293,7 +293,7 @@ class RestoredTask:
     checkpoint: TaskCheckpoint | None
     completed: tuple[CommittedStep, ...]
     remaining: tuple[str, ...] | None
-    in_doubt: tuple[BegunStep, ...]
+    in_doubt: tuple[StartedStep, ...]
     is_finished: bool = False
 
     @property
@@ -321,7 +321,7 @@ class TaskLog:
     task_id: str
     committed: list[CommittedStep] = attrs.field(factory=list)
     live: dict[str, int] = attrs.field(factory=dict)
-    begun: dict[str, BegunStep] = attrs.field(factory=dict)
+    begun: dict[str, StartedStep] = attrs.field(factory=dict)
     settled: list[str] = attrs.field(factory=list)
     plan: tuple[str, ...] | None = None
     head: int = -1
@@ -397,7 +397,7 @@ class TaskLog:
                 left.append(name)
         return tuple(left)
 
-    def in_doubt(self) -> tuple[BegunStep, ...]:
+    def in_doubt(self) -> tuple[StartedStep, ...]:
         """Return the steps that were begun and not committed, oldest first."""
         return tuple(self.begun.values())
 
@@ -443,7 +443,7 @@ class TaskLog:
             if step.attempt < attempt and (step.checkpoint_type, step.work_item_id) == (checkpoint_type, work_item_id)
         ]
 
-    def without_begun(self, gone: Sequence[str]) -> dict[str, BegunStep]:
+    def without_begun(self, gone: Sequence[str]) -> dict[str, StartedStep]:
         """Return the begun steps but for some."""
         return {local_id: step for local_id, step in self.begun.items() if local_id not in gone}
 
@@ -589,7 +589,7 @@ def _committed_step(task_id: str, index: int, result: StepResult) -> CommittedSt
     )
 
 
-def description_of(step: BegunStep) -> dict[str, Any]:
+def description_of(step: StartedStep) -> dict[str, Any]:
     """Return what the record of a begun step says of it."""
     return {
         "checkpoint_type": step.checkpoint_type,
@@ -641,13 +641,13 @@ async def read_log(store: CheckpointStore, task_id: str, latest: CheckpointData 
 
 async def _begun_step(
     store: CheckpointStore, task_id: str, local_id: str, path: str, latest: CheckpointData
-) -> BegunStep:
+) -> StartedStep:
     try:
         data = await store.load(task_id, local_id)
     except CheckpointNotFoundError:  # somebody deleted the record: it is in doubt all the same
         data = latest
     said = (data.output or {}) if data.checkpoint_id == local_id else {}
-    return BegunStep(
+    return StartedStep(
         public_id(task_id, local_id),
         task_id,
         path,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowckpt.core.system.lazy import front_door
+from flowckpt.core.system.lazy import lazy_exports
 from flowckpt.stores.base import (
     CheckpointStore,
     DeletesCheckpoints,
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from flowckpt.core.records import Selection
     from flowckpt.core.records.listing import RunFilter
     from flowckpt.core.records.statistics import (
-        ClaimFigures,
-        DayFigures,
-        FailureFigures,
-        RunFigures,
-        StepFigures,
-        StoreFigures,
+        ClaimStatistics,
+        DayStatistics,
+        FailureStatistics,
+        RunStatistics,
+        StepStatistics,
+        StoreStatistics,
     )
     from flowckpt.stores.async_store import refused_as_encoding_error
     from flowckpt.stores.base import (
@@ -63,20 +63,20 @@ if TYPE_CHECKING:
         SurveysRuns,
         find_runs,
         runs_of_status,
-        store_figures,
+        store_statistics,
         surveyed,
         unreadable_runs,
     )
     from flowckpt.stores.sqlite import SqliteCheckpointStore
 
 
-_ROOMS = {
+_EXPORTS = {
     "flowckpt.core.codec": "dumps",
     "flowckpt.core.codec.checkpoints": "decode_head encode_head",
     "flowckpt.core.codec.results": "as_view decode_result",
     "flowckpt.core.records": "Selection",
     "flowckpt.core.records.listing": "RunFilter",
-    "flowckpt.core.records.statistics": "ClaimFigures DayFigures FailureFigures RunFigures StepFigures StoreFigures",
+    "flowckpt.core.records.statistics": "ClaimStatistics DayStatistics FailureStatistics RunStatistics StepStatistics StoreStatistics",
     "flowckpt.stores.async_store": "refused_as_encoding_error",
     "flowckpt.stores.base": "AnnouncesSignals ChecksIntegrity Compacted CompactsRuns DeliversSignals EvictsCheckpoints Finding "
     "PinsCheckpoints PrunesRuns RenewsAttempts SweepsLeftovers TellsOfLostRuns",
@@ -86,22 +86,68 @@ _ROOMS = {
     "flowckpt.stores.objects": "ObjectCheckpointStore",
     "flowckpt.stores.open": "open_store",
     "flowckpt.stores.postgres": "PostgresCheckpointStore",
-    "flowckpt.stores.queries": "FindsRuns RunSurvey SurveysRuns find_runs runs_of_status store_figures surveyed unreadable_runs",
+    "flowckpt.stores.queries": "FindsRuns RunSurvey SurveysRuns find_runs runs_of_status store_statistics surveyed unreadable_runs",
     "flowckpt.stores.sqlite": "SqliteCheckpointStore",
 }
 
 # fmt: off
 __all__ = [
-    "AnnouncesSignals", "CheckpointStore", "ChecksIntegrity", "ClaimFigures", "Compacted", "CompactsRuns",
-    "DayFigures", "DeletesCheckpoints", "DeliversSignals", "EvictsCheckpoints", "FailureFigures",
-    "FileCheckpointStore", "FiltersCheckpoints", "Finding", "FindsRuns", "KeepsAttempts", "KeyRing", "Lease",
-    "ListsAttempts", "ListsRuns", "MemoryCheckpointStore", "NotesBeginnings", "ObjectCheckpointStore", "OwnsRuns",
-    "PinsCheckpoints", "PostgresCheckpointStore", "PrunesRuns", "ReadsAttempts", "ReceivesRuns", "RenewsAttempts",
-    "RunFigures", "RunFilter", "RunSurvey", "Selection", "SharesValues", "SqliteCheckpointStore", "StepFigures",
-    "StoreFigures", "SurveysRuns", "SweepsLeftovers", "TellsFigures", "TellsOfLostRuns", "as_view", "decode_head",
-    "decode_result", "dumps", "encode_head", "filters_checkpoints", "find_runs", "open_store",
-    "refused_as_encoding_error", "runs_of_status", "store_figures", "surveyed", "unreadable_runs",
+    "AnnouncesSignals",
+    "CheckpointStore",
+    "ChecksIntegrity",
+    "ClaimStatistics",
+    "Compacted",
+    "CompactsRuns",
+    "DayStatistics",
+    "DeletesCheckpoints",
+    "DeliversSignals",
+    "EvictsCheckpoints",
+    "FailureStatistics",
+    "FileCheckpointStore",
+    "FiltersCheckpoints",
+    "Finding",
+    "FindsRuns",
+    "KeepsAttempts",
+    "KeyRing",
+    "Lease",
+    "ListsAttempts",
+    "ListsRuns",
+    "MemoryCheckpointStore",
+    "NotesBeginnings",
+    "ObjectCheckpointStore",
+    "OwnsRuns",
+    "PinsCheckpoints",
+    "PostgresCheckpointStore",
+    "PrunesRuns",
+    "ReadsAttempts",
+    "ReceivesRuns",
+    "RenewsAttempts",
+    "RunFilter",
+    "RunStatistics",
+    "RunSurvey",
+    "Selection",
+    "SharesValues",
+    "SqliteCheckpointStore",
+    "StepStatistics",
+    "StoreStatistics",
+    "SurveysRuns",
+    "SweepsLeftovers",
+    "TellsFigures",
+    "TellsOfLostRuns",
+    "as_view",
+    "decode_head",
+    "decode_result",
+    "dumps",
+    "encode_head",
+    "filters_checkpoints",
+    "find_runs",
+    "open_store",
+    "refused_as_encoding_error",
+    "runs_of_status",
+    "store_statistics",
+    "surveyed",
+    "unreadable_runs",
 ]
 # fmt: on
 
-__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())

@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING, Protocol, TypeGuard, TypeVar, runtime_checkabl
 
 import attrs
 
-from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.errors import SettingError
 
 if TYPE_CHECKING:
     from flowckpt.core.records import CheckpointData, HistoryView, Reason
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
-    from flowckpt.core.records.statistics import StoreFigures
+    from flowckpt.core.records.statistics import StoreStatistics
     from flowckpt.core.records.wait import Signal
     from flowckpt.errors import FencedError
 
@@ -96,7 +96,7 @@ class CheckpointStore(Protocol):
 
 
 @attrs.frozen(eq=False, repr=False)
-class Lease(Fieldwise):
+class Lease(FieldEquality):
     """The rights of a run's owner.
 
     Attributes:
@@ -346,8 +346,8 @@ class SharesValues(Protocol):
 class TellsFigures(Protocol):
     """A store that can compute its own statistics."""
 
-    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
-        """Return the statistics; prefer the function `store_figures`, which supports every store.
+    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
+        """Return the statistics; prefer the function `store_statistics`, which supports every store.
 
         Args:
             workflow_id: one run; all by default.

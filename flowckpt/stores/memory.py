@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from flowckpt.core.records import listing
     from flowckpt.core.records import wait as messages
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
-    from flowckpt.core.records.statistics import StoreFigures
+    from flowckpt.core.records.statistics import StoreStatistics
     from flowckpt.core.records.wait import Signal
     from flowckpt.core.system import process as processes
     from flowckpt.stores import queries
@@ -451,7 +451,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         run = self._runs.get(workflow_id)
         return [] if run is None else sorted(run.written_by)
 
-    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
+    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
         """Return what the store holds in figures; see `TellsFigures`."""
         return await queries.added_up(self, workflow_id, limit=limit)
 

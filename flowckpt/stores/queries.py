@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import attrs
 
 from flowckpt.core.records.listing import RunFilter
-from flowckpt.core.records.statistics import RecordedAttempt, StoreFigures, Tally
+from flowckpt.core.records.statistics import RecordedAttempt, StoreStatistics, Tally
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, SettingError
 from flowckpt.stores.base import CheckpointStore, Finding, KeepsAttempts, ListsAttempts, ListsRuns, TellsFigures
 
@@ -127,7 +127,9 @@ async def unreadable_runs(store: CheckpointStore) -> Sequence[Finding]:
     return await store.unreadable_runs() if isinstance(store, SurveysRuns) else ()
 
 
-async def store_figures(store: CheckpointStore, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
+async def store_statistics(
+    store: CheckpointStore, workflow_id: str | None = None, *, limit: int = 10
+) -> StoreStatistics:
     """Return the statistics of any store.
 
     Args:
@@ -149,7 +151,7 @@ async def store_figures(store: CheckpointStore, workflow_id: str | None = None, 
     return await added_up(store, workflow_id, limit=limit)
 
 
-async def added_up(store: CheckpointStore, workflow_id: str | None, *, limit: int) -> StoreFigures:
+async def added_up(store: CheckpointStore, workflow_id: str | None, *, limit: int) -> StoreStatistics:
     """Return the figures of a store that only lists: its runs are read one at a time, twice for each attempt.
 
     Args:

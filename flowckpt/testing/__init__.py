@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowckpt.core.system.lazy import front_door
+from flowckpt.core.system.lazy import lazy_exports
 from flowckpt.testing.clock import FakeClock
 
 if TYPE_CHECKING:
     from flowckpt.testing.contract import CheckpointStoreContract
     from flowckpt.testing.retention import RetentionContract
 
-_ROOMS = {
+_EXPORTS = {
     "flowckpt.testing.contract": "CheckpointStoreContract",
     "flowckpt.testing.retention": "RetentionContract",
 }
 
 __all__ = ["CheckpointStoreContract", "FakeClock", "RetentionContract"]
 
-__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())

@@ -19,7 +19,7 @@ from flowckpt.core.codec.blob import Blob
 from flowckpt.core.records import CheckpointData, Reason, Signal, Status, StepError, StepResult, Wait, WaitKind
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.records.listing import RunFilter, Selection
-from flowckpt.core.records.statistics import ClaimFigures, DayFigures, FailureFigures, StepFigures
+from flowckpt.core.records.statistics import ClaimStatistics, DayStatistics, FailureStatistics, StepStatistics
 from flowckpt.errors import (
     CheckpointNotFoundError,
     EncodingError,
@@ -46,7 +46,7 @@ from flowckpt.stores.base import (
     TellsFigures,
     filters_checkpoints,
 )
-from flowckpt.stores.queries import FindsRuns, added_up, runs_of_status, store_figures
+from flowckpt.stores.queries import FindsRuns, added_up, runs_of_status, store_statistics
 from flowckpt.testing.store_under_test import CLAIM, NOON, RUN, StoreUnderTest, checkpoint, claimed, results
 
 # The conformance tests of what stores once answered differently; part of `flowckpt.testing.contract.CheckpointStoreContract`.
@@ -259,29 +259,29 @@ class FiguresContract(StoreUnderTest):
             await self._figured(store, run)
         await owning.acquire("alive")
         await store.save("alive", checkpoint(1, workflow_name="other", saved_at=NOON + timedelta(days=2)))
-        figures = await store_figures(self.reopen(store), limit=2)
+        figures = await store_statistics(self.reopen(store), limit=2)
         assert dict(figures.statuses) == {Status.COMPLETED: 2, Status.RUNNING: 1}
         assert (figures.runs, figures.checkpoints, figures.steps) == (3, 11, 10)
         day = NOON.date()
         assert [attrs.evolve(each, runs=0, size=0) for each in figures.days if each.checkpoints] == [
-            DayFigures(day, 0, 8, 0),
-            DayFigures(day + timedelta(days=1), 0, 2, 0),
-            DayFigures(day + timedelta(days=2), 0, 1, 0),
+            DayStatistics(day, 0, 8, 0),
+            DayStatistics(day + timedelta(days=1), 0, 2, 0),
+            DayStatistics(day + timedelta(days=2), 0, 1, 0),
         ]
         assert sum(each.runs for each in figures.days) == 3
         assert sum(each.size for each in figures.days) == figures.size > 0
         assert [(run.workflow_id, run.checkpoints) for run in figures.largest_runs] == [("one", 5), ("two", 5)]
         assert [each.workflow_id for each in figures.largest_checkpoints] == ["one", "two"]
-        assert figures.claims == (ClaimFigures("file_sha256", 4, 2, 4),)
+        assert figures.claims == (ClaimStatistics("file_sha256", 4, 2, 4),)
         assert figures.all_claims.success_rate == 0.4
-        assert figures.failures == (FailureFigures("ValueError", 2, 2),)
+        assert figures.failures == (FailureStatistics("ValueError", 2, 2),)
         assert figures.slowest_steps == (
-            StepFigures("etl", "slow", 2, 90.0, 90.0),
-            StepFigures("etl", "a", 6, 20.0, 60.0),
+            StepStatistics("etl", "slow", 2, 90.0, 90.0),
+            StepStatistics("etl", "a", 6, 20.0, 60.0),
         )
         one = await telling.figures("one", limit=5)
         assert (one.runs, one.checkpoints, one.steps) == (1, 5, 5)
-        assert one.claims == (ClaimFigures("file_sha256", 2, 1, 2),)
+        assert one.claims == (ClaimStatistics("file_sha256", 2, 1, 2),)
         assert [step.path for step in one.slowest_steps] == ["slow", "a", "b"]
         for each in (None, "one"):  # the store's own way and the one by its lists
             assert await telling.figures(each, limit=3) == await added_up(store, each, limit=3)
@@ -289,7 +289,7 @@ class FiguresContract(StoreUnderTest):
             await telling.figures("no-such-run")
         for limit in (0, True, "3"):
             with pytest.raises(SettingError):
-                await store_figures(store, limit=limit)  # type: ignore[arg-type]
+                await store_statistics(store, limit=limit)  # type: ignore[arg-type]
 
     async def _figured(self, store: CheckpointStore, run: str) -> None:
         """Save a run whose first attempt failed, and whose second one went back and came to its end."""

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowckpt.core.dsl import Modifiers, PythonAction, RetryPolicy, Step, StepWithoutAction, step
+from flowckpt.core.dsl import Modifiers, PythonAction, RetryPolicy, Step, StepBuilder, step
 from flowckpt.core.dsl.actions import function_name
 from flowckpt.errors import StepDefinitionError
 from tests.stable_ids import stable
@@ -366,6 +366,6 @@ def test_yield_from_yields_the_very_step_and_returns_the_answer():
 
 
 def test_a_step_without_an_action_is_no_step():
-    assert type(step("s").checkpoint()) is StepWithoutAction
+    assert type(step("s").checkpoint()) is StepBuilder
     assert not hasattr(step("s"), "action")
     assert not isinstance(next(iter(step("s"))), Step)  # what `yield from` hands to the engine, which refuses it

@@ -17,7 +17,7 @@ from flowckpt.errors import (
     ForeignRecordError,
     RunLockedError,
     SettingError,
-    StepNotBegunError,
+    StepNotStartedError,
 )
 from flowckpt.evidence import artifact_exists, file_sha256
 from flowckpt.stores.base import OwnsRuns
@@ -236,9 +236,9 @@ async def test_an_abandoned_step_is_not_in_doubt_and_cannot_be_committed(start):
     await manager.abandon_step(gone)
     for each in (manager, start()):
         assert [step.step_id for step in await each.in_doubt("task")] == [stays]
-        with pytest.raises(StepNotBegunError, match="abandoned"):
+        with pytest.raises(StepNotStartedError, match="abandoned"):
             await each.commit_step(gone, None)
-        with pytest.raises(StepNotBegunError):
+        with pytest.raises(StepNotStartedError):
             await each.abandon_step(gone)
 
 
@@ -249,7 +249,7 @@ async def test_the_same_work_begun_again_after_a_crash_takes_the_place_of_the_do
     manager = start()
     new = await manager.begin_step("task", "train", 1, "epoch-1")
     assert [step.step_id for step in await start().in_doubt("task")] == [other, new]
-    with pytest.raises(StepNotBegunError, match="begun again"):
+    with pytest.raises(StepNotStartedError, match="begun again"):
         await start().commit_step(old, None)
     assert await start().commit_step(new, None) == "task@train"
 
@@ -267,14 +267,14 @@ async def test_a_step_is_committed_once(start):
     begun = await manager.begin_step("task", "train", 1)
     found = await manager.commit_step(begun, None)
     for each in (manager, start()):
-        with pytest.raises(StepNotBegunError, match="it was committed as 'task@train'"):
+        with pytest.raises(StepNotStartedError, match="it was committed as 'task@train'"):
             await each.commit_step(begun, None)
     assert [step.id for step in await start().list_checkpoints("task")] == [found]
 
 
 @pytest.mark.parametrize("step_id", ["task@[1]train", "task@nonsense", "nonsense", "", "@"])
 async def test_a_step_that_was_never_begun_is_refused_and_leaves_no_trace(start, reopen, step_id):
-    with pytest.raises((StepNotBegunError, SettingError)):
+    with pytest.raises((StepNotStartedError, SettingError)):
         await start().commit_step(step_id, None)
     assert await reopen().load_latest("task") is None
 
@@ -457,7 +457,7 @@ async def test_after_a_save_whose_outcome_is_unknown_the_next_call_finds_out(abl
         await manager.commit_step(begun, None)
     assert failed.value.is_outcome_unknown
     store.is_failing = False
-    with pytest.raises(StepNotBegunError, match="committed as 'task@train'"):
+    with pytest.raises(StepNotStartedError, match="committed as 'task@train'"):
         await manager.commit_step(begun, None)
     await take_step(manager, state=2)
     assert len((await manager.restore("task")).completed) == 2

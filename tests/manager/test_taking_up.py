@@ -3,7 +3,7 @@
 import pytest
 
 from flowckpt import EvidencePack
-from flowckpt.errors import CheckpointNotFoundError, SettingError, StaleStepError, StepNotBegunError
+from flowckpt.errors import CheckpointNotFoundError, SettingError, StaleStepError, StepNotStartedError
 from flowckpt.evidence import EvidenceVerifier, artifact_exists, file_sha256
 
 
@@ -298,7 +298,7 @@ async def test_a_rollback_gives_up_the_steps_that_are_begun(start):
     await manager.rollback_to_checkpoint(first)
     for each in (manager, start()):
         assert await each.in_doubt("task") == ()
-        with pytest.raises(StepNotBegunError, match="rollback"):
+        with pytest.raises(StepNotStartedError, match="rollback"):
             await each.commit_step(begun, None)
 
 

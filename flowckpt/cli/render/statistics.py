@@ -9,14 +9,14 @@ import attrs
 from flowckpt.cli.render.tables import duration_text, size_text
 from flowckpt.core.codec import Json
 from flowckpt.core.codec.results import encode_time
-from flowckpt.core.records.statistics import ClaimFigures, StoreFigures
+from flowckpt.core.records.statistics import ClaimStatistics, StoreStatistics
 from flowckpt.maintenance.retention import PruneReport
 
 Table = tuple[tuple[str, ...], list[list[str]], tuple[str, ...]]
 """Header, rows, and the columns that may be wrapped."""
 
 
-def figures_document(figures: StoreFigures) -> dict[str, Json]:
+def figures_document(figures: StoreStatistics) -> dict[str, Json]:
     """Return the figures as plain JSON: what `store stats --json` prints."""
     return {
         "runs": figures.runs,
@@ -43,7 +43,7 @@ def figures_document(figures: StoreFigures) -> dict[str, Json]:
     }
 
 
-def _claims(claims: ClaimFigures) -> dict[str, Json]:
+def _claims(claims: ClaimStatistics) -> dict[str, Json]:
     return {
         "claims": claims.total,
         "verified": claims.verified,
@@ -53,11 +53,11 @@ def _claims(claims: ClaimFigures) -> dict[str, Json]:
     }
 
 
-def _kind(claims: ClaimFigures) -> Json:
+def _kind(claims: ClaimStatistics) -> Json:
     return {"evidence_type": claims.evidence_type, **_claims(claims)}
 
 
-def figures_lines(figures: StoreFigures, workflow_id: str | None) -> list[str]:
+def figures_lines(figures: StoreStatistics, workflow_id: str | None) -> list[str]:
     """Return the sums, a line each.
 
     Args:
@@ -81,7 +81,7 @@ def figures_lines(figures: StoreFigures, workflow_id: str | None) -> list[str]:
     return lines
 
 
-def figures_tables(figures: StoreFigures, limit: int) -> list[Table]:
+def figures_tables(figures: StoreStatistics, limit: int) -> list[Table]:
     """Return the tables, those without rows left out.
 
     Args:
@@ -138,7 +138,7 @@ def figures_tables(figures: StoreFigures, limit: int) -> list[Table]:
     return [table for table in tables if table[1]]
 
 
-def _rate(claims: ClaimFigures) -> str:
+def _rate(claims: ClaimStatistics) -> str:
     """Write a share so that only all is 100 %."""
     rate = claims.success_rate
     if rate is None:

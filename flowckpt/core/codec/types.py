@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.codec import tags
-from flowckpt.core.system.functions import per_function
+from flowckpt.core.system.functions import cached_per_function
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import DecodingError, EncodingError, StepFailedError, type_name
 
@@ -295,7 +295,7 @@ def return_annotation(function: Callable[..., Any]) -> Any:
     return _awaited(plain.__annotations__["return"]) if found is _AS_IT_STANDS else found
 
 
-@per_function
+@cached_per_function
 def _looked_up(function: Callable[..., Any]) -> Any:
     """Return what had to be looked up by name.
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from flowckpt.core.dsl.actions import Action, PythonAction
 from flowckpt.core.dsl.modifiers import Modifiers
 from flowckpt.core.dsl.path import path_of
-from flowckpt.core.dsl.step import Step, StepWithoutAction, step
+from flowckpt.core.dsl.step import Step, StepBuilder, step
 from flowckpt.core.dsl.workflow import Workflow, workflow
-from flowckpt.core.system.lazy import front_door
+from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from flowckpt.core.dsl.modifiers import RetryPolicy
@@ -20,7 +20,7 @@ __all__ = [
     "PythonAction",
     "RetryPolicy",
     "Step",
-    "StepWithoutAction",
+    "StepBuilder",
     "Workflow",
     "now",
     "path_of",
@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 # What few workflows use comes when it is asked for (PEP 562).
-_ROOMS = {
+_EXPORTS = {
     "flowckpt.core.dsl.modifiers": "RetryPolicy",
     "flowckpt.core.dsl.world": "now random uuid",
 }
-__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())

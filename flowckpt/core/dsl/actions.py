@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from flowckpt.core.system.functions import per_function
+from flowckpt.core.system.functions import cached_per_function
 
 
 class Action:
@@ -93,7 +93,7 @@ def function_name(function: Callable[..., Any]) -> str:
     return _name_of_function(function)
 
 
-@per_function
+@cached_per_function
 def _name_of_function(function: Callable[..., Any]) -> str:
     function = inspect.unwrap(function)
     named = function if hasattr(function, "__qualname__") else type(function)

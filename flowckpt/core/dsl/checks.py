@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flowckpt.core.system.functions import per_function
+from flowckpt.core.system.functions import cached_per_function
 from flowckpt.errors import StepDefinitionError
 
 # Where in the user's program a step was written, for errors.
@@ -46,7 +46,7 @@ def of_one_argument(step_name: str, modifier: str, function: Callable[..., Any])
     return function
 
 
-@per_function
+@cached_per_function
 def _misfit(function: Callable[..., Any]) -> str:
     """Return the signature of a function that cannot be called with one argument; empty where it can, or may."""
     try:

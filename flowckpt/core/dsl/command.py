@@ -61,7 +61,7 @@ class CommandAction(Action):
 
 
 def command_action(step_name: str, argv: Any, cwd: Any, env: Any, stdin: Any, max_output: Any) -> CommandAction:
-    """Check the arguments of `.command()` and return the action; see `StepWithoutAction.command`.
+    """Check the arguments of `.command()` and return the action; see `StepBuilder.command`.
 
     Args:
         step_name: the step, for errors.

@@ -10,13 +10,13 @@ from typing import Any, NoReturn, TypeAlias
 import attrs
 
 from flowckpt.core.dsl.checks import caller
-from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import StepDefinitionError
 
 
 @attrs.frozen(eq=False, repr=False)
-class Modifiers(Fieldwise):
+class Modifiers(FieldEquality):
     """The modifiers of one step.
 
     Attributes:
@@ -147,7 +147,7 @@ class Placement:
 
 
 def placement(step_name: str, executor: Any, resources: Any) -> Placement:
-    """Check the arguments of `.on()` and return them as one value; see `Modifiable.on`."""
+    """Check the arguments of `.on()` and return them as one value; see `StepBase.on`."""
     if not isinstance(executor, str) or EXECUTOR_NAME.fullmatch(executor) is None:
         raise StepDefinitionError(
             f"step {step_name!r}: .on() takes the name of an executor, got {executor!r:.80} ({type(executor).__name__})",

@@ -30,7 +30,7 @@ from flowckpt.core.dsl.modifiers import (
 )
 from flowckpt.core.dsl.path import MAX_NAME_LENGTH
 from flowckpt.core.dsl.workflow import Workflow
-from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.secret import Secret
 from flowckpt.errors import StepDefinitionError
@@ -50,7 +50,7 @@ else:
 
 
 @attrs.frozen(eq=False, repr=False)
-class Modifiable(Fieldwise):
+class StepBase(FieldEquality):
     """What a step is before and after its action: a name and modifiers."""
 
     name: str
@@ -318,7 +318,7 @@ def told_of(value: object) -> str:
     Args:
         value: it.
     """
-    if isinstance(value, Modifiable):
+    if isinstance(value, StepBase):
         return repr(value)
     return f"{value!r:.80} ({type(value).__name__})"
 
@@ -352,7 +352,7 @@ def _not_a_named_function(step_name: str, function: object, action: str) -> Step
     else:
         what = f"{told_of(function)}, which cannot be called"
         remedy = f"Pass the function and its arguments apart: .{action}(fetch, source), not .{action}(fetch(source))."
-        if isinstance(function, Modifiable):
+        if isinstance(function, StepBase):
             remedy = "Pass the function itself; steps beside each other are a parallel(…)."
     return StepDefinitionError(
         f"step {step_name!r}: .{action}() needs a named function, got {what}",
@@ -369,7 +369,7 @@ Item = TypeVar("Item")
 
 
 @attrs.frozen(eq=False, repr=False, init=False)
-class Step(Modifiable, Generic[T_co]):
+class Step(StepBase, Generic[T_co]):
     """A step with its action: what a workflow yields.
 
     `rows = yield step(…)` gives the step's output; `rows = yield from step(…)` is the same step with its type kept.
@@ -423,18 +423,18 @@ class Step(Modifiable, Generic[T_co]):
         )
 
 
-_set_name, _set_modifiers = vars(Modifiable)["name"].__set__, vars(Modifiable)["modifiers"].__set__
+_set_name, _set_modifiers = vars(StepBase)["name"].__set__, vars(StepBase)["modifiers"].__set__
 _set_action = vars(Step)["action"].__set__
 
 
 @attrs.frozen(eq=False, repr=False)
-class StepWithoutAction(Modifiable):
+class StepBuilder(StepBase):
     """A step that still lacks its action."""
 
     if not TYPE_CHECKING:  # type checkers refuse `yield from` such a step; the engine does, by its name and line
         __iter__ = Step.__iter__
 
-    def secret(self) -> SecretStepWithoutAction:
+    def secret(self) -> SecretStepBuilder:
         """Modifier: keep the output out of records, logs and events.
 
         The workflow receives a `Secret`; for a command, a secret `CommandOutput`, and no line of it is emitted. The
@@ -444,7 +444,7 @@ class StepWithoutAction(Modifiable):
         Raises:
             StepDefinitionError: it was given before, or with a modifier that needs a recorded output.
         """
-        made: SecretStepWithoutAction = self._with_secret()
+        made: SecretStepBuilder = self._with_secret()
         return made
 
     @overload
@@ -694,7 +694,7 @@ class StepWithoutAction(Modifiable):
 
 if TYPE_CHECKING:
 
-    class SecretStepWithoutAction(Modifiable):
+    class SecretStepBuilder(StepBase):
         """What type checkers see of a step that is secret before it has its action."""
 
         @overload
@@ -712,7 +712,7 @@ if TYPE_CHECKING:
             self, function: Callable[..., R], /, *, kwargs: Mapping[str, Any]
         ) -> Step[Secret[R]]: ...
         def python(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Step[Any]:
-            """Call a Python function; see `StepWithoutAction.python`."""
+            """Call a Python function; see `StepBuilder.python`."""
             raise NotImplementedError
 
         def command(
@@ -724,11 +724,11 @@ if TYPE_CHECKING:
             stdin: str | bytes | Secret[str] | Secret[bytes] | None = None,
             max_output: int = 1_000_000,
         ) -> Step[Secret[CommandOutput]]:
-            """Run a program; see `StepWithoutAction.command`."""
+            """Run a program; see `StepBuilder.command`."""
             raise NotImplementedError
 
 
-def step(name: str) -> StepWithoutAction:
+def step(name: str) -> StepBuilder:
     """Create a step; its action and its modifiers follow: `step("fetch").python(fetch, source).checkpoint()`.
 
     A step needs exactly one action. Modifiers may precede or follow the action, each at most once, and their order does
@@ -744,11 +744,11 @@ def step(name: str) -> StepWithoutAction:
     if type(name) is str:
         return _begun(name)
     check_name(name, "step name")
-    return StepWithoutAction(str.__str__(name), PLAIN)  # str() of an enum's member is its label
+    return StepBuilder(str.__str__(name), PLAIN)  # str() of an enum's member is its label
 
 
 @functools.lru_cache(maxsize=4096)
-def _begun(name: str) -> StepWithoutAction:
+def _begun(name: str) -> StepBuilder:
     """Begin a step of a plain name: checked and made once, because a step is immutable and loops repeat names."""
     check_name(name, "step name")
-    return StepWithoutAction(name, PLAIN)
+    return StepBuilder(name, PLAIN)

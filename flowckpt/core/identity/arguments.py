@@ -36,7 +36,7 @@ from flowckpt.core.codec import encode as encode_leaf
 from flowckpt.core.codec.types import is_named_tuple, is_pydantic
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
-from flowckpt.core.system.functions import per_function
+from flowckpt.core.system.functions import cached_per_function
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.secret import MARK, Secret
 
@@ -213,7 +213,7 @@ def _parameters(function: Any) -> tuple[tuple[str, ...], str]:
         return (), ""
 
 
-@per_function
+@cached_per_function
 def _signature(function: Callable[..., Any]) -> tuple[tuple[str, ...], str]:
     try:
         plain = function if isinstance(function, type) else inspect.unwrap(function)

@@ -30,7 +30,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.core.system.functions import is_installed, per_function, per_pair
+from flowckpt.core.system.functions import cached_per_function, is_installed, per_pair
 
 FORM = "ast:v1:"
 STEP_FORM = "1:"
@@ -108,7 +108,7 @@ def _digest(*known_by: Any) -> str:
     return STEP_FORM + urlsafe_b64encode(digest).decode().rstrip("=") if texts else ""
 
 
-_of_one = per_function(_digest)
+_of_one = cached_per_function(_digest)
 _of_pair = per_pair(_digest)
 
 

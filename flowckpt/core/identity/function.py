@@ -15,7 +15,7 @@ from flowckpt.core.codec.types import is_structured, return_annotation
 from flowckpt.core.dsl.actions import Action, PythonAction, function_name
 from flowckpt.core.identity.arguments import positional_parameters
 from flowckpt.core.identity.fingerprint import step_fingerprint
-from flowckpt.core.system.functions import per_function
+from flowckpt.core.system.functions import cached_per_function
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -35,7 +35,7 @@ class KnownFunction:
     is_plain: bool
 
 
-@per_function
+@cached_per_function
 def known_function(function: Callable[..., Any]) -> KnownFunction:
     """Return what is known of a function.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from flowckpt.core.records.checkpoint import CheckpointData, Reason, Status
 from flowckpt.core.records.history import History, HistoryView
 from flowckpt.core.records.result import LazyValue, StepError, StepResult
-from flowckpt.core.system.lazy import front_door
+from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo, Selection
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 # The rarer records: a run needs none of them to start.
-_ROOMS = {
+_EXPORTS = {
     "flowckpt.core.records.listing": "CheckpointRef Owner RunInfo Selection",
     "flowckpt.core.records.outputs": "Approval CommandOutput",
     "flowckpt.core.records.result": "PartialState",
@@ -45,4 +45,4 @@ __all__ = [
     "WaitKind",
 ]
 
-__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.records.result import StepError, StepResult, look
-from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.core.system.attrs_base import FieldEquality
 
 if TYPE_CHECKING:
     from flowckpt.core.records.result import PartialState
@@ -96,7 +96,7 @@ def _status_default(data: CheckpointData) -> Status:
 
 # Filling a frozen class with slots takes twice as long, once a checkpoint.
 @attrs.frozen(slots=False, eq=False, repr=False)
-class CheckpointData(Fieldwise):
+class CheckpointData(FieldEquality):
     """A durable point in a run: everything needed to continue from there.
 
     Attributes:

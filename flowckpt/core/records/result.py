@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.core.system.attrs_base import FieldEquality
 
 COMPOSITES = frozenset({"map", "parallel", "workflow"})
 """The types of steps that are made of steps: their results only say how these ended, and do not count as steps."""
@@ -30,7 +30,7 @@ def look(held: Any) -> Any:
 
 
 @attrs.frozen(eq=False, repr=False)
-class StepError(Fieldwise):
+class StepError(FieldEquality):
     """How a step or a run failed, as recorded.
 
     Attributes:
@@ -58,7 +58,7 @@ class StepError(Fieldwise):
 
 # Filling a frozen class with slots takes twice as long: 1.1 µs against 0.5.
 @attrs.frozen(slots=False, eq=False, repr=False)
-class StepResult(Fieldwise):
+class StepResult(FieldEquality):
     """The recorded result of one step: output or error, times, and identity.
 
     `output` is decoded without the function's annotation: a value of an attrs class appears as its fields.
@@ -142,7 +142,7 @@ def result_of(fields: dict[str, Any]) -> StepResult:
 
 
 @attrs.frozen(eq=False, repr=False)
-class PartialState(Fieldwise):
+class PartialState(FieldEquality):
     """The state that a step saved by `current_step().save(…)`, kept until the step succeeds.
 
     Attributes:

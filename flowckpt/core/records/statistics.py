@@ -17,7 +17,7 @@ from flowckpt.core.records.result import COMPOSITES, StepResult
 
 
 @attrs.frozen
-class DayFigures:
+class DayStatistics:
     """The activity of one day, in UTC.
 
     Attributes:
@@ -34,7 +34,7 @@ class DayFigures:
 
 
 @attrs.frozen
-class RunFigures:
+class RunStatistics:
     """The size of a run.
 
     Attributes:
@@ -50,7 +50,7 @@ class RunFigures:
 
 
 @attrs.frozen
-class ClaimFigures:
+class ClaimStatistics:
     """How the claims of one kind were answered when their steps ended.
 
     Attributes:
@@ -77,7 +77,7 @@ class ClaimFigures:
 
 
 @attrs.frozen
-class FailureFigures:
+class FailureStatistics:
     """How often one type of error occurred.
 
     Attributes:
@@ -92,7 +92,7 @@ class FailureFigures:
 
 
 @attrs.frozen
-class StepFigures:
+class StepStatistics:
     """How long the steps of one path took.
 
     Attributes:
@@ -111,7 +111,7 @@ class StepFigures:
 
 
 @attrs.frozen(kw_only=True)
-class StoreFigures:
+class StoreStatistics:
     """Statistics of a store, or of one run in it.
 
     Checkpoints that no longer count are included, deleted ones are not. A result counts once, for the attempt that executed it,
@@ -136,12 +136,12 @@ class StoreFigures:
     checkpoints: int
     steps: int
     size: int
-    days: Sequence[DayFigures]
-    largest_runs: Sequence[RunFigures]
+    days: Sequence[DayStatistics]
+    largest_runs: Sequence[RunStatistics]
     largest_checkpoints: Sequence[CheckpointRef]
-    claims: Sequence[ClaimFigures]
-    failures: Sequence[FailureFigures]
-    slowest_steps: Sequence[StepFigures]
+    claims: Sequence[ClaimStatistics]
+    failures: Sequence[FailureStatistics]
+    slowest_steps: Sequence[StepStatistics]
     unreadable: Sequence[str] = ()
 
     @property
@@ -155,20 +155,20 @@ class StoreFigures:
         return self.size / self.runs if self.runs else None
 
     @property
-    def all_claims(self) -> ClaimFigures:
+    def all_claims(self) -> ClaimStatistics:
         """The claims of all kinds together."""
         counts = [(kind.verified, kind.failed, kind.unknown) for kind in self.claims]
-        return ClaimFigures("", *map(sum, zip(*counts, strict=True))) if counts else ClaimFigures("")
+        return ClaimStatistics("", *map(sum, zip(*counts, strict=True))) if counts else ClaimStatistics("")
 
 
-def claims_in_order(found: Mapping[str, Mapping[str, int]]) -> tuple[ClaimFigures, ...]:
+def claims_in_order(found: Mapping[str, Mapping[str, int]]) -> tuple[ClaimStatistics, ...]:
     """Return the figures of claims, the most frequent kind first.
 
     Args:
         found: by kind, how many got which answer.
     """
     made = [
-        ClaimFigures(
+        ClaimStatistics(
             kind,
             answers.get("verified", 0),
             answers.get("failed", 0),
@@ -179,18 +179,18 @@ def claims_in_order(found: Mapping[str, Mapping[str, int]]) -> tuple[ClaimFigure
     return tuple(sorted(made, key=lambda each: (-each.total, each.evidence_type)))
 
 
-def failures_in_order(steps: Mapping[str, int], attempts: Mapping[str, int]) -> tuple[FailureFigures, ...]:
+def failures_in_order(steps: Mapping[str, int], attempts: Mapping[str, int]) -> tuple[FailureStatistics, ...]:
     """Return the figures of failures, the most frequent type of error first.
 
     Args:
         steps: by type of error, how many steps failed.
         attempts: by type of error, how many attempts ended.
     """
-    made = [FailureFigures(kind, steps.get(kind, 0), attempts.get(kind, 0)) for kind in {**steps, **attempts}]
+    made = [FailureStatistics(kind, steps.get(kind, 0), attempts.get(kind, 0)) for kind in {**steps, **attempts}]
     return tuple(sorted(made, key=lambda each: (-each.steps - each.attempts, each.error_type)))
 
 
-def days_in_order(runs: Mapping[date, int], checkpoints: Mapping[date, tuple[int, int]]) -> tuple[DayFigures, ...]:
+def days_in_order(runs: Mapping[date, int], checkpoints: Mapping[date, tuple[int, int]]) -> tuple[DayStatistics, ...]:
     """Return the figures of days, the earliest first.
 
     Args:
@@ -198,7 +198,7 @@ def days_in_order(runs: Mapping[date, int], checkpoints: Mapping[date, tuple[int
         checkpoints: by day, how many checkpoints were saved, and the bytes of their records.
     """
     days = sorted({*runs, *checkpoints})
-    return tuple(DayFigures(day, runs.get(day, 0), *checkpoints.get(day, (0, 0))) for day in days)
+    return tuple(DayStatistics(day, runs.get(day, 0), *checkpoints.get(day, (0, 0))) for day in days)
 
 
 # Adding up the figures of a store from what it lists: run by run, attempt by attempt, holding no run.
@@ -248,7 +248,7 @@ class Tally:
         self._steps = self._size = 0
         self._runs_of_days: Counter[date] = Counter()
         self._days: dict[date, tuple[int, int]] = {}
-        self._runs: list[RunFigures] = []
+        self._runs: list[RunStatistics] = []
         self._checkpoints: list[CheckpointRef] = []
         self._claims: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._failed_steps: Counter[str] = Counter()
@@ -276,7 +276,7 @@ class Tally:
                 self._failed_attempts[attempt.error_type] += 1
         self._size += size
         self._runs = largest_runs(
-            [*self._runs, RunFigures(info.workflow_id, info.workflow_name, count, size)], self._limit
+            [*self._runs, RunStatistics(info.workflow_id, info.workflow_name, count, size)], self._limit
         )
 
     def add_unreadable(self, workflow_id: str) -> None:
@@ -304,13 +304,13 @@ class Tally:
             kind = claim.get("evidence_type") if isinstance(claim, dict) else ""
             self._claims[str(kind)][str(answer.get("status"))] += 1
 
-    def figures(self) -> StoreFigures:
+    def figures(self) -> StoreStatistics:
         """Return what was added up."""
         slowest = (
-            StepFigures(name, path, len(taken), statistics.median(taken), max(taken))
+            StepStatistics(name, path, len(taken), statistics.median(taken), max(taken))
             for (name, path), taken in self._durations.items()
         )
-        return StoreFigures(
+        return StoreStatistics(
             statuses=dict(self._statuses),
             checkpoints=sum(count for count, _ in self._days.values()),
             steps=self._steps,
@@ -325,7 +325,7 @@ class Tally:
         )
 
 
-def largest_runs(found: Iterable[RunFigures], limit: int) -> list[RunFigures]:
+def largest_runs(found: Iterable[RunStatistics], limit: int) -> list[RunStatistics]:
     """Return the largest runs, the largest first.
 
     Args:
@@ -345,5 +345,5 @@ def largest_checkpoints(found: Iterable[CheckpointRef], limit: int) -> list[Chec
     return heapq.nsmallest(limit, found, key=lambda each: (-each.size, each.workflow_id, each.sequence))
 
 
-def _slowest_first(step: StepFigures) -> tuple[float, float, str, str]:
+def _slowest_first(step: StepStatistics) -> tuple[float, float, str, str]:
     return -step.median_ms, -step.max_ms, step.workflow_name, step.path

@@ -1,12 +1,13 @@
 """Replay, with no I/O, no clock and no loop: a generator and a record in, commands out."""
 
 from flowckpt.core.replay.drive import Answer, Expansion, Responder, drive, expand
-from flowckpt.core.replay.replay import Command, Crash, Enter, Execute, Finish, Replay, Restore, SetAside
+from flowckpt.core.replay.replay import Command, Crash, DroppedResults, Enter, Execute, Finish, Replay, Restore
 
 __all__ = [
     "Answer",
     "Command",
     "Crash",
+    "DroppedResults",
     "Enter",
     "Execute",
     "Expansion",
@@ -14,7 +15,6 @@ __all__ = [
     "Replay",
     "Responder",
     "Restore",
-    "SetAside",
     "drive",
     "expand",
 ]

@@ -29,11 +29,11 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from flowckpt.core.dsl import Step, StepWithoutAction, Workflow
+from flowckpt.core.dsl import Step, StepBuilder, Workflow
 from flowckpt.core.dsl.path import encode_name
 from flowckpt.core.records import StepResult
 from flowckpt.core.replay.logger import begin_repeating, end_repeating
-from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.errors import StepDefinitionError, StepFailedError, WorkflowChangedError, WorkflowDefinitionError
 
 # What replay asks of whoever drives it.
@@ -77,14 +77,14 @@ class Enter:
 
 
 @attrs.define(eq=False, repr=False)
-class Finish(Fieldwise):
+class Finish(FieldEquality):
     """The generator returned."""
 
     output: Any
 
 
 @attrs.define(eq=False, repr=False)
-class Crash(Fieldwise):
+class Crash(FieldEquality):
     """The generator raised."""
 
     error: BaseException
@@ -158,7 +158,7 @@ def split_record(recorded: Iterable[StepResult], prefix: str = "") -> tuple[Own,
 
 
 @attrs.define(eq=False, repr=False)
-class SetAside:
+class DroppedResults:
     """Results that are not part of the run, or no longer: one for all the generators of a run.
 
     Attributes:
@@ -213,7 +213,7 @@ class Replay:
         prefix: str = "",
         drops_what_changed: bool = False,
         spare: Mapping[str, StepResult] | None = None,
-        aside: SetAside | None = None,
+        aside: DroppedResults | None = None,
         is_repeated: bool = False,
         is_muted: bool = False,
     ) -> None:
@@ -223,7 +223,7 @@ class Replay:
         """What the paths of its steps begin with."""
         self._is_bound = not drops_what_changed
         self._waiting, self._nested = split_record(recorded, prefix)
-        self.aside = SetAside(spare=dict(spare or {})) if aside is None else aside
+        self.aside = DroppedResults(spare=dict(spare or {})) if aside is None else aside
         """Results that are no longer, or not yet again, part of the run."""
         self._uses: dict[str, int] = {}
         self._ephemeral: set[str] = set()
@@ -533,7 +533,7 @@ def _needless_adopt(name: str, where: str) -> StepDefinitionError:
 
 
 def _no_step(yielded: object, workflow_name: str, where: str) -> StepDefinitionError | WorkflowDefinitionError:
-    if isinstance(yielded, StepWithoutAction):
+    if isinstance(yielded, StepBuilder):
         return StepDefinitionError(
             f"workflow {workflow_name!r} yielded step {yielded.name!r}, which has no action",
             step=yielded.name,

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 
-class Fieldwise:
+class FieldEquality:
     """Compares, hashes and prints an attrs class by its fields, as `eq`, `hash` and `repr` of each field say."""
 
     __slots__ = ()

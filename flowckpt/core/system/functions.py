@@ -32,7 +32,7 @@ class _Entry(weakref.ref[Any]):
     value: Any
 
 
-def per_function(compute: Callable[[Key], Value]) -> Callable[[Key], Value]:
+def cached_per_function(compute: Callable[[Key], Value]) -> Callable[[Key], Value]:
     """Compute a value once for each function, by its identity, and keep neither the function nor its value behind it.
 
     What cannot be referred to weakly (some builtins) is computed each time. So are bound methods, which are new objects
@@ -77,10 +77,10 @@ def per_pair(compute: Callable[[Key, Other], Value]) -> Callable[[Key, Other], V
         compute: returns the value, which must not refer to either of them.
     """
 
-    @per_function
+    @cached_per_function
     def with_first(first: Key) -> Callable[[Other], Value]:
         known: Any = weakref.ref(first)  # a value that refers to the first would keep it alive
-        return per_function(lambda second: compute(known(), second))
+        return cached_per_function(lambda second: compute(known(), second))
 
     return lambda first, second: with_first(first)(second)
 

@@ -32,7 +32,7 @@ class LazyModule:
         return getattr(module, attribute)
 
 
-def front_door(
+def lazy_exports(
     package: str, rooms: Mapping[str, str], names: Sequence[str], scope: dict[str, Any]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of a package whose names are imported when they are first used (PEP 562).

@@ -22,13 +22,13 @@ from flowckpt.core.records.wait import Signal, Wait, wait_in
 from flowckpt.core.replay import (
     Answer,
     Crash,
+    DroppedResults,
     Enter,
     Execute,
     Expansion,
     Finish,
     Replay,
     Restore,
-    SetAside,
     drive,
     expand,
 )
@@ -117,7 +117,7 @@ class Planning(DryResponder):
     resumption: Resumption
     verifying: Verifying
     doubts: Mapping[str, VerificationReport] = attrs.field(factory=dict)
-    aside: SetAside = attrs.field(init=False, factory=SetAside)
+    aside: DroppedResults = attrs.field(init=False, factory=DroppedResults)
     steps: list[PlannedStep] = attrs.field(init=False, factory=list)
     reruns: list[str] = attrs.field(init=False, factory=list)
     unknown: tuple[str, ...] = attrs.field(init=False, default=())

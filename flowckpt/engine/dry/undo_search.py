@@ -15,7 +15,7 @@ import attrs
 from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.composites import WorkflowAction
 from flowckpt.core.records import StepResult
-from flowckpt.core.replay import Answer, Crash, Enter, Execute, Replay, Restore, SetAside, drive, expand
+from flowckpt.core.replay import Answer, Crash, DroppedResults, Enter, Execute, Replay, Restore, drive, expand
 from flowckpt.core.replay.replay import is_another
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.values.failures import failed_step, recorded_answer, recorded_fan_out
@@ -48,7 +48,7 @@ class UndoSearch(DryResponder):
 
     ephemeral: RunsEphemeral | None = None
     found: TellsFound | None = None
-    aside: SetAside = attrs.field(init=False, factory=SetAside)
+    aside: DroppedResults = attrs.field(init=False, factory=DroppedResults)
     replays: list[Replay] = attrs.field(factory=list)
     undoable: dict[str, Step[Any]] = attrs.field(init=False, factory=dict)
     yielded: set[str] = attrs.field(init=False, factory=set)

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowckpt.core.system.lazy import front_door
+from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from flowckpt.engine.loops.manager import CheckpointManager
-    from flowckpt.maintenance.task_log import BegunStep, CommittedStep, RestoredTask, TaskCheckpoint
+    from flowckpt.maintenance.task_log import CommittedStep, RestoredTask, StartedStep, TaskCheckpoint
 
 
-_ROOMS = {
+_EXPORTS = {
     "flowckpt.engine.loops.manager": "CheckpointManager",
-    "flowckpt.maintenance.task_log": "BegunStep CommittedStep RestoredTask TaskCheckpoint",
+    "flowckpt.maintenance.task_log": "StartedStep CommittedStep RestoredTask TaskCheckpoint",
 }
 
-__all__ = ["BegunStep", "CheckpointManager", "CommittedStep", "RestoredTask", "TaskCheckpoint"]
+__all__ = ["CheckpointManager", "CommittedStep", "RestoredTask", "StartedStep", "TaskCheckpoint"]
 
-__getattr__, __dir__ = front_door(__name__, _ROOMS, __all__, globals())
+__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())

@@ -19,7 +19,7 @@ from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
 from flowckpt.maintenance import task_log
-from flowckpt.maintenance.task_log import BegunStep, CommittedStep, RestoredTask, TaskCheckpoint, TaskLog, local_part
+from flowckpt.maintenance.task_log import CommittedStep, RestoredTask, StartedStep, TaskCheckpoint, TaskLog, local_part
 from flowckpt.stores.base import CheckpointStore, DeletesCheckpoints, check_store
 
 # Removing checkpoints: one that somebody names, and those that are too many.
@@ -259,7 +259,7 @@ class CheckpointManager:
             The checkpoint's id: `TASK@CHECKPOINT`.
 
         Raises:
-            StepNotBegunError: the step was committed, abandoned, or never begun.
+            StepNotStartedError: the step was committed, abandoned, or never begun.
             EvidenceNotVerifiedError: the evidence does not hold; nothing was saved.
             SettingError: the checkpoint's id is blank or contains `@` or `[`.
             EncodingError: the state cannot be recorded.
@@ -289,7 +289,7 @@ class CheckpointManager:
             step_id: the id from `begin_step`, in this process or in one that died.
 
         Raises:
-            StepNotBegunError: the step was committed, abandoned, or never begun.
+            StepNotStartedError: the step was committed, abandoned, or never begun.
             RunLockedError: another process owns the task.
             CheckpointStorageError: the store failed.
         """
@@ -299,7 +299,7 @@ class CheckpointManager:
             await task.save(Reason.MANUAL, "@abandoned", begun=task.log.without_begun([local_id]).values())
             task.log.settle([local_id])
 
-    async def in_doubt(self, task_id: str) -> tuple[BegunStep, ...]:
+    async def in_doubt(self, task_id: str) -> tuple[StartedStep, ...]:
         """Return the steps that were begun and not committed, oldest first, including those of live processes.
 
         Args:

@@ -22,13 +22,13 @@ from flowckpt.errors import (
     CheckpointStorageError,
     EncodingError,
     FlowckptError,
-    StepNotBegunError,
+    StepNotStartedError,
 )
 from flowckpt.maintenance.task_log import (
     NO_INPUTS,
     WORKFLOW_NAME,
-    BegunStep,
     CommittedStep,
+    StartedStep,
     TaskLog,
     checked_task_id,
     checked_text,
@@ -82,7 +82,7 @@ class OwnedTask:
         reason: Reason,
         checkpoint_id: str,
         *,
-        begun: Iterable[BegunStep],
+        begun: Iterable[StartedStep],
         snapshot: Any = None,
         description: Mapping[str, Any] | None = None,
         result: StepResult | None = None,
@@ -314,17 +314,17 @@ def encoded(snapshot: Any) -> LazyValue:
     return blob or recorded
 
 
-def find_begun(log: TaskLog, step_id: str, local_id: str) -> BegunStep:
+def find_begun(log: TaskLog, step_id: str, local_id: str) -> StartedStep:
     """Return a step that is begun.
 
     Raises:
-        StepNotBegunError: it is not begun, or not any more.
+        StepNotStartedError: it is not begun, or not any more.
     """
     step = log.begun.get(local_id)
     if step is not None:
         return step
     committed = log.committed_as(local_id)
-    raise StepNotBegunError(
+    raise StepNotStartedError(
         log.task_id,
         step_id,
         detail=f"it was committed as {committed.id!r}"
@@ -341,7 +341,7 @@ async def begin(
     work_item_id: str | None,
     metadata: Mapping[str, Any],
     snapshot: LazyValue,
-) -> BegunStep:
+) -> StartedStep:
     """Record that a step begins. It takes the place of the same work in doubt from an earlier attempt.
 
     Args:
@@ -356,7 +356,7 @@ async def begin(
     gone = log.superseded_by(checkpoint_type, work_item_id, task.attempt)
     path = log.new_path(checkpoint_type, gone)
     local_id = marker_id(path, task.sequence + 1)
-    step = BegunStep(
+    step = StartedStep(
         public_id(log.task_id, local_id),
         log.task_id,
         path,
@@ -379,7 +379,7 @@ async def begin(
 async def commit(
     task: OwnedTask,
     clock: Clock,
-    step: BegunStep,
+    step: StartedStep,
     *,
     checkpoint_id: str | None,
     evidence: Mapping[str, Any] | None,

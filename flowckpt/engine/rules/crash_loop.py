@@ -20,7 +20,7 @@ from flowckpt.core.codec import dumps
 from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.results import encode_time, plain_tree
 from flowckpt.core.records import CheckpointData, Status
-from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.engine.rules.reasons import LIMITS, MAX_DEATHS
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _MOST_PATHS = 20
 
 
 @attrs.frozen(eq=False, repr=False)
-class Deaths(Fieldwise):
+class Deaths(FieldEquality):
     """How often a run has died at one place, with nothing new saved between.
 
     Attributes:

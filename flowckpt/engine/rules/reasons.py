@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.core.system.attrs_base import FieldEquality
 
 
 class ReasonKind(StrEnum):
@@ -50,7 +50,7 @@ class ReasonKind(StrEnum):
 
 
 @attrs.frozen(eq=False, repr=False)
-class Reason(Fieldwise):
+class Reason(FieldEquality):
     """One reason why a step is not simply reused; `str()` of it is `kind: detail`.
 
     Attributes:
@@ -103,7 +103,7 @@ class ReuseMode(StrEnum):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class ResumePolicy(Fieldwise):
+class ResumePolicy(FieldEquality):
     """What a resume does with stale results.
 
     Attributes:

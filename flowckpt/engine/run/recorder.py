@@ -15,7 +15,7 @@ from flowckpt.core.codec.results import append_result
 from flowckpt.core.dsl import Step
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.core.records.result import result_of
-from flowckpt.core.replay import Execute, SetAside
+from flowckpt.core.replay import DroppedResults, Execute
 from flowckpt.core.system.blocking import may_block
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.crash_loop import Deaths
@@ -161,7 +161,7 @@ class Recorder:
     checkpointer: Checkpointer
     notifier: Notifier
     judge: Judge
-    aside: SetAside
+    aside: DroppedResults
     waits: Waits
     undo: Undo
     superseded: Superseded = attrs.field(factory=Superseded)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import attrs
 
-from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.engine.rules import reasons as policies
@@ -98,7 +98,7 @@ def _on_stop(value: object) -> OnStop:
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class RunOptions(Fieldwise):
+class RunOptions(FieldEquality):
     """Options of a start, a resume or a plan.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.records import Status, StepError
-from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import FlowckptError, RunSuspendedError, StepFailedError
 
@@ -19,7 +19,7 @@ else:
 
 
 @attrs.frozen(eq=False, repr=False)
-class StepCounts(Fieldwise):
+class StepCounts(FieldEquality):
     """The number of steps in one attempt.
 
     Attributes:
@@ -34,7 +34,7 @@ class StepCounts(Fieldwise):
 
 
 @attrs.frozen(eq=False, repr=False)
-class WorkflowResult(Fieldwise):
+class WorkflowResult(FieldEquality):
     """How a run ended.
 
     Attributes:

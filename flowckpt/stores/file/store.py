@@ -28,7 +28,7 @@ from flowckpt.stores.async_store import RetainingDoor
 if TYPE_CHECKING:
     from flowckpt.core.records import CheckpointData, HistoryView, Reason, listing
     from flowckpt.core.records.listing import CheckpointRef
-    from flowckpt.core.records.statistics import StoreFigures
+    from flowckpt.core.records.statistics import StoreStatistics
     from flowckpt.core.system.clock import Clock
     from flowckpt.core.system.filesystem import FileSystem
     from flowckpt.errors import FencedError
@@ -134,7 +134,7 @@ class FileCheckpointStore(RetainingDoor["retention.RetainedRuns"]):
         """Go on in a new segment after a save that failed; see `RenewsAttempts`."""
         return await run_blocking(lambda: self.runs.renew(workflow_id, history))
 
-    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
+    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
         """Return what the store holds in figures, reading run by run; see `TellsFigures`."""
         return await queries.added_up(self, workflow_id, limit=limit)
 

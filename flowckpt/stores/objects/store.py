@@ -24,7 +24,7 @@ from flowckpt.stores.queries import added_up
 if TYPE_CHECKING:
     from flowckpt.core.records import CheckpointData, HistoryView, Reason
     from flowckpt.core.records.listing import CheckpointRef
-    from flowckpt.core.records.statistics import StoreFigures
+    from flowckpt.core.records.statistics import StoreStatistics
     from flowckpt.core.system.clock import Clock
     from flowckpt.errors import FencedError
     from flowckpt.stores.base import Lease
@@ -86,7 +86,7 @@ class ObjectCheckpointStore(EvictingDoor[ObjectRuns]):
         wanted = Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
         return await run_blocking(lambda: wanted.of(self.runs.references(workflow_id)))
 
-    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
+    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
         """Return what the store holds in figures, reading run by run; see `TellsFigures`."""
         return await added_up(self, workflow_id, limit=limit)
 

@@ -9,7 +9,7 @@ from flowckpt.core.codec.blob import Blob, Fetch
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.checkpoint import verified_after
 from flowckpt.core.records.listing import EVERY, CheckpointRef, Owner, RunFilter, RunInfo, Selection
-from flowckpt.core.records.statistics import StoreFigures
+from flowckpt.core.records.statistics import StoreStatistics
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.numbers import counted
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
@@ -235,7 +235,7 @@ class ReadableRuns:
         )
         return [attempt for (attempt,) in found]
 
-    def figures(self, workflow_id: str | None, limit: int) -> StoreFigures:
+    def figures(self, workflow_id: str | None, limit: int) -> StoreStatistics:
         """Return what the database holds in figures, or one run of it."""
         dialect = self.database.dialect
         found = self.database.read(

@@ -12,9 +12,9 @@ from datetime import date
 from flowckpt.core.records import Status
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.records.statistics import (
-    RunFigures,
-    StepFigures,
-    StoreFigures,
+    RunStatistics,
+    StepStatistics,
+    StoreStatistics,
     claims_in_order,
     days_in_order,
     failures_in_order,
@@ -68,7 +68,7 @@ GROUP BY r.workflow_name, t.path ORDER BY 4 DESC, 5 DESC, r.workflow_name, t.pat
 _SIMPLE = f"step_type NOT IN ({', '.join(repr(name) for name in sorted(COMPOSITES))})"
 
 
-def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, limit: int) -> StoreFigures | None:
+def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, limit: int) -> StoreStatistics | None:
     """Return the figures of all runs or of one; None where there is no such run.
 
     Args:
@@ -108,14 +108,14 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
     for kind, answer, count in rows(_CLAIMS):
         claims.setdefault(kind, Counter())[answer] += count
     statuses = {Status(status): count for status, count in counted(_STATUSES).items()}
-    return StoreFigures(
+    return StoreStatistics(
         statuses=_with_crashed(statuses, _crashed(session, rows(_RUNNING)) if Status.RUNNING in statuses else 0),
         checkpoints=sum(count for count, _ in days.values()),
         steps=rows(_STEPS)[0][0],
         size=sum(size for _, size in days.values()),
         days=days_in_order({date.fromisoformat(day): count for day, count in counted(_RUNS_PER_DAY).items()}, days),
         largest_runs=tuple(
-            RunFigures(name_of(run), name_of(name), count, int(size))
+            RunStatistics(name_of(run), name_of(name), count, int(size))
             for run, name, count, size in rows(_LARGEST_RUNS, limit)
         ),
         largest_checkpoints=tuple(
@@ -124,7 +124,7 @@ def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, li
         claims=claims_in_order(claims),
         failures=failures_in_order(counted(_FAILED_STEPS), counted(_FAILED_ATTEMPTS)),
         slowest_steps=tuple(
-            StepFigures(name_of(name), path, times, median, longest)
+            StepStatistics(name_of(name), path, times, median, longest)
             for name, path, times, median, longest in rows(_SLOWEST, limit)
         ),
     )

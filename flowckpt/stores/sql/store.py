@@ -12,7 +12,7 @@ from flowckpt.stores.async_store import RetainingDoor
 if TYPE_CHECKING:
     from flowckpt.core.records import CheckpointData, HistoryView, Reason
     from flowckpt.core.records.listing import CheckpointRef, RunFilter, RunInfo
-    from flowckpt.core.records.statistics import StoreFigures
+    from flowckpt.core.records.statistics import StoreStatistics
     from flowckpt.errors import FencedError
     from flowckpt.stores.base import Lease
     from flowckpt.stores.sql.retention import RetainedRuns
@@ -67,7 +67,7 @@ class SqlCheckpointStore(RetainingDoor["RetainedRuns"]):
         """Add a whole run in one transaction; see `ReceivesRuns`."""
         await run_blocking(lambda: self.runs.receive(workflow_id, checkpoints))
 
-    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreFigures:
+    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
         """Return what the store holds in figures, which the database works out; see `TellsFigures`."""
         return await run_blocking(lambda: self.runs.figures(workflow_id, limit))
 

@@ -9,7 +9,7 @@ from flowckpt.cli.render.statistics import figures_document, figures_lines, figu
 from flowckpt.cli.render.tables import show_table
 from flowckpt.cli.render.terminal import escaped, json_text, write
 from flowckpt.cli.runs import opened_store, tell_unreadable, waited
-from flowckpt.stores.queries import store_figures
+from flowckpt.stores.queries import store_statistics
 
 _EXAMPLE = """\b
 Examples:
@@ -37,7 +37,7 @@ def command(run: str | None, limit: int, as_json: bool, store: str | None, no_co
     What no longer counts is counted too, as it happened. Large values are not in the sizes. A run whose record cannot be
     read is left out and named, and the exit code is 11.
     """
-    figures = waited(store_figures(opened_store(store), run, limit=limit))
+    figures = waited(store_statistics(opened_store(store), run, limit=limit))
     if as_json:
         write(f"{json_text(figures_document(figures), indent=2)}\n")
         return tell_unreadable(figures.unreadable)

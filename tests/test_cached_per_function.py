@@ -44,7 +44,7 @@ def counting():
     """A cache, and the values that it computed."""
     computed: list[Any] = []
 
-    @functions.per_function
+    @functions.cached_per_function
     def value_of(function):
         computed.append(id(function))
         return len(computed)
@@ -63,7 +63,7 @@ def test_a_value_is_computed_once_for_each_function():
 
 
 def test_a_function_is_not_kept_and_its_successor_at_the_same_address_gets_its_own_value():
-    value_of = functions.per_function(lambda function: function())
+    value_of = functions.cached_per_function(lambda function: function())
     seen = set()
     for number in range(2000):
         function = made(number)
@@ -121,7 +121,7 @@ def test_what_cannot_be_referred_to_weakly_is_computed_each_time():
 def test_a_failure_is_not_kept():
     answers = iter([ZeroDivisionError, None])
 
-    @functions.per_function
+    @functions.cached_per_function
     def value_of(function):
         if (error := next(answers)) is not None:
             raise error
@@ -164,7 +164,7 @@ def test_a_pair_is_known_as_long_as_both_live():
 
 def test_threads_get_right_answers(monkeypatch):
     monkeypatch.setattr(functions, "MAX_KNOWN", 50)
-    value_of = functions.per_function(lambda function: function())
+    value_of = functions.cached_per_function(lambda function: function())
     shared = [made(number) for number in range(100)]
 
     def hammer(seed):

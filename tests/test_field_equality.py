@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from flowckpt.core.system.attrs_base import Fieldwise
+from flowckpt.core.system.attrs_base import FieldEquality
 
 
 def _class(base: type, **options: bool) -> type:
@@ -21,7 +21,7 @@ def _class(base: type, **options: bool) -> type:
     return Point
 
 
-OURS = _class(Fieldwise, eq=False, repr=False)
+OURS = _class(FieldEquality, eq=False, repr=False)
 ATTRS = _class(object)
 VALUES = [
     *((1,), (2,), (1, "A"), (1, "a"), (1, "b"), (1, "a", 5), (1, "a", 0, 7)),
