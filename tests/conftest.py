@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from tests import in_process
 from tests.postgres import postgres, postgres_database  # noqa: F401 - fixtures: one server for all that ask for it
 from tests.stable_ids import ADDRESS
 
@@ -44,7 +45,8 @@ def pytest_collection():
 def pytest_collection_modifyitems(config, items):
     if changing := [item.nodeid for item in items if ADDRESS.search(item.nodeid)]:
         raise pytest.UsageError(f"an id with an address is another one in each worker: {changing[0]}; use stable_ids")
-    if not config.getoption("--soak"):
+    in_process.is_soak = config.getoption("--soak")
+    if not in_process.is_soak:
         skip = pytest.mark.skip(reason="a long proof: run with --soak")
         for item in items:
             if "soak" in item.keywords:

@@ -1,4 +1,4 @@
-"""The real command, in a process of its own."""
+"""The real command, and what it did."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import attrs
 import pytest
 
 from flowckpt.cli.groups import COMMANDS
-from tests.forked import Started, run_module
+from tests.forked import Started
+from tests.in_process import run_command
 
 PIPELINE = """
 import os, sys, time
@@ -61,14 +62,6 @@ def naps(count: int = 3, seconds: float = 0.0):
         total += yield step("nap").python(nap, index, seconds).checkpoint()
     return total
 
-def fill():
-    import resource
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))  # as a full disk: nothing more can be written
-
-@workflow
-def filling():
-    yield step("fill").python(fill).checkpoint()
-
 def local():
     @workflow("local")
     def inner():
@@ -114,9 +107,9 @@ class Command:
         return {**kept, "TERM": "xterm-256color", "COLUMNS": "100", "PYTHONPATH": os.getcwd(), **self.given}
 
     def __call__(self, *arguments: str, stdin: str | None = None, **environ: str) -> Ran:
-        """Run the command to its end; it starts quickly, see `tests.forked`."""
+        """Run the command to its end."""
         env = {**self.environment, **environ}
-        return Ran(*run_module("flowckpt", [*arguments], cwd=self.directory, env=env, stdin=stdin))
+        return Ran(*run_command([*arguments], cwd=self.directory, env=env, stdin=stdin))
 
     def start(self, *arguments: str, **options: Any) -> Started:
         """Start the command and leave it running."""

@@ -13,6 +13,18 @@ import pytest
 RESULT_KEYS = ["workflow_id", "workflow_name", "status", "output", "attempt", "steps", "duration_ms", "error"]
 RESULT_KEYS += ["undone", "rollback_failures", "is_saved", "last_saved"]
 
+FILLING = """
+import resource
+from flowckpt import step, workflow
+
+def fill():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))  # as a full disk: nothing more can be written
+
+@workflow
+def filling():
+    yield step("fill").python(fill).checkpoint()
+"""
+
 
 def test_json_is_the_promised_document_and_nothing_else(flowckpt):
     (flowckpt.directory / "ready").touch()
@@ -95,7 +107,7 @@ def test_inputs_from_the_line_from_a_file_and_from_standard_input(flowckpt):
         (["pipeline.py:none"], "has no workflow 'none'\nName one of them behind a colon: etl, naps"),
         (["nothing.py:etl"], "there is no file"),
         (["notes.md"], "notes.md is no Python file\nName one that ends in .py"),
-        (["pipeline.py"], "defines 4 workflows"),
+        (["pipeline.py"], "defines 3 workflows"),
         (["pipeline.py:naps", "--store", "runs"], "'runs' is no description of a store\nWrite 'file:runs'"),
         (["pipeline.py:naps", "--id", "a\x1b[1m"], "--id must be 1 to 200 printable characters"),
         (["pipeline.py:naps", "--json", "--events"], "exclude each other"),
@@ -124,7 +136,8 @@ def test_bad_configuration_exits_2_naming_file_and_key(flowckpt):
 
 
 def test_a_failing_store_exits_13(flowckpt):
-    ran = flowckpt("run", "pipeline.py:filling", "--id", "one", "--json").expect(13)
+    (flowckpt.directory / "filling.py").write_text(FILLING)
+    ran = flowckpt("run", "filling.py", "--id", "one", "--json").expect(13)
     assert "flowckpt: saving run 'one'" in ran.err and "Traceback" not in ran.err
     assert ran.document["status"] == "failed"
     assert ran.document["error"]["type"] == "flowckpt.errors.CheckpointStorageError"

@@ -26,7 +26,7 @@ from pathlib import Path
 import pytest
 from pages import PAGES, Block, blocks, shown
 
-from tests.forked import run_module
+from tests.in_process import run_command
 
 FILE = re.compile(r"# ([\w./-]+\.(?:py|toml|json))\n")
 SHELL = re.compile(r"[|&;<>$`*?\\~()]")  # what a shell would do something about
@@ -139,9 +139,7 @@ class Program:
     def run_flowckpt(self, words: list[str]) -> tuple[int, str]:
         at = words.index("flowckpt")
         env = {**self.environment, **dict(word.split("=", 1) for word in words[:at])}
-        code, printed, _ = run_module(
-            "flowckpt", words[at + 1 :], cwd=self.cwd, env=env, is_merged=True, is_script=True
-        )
+        code, printed, _ = run_command(words[at + 1 :], cwd=self.cwd, env=env, is_merged=True, is_script=True)
         return code, printed
 
     def run_shell(self, command: str) -> tuple[int, str]:

@@ -15,7 +15,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from tests.forked import Started, run_module
+from tests.forked import Started
+from tests.in_process import run_command
 
 TOKEN = 'hünter2 "quoted" it\'s\\back+slash/$HOME-0123456789'
 PIN = 73519246
@@ -191,7 +192,7 @@ class Leaky:
     def __call__(self, *arguments: str, code: int | None = 0, stdin: bytes | None = None, **environ: str) -> bytes:
         given = None if stdin is None else stdin.decode()
         env = {**self.environment, **environ}
-        ended, out, err = run_module("flowckpt", [*arguments], cwd=self.directory, env=env, stdin=given)
+        ended, out, err = run_command([*arguments], cwd=self.directory, env=env, stdin=given)
         self.printed.extend([out.encode(), err.encode()])
         assert code is None or ended == code, (arguments, ended, out, err)
         return self.printed[-2]
