@@ -89,7 +89,7 @@ def _common_options() -> list[click.Parameter]:
             metavar="SPEC",
             expose_value=False,
             callback=_remember,
-            help="The store to use, as file:DIRECTORY, sqlite:FILE, postgresql://… Also accepted after the command.",
+            help="The store with the runs: a directory, sqlite:FILE, postgresql://… Also accepted after the command.",
         ),
         click.Option(
             ["--log-level"],

@@ -16,6 +16,7 @@ from flowckpt.engine import RunOptions, WorkflowEngine
 from flowckpt.maintenance.retention import rule
 from flowckpt.maintenance.retention.rule import set_retention
 from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.file.layout import RUNS, run_directory
 from flowckpt.stores.open import open_store, shown_spec
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ class StoreChoice:
     def shown(self) -> str:
         """The description as it may be shown: without a password."""
         return shown_spec(self.spec)
+
+    def place_of(self, workflow_id: str) -> str:
+        """Return where a run is stored: its directory in a file store, else the store."""
+        scheme, _, path = self.spec.partition(":")
+        return str(Path(path, RUNS, run_directory(workflow_id))) if scheme == "file" else self.shown
 
 
 def command_settings() -> Settings:

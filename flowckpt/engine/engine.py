@@ -11,7 +11,7 @@ from flowckpt.core.dsl import Workflow
 from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.core.system.ids import IdFactory, new_run_id
+from flowckpt.core.system.ids import IdFactory, new_message_id, new_run_id
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.reasons import MAX_DEATHS
 from flowckpt.engine.values import inputs as binding
@@ -114,7 +114,7 @@ class AnswersRuns:
             EncodingError: the data cannot be recorded.
             SettingError: the store cannot deliver signals.
         """
-        made = self._new_id() if signal_id is None else signal_id
+        made = new_message_id() if signal_id is None else signal_id
         return await respond.send_signal(self.store, self._clock, workflow_id, name, data=data, by=by, signal_id=made)
 
     async def approve(
@@ -154,7 +154,7 @@ class AnswersRuns:
             is_approved=is_approved,
             by=by,
             comment=comment,
-            signal_id=self._new_id(),
+            signal_id=new_message_id(),
             verifier=self._verifier,
             options=options or RunOptions(),
         )

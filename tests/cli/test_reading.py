@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -167,3 +168,21 @@ def test_an_empty_database_file_is_told_to_whoever_misses_runs_in_it(flowckpt):
         assert "empty file (0 bytes)" in said
     flowckpt("run", "pipeline.py:naps", "--store", "sqlite:runs.db").expect(0)
     assert "0 bytes" not in flowckpt("list", "--store", "sqlite:runs.db").expect(0).err
+
+
+def test_the_directory_of_a_run_has_its_id_and_show_names_it(flowckpt):
+    run = flowckpt("run", "pipeline.py:naps", "--json").expect(0).document["workflow_id"]
+    place = flowckpt.directory / ".flowckpt" / "runs" / run
+    assert run == run.lower() and place.is_dir()
+    assert f"stored at: {place}\n" in flowckpt("show", run).expect(0).out
+    flowckpt("run", "pipeline.py:naps", "--id", "Nightly").expect(0)
+    hashed = Path(flowckpt("show", "Nightly", "--json").expect(0).document["stored_at"])
+    assert hashed.name.startswith("h.") and hashed.is_dir()
+    flowckpt("run", "pipeline.py:naps", "--id", "a", "--store", "sqlite:runs.db").expect(0)
+    assert f"stored at: sqlite:{flowckpt.directory}/runs.db\n" in flowckpt("show", "a", "--store", "sqlite:runs.db").out
+
+
+@pytest.mark.parametrize("typed", ["./there", "{}/there", "there"])
+def test_a_directory_is_a_file_store(flowckpt, typed):
+    flowckpt("run", "pipeline.py:naps", "--id", "one", "--store", "file:there").expect(0)
+    assert "one" in flowckpt("list", "--store", typed.format(flowckpt.directory)).expect(0).out

@@ -16,6 +16,7 @@ from flowckpt.cli.render.steps import Branch, step_tree
 from flowckpt.cli.render.tables import ago_text, duration_text, moment_text, show_table
 from flowckpt.cli.render.terminal import escaped, json_text, say, short_value, write
 from flowckpt.cli.runs import StoredRun, opened_store, stored_run
+from flowckpt.cli.settings import choose_store
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.records import Reason, Status, StepResult
 from flowckpt.core.records.listing import CheckpointRef
@@ -104,13 +105,14 @@ def command(
         and (not reasons or reference.reason in reasons)
         and (verified is None or reference.verified is _ANSWERS[verified])
     ]
+    place = choose_store(store).place_of(run)
     if as_json:
-        document = run_document(run, found, wanted)
+        document = {**run_document(run, found, wanted), "stored_at": place}
         if history:
             document["history"] = [attempt.to_document() for attempt in attempts]
         write(f"{json_text(document, indent=2)}\n")
         return
-    write("".join(f"{line}\n" for line in _lines(run, found, no_color=no_color)))
+    write("".join(f"{line}\n" for line in _lines(run, found, place, no_color=no_color)))
     results = found.latest.step_results
     if steps and (results or found.latest.in_flight):
         write("\n")
@@ -136,7 +138,7 @@ def command(
             show_table(_RESULTS, rows, wrapped=("STEP", "OUTPUT"), no_color=no_color)
 
 
-def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
+def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> list[str]:
     latest = run.latest
     lines = [
         f"run: {escaped(workflow_id)}",
@@ -145,6 +147,7 @@ def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
         f"attempt: {latest.attempt}",
         f"started: {moment_text(run.started_at)}",
         f"updated: {moment_text(latest.saved_at)} ({ago_text(latest.saved_at)})",
+        f"stored at: {escaped(place)}",
     ]
     if is_task(latest) and run.status is not Status.COMPLETED:
         lines.append("task: of a CheckpointManager; the program that made it goes on with it, when it is run again")
@@ -152,13 +155,13 @@ def _lines(workflow_id: str, run: StoredRun, *, no_color: bool) -> list[str]:
         lines.append(f"owner: {escaped(str(run.owner))}")
     lines += [f"tag: {escaped(f'{key}={value}')}" for key, value in latest.metadata.get("tags", {}).items()]
     for key in ("rolled_back_to", "forked_from"):
-        if place := latest.metadata.get(key):
-            run_id = f"{place['workflow_id']} at " if "workflow_id" in place else ""
-            said = f"{run_id}checkpoint {place['checkpoint_id']} (sequence {place['sequence']})"
+        if point := latest.metadata.get(key):
+            run_id = f"{point['workflow_id']} at " if "workflow_id" in point else ""
+            said = f"{run_id}checkpoint {point['checkpoint_id']} (sequence {point['sequence']})"
             lines.append(f"{key.replace('_', ' ')}: {escaped(said)}")
     target = latest.metadata.get("target", {})
-    if place := target.get("file") or target.get("module"):
-        lines.append(f"target: {escaped(':'.join(filter(None, (place, target.get('name')))))}")
+    if source := target.get("file") or target.get("module"):
+        lines.append(f"target: {escaped(':'.join(filter(None, (source, target.get('name')))))}")
     inputs = _looked_at(latest.held_inputs, "inputs")
     lines += [f"input {escaped(name)}: {short_value(value)}" for name, value in inputs.items()]
     counted = [result for result in latest.step_results if result.step_type not in _UNCOUNTED]

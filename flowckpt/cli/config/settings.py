@@ -61,7 +61,7 @@ SETTINGS: dict[str, Setting] = {
             "store",
             Part.STORE,
             Text(),
-            "Where the runs are: file:DIRECTORY, sqlite:FILE, postgresql://…",
+            "The store with the runs: a directory, sqlite:FILE, postgresql://… or s3://…",
             option="--store",
             metavar="SPEC",
             default_said="the nearest directory .flowckpt upwards, else one in the working directory",
@@ -247,6 +247,8 @@ _SCHEMES_OF_PATHS = {"file": DEFAULT_DIRECTORY, "sqlite": f"{DEFAULT_DIRECTORY}.
 
 def absolute_spec(spec: str, directory: Path) -> str:
     """Return the description of a store with an absolute path, where it has one."""
+    if spec.startswith(("/", "./", "../")) or (":" not in spec and (directory / spec).is_dir()):
+        spec = f"file:{spec}"  # as typed by people who mean a directory
     scheme, colon, rest = spec.partition(":")
     if colon and scheme in _SCHEMES_OF_PATHS:
         return f"{scheme}:{Path(os.path.normpath(directory / (rest or _SCHEMES_OF_PATHS[scheme])))}"

@@ -29,6 +29,11 @@ MOST_CHARACTERS = 200
 
 
 def new_run_id() -> str:
+    """Return a new ULID in lower case, which is safe as the name of a directory on every file system."""
+    return new_message_id().lower()
+
+
+def new_message_id() -> str:
     """Return a new ULID (26 characters, Crockford's base 32; see github.com/ulid/spec)."""
     from ulid import ULID  # imported at the first new run: it costs 18 ms, and a resume never needs it
 
