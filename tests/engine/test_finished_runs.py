@@ -83,12 +83,17 @@ def raising() -> Generator[Any, Any, Any]:
     raise ValueError("checked at last")
 
 
-def child_edited() -> Generator[Any, Any, Any]:
-    return (yield step("inner").workflow(named(appended)))
+def parent(*names: str) -> Body:
+    def inner() -> Generator[Any, Any, Any]:
+        outputs = []
+        for name in names:
+            outputs.append((yield made(name)))
+        return outputs[:2]
 
+    def outer() -> Generator[Any, Any, Any]:
+        return (yield step("inner").workflow(named(inner)))
 
-def child_first() -> Generator[Any, Any, Any]:
-    return (yield step("inner").workflow(named(first)))
+    return outer
 
 
 class Finished:
@@ -155,7 +160,7 @@ def test_a_missing_step_stops_the_resume(finished, body):
 def test_another_return_value_is_seen_and_returned(finished):
     plan = finished.plan(returning)
     assert not plan.is_nothing_to_do
-    assert "returns" in plan.ends_at
+    assert "returns" in plan.ends_otherwise
     result = finished.resume(returning)
     assert (result.output, ledger) == (clean(returning), [])
     assert finished.plan(returning).is_nothing_to_do
@@ -165,16 +170,16 @@ def test_another_return_value_is_seen_and_returned(finished):
 def test_an_error_after_the_last_step_fails_the_run(finished):
     plan = finished.plan(raising)
     assert not plan.is_nothing_to_do
-    assert "checked at last" in plan.ends_at
+    assert "checked at last" in plan.ends_otherwise
     assert finished.resume(raising).status is Status.FAILED
     assert ledger == []
 
 
 def test_a_step_added_to_a_child_is_seen(tmp_path):
-    finished = Finished(FileCheckpointStore(tmp_path), child_first)
-    plan = finished.plan(child_edited)
+    finished = Finished(FileCheckpointStore(tmp_path), parent("a", "b"))
+    plan = finished.plan(parent("a", "b", "c"))
     assert decisions(plan)["inner/c"] is Decision.NEW
-    assert finished.resume(child_edited).output == clean(child_edited)
+    assert finished.resume(parent("a", "b", "c")).output == clean(parent("a", "b", "c"))
     assert ledger == ["c"]
 
 

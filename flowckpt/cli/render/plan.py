@@ -55,7 +55,9 @@ def plan_text(plan: ResumePlan, line: ResumeLine, *, is_colored: bool) -> str:
     for group in _alike(plan.steps):
         lines += _step_lines(group, width, is_colored=is_colored)
     lines.append(_summary(plan))
-    if plan.ends_at and not plan.stops:
+    if plan.ends_otherwise:
+        lines.append(f"The run ends in another way: {escaped(plan.ends_otherwise)}.")
+    elif plan.ends_at and not plan.stops:
         lines.append(f"The plan sees no further: {escaped(plan.ends_at)}.")
     if plan.is_undoing and not plan.is_parked and not plan.stopped_by:
         lines += _undoing_lines(plan, line)

@@ -149,9 +149,10 @@ class Planning(DryResponder):
             aside=self.aside,
             is_muted=True,
         )
-        ends_at = ""
+        ends_at = ends_otherwise = ""
         try:
             end = await self.driven(replay)
+            ends_otherwise = resumption.judge.secrets.text(self._ends_otherwise(end))
             ends_at = resumption.judge.secrets.text(end if isinstance(end, str) else _crash_text(end))
         except SecretNeeded as stop:
             name = stop.args[0]
@@ -166,14 +167,27 @@ class Planning(DryResponder):
             replay.close()
         self._add_the_unseen(replay, is_finished=not ends_at)
         steps = self.steps
-        if resumption.latest.status is Status.COMPLETED and not any(_is_work(each) for each in steps):
-            steps = [each for each in steps if each.decision is Decision.REUSE]  # nothing is run in a complete run
-            self.stops = self.stopped_by = ends_at = ""
         is_parked = resumption.parked is not None
         if resumption.parked is not None:
             self.stops, self.stopped_by = parked_error(self.workflow_id, resumption.parked).message, ""
         made = self.workflow_id, self.workflow.name, tuple(steps), ends_at, self.stops, self.stopped_by
-        return ResumePlan(*made, is_parked)
+        return ResumePlan(*made, is_parked, ends_otherwise=ends_otherwise)
+
+    def _ends_otherwise(self, end: Finish | Crash | str) -> str:
+        """Return how a finished run ends now, where it restores everything and yet ends in another way."""
+        latest = self.resumption.latest
+        if latest.status is not Status.COMPLETED or isinstance(end, str) or any(map(_is_work, self.steps)):
+            return ""
+        if isinstance(end, Crash):
+            return _crash_text(end)
+        recorded = plain_tree(latest.held_output, "output")
+        try:
+            now = codec.encode(end.output, self.workflow.output_type, place="output")
+        except EncodingError as error:
+            return f"the workflow returns what cannot be recorded: {error.message}"[:300]
+        if now == recorded:
+            return ""
+        return f"the workflow returns {codec.dumps(now)[:120]}, and the finished run returned {codec.dumps(recorded)[:120]}"
 
     async def driven(self, replay: Replay) -> Finish | Crash | str:
         """Drive a generator as far as its outputs are known; return its end, or why the plan cannot see further.
@@ -353,9 +367,8 @@ class Planning(DryResponder):
         recorded = [*resumption.history.results, *(result for result, _ in resumption.cut.values())]
         recorded += () if is_finished else resumption.spare.values()
         is_changed = bool(self.stops) and self.stopped_by not in self.seen
-        is_completed = resumption.latest.status is Status.COMPLETED
         dropped = {result.path for result in replay.aside.dropped}
-        if not (is_finished or is_changed or is_completed):  # those that wait for their step since an earlier resume
+        if not (is_finished or is_changed):  # those that wait for their step since an earlier resume
             known = {result.path for result in recorded}
             earlier = [result for result in resumption.superseded.results if AT_MOST_ONCE in result.marks]
             recorded += (result for result in earlier if result.path not in known)
@@ -364,7 +377,7 @@ class Planning(DryResponder):
                 continue
             is_dropped = result.path in dropped or result.path in resumption.cut or result.path in resumption.superseded
             is_dropped |= bool(self.reruns) and judge.policy.reuse is ReuseMode.PREFIX
-            if is_finished or is_changed or (is_completed and result.path in dropped):
+            if is_finished or is_changed:
                 self.steps.append(PlannedStep(result.path, Decision.ORPHANED, duration_ms=result.duration_ms))
             elif is_dropped and AT_MOST_ONCE in result.marks and not resumption.is_undone(result.path):
                 detail = "it is to be done at most once, and was begun; what comes of it is seen when it is come to"

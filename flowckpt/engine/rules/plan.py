@@ -87,6 +87,7 @@ class ResumePlan:
         stopped_by: the step at which it would stop.
         is_parked: whether it would stop because of a crash loop.
         is_undoing: whether it would only finish a rollback. Then `steps` starts with the steps to undo, in that order.
+        ends_otherwise: how the workflow ends now, where that is not how its finished run ended; otherwise empty.
     """
 
     workflow_id: str
@@ -97,6 +98,7 @@ class ResumePlan:
     stopped_by: str = ""
     is_parked: bool = False
     is_undoing: bool = False
+    ends_otherwise: str = ""
 
     @property
     def stale(self) -> int:
@@ -105,8 +107,10 @@ class ResumePlan:
 
     @property
     def is_nothing_to_do(self) -> bool:
-        """Whether a resume would neither run nor stop."""
-        return not self.stops and all(step.decision is Decision.REUSE for step in self.steps)
+        """Whether a resume would neither run nor stop, nor end in another way than the record says."""
+        if self.stops or self.ends_otherwise:
+            return False
+        return all(step.decision is Decision.REUSE for step in self.steps)
 
     @property
     def stale_stop(self) -> PlannedStep | None:
@@ -132,6 +136,7 @@ class ResumePlan:
             "ends_at": self.ends_at,
             "stops": self.stops,
             "undoing": self.is_undoing,
+            "ends_otherwise": self.ends_otherwise,
         }
 
 

@@ -14,13 +14,14 @@ import attrs
 
 from flowckpt.core import codec
 from flowckpt.core.codec.blob import Recorded
+from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity.secrets import KnownSecrets
-from flowckpt.core.records import Reason, Status, StepError
+from flowckpt.core.records import CheckpointData, Reason, Status, StepError
 from flowckpt.core.records.wait import due_at
 from flowckpt.core.replay import Crash, Replay
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.rules.paths import not_yielded
+from flowckpt.engine.rules.paths import left_to_undo, not_yielded
 from flowckpt.engine.run.checkpointer import Checkpointer
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import EventFactory, EventSink, failed_event, redact_ending, saved_event
@@ -168,6 +169,17 @@ class Ending:
         self.context.interrupts.result = result
         return result, [lambda: events.WorkflowSuspended(run, waits, due_at(waits), *steps, duration)]
 
+    def repeat(
+        self, output: Any, ending: BaseException | None, latest: CheckpointData
+    ) -> tuple[WorkflowResult, list[EventFactory]]:
+        """Return the result of an attempt that did nothing and ended as the run had ended, and its last event.
+
+        Nothing is saved: the record says it already.
+        """
+        reason, error = reason_of(ending, self.context.secrets)
+        result = self._result(output, ending, reason, True, None, error, latest.attempt)
+        return result, [partial(self._final_event, result, ending, error)]
+
     def _result(
         self,
         output: Any,
@@ -176,6 +188,7 @@ class Ending:
         is_saved: bool,
         unsaved: FlowckptError | None,
         error: StepError | None,
+        attempt: int | None = None,
     ) -> WorkflowResult:
         value = codec.decode(output, self.workflow.output_type) if ending is None else None
         result = results.WorkflowResult(
@@ -183,7 +196,7 @@ class Ending:
             self.workflow.name,
             Status(reason.value),
             value,
-            self._checkpointer.attempt,
+            self._checkpointer.attempt if attempt is None else attempt,
             self._counts,
             self._duration_ms,
             ending,
@@ -344,7 +357,9 @@ class Drive:
         failures: tuple[StepFailedError, ...] = ()
         stop: BaseException | None = None
         leaves_suspended = self.suspends_on_stop and decided is None and isinstance(ending, STOPS)
-        if ending is not None and not is_refused and not leaves_suspended and not isinstance(ending, Suspended):
+        repeated = None if is_refused else self._repeated(output, ending)
+        is_undone = ending is not None and repeated is None and not isinstance(ending, Suspended)
+        if is_undone and not is_refused and not leaves_suspended:
             try:
                 failures = await self._roll_back(ending)
             except BaseException as error:
@@ -365,6 +380,8 @@ class Drive:
         if isinstance(ending, Suspended):
             last = run.recorder.checkpointer.attempted or run.recorder.resumed_from
             self.result, told = end.suspend(run.waits.all, run.number if last is None else last.attempt)
+        elif repeated is not None:
+            self.result, told = end.repeat(output, ending, repeated)
         else:
             self.result, told = await end.end(output, ending)
             if isinstance(ending, RunCancelledError) and self.undoing is None:
@@ -373,6 +390,27 @@ class Drive:
             for event in told:
                 await run.notifier.emit(event())
         return ending
+
+    def _repeated(self, output: Any, ending: BaseException | None) -> CheckpointData | None:
+        """Return the checkpoint that the run had ended with, if the attempt did nothing and ended in the same way."""
+        recorder, secrets = self.context.recorder, self.context.judge.secrets
+        latest, results = recorder.resumed_from, recorder.checkpointer.history.results
+        if latest is None or recorder.start_saved or self.undoing is not None:
+            return None
+        if len(results) != len(latest.step_results):
+            return None
+        if ending is None:
+            is_same = latest.status is Status.COMPLETED and output == plain_tree(latest.held_output, "output")
+            return latest if is_same else None
+        if latest.status is not Status.FAILED or latest.error is None or not isinstance(ending, Exception):
+            return None
+        error = reason_of(ending, secrets)[1]
+        is_same = error is not None and all(
+            getattr(error, name) == getattr(latest.error, name) for name in ("type", "message", "path")
+        )
+        undo = recorder.undo
+        is_undoing = undo.compensate and bool(left_to_undo(results, undo.undoable))
+        return latest if is_same and not is_undoing else None
 
     async def _roll_back(self, ending: BaseException) -> tuple[StepFailedError, ...]:
         """Undo what the steps did, where the run has not ended well."""

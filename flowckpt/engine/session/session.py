@@ -296,7 +296,7 @@ class Session:
         is_completed, mode = latest.status is Status.COMPLETED, judge.policy.reuse
         if is_completed or mode is ReuseMode.INPUTS:
             plan = await planner.make_plan(self._workflow, self._workflow_id, resumption, claims)
-            if is_completed and plan.is_nothing_to_do:
+            if is_completed and plan.is_nothing_to_do and (not plan.ends_at or resumption.bound.missing):
                 return CompletedRun(self._workflow, self._workflow_id, latest)
             if (stopped := plan.stale_stop) is not None:
                 raise stale_step(self._workflow_id, stopped.path, stopped.reasons)
