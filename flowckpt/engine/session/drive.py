@@ -358,8 +358,8 @@ class Drive:
         stop: BaseException | None = None
         leaves_suspended = self.suspends_on_stop and decided is None and isinstance(ending, STOPS)
         repeated = None if is_refused else self._repeated(output, ending)
-        is_undone = ending is not None and repeated is None and not isinstance(ending, Suspended)
-        if is_undone and not is_refused and not leaves_suspended:
+        undoes_nothing = ending is None or repeated is not None or isinstance(ending, Suspended)
+        if ending is not None and not undoes_nothing and not is_refused and not leaves_suspended:
             try:
                 failures = await self._roll_back(ending)
             except BaseException as error:
