@@ -357,7 +357,7 @@ class Drive:
         failures: tuple[StepFailedError, ...] = ()
         stop: BaseException | None = None
         leaves_suspended = self.suspends_on_stop and decided is None and isinstance(ending, STOPS)
-        repeated = None if is_refused else self._repeated(output, ending)
+        repeated = None if is_refused or run.recorder.start_saved else self._repeated(output, ending)
         undoes_nothing = ending is None or repeated is not None or isinstance(ending, Suspended)
         if ending is not None and not undoes_nothing and not is_refused and not leaves_suspended:
             try:
@@ -394,9 +394,10 @@ class Drive:
     def _repeated(self, output: Any, ending: BaseException | None) -> CheckpointData | None:
         """Return the checkpoint that the run had ended with, if the attempt did nothing and ended in the same way."""
         recorder, secrets = self.context.recorder, self.context.judge.secrets
-        latest, results = recorder.resumed_from, recorder.checkpointer.history.results
-        if latest is None or recorder.start_saved or self.undoing is not None:
+        latest = recorder.resumed_from
+        if latest is None or self.undoing is not None:
             return None
+        results = recorder.checkpointer.history.results
         if len(results) != len(latest.step_results):
             return None
         if ending is None:
