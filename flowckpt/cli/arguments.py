@@ -207,7 +207,7 @@ async def _found(store: CheckpointStore, text: str) -> NamedCheckpoint:
     if (latest := await store.load_latest(text)) is not None:
         return NamedCheckpoint(text, latest)
     at = text.find("@", 1)
-    first = text[:at] if at > 0 else text
+    first = text[:at] if text[at + 1 :] and at > 0 else text
     while at > 0:
         run, wanted = text[:at], text[at + 1 :]
         if wanted and (latest := await store.load_latest(run)) is not None:

@@ -110,7 +110,7 @@ def test_checkpoints_by_id_and_by_sequence(varies):
     for wrong, said in (
         ("two", "no run 'two'"),
         ("one@nothing", "no checkpoint 'nothing'"),
-        ("one@", "no run 'one"),
+        ("one@", "no run 'one@'"),
         ("@", "no run '@'"),
         ("two@fetch", "no run 'two'"),
     ):

@@ -472,14 +472,19 @@ def test_pitfall_4_nothing_of_the_package_can_run_code_out_of_stored_bytes():
     import flowckpt
 
     package = Path(flowckpt.__file__).parent
+    modules, calls = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}, {"eval", "exec", "__import__"}
+    forbidden = modules | calls
     # What goes from the engine to its workers and back is never stored; it is of our own making, or plain data.
     sends = (package / "execution" / "executors", package / "execution" / "remote")
     for file in package.rglob("*.py"):
         if any(folder in file.parents for folder in sends):
             continue
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        text = file.read_text("utf-8")
+        if not any(word in text for word in forbidden):  # most have none of the words, and are not worth a parse
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
-                assert not {"pickle", "marshal", "shelve", "dill", "cloudpickle"} & set(names), file
+                assert not modules & set(names), file
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                assert node.func.id not in ("eval", "exec", "__import__"), f"{file}:{node.lineno}"
+                assert node.func.id not in calls, f"{file}:{node.lineno}"
