@@ -28,7 +28,7 @@ from flowckpt import (
 from flowckpt.core.records import CheckpointData
 from flowckpt.errors import InputError, StaleStepError, WorkflowDefinitionError
 from flowckpt.execution.interrupts import RunInterrupted
-from flowckpt.maintenance.portable import copy_run
+from flowckpt.maintenance import copy_run
 
 
 def quick(n: int) -> int:
