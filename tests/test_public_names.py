@@ -277,7 +277,6 @@ def test_a_verdict_and_a_report_say_whether_they_are_verified(cls):
     assert isinstance(inspect.getattr_static(cls, "verified"), property)
 
 
-@pytest.mark.xfail(reason="bool() of a verdict is promised and not there yet", strict=True)
 @pytest.mark.parametrize("cls", [evidence.Verdict, VerificationReport])
 def test_a_verdict_and_a_report_are_true_when_they_are_verified(cls):
     assert "__bool__" in vars(cls)

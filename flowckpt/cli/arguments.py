@@ -21,6 +21,7 @@ from flowckpt.cli.values import MisfitError, from_json, from_text
 from flowckpt.core.codec import Json
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData
+from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.system.secret import HIDDEN, Secret
 from flowckpt.engine.history.checkpoints import any_checkpoint
 from flowckpt.engine.values.target import load_target, parse_target
@@ -239,16 +240,33 @@ def typed_target(text: str) -> tuple[Workflow[..., Any], dict[str, str]]:
     return workflow, described
 
 
-def recorded_target(described: Mapping[str, str], workflow_id: str) -> Workflow[..., Any]:
+def target_in_words(described: Mapping[str, str]) -> str:
+    """Return where the record of a run says that its workflow is, and in which directory it was started."""
+    place = described.get("file") or described.get("module")
+    shown = f"the program {place}:{described.get('name', '')}" if place else "no program"
+    return f"{shown} in directory {described.get('cwd') or '(not recorded)'}"
+
+
+def recorded_target(metadata: Mapping[str, Any], workflow_id: str, *, is_accepted: bool = False) -> Workflow[..., Any]:
     """Load the target of a run from its record.
 
     Args:
-        described: what the record says.
+        metadata: what the record says of the run.
         workflow_id: the run, for errors.
+        is_accepted: whether a person has accepted the target of a run that was imported.
 
     Raises:
-        TargetError: the record names none, or it is not there.
+        TargetError: the record names none, or it is not there; or the run was imported, and nobody has accepted it.
     """
+    described: Mapping[str, str] = metadata.get("target", {})
+    if IMPORTED in metadata and not is_accepted:
+        raise TargetError(
+            f"run {workflow_id!r} was imported: its record, which anybody may have written, names "
+            f"{target_in_words(described)}",
+            target=described.get("file") or described.get("module") or "",
+            remedy="Nothing of it was imported into this process. Look at the program, then 'flowckpt resume' with "
+            "--accept-import; or name the program yourself: --target.",
+        )
     if not described.get("name") or not (described.get("file") or described.get("module")):
         raise TargetError(
             f"the record of run {workflow_id!r} does not say where its workflow is",

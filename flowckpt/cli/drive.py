@@ -213,6 +213,20 @@ def can_ask(options: RunOptions) -> bool:
     return is_open and sys.stdin is not None and sys.stdin.isatty() and is_error_terminal()
 
 
+def ask_about_import(workflow_id: str, shown: str) -> bool:
+    """Ask a person at a terminal whether an imported run may be resumed; elsewhere, return False.
+
+    Args:
+        workflow_id: the run.
+        shown: its program and its directory.
+    """
+    if sys.stdin is None or not sys.stdin.isatty() or not is_error_terminal():
+        return False
+    say(f"Run '{escaped(workflow_id)}' was imported, and names {escaped(shown)}.")
+    say("Approvals and signals that came with it do not count.")
+    return click.confirm("Import this program and resume the run?", default=False, err=True)
+
+
 def ask_about_code(
     error: StaleStepError, run: RecordedRun, options: RunOptions, *, no_color: bool
 ) -> RunOptions | None:

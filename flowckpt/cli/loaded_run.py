@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from flowckpt.cli.arguments import convert_inputs, recorded_target, typed_target
+from flowckpt.cli.arguments import convert_inputs, recorded_target, target_in_words, typed_target
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.notices import warn
 from flowckpt.cli.runs import latest_of, opened, waited
@@ -16,6 +16,7 @@ from flowckpt.cli.settings import StoreChoice, max_deaths_setting
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, Status
+from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.system.secret import MARK
 from flowckpt.engine import RunOptions
 from flowckpt.engine.rules.plan import Decision, ResumePlan
@@ -57,6 +58,7 @@ def recorded_run(
     target: str | None = None,
     inputs: Mapping[str, str] | None = None,
     asks_for_secrets: bool = False,
+    accepts: Callable[[str], bool] | None = None,
 ) -> RecordedRun:
     """Read a run and load its program.
 
@@ -66,18 +68,22 @@ def recorded_run(
         target: where the workflow is now, as typed; where it was at the start, if not given.
         inputs: inputs given again, as text.
         asks_for_secrets: whether secret inputs that are needed again are asked for at a terminal.
+        accepts: called for an imported run with its program and directory; returns whether the run may go on.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
-        TargetError: there is no such workflow.
+        TargetError: there is no such workflow, or the run was imported and is not accepted.
         InputError: an input is unknown, or does not fit; or it is a task of a checkpoint manager.
     """
     store = opened(choice)
     latest = latest_of(store, workflow_id)  # verified: what it names is imported
     refuse_task(workflow_id, latest)
     moved_to = None
-    if target is None:
-        workflow = recorded_target(latest.metadata.get("target", {}), workflow_id)
+    is_accepted = False
+    if accepts is not None and IMPORTED in latest.metadata:
+        is_accepted = accepts(target_in_words(latest.metadata.get("target", {})))
+    if target is None or (accepts is not None and not is_accepted and IMPORTED in latest.metadata):
+        workflow = recorded_target(latest.metadata, workflow_id, is_accepted=is_accepted)
     else:
         workflow, moved_to = typed_target(target)
     values = convert_inputs(workflow, inputs or {})
@@ -140,7 +146,7 @@ def _loaded(latest: CheckpointData, workflow_id: str, target: str | None) -> Wor
     refuse_task(workflow_id, latest)
     if target is not None:
         return typed_target(target)[0]
-    return recorded_target(latest.metadata.get("target", {}), workflow_id)
+    return recorded_target(latest.metadata, workflow_id)
 
 
 # The plan of a run's resume, with the answers of the world that it rests upon.

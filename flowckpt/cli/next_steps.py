@@ -173,12 +173,12 @@ def kinds_of(error: StaleStepError) -> frozenset[str]:
 # The command that carries a run on, for a run that stopped early.
 
 
-def show_resume_hint(workflow_id: str, store: StoreChoice) -> None:
-    """Show the very command that carries the run on."""
+def show_resume_hint(workflow_id: str, store: StoreChoice, *, more: str = "") -> None:
+    """Show the command that resumes the run, perhaps with an option that it needs."""
     if store.spec.startswith("memory:"):
         say("It cannot be resumed: its store was the memory of this process.")
     else:
-        say(f"Resume with: {resume_command(workflow_id, store)}")
+        say(f"Resume with: {resume_command(workflow_id, store)}{f' {more}' if more else ''}")
 
 
 def resume_command(workflow_id: str, store: StoreChoice) -> str:

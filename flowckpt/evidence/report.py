@@ -73,6 +73,9 @@ class Verdict:
         """Whether the claim holds."""
         return self.status is VerdictStatus.VERIFIED
 
+    def __bool__(self) -> bool:
+        return self.verified
+
     @property
     def is_against(self) -> bool:
         """Whether it prevents its pack from holding; False also for a claim that is not checked again."""
@@ -118,6 +121,9 @@ class VerificationReport:
     def verified(self) -> bool:
         """Whether the pack holds; an empty pack does not."""
         return self.outcome is PackOutcome.VERIFIED
+
+    def __bool__(self) -> bool:
+        return self.verified
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -92,6 +92,8 @@ def why_due(info: RunInfo, now: datetime, *, waits: int, due_at: datetime | None
     """
     if info.owner is not None:  # it waits, and its process stays
         return None
+    if info.is_held:  # anybody may have written its record
+        return None
     if info.workflow_name == MANAGED:  # a task of a checkpoint manager: only its own loop can go on with it
         return None
     if info.status is Status.CRASHED:

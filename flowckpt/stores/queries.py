@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import attrs
 
-from flowckpt.core.records.listing import RunFilter
+from flowckpt.core.records.listing import CheckpointRef, RunFilter
 from flowckpt.core.records.statistics import RecordedAttempt, StoreStatistics, Tally
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, SettingError
-from flowckpt.stores.base import CheckpointStore, Finding, KeepsAttempts, ListsAttempts, ListsRuns, TellsFigures
+from flowckpt.stores.base import (
+    CheckpointStore,
+    Finding,
+    KeepsAttempts,
+    ListsAttempts,
+    ListsRuns,
+    ReadsAttempts,
+    TellsFigures,
+)
 
 if TYPE_CHECKING:
     from flowckpt.core.records import Status
@@ -219,3 +227,23 @@ async def runs_of_status(store: CheckpointStore, statuses: Collection[Status]) -
         CheckpointStorageError: the medium failed.
     """
     return await find_runs(store, RunFilter(statuses=frozenset(statuses)))
+
+
+async def check_references(store: CheckpointStore, workflow_id: str, references: Iterable[CheckpointRef]) -> None:
+    """Compare the list of a run's checkpoints, which a store may read from an index, with the records themselves.
+
+    Raises:
+        CheckpointCorruptedError: a record is damaged, or says something else than the list.
+    """
+    if not isinstance(store, ReadsAttempts):
+        return
+    listed: dict[int, dict[int, CheckpointRef]] = {}
+    for each in references:
+        listed.setdefault(each.attempt, {})[each.sequence] = each
+    for attempt, by_sequence in listed.items():
+        for data in await store.read_attempt(workflow_id, attempt):
+            found = by_sequence.get(data.sequence)
+            if found is not None and CheckpointRef.of(workflow_id, data, size=found.size) != found:
+                raise CheckpointCorruptedError(
+                    workflow_id, location=f"checkpoint {data.sequence}", detail="the list says something else of it"
+                )

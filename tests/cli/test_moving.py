@@ -24,11 +24,11 @@ def test_a_run_goes_to_another_store_by_way_of_a_file_and_is_resumed_there(crash
     assert "imported one (1 attempt, 3 checkpoints, 2 results)" in said.out
     assert "workflow: etl, failed" in said.out
     assert "Resume one of the two" in said.err
-    assert "flowckpt resume --store sqlite:there.db one" in said.err
+    assert "flowckpt resume --store sqlite:there.db one --accept-import" in said.err
     said = crashed("import", "one.run.gz", "--store", "sqlite:there.db").expect(0)
     assert "the very same: nothing to do" in said.out
     (tmp_path / "ready").touch()
-    document = crashed("resume", "one", "--store", "sqlite:there.db", "--json").expect(0).document
+    document = crashed("resume", "one", "--accept-import", "--store", "sqlite:there.db", "--json").expect(0).document
     assert (document["output"], document["attempt"], document["steps"]["restored"]) == (1000, 2, 1)
     assert "exists already" in crashed("import", "one.run.gz", "--store", "sqlite:there.db").expect(2).err
     document = crashed("import", "one.run.gz", "--store", "sqlite:there.db", "--id", "two", "--json").expect(0).document
@@ -81,7 +81,12 @@ def test_a_directory_gets_one_document_a_checkpoint(crashed, tmp_path):
     (tmp_path / "ready").touch()
     run = document["workflow_id"]
     assert crashed("list", "--json", "--store", "file:there").document[0]["status"] == "crashed"
-    assert crashed("resume", run, "--json", "--store", "file:there").expect(0).document["steps"]["restored"] == 1
+    assert (
+        crashed("resume", run, "--accept-import", "--json", "--store", "file:there")
+        .expect(0)
+        .document["steps"]["restored"]
+        == 1
+    )
 
 
 def test_what_cannot_be_imported_says_why_and_with_which_code(crashed, tmp_path):
@@ -144,3 +149,31 @@ def test_a_run_that_cannot_be_copied_does_not_stop_the_others(crashed, tmp_path)
     for words in (["copy", "--to", "sqlite:t.db"], ["copy", "one", "--all", "--to", "x:"], ["copy", "one"]):
         crashed(*words).expect(2)
     crashed("copy", "one", "two", "--id", "x", "--to", "sqlite:t.db").expect(2)
+
+
+# --- who can read an export, and where it goes ------------------------------------------------------------------------
+
+
+def test_only_its_owner_can_read_what_was_exported(crashed, tmp_path):
+    crashed("export", "one", "-o", "one.run").expect(0)
+    crashed("export", "one", "-o", "git/").expect(0)
+    crashed("export", "one", "--checkpoint", "fetch", "-o", "fetch.json").expect(0)
+    for file in (tmp_path / "one.run", tmp_path / "fetch.json", *(tmp_path / "git").iterdir()):
+        assert oct(file.stat().st_mode & 0o777) == "0o600"
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
+@pytest.mark.parametrize("is_dangling", [False, True])
+def test_an_export_does_not_follow_a_symbolic_link(crashed, tmp_path, options, is_dangling):
+    mine = tmp_path / "mine"
+    if not is_dangling:
+        mine.write_text("mine")
+    for name in ("one.run", "fetch.json"):
+        (tmp_path / name).symlink_to(mine)
+    crashed("export", "one", "-o", "one.run", *options).expect(2)
+    crashed("export", "one", "--checkpoint", "fetch", "-o", "fetch.json", *options).expect(2)
+    (tmp_path / "git").mkdir()
+    (tmp_path / "git" / "000002-fetch.json").symlink_to(mine)
+    crashed("export", "one", "-o", "git/", *options).expect(2)
+    assert (mine.read_text() if mine.exists() else "") == ("" if is_dangling else "mine")
+    assert all((tmp_path / name).is_symlink() for name in ("one.run", "fetch.json", "git/000002-fetch.json"))

@@ -354,3 +354,22 @@ async def test_the_list_is_newest_first_limited_and_by_type(start):
 async def test_the_list_holds_no_more_than_a_hundred_where_nothing_is_said(start):
     await steps(manager := start(), *range(105))
     assert len(await manager.list_checkpoints("task")) == 100
+
+
+# --- what a program writes in an `if` --------------------------------------------------------------------------------
+
+
+async def test_a_checkpoint_whose_file_changed_is_false_in_an_if(start, world):
+    manager = start()
+    found = await write(manager, world, "a", "a", 1)
+    assert await manager.verify_checkpoint(found)
+    (world / "a").write_text("b")
+    report = await manager.verify_checkpoint(found)
+    assert not report
+    assert not report.verdicts[0]
+
+
+async def test_a_checkpoint_without_evidence_is_false_in_an_if(start):
+    manager = start()
+    (found,) = await steps(manager, 1)
+    assert not await manager.verify_checkpoint(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from datetime import timedelta
 
 import attrs
@@ -10,7 +11,7 @@ import pytest
 
 from flowckpt import MemoryCheckpointStore, WorkflowEngine, prune, step, workflow
 from flowckpt.core.records import Status
-from flowckpt.errors import CheckpointNotFoundError, FencedError, RunLockedError, SettingError
+from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, FencedError, RunLockedError, SettingError
 from flowckpt.maintenance.retention import prune_checkpoints
 from flowckpt.testing import FakeClock
 
@@ -243,3 +244,87 @@ def test_a_list_of_runs_is_gone_on_with_from_any_run_by_whoever_asks(store, reop
         assert not await again.page_runs((await again.page_runs(page[-1], 3))[-1], 3)
 
     asyncio.run(main())
+
+
+# --- what is damaged decides nothing ---------------------------------------------------------------------------------
+
+
+def change(place, workflow_id, column, before, after):
+    """Change what a list reads of a run: bytes of the last line of its file, or a column of its row."""
+    if place.suffix == ".db":
+        with sqlite3.connect(place) as database:
+            (value,) = database.execute(f"SELECT {column} FROM runs WHERE workflow_id = ?", (workflow_id,)).fetchone()
+            changed = str(value).replace(before, after)
+            assert changed != str(value)
+            database.execute(f"UPDATE runs SET {column} = ? WHERE workflow_id = ?", (changed, workflow_id))
+        database.close()
+        return
+    (segment,) = (file for file in place.rglob("*.jsonl") if f'"{workflow_id}"' in file.read_text().partition("\n")[0])
+    lines = segment.read_bytes().splitlines(keepends=True)
+    name = {"updated_at": "saved_at"}.get(column, column).encode()
+    which = -1 if column == "updated_at" else next(index for index, line in enumerate(lines) if b'"saved_at":"' in line)
+    start = lines[which].index(name + b'":"' if which == -1 else b'saved_at":"')
+    end = lines[which].index(b'",', start)
+    changed = lines[which][start:end].replace(before.encode(), after.encode())
+    assert changed != lines[which][start:end]
+    lines[which] = lines[which][:start] + changed + lines[which][end:]
+    segment.write_bytes(b"".join(lines))
+
+
+@pytest.fixture
+def place(store, tmp_path):
+    if isinstance(store, MemoryCheckpointStore):
+        pytest.skip("nothing of it lies anywhere")
+    return tmp_path / ("store.db" if (tmp_path / "store.db").exists() else "store")
+
+
+def test_a_changed_year_of_a_fresh_run_does_not_remove_it(store, clock, place, reopen):
+    year = clock.now().year
+    change(place, "good-5", "updated_at", f"{year}-", f"{year - 5}-")
+    report = asyncio.run(prune(reopen(), clock=clock, older_than="30d"))
+    assert report.runs == []
+    assert "good-5" in report.skipped
+    assert report.unreadable == ["good-5"]
+    assert "good-5" in left(reopen())
+
+
+def test_a_dry_run_does_not_promise_to_remove_what_is_damaged(store, clock, place, reopen):
+    year = clock.now().year
+    change(place, "good-5", "updated_at", f"{year}-", f"{year - 5}-")
+    report = asyncio.run(prune(reopen(), clock=clock, older_than="30d", is_dry_run=True))
+    assert (report.runs, report.unreadable) == ([], ["good-5"])
+
+
+def test_a_run_that_looks_newer_than_it_is_does_not_take_the_place_of_the_newest(store, clock, place, reopen):
+    year = clock.now().year
+    change(place, "good-1", "started_at", f"{year}-", f"{year + 5}-")
+    report = asyncio.run(prune(reopen(), clock=clock, keep=1))
+    assert [run.workflow_id for run in report.runs] == ["good-3"]
+    assert report.unreadable == ["good-1"]
+    assert left(reopen()) == ["bad-2", "bad-6", "good-1", "good-5", "other-4"]
+
+
+@pytest.mark.parametrize(
+    "column, before, after",
+    [("updated_at", "-", "+"), ("started_at", "20", "21"), ("status", "completed", "failed"), ("steps", "1", "0")],
+)
+def test_the_check_of_a_database_finds_a_run_whose_row_does_not_say_what_its_record_says(
+    store, place, reopen, column, before, after
+):
+    if place.suffix != ".db":
+        pytest.skip("a file store has no row of a run")
+    change(place, "good-5", column, before, after)
+    assert [finding.severity for finding in asyncio.run(reopen().check("good-5"))] == ["corrupt"]
+    assert [each.workflow_id for each in asyncio.run(reopen().check()) if each.severity == "corrupt"] == ["good-5"]
+
+
+@pytest.mark.parametrize("statement", ["saved_at = replace(saved_at, '20', '10')", "reason = 'trigger'"])
+def test_a_changed_row_of_a_checkpoint_does_not_remove_it(store, clock, place, reopen, statement):
+    if place.suffix != ".db":
+        pytest.skip("each line of a file store is proved when it is listed")
+    with sqlite3.connect(place) as database:
+        database.execute(f"UPDATE checkpoints SET {statement} WHERE sequence = 2")
+    database.close()
+    with pytest.raises(CheckpointCorruptedError):
+        asyncio.run(prune_checkpoints(reopen(), "good-1", older_than="1s", clock=clock))
+    assert len(asyncio.run(reopen().list_checkpoints("good-1"))) == 3

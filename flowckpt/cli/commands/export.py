@@ -94,7 +94,7 @@ def _write_run(store: CheckpointStore, run: str, output: str, *, is_directory: b
         _warn_of_owner(done)
         return
     else:
-        if Path(output).is_file() and not is_forced:
+        if (Path(output).is_file() or Path(output).is_symlink()) and not is_forced:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), output)
         done = waited(export_run(store, run, output))
         what = f"{escaped(run)} {size_of_run(done)}"

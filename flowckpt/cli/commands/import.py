@@ -76,7 +76,7 @@ def command(
     if done.is_new and done.source_id:
         warn("where it comes from the run is as it was. Resume one of the two: both would run the same steps")
     if done.status != "completed" and done.workflow_name != MANAGED:
-        show_resume_hint(done.workflow_id, choice)
+        show_resume_hint(done.workflow_id, choice, more="--accept-import")
 
 
 def _lines(done: ImportedRun) -> list[str]:
@@ -86,6 +86,8 @@ def _lines(done: ImportedRun) -> list[str]:
         f"{said} {size_of_run(done)}",
         f"workflow: {escaped(done.workflow_name)}, {escaped(done.status)}",
     ]
+    if done.workflow_name != MANAGED:
+        lines.append("held: nothing of it runs until a person resumes it with --accept-import")
     place = done.target.get("file") or done.target.get("module") or ""
     if place:
         is_missing = "file" in done.target and not Path(place).is_file()

@@ -73,6 +73,11 @@ Examples:
 )
 @click.option("--kept-by", type=click.IntRange(min=0), hidden=True)  # a socket to the recoverer that has the run
 @executor_option
+@click.option(
+    "--accept-import",
+    is_flag=True,
+    help="Resume an imported run for the first time (by default: ask). Approvals and signals in its file do not count.",
+)
 @click.option("--steal", is_flag=True, help="Take the run over although its owner's process still holds it.")
 @rollback_option
 @json_option
@@ -86,6 +91,7 @@ def command(
     inputs: tuple[tuple[str, str], ...],
     target: str | None,
     on_save_error: str | None,
+    accept_import: bool,
     kept_by: int | None,
     executors: tuple[str, ...],
     as_json: bool,
@@ -123,7 +129,14 @@ def command(
             say(f"flowckpt: no run in {choice.shown} is left to resume: each is completed or running, or there is none")
             return ExitCode.NOT_FOUND
         run = found.workflow_id
-    recorded = recorded_run(choice, run, target=target, inputs=texts, asks_for_secrets=not only_plan)
+    recorded = recorded_run(
+        choice,
+        run,
+        target=target,
+        inputs=texts,
+        asks_for_secrets=not only_plan,
+        accepts=None if only_plan else lambda shown: accept_import or drive.ask_about_import(run, shown),
+    )
     options = RunOptions(target=recorded.moved_to, executors=places, **policy)
     if only_plan:
         return plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)

@@ -19,7 +19,7 @@ from flowckpt.cli.runs import StoredRun, opened_store, stored_run
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.records import Reason, Status, StepResult
-from flowckpt.core.records.listing import CheckpointRef
+from flowckpt.core.records.listing import IMPORTED, CheckpointRef
 from flowckpt.core.records.result import look
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.engine.rules.paths import ROLLBACK, step_of
@@ -151,6 +151,8 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
     ]
     if is_task(latest) and run.status is not Status.COMPLETED:
         lines.append("task: of a CheckpointManager; the program that made it goes on with it, when it is run again")
+    if IMPORTED in latest.metadata:
+        lines.append("held: it was imported, and nothing of it runs until a person resumes it with --accept-import")
     if run.owner is not None:
         lines.append(f"owner: {escaped(str(run.owner))}")
     lines += [f"tag: {escaped(f'{key}={value}')}" for key, value in latest.metadata.get("tags", {}).items()]

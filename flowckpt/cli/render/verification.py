@@ -113,7 +113,7 @@ def _learn_from_program(data: CheckpointData, workflow_id: str, target: str | No
     """Load the run's program and let its generator make its claims; tell whether there was anything to learn."""
     try:
         if target is None:
-            workflow = recorded_target(data.metadata.get("target", {}), workflow_id)
+            workflow = recorded_target(data.metadata, workflow_id)
         else:
             workflow, _ = typed_target(target)
     except Exception as error:

@@ -13,6 +13,12 @@ from flowckpt.core.records.checkpoint import CheckpointData, Reason, Status, ver
 from flowckpt.core.records.wait import Wait
 from flowckpt.errors import SettingError
 
+IMPORTED = "imported"
+"""In the metadata: the run came from a file that anybody may have made, and no person has resumed it yet.
+
+Such a run is held. It is never due, its program is not imported unasked, and its approvals and signals do not count.
+"""
+
 
 @attrs.frozen
 class CheckpointRef:
@@ -114,11 +120,42 @@ class RunInfo:
         status = Status.CRASHED if self.status is Status.RUNNING and owner is None else self.status
         return attrs.evolve(self, owner=owner, status=status)
 
+    def contradicted_by(self, newest: CheckpointData, oldest: CheckpointRef | None = None) -> str:
+        """Return the first field that the run's record contradicts, or an empty text.
+
+        A list reads one line or one row, unverified; what removes a run must not rely on it.
+
+        Args:
+            newest: the run's newest checkpoint, verified.
+            oldest: its oldest remaining checkpoint, verified; None to leave out `started_at`.
+        """
+        recorded = {
+            "workflow_name": (self.workflow_name, newest.workflow_name),
+            "status": (Status.RUNNING if self.status is Status.CRASHED else self.status, newest.status),
+            "attempt": (self.attempt, newest.attempt),
+            "updated_at": (self.updated_at, newest.saved_at),
+            "steps": (self.steps, len(newest.step_results)),
+            "metadata": (self.metadata, newest.metadata),
+        }
+        for name, (listed, held) in recorded.items():
+            if listed != held:
+                return name
+        if oldest is None:
+            return ""
+        is_first = oldest.sequence == 1  # the first checkpoint may have been removed since
+        is_wrong = self.started_at != oldest.saved_at if is_first else self.started_at > oldest.saved_at
+        return "started_at" if is_wrong else ""
+
     @property
     def tags(self) -> Mapping[str, str]:
         """The run's tags."""
         tags: Mapping[str, str] = self.metadata.get("tags", {})
         return tags
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the run was imported, and no person has resumed it yet."""
+        return IMPORTED in self.metadata
 
     @property
     def waits(self) -> tuple[Wait, ...]:

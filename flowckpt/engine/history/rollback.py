@@ -13,6 +13,7 @@ import attrs
 
 from flowckpt.core.codec.results import as_view
 from flowckpt.core.records import CheckpointData, Reason, Status, StepResult
+from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.history.checkpoints import Rechecking, earlier_checkpoint
@@ -97,6 +98,7 @@ async def roll_back(
         superseded = Superseded(latest.metadata)
         superseded.add(dropped)
         metadata = superseded.written_to(without_reusable(latest.metadata))
+        held = {IMPORTED: True} if IMPORTED in target.metadata else {}  # what was imported counts no more than before
         data = attrs.evolve(
             latest,
             checkpoint_id=f"@rollback.{lease.attempt}",
@@ -109,7 +111,7 @@ async def roll_back(
             evidence=answers,
             snapshot=target.held_snapshot,
             partial=target.partial,
-            metadata={**waits_after_rollback(metadata, target.metadata, dropped), KEY: place},
+            metadata={**waits_after_rollback(metadata, target.metadata, dropped), **held, KEY: place},
             output=None,
             error=None,
         )

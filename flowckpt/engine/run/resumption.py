@@ -10,6 +10,7 @@ import attrs
 from flowckpt.core.codec.results import append_result, as_view, plain_tree
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.records import CheckpointData, History, HistoryView, Status, StepResult
+from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.wait import TAKEN, open_waits, waits_in
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.crash_loop import KEY, Deaths, deaths_of, limit_of
@@ -110,6 +111,9 @@ async def _started_steps(store: CheckpointStore, workflow_id: str, latest: Check
     return paths if attempt == latest.attempt else ()
 
 
+ANSWERED = ("approval", "wait")
+"""The types of steps that a person or a program ends by a message."""
+
 REUSABLE = "reusable_from"
 """In the metadata: the attempts whose results may be reused although the history no longer holds them."""
 NOT_REUSABLE = "not_reusable"
@@ -195,6 +199,7 @@ async def read_resumption(
     verifying: Verifying,
     store: CheckpointStore,
     max_deaths: int = MAX_DEATHS,
+    drops_answers: bool | None = None,
 ) -> Resumption:
     """Read a record and compare it with the inputs and with the world.
 
@@ -207,6 +212,7 @@ async def read_resumption(
         verifying: checks the recorded claims.
         store: what the record came from, for what earlier attempts left behind.
         max_deaths: how often the run may die at one step, where its record does not say.
+        drops_answers: whether approvals and signals must be given again; by default for imported runs that can go on.
 
     Raises:
         WorkflowChangedError: it is the record of another workflow.
@@ -225,7 +231,9 @@ async def read_resumption(
     view: HistoryView = as_view(latest.step_results)
     policy = _located(options.policy, workflow_id, latest, view)
     undoing = [each for each in view if each.step_type == ROLLBACK]
-    cut = _cut(latest, view, policy, undone_paths(undoing))
+    if drops_answers is None:
+        drops_answers = IMPORTED in latest.metadata and latest.status is not Status.COMPLETED
+    cut = _cut(latest, view, policy, undone_paths(undoing), drops_answers=drops_answers)
     history = kept_history(view, cut.keys() | {each.path for each in undoing})
     superseded = Superseded(latest.metadata)
     superseded.add(result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
@@ -234,6 +242,8 @@ async def read_resumption(
         taken = {*(result.path for result in history.results), *cut, *latest.in_flight}
         taken.update(latest.metadata.get(NOT_REUSABLE, ()))
         spare = await _spare(store, workflow_id, latest, taken)
+        if IMPORTED in latest.metadata:
+            spare = {path: result for path, result in spare.items() if not is_answer(result)}
     reports = await verifying.reports_of([*history.results, *spare.values()])
     judge = Judge(policy, reports, bound.known_secrets())
     begun = await _interrupted_steps(store, workflow_id, latest)
@@ -292,6 +302,13 @@ def with_reusable(metadata: Mapping[str, Any], attempt: int, dropped: Collection
     }
 
 
+def accepted(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata of an imported run that a person has resumed: what it left behind in the file is not reused."""
+    if IMPORTED not in metadata:
+        return metadata
+    return {name: value for name, value in without_reusable(metadata).items() if name != IMPORTED}
+
+
 def without_reusable(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the metadata of a run that has found all its results.
 
@@ -324,7 +341,12 @@ def kept_history(view: HistoryView, gone: Collection[str]) -> History:
 
 
 def _cut(
-    latest: CheckpointData, view: HistoryView, policy: ResumePolicy, undone: Collection[str]
+    latest: CheckpointData,
+    view: HistoryView,
+    policy: ResumePolicy,
+    undone: Collection[str],
+    *,
+    drops_answers: bool,
 ) -> dict[str, tuple[StepResult, Reason]]:
     """Return the results that do not count from the beginning, and why.
 
@@ -332,6 +354,10 @@ def _cut(
     the generator handled stays: it is part of what the run did.
     """
     cut: dict[str, tuple[StepResult, Reason]] = {}
+    if drops_answers:
+        for result in filter(is_answer, view):
+            reason = Reason(ReasonKind.EVIDENCE, "it was imported: whoever made the file may have made up the answer")
+            _cut_from(cut, view, result.path, reason, takes_nested=False)
     if latest.status is Status.FAILED and latest.error is not None and latest.error.path:
         reason = Reason(ReasonKind.FAILED, "it failed, and that ended the run")
         for path in failures_behind(view, latest.error.path):
@@ -349,6 +375,11 @@ def _cut(
         reason = Reason(ReasonKind.FORCED, "everything is run again from this step on")
         _cut_from(cut, view, policy.from_path, reason, takes_nested=True)
     return cut
+
+
+def is_answer(result: StepResult) -> bool:
+    """Return whether a message of a person or a program ended a step: an approval, or a signal."""
+    return result.step_type in ANSWERED and (result.success or bool(result.signal))
 
 
 def _cut_from(

@@ -16,6 +16,7 @@ from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity.fingerprint import fingerprint, step_fingerprint
 from flowckpt.core.records import CheckpointData, History, PartialState, Status, StepResult
+from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.replay import Replay
 from flowckpt.core.system import ids
@@ -32,7 +33,14 @@ from flowckpt.engine.run.context import LOOK_NS, RunContext
 from flowckpt.engine.run.lease import acquired, given_back, known_as_live, stop_when_lost
 from flowckpt.engine.run.notify import EventSink, Notifier, event_stream, redact_error, redacting
 from flowckpt.engine.run.recorder import Recorder, Undo
-from flowckpt.engine.run.resumption import deaths_at_resume, kept_history, parked_error, read_resumption
+from flowckpt.engine.run.resumption import (
+    Resumption,
+    accepted,
+    deaths_at_resume,
+    kept_history,
+    parked_error,
+    read_resumption,
+)
 from flowckpt.engine.run.verification import Verifying, verifying_of
 from flowckpt.engine.session.drive import Drive
 from flowckpt.engine.values.failures import NO_SECRETS, stale_step
@@ -281,15 +289,7 @@ class Session:
             end = compensate.unfinished_rollback(latest.metadata)
         if end is not None:
             return self._undoing(lease, latest, end, claims, crash_count)
-        resumption = await read_resumption(
-            self._workflow,
-            self._workflow_id,
-            latest,
-            inputs=self._inputs,
-            options=self._options,
-            verifying=claims,
-            store=self._store,
-        )
+        resumption = await self._read(latest, claims)
         judge = resumption.judge
         self._secrets = judge.secrets
         # Reusing by inputs, the step to stop at may come after one that runs; and it is to stop before anything does.
@@ -298,9 +298,12 @@ class Session:
             plan = await planner.make_plan(self._workflow, self._workflow_id, resumption, claims)
             if is_completed and plan.is_nothing_to_do and (not plan.ends_at or resumption.bound.missing):
                 return CompletedRun(self._workflow, self._workflow_id, latest)
+            if is_completed and IMPORTED in latest.metadata:  # it goes on after all
+                resumption = await self._read(latest, claims, drops_answers=True)
+                judge = resumption.judge
             if (stopped := plan.stale_stop) is not None:
                 raise stale_step(self._workflow_id, stopped.path, stopped.reasons)
-        metadata = self._options.written_to(resumption.superseded.written_to(latest.metadata))
+        metadata = self._options.written_to(resumption.superseded.written_to(accepted(latest.metadata)))
         waits = Waits.of(latest.metadata)
         is_prefix = mode is ReuseMode.PREFIX
         waits.drop_stale((result for result, _ in resumption.cut.values()), takes_behind=is_prefix)
@@ -320,6 +323,20 @@ class Session:
             reusable=resumption.spare,
         )
         return self._drive(lease, origin)
+
+    async def _read(
+        self, latest: CheckpointData, claims: Verifying, *, drops_answers: bool | None = None
+    ) -> Resumption:
+        return await read_resumption(
+            self._workflow,
+            self._workflow_id,
+            latest,
+            inputs=self._inputs,
+            options=self._options,
+            verifying=claims,
+            store=self._store,
+            drops_answers=drops_answers,
+        )
 
     def _undoing(
         self,

@@ -6,12 +6,14 @@ It decides, as the resume does, what kind of attempt it would be, so nobody else
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import attrs
 
 from flowckpt.core.dsl import Workflow
-from flowckpt.core.records import CheckpointData
+from flowckpt.core.records import CheckpointData, Status
+from flowckpt.core.records.listing import IMPORTED
 from flowckpt.engine.dry.planner import make_plan
 from flowckpt.engine.rules.crash_loop import limit_of
 from flowckpt.engine.rules.plan import ResumePlan
@@ -78,15 +80,10 @@ async def plan_resume(
             most = limit_of(latest.metadata, options.max_deaths, max_deaths)
             parked = await parked_at(store, workflow_id, latest, most=most)
         return PlannedResume(await undoing.plan(parked), {}, verifying)
-    resumption = await read_resumption(
-        workflow,
-        workflow_id,
-        latest,
-        inputs=inputs,
-        options=options,
-        verifying=verifying,
-        store=store,
-        max_deaths=max_deaths,
-    )
+    read = partial(read_resumption, workflow, workflow_id, latest, inputs=inputs, options=options, verifying=verifying)
+    resumption = await read(store=store, max_deaths=max_deaths)
     plan = await make_plan(workflow, workflow_id, resumption, verifying)
+    if latest.status is Status.COMPLETED and IMPORTED in latest.metadata and not plan.is_nothing_to_do:
+        resumption = await read(store=store, max_deaths=max_deaths, drops_answers=True)
+        plan = await make_plan(workflow, workflow_id, resumption, verifying)
     return PlannedResume(plan, resumption.judge.reports, verifying)

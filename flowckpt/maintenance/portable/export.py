@@ -20,7 +20,7 @@ from flowckpt.core.codec.blob import Blob
 from flowckpt.core.codec.checkpoints import CARRIED, encode_head, export_text
 from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.records import CheckpointData, History, HistoryView, PartialState
-from flowckpt.core.records.listing import Owner
+from flowckpt.core.records.listing import IMPORTED, Owner
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, ForeignRecordError, StoreAbilityError
 from flowckpt.maintenance.portable.format import (
@@ -200,28 +200,31 @@ async def gathered(store: CheckpointStore, workflow_id: str) -> Gathered:
 def whole_file(file: Path, *, is_compressed: bool = False) -> Iterator[IO[bytes]]:
     """Open a file for writing: under another name first, and in its place, durably, when the block is done.
 
-    A device or a pipe is written to as it is.
+    Only its owner may read the file. A device or a pipe is written to as it is; a symbolic link is refused, because it
+    may lead to another file than the one that is named.
+
+    Args:
+        file: the destination.
+        is_compressed: whether gzip compresses the content.
 
     Raises:
         OSError: it cannot be written; what was there before is still there.
     """
+    if file.is_symlink() and not file.is_relative_to("/dev"):  # /dev/stdout is one
+        raise OSError(errno.ELOOP, "it is a symbolic link: name the file itself", str(file))
     if file.exists() and not file.is_file():
         with file.open("wb") as stream, _packed(stream, is_compressed) as packed:
             yield packed
         return
-    place = file.resolve()
-    descriptor, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)  # with mode 0600
     try:
         with os.fdopen(descriptor, "wb") as stream:
             with _packed(stream, is_compressed) as packed:
                 yield packed
             stream.flush()
             os.fsync(stream.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(place)
-        _sync_directory(place.parent)
+        Path(name).replace(file)
+        _sync_directory(file.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             Path(name).unlink()
@@ -305,7 +308,7 @@ class RunWriter:
                         workflow_id=self._workflow_id,
                         found=f"{kept} results before it, {len(view)} in it",
                     )
-            head, named = encode_head(data)
+            head, named = encode_head(_without_mark(data))
             blobs = dict(named)
             for index in range(kept, len(view)):
                 blobs.update(view.history.blobs.get(index, {}))
@@ -338,6 +341,13 @@ class RunWriter:
                 self._workflow_id, location=f"large value {blob.digest}", detail="it does not match its digest"
             )
         return blob_line(blob.digest, content)
+
+
+def _without_mark(data: CheckpointData) -> CheckpointData:
+    """Return a checkpoint without the mark of an import, so that a run makes the same bytes wherever it lies."""
+    if IMPORTED not in data.metadata:
+        return data
+    return attrs.evolve(data, metadata={name: said for name, said in data.metadata.items() if name != IMPORTED})
 
 
 def run_lines(workflow_id: str, checkpoints: Sequence[CheckpointData]) -> Iterator[bytes]:
@@ -497,7 +507,7 @@ def refuse_other(file: Path, content: bytes) -> None:
     Raises:
         FileExistsError: it is there, with another content.
     """
-    if file.is_file() and file.read_bytes() != content:
+    if file.is_symlink() or (file.is_file() and file.read_bytes() != content):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(file))
 
 

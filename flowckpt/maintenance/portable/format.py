@@ -454,6 +454,7 @@ _METADATA: Mapping[str, Check] = {
         and _is_text(value.get("partial"))
     ),
     "executors": _is_text_mapping,
+    "imported": lambda value: value is True,
     "forked_from": _is_optional_mapping,
     "rolled_back_to": _is_optional_mapping,
     "rolling_back": lambda value: value is None or _is_way_back(value),

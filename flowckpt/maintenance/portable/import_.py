@@ -21,6 +21,7 @@ from flowckpt.core.codec.checkpoints import CARRIED, check_schema, decode_head
 from flowckpt.core.codec.results import append_result, decode_result
 from flowckpt.core.records import CheckpointData, History, Reason
 from flowckpt.core.records.history import CHAIN_START
+from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.core.system.ids import new_run_id
 from flowckpt.errors import DecodingError, EncodingError, ImportRefusedError, SourceUnreadableError
@@ -513,7 +514,7 @@ async def import_run(
         checked_new_id(workflow_id)
     with opened_source(file, limits) as source:
         proved = await run_blocking(lambda: _proved(source, str(file), workflow_id, limits))
-        is_new = await brought_in(store, proved.workflow_id, proved.identity, proved.checkpoints)
+        is_new = await brought_in(store, proved.workflow_id, proved.identity, lambda: _held(proved.checkpoints()))
     latest = proved.latest
     target = {str(key): str(text) for key, text in dict(latest.metadata.get("target", {})).items()}
     return ImportedRun(
@@ -528,6 +529,19 @@ async def import_run(
         is_new,
         proved.left_behind,
     )
+
+
+def _held(checkpoints: Iterable[CheckpointData]) -> Iterator[CheckpointData]:
+    """Mark each checkpoint of a workflow's run as imported; a task of a CheckpointManager names no program."""
+    before: Mapping[str, Any] | None = None
+    marked: Mapping[str, Any] = {}
+    for data in checkpoints:
+        if is_task(data):
+            yield data
+            continue
+        if data.metadata is not before:  # a store writes once what is the very same object
+            before, marked = data.metadata, {**data.metadata, IMPORTED: True}
+        yield attrs.evolve(data, metadata=marked)
 
 
 def _proved(source: Source, file: str, workflow_id: str | None, limits: ImportLimits) -> _Proved:

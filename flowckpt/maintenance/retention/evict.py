@@ -27,6 +27,7 @@ from flowckpt.maintenance.retention.rule import (
     removable,
 )
 from flowckpt.stores.base import CheckpointStore, CompactsRuns, EvictsCheckpoints, PinsCheckpoints
+from flowckpt.stores.queries import check_references
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -180,6 +181,7 @@ class Evictor:
         """Return the checkpoints that count, read once an attempt where the run was resumed."""
         if self._held is None:
             listed: Sequence[CheckpointRef] = await self.store.list_checkpoints(self.workflow_id)
+            await check_references(self.store, self.workflow_id, listed)
             self._held = [attrs.evolve(each, verified=each.verified or self._verified(each.steps)) for each in listed]
             self._held.sort(key=lambda each: each.sequence)
         return self._held

@@ -26,7 +26,13 @@ from flowckpt.errors import (
     RunLockedError,
     SettingError,
 )
-from flowckpt.maintenance.retention.rule import ALL_IN_THE_NEWEST, Resting, Retention, count_of, removable
+from flowckpt.maintenance.retention.rule import (
+    ALL_IN_THE_NEWEST,
+    Resting,
+    Retention,
+    count_of,
+    removable,
+)
 from flowckpt.stores.base import (
     CheckpointStore,
     CompactsRuns,
@@ -38,7 +44,7 @@ from flowckpt.stores.base import (
     SweepsLeftovers,
     released,
 )
-from flowckpt.stores.queries import unreadable_runs
+from flowckpt.stores.queries import check_references, unreadable_runs
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import CheckpointRef
@@ -52,6 +58,7 @@ FINISHED = frozenset({Status.COMPLETED})
 """What goes where nobody says more: a run of any other status can be resumed."""
 
 _PAGE = 200
+_CHANGED = "it has changed meanwhile"
 
 
 @attrs.frozen
@@ -171,10 +178,38 @@ async def _runs_to_remove(
         if info.status not in which.statuses or which.workflow not in (None, info.workflow_name):
             continue
         report.matched = (report.matched or 0) + 1
-        kept[info.workflow_name] += 1
+        if kept[info.workflow_name] < which.keep:
+            kept[info.workflow_name] += info.owner is not None or await _is_proved(store, info, which, report)
+            continue
         is_old = which.older_than is None or now - info.updated_at > which.older_than
-        if kept[info.workflow_name] > which.keep and is_old and info.owner is None:
+        if is_old and info.owner is None and await _is_proved(store, info, which, report):
             yield info
+
+
+async def _is_proved(store: CheckpointStore, info: RunInfo, which: _Which, report: PruneReport) -> bool:
+    """Return whether the record of a run, verified, says what the list says; report it as unreadable if it does not.
+
+    A list reads one line or row of a run: one changed byte there must not remove a run, or count as the newest one.
+    """
+    workflow_id = info.workflow_id
+    try:
+        newest = await store.load_latest(workflow_id)
+        oldest = None
+        if which.keep and newest is not None:
+            oldest = min(await store.list_checkpoints(workflow_id), key=lambda each: each.sequence, default=None)
+        field = "" if newest is None else info.contradicted_by(newest, oldest)
+        if newest is not None and not field:
+            return True
+        again = await store.describe_run(workflow_id) if isinstance(store, ListsRuns) else info
+        if again != info:  # it was saved to, or cleared, since it was listed
+            return again is not None
+        detail = f"the list says another {field} than its record" if field else "it has no checkpoint"
+        raise CheckpointCorruptedError(workflow_id, location="list of runs", detail=detail)
+    except CheckpointCorruptedError as error:
+        report.skipped[workflow_id] = error.message
+        if workflow_id not in report.unreadable:
+            report.unreadable.append(workflow_id)
+        return False
 
 
 async def _newest_first(store: CheckpointStore) -> AsyncIterator[RunInfo]:
@@ -222,7 +257,7 @@ async def _remove(
     for info, size in zip(batch, sizes, strict=True):
         if info.workflow_id not in gone:
             is_pinned = await _is_pinned(store, info.workflow_id)
-            report.skipped[info.workflow_id] = "it is pinned" if is_pinned else "it has changed meanwhile"
+            report.skipped[info.workflow_id] = "it is pinned" if is_pinned else _CHANGED
             continue
         report.removed += 1
         report.removed_bytes += size or 0
@@ -356,7 +391,10 @@ async def _checkpoints_to_remove(
         return ()
     pinned = await store.pinned(workflow_id) if isinstance(store, PinsCheckpoints) else frozenset[int]()
     resting = await _resting_of(store, workflow_id)
-    return removable(references, conditions, now, pinned=pinned, resting=resting, must_pass_all=True)
+    found = removable(references, conditions, now, pinned=pinned, resting=resting, must_pass_all=True)
+    if found:
+        await check_references(store, workflow_id, references)
+    return found
 
 
 async def _resting_of(store: CheckpointStore, workflow_id: str) -> Resting:

@@ -61,15 +61,16 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
         now = open_image(session, workflow_id, key)
         if now is None:
             return None
-        run_infos(session, key)  # what a list shows of it
         begun = session.execute("SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL", (now.run,))
         kept, results = 0, 0
         for (attempt,) in begun:
             image = open_image(session, workflow_id, key, attempt=attempt)
             assert image is not None, "the transaction is of one moment"
-            results, found = _check_image(session, image, attempt, fetch)
+            found = _check_image(session, image, attempt, fetch)
+            results = len(image.history.results)
             if now.links and attempt == now.links[-1].attempt:
-                kept = found
+                kept = len(found)
+                _check_row(image, run_infos(session, key), found)
         for digest, size in session.execute("SELECT digest, size FROM blobs WHERE run = ?", (now.run,)):
             read_blob(session, workflow_id, key, digest, size)
         signals.sent(session, workflow_id)
@@ -87,7 +88,18 @@ def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | N
         return Finding(workflow_id, "corrupt", error.message)
 
 
-def _check_image(session: Session, image: RunImage, attempt: int, fetch: Fetch) -> tuple[int, int]:
+def _check_row(image: RunImage, listed: list[RunInfo], newest_first: list[CheckpointData]) -> None:
+    """Compare the row of the run, which lists show, with its checkpoints."""
+    if not newest_first:
+        return
+    oldest = CheckpointRef.of(image.workflow_id, newest_first[-1])
+    field = listed[0].contradicted_by(newest_first[0], oldest) if listed else "latest_sequence"
+    if field:
+        raise image.corrupt("runs", f"its column {field} does not say what its checkpoints say")
+
+
+def _check_image(session: Session, image: RunImage, attempt: int, fetch: Fetch) -> list[CheckpointData]:
+    """Verify a run as an attempt left it; return its checkpoints, newest first."""
     image.read_results(session, fetch)
     _check_columns(session, image, attempt)
     _check_verified(session, image)
@@ -99,7 +111,7 @@ def _check_image(session: Session, image: RunImage, attempt: int, fetch: Fetch) 
         for held in data.held_values:
             if isinstance(held, Blob):
                 held.content()
-    return len(image.history.results), len(found)
+    return found
 
 
 def _check_verified(session: Session, image: RunImage) -> None:
