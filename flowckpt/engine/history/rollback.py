@@ -6,7 +6,7 @@ behind it stays in the store, and counts no more. So a crash leaves the run eith
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -90,15 +90,13 @@ async def roll_back(
         moved, answers = await rechecking.moved(target, target.step_results[:length], base=latest)
         if moved:
             raise StaleCheckpointError(workflow_id, target.checkpoint_id, reasons=moved)
-        place = {"checkpoint_id": target.checkpoint_id, "sequence": target.sequence}
+        place: dict[str, Any] = {"checkpoint_id": target.checkpoint_id, "sequence": target.sequence}
         is_there = latest.reason is Reason.MANUAL and latest.metadata.get(KEY) == place and not dropped
         if is_there or target.sequence == latest.sequence:
-            at = latest.attempt
-            return RolledBack(workflow_id, target.checkpoint_id, target.sequence, length, (), at, is_new=False)
+            return RolledBack(workflow_id, **place, steps=length, dropped=(), attempt=latest.attempt, is_new=False)
         superseded = Superseded(latest.metadata)
         superseded.add(dropped)
-        metadata = superseded.written_to(without_reusable(latest.metadata))
-        held = {IMPORTED: True} if IMPORTED in target.metadata else {}  # what was imported counts no more than before
+        metadata = _held(superseded.written_to(without_reusable(latest.metadata)), target)
         data = attrs.evolve(
             latest,
             checkpoint_id=f"@rollback.{lease.attempt}",
@@ -111,13 +109,18 @@ async def roll_back(
             evidence=answers,
             snapshot=target.held_snapshot,
             partial=target.partial,
-            metadata={**waits_after_rollback(metadata, target.metadata, dropped), **held, KEY: place},
+            metadata={**waits_after_rollback(metadata, target.metadata, dropped), KEY: place},
             output=None,
             error=None,
         )
         await finish_despite_cancel(store.save(workflow_id, data))
     paths = tuple(result.path for result in dropped)
     return RolledBack(workflow_id, target.checkpoint_id, target.sequence, length, paths, data.attempt, is_new=True)
+
+
+def _held(metadata: Mapping[str, Any], target: CheckpointData) -> dict[str, Any]:
+    """Return metadata with the mark of an import if the checkpoint has it: its answers count no more than before."""
+    return {**metadata, IMPORTED: True} if IMPORTED in target.metadata else {**metadata}
 
 
 def standing_length(results: Sequence[StepResult], length: int) -> int:

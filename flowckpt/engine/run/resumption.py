@@ -231,8 +231,6 @@ async def read_resumption(
     view: HistoryView = as_view(latest.step_results)
     policy = _located(options.policy, workflow_id, latest, view)
     undoing = [each for each in view if each.step_type == ROLLBACK]
-    if drops_answers is None:
-        drops_answers = IMPORTED in latest.metadata and latest.status is not Status.COMPLETED
     cut = _cut(latest, view, policy, undone_paths(undoing), drops_answers=drops_answers)
     history = kept_history(view, cut.keys() | {each.path for each in undoing})
     superseded = Superseded(latest.metadata)
@@ -242,8 +240,6 @@ async def read_resumption(
         taken = {*(result.path for result in history.results), *cut, *latest.in_flight}
         taken.update(latest.metadata.get(NOT_REUSABLE, ()))
         spare = await _spare(store, workflow_id, latest, taken)
-        if IMPORTED in latest.metadata:
-            spare = {path: result for path, result in spare.items() if not is_answer(result)}
     reports = await verifying.reports_of([*history.results, *spare.values()])
     judge = Judge(policy, reports, bound.known_secrets())
     begun = await _interrupted_steps(store, workflow_id, latest)
@@ -251,9 +247,8 @@ async def read_resumption(
     if not options.force and not options.steal:
         most = limit_of(latest.metadata, options.max_deaths, max_deaths)
         parked = await parked_at(store, workflow_id, latest, most=most)
-    messages = await _messages(store, workflow_id, latest)
-    in_doubt = frozenset(latest.in_flight)
-    return Resumption(latest, bound, history, judge, cut, superseded, in_doubt, spare, begun, parked, messages)
+    found = history, judge, cut, superseded, frozenset(latest.in_flight), spare, begun, parked
+    return Resumption(latest, bound, *found, await _messages(store, workflow_id, latest))
 
 
 async def _messages(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> Sequence[Signal]:
@@ -284,6 +279,8 @@ async def _spare(
             data = await store.load_attempt(workflow_id, attempt)
             results = () if data is None else data.step_results
             found.update({each.path: each for each in results if each.success and each.path not in taken})
+    if IMPORTED in latest.metadata:
+        return {path: result for path, result in found.items() if not is_answer(result)}
     return found
 
 
@@ -304,8 +301,6 @@ def with_reusable(metadata: Mapping[str, Any], attempt: int, dropped: Collection
 
 def accepted(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the metadata of an imported run that a person has resumed: what it left behind in the file is not reused."""
-    if IMPORTED not in metadata:
-        return metadata
     return {name: value for name, value in without_reusable(metadata).items() if name != IMPORTED}
 
 
@@ -346,7 +341,7 @@ def _cut(
     policy: ResumePolicy,
     undone: Collection[str],
     *,
-    drops_answers: bool,
+    drops_answers: bool | None,
 ) -> dict[str, tuple[StepResult, Reason]]:
     """Return the results that do not count from the beginning, and why.
 
@@ -354,7 +349,9 @@ def _cut(
     the generator handled stays: it is part of what the run did.
     """
     cut: dict[str, tuple[StepResult, Reason]] = {}
-    if drops_answers:
+    if drops_answers or (
+        drops_answers is None and IMPORTED in latest.metadata and latest.status is not Status.COMPLETED
+    ):
         for result in filter(is_answer, view):
             reason = Reason(ReasonKind.EVIDENCE, "it was imported: whoever made the file may have made up the answer")
             _cut_from(cut, view, result.path, reason, takes_nested=False)

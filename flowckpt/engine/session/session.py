@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,6 @@ from flowckpt.engine.run.lease import acquired, given_back, known_as_live, stop_
 from flowckpt.engine.run.notify import EventSink, Notifier, event_stream, redact_error, redacting
 from flowckpt.engine.run.recorder import Recorder, Undo
 from flowckpt.engine.run.resumption import (
-    Resumption,
     accepted,
     deaths_at_resume,
     kept_history,
@@ -289,7 +289,17 @@ class Session:
             end = compensate.unfinished_rollback(latest.metadata)
         if end is not None:
             return self._undoing(lease, latest, end, claims, crash_count)
-        resumption = await self._read(latest, claims)
+        read = partial(
+            read_resumption,
+            self._workflow,
+            self._workflow_id,
+            latest,
+            inputs=self._inputs,
+            options=self._options,
+            verifying=claims,
+            store=self._store,
+        )
+        resumption = await read()
         judge = resumption.judge
         self._secrets = judge.secrets
         # Reusing by inputs, the step to stop at may come after one that runs; and it is to stop before anything does.
@@ -299,11 +309,12 @@ class Session:
             if is_completed and plan.is_nothing_to_do and (not plan.ends_at or resumption.bound.missing):
                 return CompletedRun(self._workflow, self._workflow_id, latest)
             if is_completed and IMPORTED in latest.metadata:  # it goes on after all
-                resumption = await self._read(latest, claims, drops_answers=True)
+                resumption = await read(drops_answers=True)
                 judge = resumption.judge
             if (stopped := plan.stale_stop) is not None:
                 raise stale_step(self._workflow_id, stopped.path, stopped.reasons)
-        metadata = self._options.written_to(resumption.superseded.written_to(accepted(latest.metadata)))
+        said = accepted(latest.metadata) if IMPORTED in latest.metadata else latest.metadata
+        metadata = self._options.written_to(resumption.superseded.written_to(said))
         waits = Waits.of(latest.metadata)
         is_prefix = mode is ReuseMode.PREFIX
         waits.drop_stale((result for result, _ in resumption.cut.values()), takes_behind=is_prefix)
@@ -323,20 +334,6 @@ class Session:
             reusable=resumption.spare,
         )
         return self._drive(lease, origin)
-
-    async def _read(
-        self, latest: CheckpointData, claims: Verifying, *, drops_answers: bool | None = None
-    ) -> Resumption:
-        return await read_resumption(
-            self._workflow,
-            self._workflow_id,
-            latest,
-            inputs=self._inputs,
-            options=self._options,
-            verifying=claims,
-            store=self._store,
-            drops_answers=drops_answers,
-        )
 
     def _undoing(
         self,

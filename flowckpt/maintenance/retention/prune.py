@@ -44,7 +44,7 @@ from flowckpt.stores.base import (
     SweepsLeftovers,
     released,
 )
-from flowckpt.stores.queries import check_references, unreadable_runs
+from flowckpt.stores.queries import check_references, listing, unreadable_runs
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import CheckpointRef
@@ -200,7 +200,7 @@ async def _is_proved(store: CheckpointStore, info: RunInfo, which: _Which, repor
         field = "" if newest is None else info.contradicted_by(newest, oldest)
         if newest is not None and not field:
             return True
-        again = await store.describe_run(workflow_id) if isinstance(store, ListsRuns) else info
+        again = await listing(store).describe_run(workflow_id)
         if again != info:  # it was saved to, or cleared, since it was listed
             return again is not None
         detail = f"the list says another {field} than its record" if field else "it has no checkpoint"
@@ -214,8 +214,7 @@ async def _is_proved(store: CheckpointStore, info: RunInfo, which: _Which, repor
 
 async def _newest_first(store: CheckpointStore) -> AsyncIterator[RunInfo]:
     if not isinstance(store, PrunesRuns):
-        assert isinstance(store, ListsRuns), "it was asked before"
-        for info in await store.list_runs():
+        for info in await listing(store).list_runs():
             yield info
         return
     last: RunInfo | None = None
@@ -272,8 +271,7 @@ async def _is_pinned(store: CheckpointStore, workflow_id: str) -> bool:
 
 async def _is_cleared(store: CheckpointStore, info: RunInfo) -> bool:
     """Clear a run of a store that can do no better than ask and clear."""
-    assert isinstance(store, ListsRuns), "it was asked before"
-    if await _is_pinned(store, info.workflow_id) or await store.describe_run(info.workflow_id) != info:
+    if await _is_pinned(store, info.workflow_id) or await listing(store).describe_run(info.workflow_id) != info:
         return False
     try:
         await store.clear(info.workflow_id)
