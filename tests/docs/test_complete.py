@@ -38,15 +38,20 @@ def test_the_record_format_names_every_reason_field_and_tag():
     checkpoints, results, tags = (
         import_module(f"flowckpt.core.codec.{name}") for name in ("checkpoints", "results", "tags")
     )
-    import_module("flowckpt.core.codec.rare")
-    import_module("flowckpt.core.codec.own")
     text = FORMAT.read_text(encoding="utf-8")
-    named = {*checkpoints._KNOWN, *results._KNOWN, *tags._DECODERS, "$blob", *(reason.value for reason in Reason)}
+    named = {
+        *checkpoints._KNOWN,
+        *results._KNOWN,
+        *tags._DECODERS,
+        *tags._LATE_TAGS,
+        "$blob",
+        *(reason.value for reason in Reason),
+    }
     assert [name for name in sorted(named) if not said(text, name)] == []
     assert str(tags.MAX_DEPTH) in text
     assert f"{import_module('flowckpt.core.codec.blob').BLOB_SIZE:,}" in text
     written = set(re.findall(r"`(\$\w+)`", text))
-    assert written == {*tags._DECODERS, "$blob"}, "tags that are documented and do not exist"
+    assert written == {*tags._DECODERS, *tags._LATE_TAGS, "$blob"}, "tags that are documented and do not exist"
 
 
 # --- events and errors -----------------------------------------------------------------------------------------------

@@ -1202,8 +1202,8 @@ def test_a_plan_finds_what_waits_in_members(world):
         (lambda s: s.sleep(True), "from 0 to"),
         (lambda s: s.sleep("5"), "from 0 to"),
         (lambda s: s.sleep(timedelta(days=99_999)), "from 0 to"),
-        (lambda s: s.sleep(datetime(2026, 1, 1)), "no aware datetime"),  # noqa: DTZ001
-        (lambda s: s.sleep(until="tomorrow"), "no aware datetime"),
+        (lambda s: s.sleep(datetime(2026, 1, 1)), "not an aware datetime"),  # noqa: DTZ001
+        (lambda s: s.sleep(until="tomorrow"), "not an aware datetime"),
         (lambda s: s.wait(""), "blank"),
         (lambda s: s.wait(5), "must be text"),
         (lambda s: s.wait("go", default=1), "never returned"),
@@ -1214,9 +1214,9 @@ def test_a_plan_finds_what_waits_in_members(world):
         (lambda s: s.approval(of=[]), "bound to nothing"),
         (lambda s: s.approval(of=()), "bound to nothing"),
         (lambda s: s.approval(of=EvidencePack([])), "bound to nothing"),
-        (lambda s: s.wait("go", type="nosuchtype"), "'nosuchtype' is no type"),
-        (lambda s: s.wait("go", type=list["nosuchtype"]), "'nosuchtype' is no type"),  # type: ignore[name-defined]  # noqa: F821
-        (lambda s: s.wait("go", type=5), "5 is no type"),
+        (lambda s: s.wait("go", type="nosuchtype"), "'nosuchtype' is not a type"),
+        (lambda s: s.wait("go", type=list["nosuchtype"]), "'nosuchtype' is not a type"),  # type: ignore[name-defined]  # noqa: F821
+        (lambda s: s.wait("go", type=5), "5 is not a type"),
         (lambda s: s.approval(on_rejection="shrug"), "neither 'fail' nor 'return'"),
         (lambda s: s.sleep(1).wait("go"), "has an action already"),
         (lambda s: s.python(do, 1).approval(), "has an action already"),

@@ -81,7 +81,7 @@ class Blob(LazyValue):
         try:
             return json.loads(self.content())
         except (ValueError, RecursionError) as error:
-            raise DecodingError(f"the large value sha256:{self.digest} is no JSON: {error}") from error
+            raise DecodingError(f"the large value sha256:{self.digest} is not JSON: {error}") from error
 
     def value(self) -> Any:
         """Read and decode the content."""

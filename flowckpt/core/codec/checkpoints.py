@@ -236,7 +236,7 @@ def read_export(document: Json) -> CheckpointData:
         DecodingError: it is not the export of a checkpoint.
     """
     if not isinstance(document, Mapping) or "schema_version" not in document or "step_results" not in document:
-        raise DecodingError(f"this is no export of a checkpoint: {document!r:.120}")
+        raise DecodingError(f"this is not the export of a checkpoint: {document!r:.120}")
     check_schema(document["schema_version"])
     found = document["step_results"]
     if not isinstance(found, list):

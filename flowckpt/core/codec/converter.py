@@ -90,7 +90,7 @@ def _same_leaf(plain: Any, cls: Any) -> Any:
 
 
 def _fits(plain: Any, annotation: Any) -> bool:
-    """Tell whether a value of the closed set fits an annotation that names nothing else."""
+    """Return whether a value of the closed set fits an annotation that names nothing else."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _fits(plain, typing.get_args(annotation)[0])
@@ -224,16 +224,16 @@ def _named_tuple_built(cls: Any, made: Converter) -> Build:
     return lambda plain, _: cls(**{name: made.structure(item, hints.get(name, Any)) for name, item in plain.items()})
 
 
-# Whether a value is of the annotated type, as far as that can be told without a doubt.
+# --- does a value fit an annotation? ---------------------------------------------------------------------------------
 
 
 _OF_ONE = (list, set, frozenset)
 _NUMBERS: dict[Any, tuple[type, ...]] = {float: (int, float), complex: (int, float, complex)}
-"""What fits a number's type beside itself, as type checkers see it."""
+"""The types that fit a number's type, as type checkers see it."""
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Tell whether a value is of the annotated type; True where that cannot be told.
+    """Return whether a value is of the annotated type; True if that cannot be known.
 
     What has to be taken apart (attrs classes, dataclasses …) is not looked at: `encode` compares it with its annotation.
 

@@ -87,7 +87,7 @@ def _parts(before: Any, after: Any) -> Iterable[tuple[str, Any, Any]]:
 
 
 def _parts_beside_fields(before: Any, after: Any, fields: set[str]) -> list[tuple[str, Any, Any]]:
-    """Pair what two objects hold that is no field: nobody records it, and a constructor may have made it up again."""
+    """Pair the attributes of two objects that are not fields: a constructor may have made them again, or lost them."""
     held = [{**getattr(each, "__dict__", {})} for each in (before, after)]
     if is_pydantic(type(before)):
         for mine, each in zip(held, (before, after), strict=True):
@@ -101,7 +101,7 @@ def _parts_beside_fields(before: Any, after: Any, fields: set[str]) -> list[tupl
 
 
 def _is_worked_out(cls: type, name: str) -> bool:
-    """Tell whether an attribute is only kept so as not to be worked out twice: a cached property, a hash of attrs."""
+    """Return whether an attribute is only kept so as not to be worked out twice: a cached property, a hash of attrs."""
     if name == "_attrs_cached_hash" or (name.startswith("__") and name.endswith("__")):
         return True
     made_by = inspect.getattr_static(cls, name, None)

@@ -145,9 +145,7 @@ def _said(plain: Any, bare: Any, place: str) -> str:
     return f"{place} is {shown(plain)} ({type_name(type(plain))}), not {wanted}"
 
 
-# Types of the closed set as JSON, for a record: whoever has the record, and not the program, can ask what fits.
-#
-# What cannot be told without the program is described as None, which anything fits.
+# --- types of the closed set as JSON, so that a program that has only the record can ask what fits -----------------------
 
 
 _LEAVES: dict[str, Any] = {
@@ -176,7 +174,7 @@ _DESCRIBED_MAPPINGS = {dict, collections.abc.Mapping}
 
 
 def described(annotation: Any) -> Json:
-    """Return the description of an annotation: a name, a list that begins with one, or None.
+    """Return the description of an annotation: a name, a list that begins with one, or None, which anything fits.
 
     Args:
         annotation: any annotation.

@@ -77,7 +77,7 @@ def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
 
 def _no_field(result: StepResult, name: str, value: object) -> EncodingError:
     return EncodingError(
-        f"{result.path}: {name} is {value!r:.80}, which is no finite number",
+        f"{result.path}: {name} is {value!r:.80}, which is not a finite number",
         place=f"{result.path}: {name}",
         type_name=type_name(type(value)),
     )
@@ -333,7 +333,7 @@ def _built(cls: type[StepFailedError]) -> Any:
         path, tries, causes = given.pop("path"), given.get("tries", 1), given.get("causes", ())
         texts = (path, *(given.get(name, "") for name in _TEXTS[1:]), *given.get("error_bases", ()))
         if type(tries) is not int or any(type(text) is not str for text in texts):
-            raise ValueError("a failure is told in texts and a number of tries")
+            raise ValueError("a failure consists of texts and a number of tries")
         if any(not isinstance(cause, StepFailedError) for cause in causes):
             raise ValueError("the causes of a failure are failures")
         return cls(path, **given)

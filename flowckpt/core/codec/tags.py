@@ -15,7 +15,6 @@ The rules:
 from __future__ import annotations
 
 import binascii
-import importlib
 import math
 import threading
 from base64 import b64decode, b64encode
@@ -32,115 +31,46 @@ from flowckpt.core.system.secret import MARK, Secret, absent_secret
 from flowckpt.errors import DecodingError, EncodingError, SecretMissingError, type_name
 
 if TYPE_CHECKING:
-    from flowckpt.core.codec import rare
-else:
-    rare = LazyModule("flowckpt.core.codec.rare")
+    import decimal
+    import fractions
+    import uuid
+    import zoneinfo
 
+    from flowckpt.core.records import outputs
+else:  # 7 to 16 ms together, as much as all of flowckpt; most runs never meet one of their values
+    decimal, fractions, uuid, zoneinfo = map(LazyModule, ("decimal", "fractions", "uuid", "zoneinfo"))
+    outputs = LazyModule("flowckpt.core.records.outputs")
 
-# Where in a value something was refused: looked for only then, so that encoding itself carries no places about.
+T = TypeVar("T")
+Json: TypeAlias = Any
+"""A JSON tree: None, bool, int, float, str, and lists and text-keyed dicts of them."""
 
-
+MAX_DEPTH = 100
+"""How many containers may lie in one another."""
+SMALLEST, LARGEST = -(2**63), 2**64  # what other JSON readers still take as an integer
 CONTAINERS = frozenset({list, dict, tuple, set, frozenset})
 
 
 class RefusedError(Exception):
-    """A value is not of the closed set. Its text says why, where the type alone does not."""
+    """A value is not of the closed set. Its text says why, if the type alone does not."""
 
 
-def refusal(
-    value: Any, place: str, *, reason: Callable[[Any], str | None], inside: Callable[[Any], Any], max_depth: int
-) -> EncodingError:
-    """Return the error that names the first thing in a value that cannot be recorded.
-
-    Args:
-        value: the value that was refused.
-        place: what to call it.
-        reason: says why something that is no container is refused; None where it is not.
-        inside: takes a value of a registered type apart; gives others back as they are.
-        max_depth: how deep a value may be.
-    """
-    for where, found in _walk(value, place, 0, inside, max_depth, set()):
-        if type(found) not in CONTAINERS and (why := reason(found)) is not None:
-            return _refusal_of(found, where, why)
-    return EncodingError(
-        f"{place} is nested more than {max_depth} deep, or contains itself",
-        place=place,
-        type_name=type_name(type(value)),
-        remedy="Return a flatter value, or write it to a file and return the path.",
-    )
+def is_itself(value: Any) -> bool:
+    """Return whether a value is its own tree and immutable, as most outputs are, so that it need not be encoded."""
+    kind = type(value)
+    if kind is int:
+        return bool(SMALLEST <= value < LARGEST)
+    return value is None or kind is bool or (kind is str and value.isascii())
 
 
-def _walk(
-    value: Any, place: str, depth: int, inside: Callable[[Any], Any], max_depth: int, seen: set[int]
-) -> Iterator[tuple[str, Any]]:
-    """Yield what is in a value, innermost things before what holds them; each container once, as it may hold itself."""
-    opened = inside(value)
-    if type(opened) in CONTAINERS and id(value) not in seen and depth < max_depth:
-        seen.add(id(value))
-        for step, item in _items(opened, place):
-            yield from _walk(item, step, depth + 1, inside, max_depth, seen)
-    yield place, value
-
-
-def _items(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    if type(value) is dict:
-        for key, item in value.items():
-            yield f"key {shown(key)} of {place}", key
-            yield place + (f".{key}" if type(key) is str and key.isidentifier() else f"[{shown(key)}]"), item
-    elif type(value) in (list, tuple):
-        for index, item in enumerate(value):
-            yield f"{place}[{index}]", item
-    else:
-        for item in value:
-            yield f"{place}{{…}}", item
-
-
-def shown(value: object) -> str:
-    """Write a value for an error, shortly, also where its own `__repr__` fails: there is a better error to tell."""
-    try:
-        return f"{value!r:.60}"
-    except Exception:
-        return f"<{type_name(type(value))}>"
-
-
-def _refusal_of(found: Any, place: str, why: str) -> EncodingError:
-    name = type_name(type(found))
-    if isinstance(found, Secret):
-        return EncodingError(
-            f"{place} is a secret, and secrets are never recorded: mark a step that returns one .secret(), and annotate a "
-            "whole input, as 'token: Secret[str]'",
-            place=place,
-            type_name=name,
-        )
-    if isinstance(found, Generator | AsyncGenerator):
-        return EncodingError(
-            f"{place} is a {name}, and a generator that has begun cannot be recorded",
-            place=place,
-            type_name=name,
-            remedy="Return a list of what it yields. A generator function that yields steps is a workflow: decorate it with "
-            "@workflow, and run it by .workflow(child) or .map(child, items). Or mark the step .ephemeral().",
-        )
-    return EncodingError(
-        f"{place} is a {name}, which cannot be recorded so that it comes back the same{why and f': {why}'}",
-        place=place,
-        type_name=name,
-        remedy="Annotate its type (what a step's function returns; for a workflow Generator[Any, Any, T]), register it "
-        "(flowckpt.register_type), or mark the step .ephemeral().",
-    )
-
-
-# Dates and times with their zones: as text that `fromisoformat` reads, the fold, and the zone.
+# --- dates and times -------------------------------------------------------------------------------------------------
 #
-# A naive one without a fold is its text alone. A zone is its key (`"Europe/Berlin"`), or the offset and perhaps the name
-# of a fixed one (`[[0, 3600, 0], "CET"]`).
+# They are text that `fromisoformat` reads, the fold, and the zone. A naive one without a fold is its text alone. A zone is
+# its key (`"Europe/Berlin"`), or the offset and perhaps the name of a fixed one (`[[0, 3600, 0], "CET"]`).
 
 
 def encode_moment(value: datetime | time) -> Any:
-    """Return the body of a moment's tag.
-
-    Raises:
-        RefusedError: its zone is none that could be made again.
-    """
+    """Return the body of a moment's tag, or refuse a zone that could not be made again."""
     zone = value.tzinfo
     if zone is None:
         return value.isoformat() if not value.fold else [value.isoformat(), value.fold, None]
@@ -160,11 +90,7 @@ def _encode_zone(zone: tzinfo) -> Any:
 
 
 def moment_decoder(cls: type[datetime | time]) -> Callable[[Any], datetime | time]:
-    """Return what reads the bodies of a tag.
-
-    Args:
-        cls: what to make of them.
-    """
+    """Return the decoder of a moment's tag."""
 
     def decode_moment(body: Any) -> datetime | time:
         if isinstance(body, str):
@@ -182,21 +108,17 @@ def _decode_zone(body: Any) -> tzinfo:
         if offset == [0, 0, 0] and not name:
             return UTC
         return timezone(timedelta(*offset), *name)
-    return rare.zone(body)
+    try:
+        return zoneinfo.ZoneInfo(body)
+    except OSError as error:  # a key that names a directory of the time zone database
+        raise ValueError(str(error)) from error
 
 
-# Room on the stack: a value of the depth that may be recorded can be written and read wherever a program stands.
-
-
-T = TypeVar("T")
+# --- text ------------------------------------------------------------------------------------------------------------
 
 
 def on_fresh_stack(work: Callable[[], T]) -> T:
-    """Do work in a thread of its own: depth is counted by thread, and the caller's may be nearly used up.
-
-    Args:
-        work: what to do; what it returns or raises is handed on.
-    """
+    """Do work in a thread of its own: depth is counted by thread, and the caller's may be nearly used up."""
     outcome: list[Any] = [None, None]
 
     def do() -> None:
@@ -215,12 +137,6 @@ def on_fresh_stack(work: Callable[[], T]) -> T:
     return result
 
 
-Json: TypeAlias = Any
-"""A JSON tree: None, bool, int, float, str, and lists and text-keyed dicts of them."""
-
-MAX_DEPTH = 100
-"""How many containers may lie in one another."""
-
 _slow_dumps = _json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _make_chunks: Any = getattr(_json, "c_make_encoder", None)  # CPython's
 _chunks = _make_chunks and _make_chunks(None, _slow_dumps, _json.encode_basestring, None, ":", ",", False, False, False)
@@ -234,9 +150,6 @@ def dumps(tree: Json) -> str:
         return "".join(_chunks(tree, 0)) if _chunks else _slow_dumps(tree)
     except RecursionError:
         return on_fresh_stack(lambda: _slow_dumps(tree))
-
-
-SMALLEST, LARGEST = -(2**63), 2**64  # what other JSON readers still take as an integer
 
 
 # --- encoding --------------------------------------------------------------------------------------------------------
@@ -275,8 +188,8 @@ def _encode(value: Any, depth: int) -> Json:
 
 def _encode_other(value: Any, depth: int) -> Json:
     """Encode a type seen for the first time: a registered one, or one whose module is loaded only now."""
-    if module := _RARE_MODULES.get(type(value).__module__):
-        _load(module)
+    if add_late := _LATE_MODULES.get(type(value).__module__):
+        add_late()
         if encoder := _ENCODERS.get(type(value)):
             return encoder(value, depth)
     raise RefusedError
@@ -375,16 +288,6 @@ _ENCODERS: dict[type, Callable[[Any, int], Json]] = {
     PathType: lambda value, _: {"$path": _str(str(value), 0)},
 }
 
-_RARE_MODULES = {
-    **dict.fromkeys(("decimal", "_pydecimal", "fractions", "uuid"), "rare"),
-    **dict.fromkeys(("flowckpt.core.records.outputs", "flowckpt.core.records.outputs"), "own"),
-}
-
-
-def _load(module: str) -> None:
-    # The rare ones take 7 to 16 ms to import, as much as all of flowckpt; most runs never meet one of these values.
-    importlib.import_module(f"flowckpt.core.codec.{module}")
-
 
 # --- decoding --------------------------------------------------------------------------------------------------------
 
@@ -436,8 +339,8 @@ def _decode(tree: Json) -> Any:
 
 def _decode_tag(tag: str, body: Json) -> Any:
     decoder = _DECODERS.get(tag)
-    if decoder is None and tag in _RARE_TAGS:
-        _load(_RARE_TAGS[tag])
+    if decoder is None and tag in _LATE_TAGS:
+        _LATE_TAGS[tag]()
         decoder = _DECODERS.get(tag)
     if decoder is None:
         raise DecodingError(
@@ -455,7 +358,7 @@ def _decode_int(body: str) -> int:
 
 def _decode_float(body: str) -> float:
     if body not in ("nan", "inf", "-inf"):
-        raise ValueError(f"{body!r:.40} is no float")
+        raise ValueError(f"{body!r:.40} is not a float")
     return float(body)  # a new one each time: two NaNs in a set, or as keys of a dict, stay two
 
 
@@ -476,7 +379,51 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "$path": lambda body: Path(_decode(body)),
     "$secret": lambda _: absent_secret(_missing),
 }
-_RARE_TAGS = {"$decimal": "rare", "$fraction": "rare", "$uuid": "rare", "$approval": "own", "$command": "own"}
+
+
+# --- types that are added when the first value of their module is met ------------------------------------------------
+
+
+def _add_decimal() -> None:
+    add("$decimal", decimal.Decimal, str, decimal.Decimal)
+
+
+def _add_fraction() -> None:
+    def from_body(body: list[str]) -> Any:
+        numerator, denominator = body
+        return fractions.Fraction(int(numerator, 16), int(denominator, 16))
+
+    add("$fraction", fractions.Fraction, lambda value: [hex(value.numerator), hex(value.denominator)], from_body)
+
+
+def _add_uuid() -> None:
+    add("$uuid", uuid.UUID, str, uuid.UUID)
+
+
+def _add_outputs() -> None:
+    """Add what flowckpt itself gives to workflows: written by the names of fields, so that a later version may add one."""
+
+    def to_body(value: Any) -> Json:
+        return encode(attrs.asdict(value, recurse=False))
+
+    add("$approval", outputs.Approval, to_body, lambda body: outputs.Approval(**decode(body)))
+    add("$command", outputs.CommandOutput, to_body, lambda body: outputs.CommandOutput(**decode(body)))
+
+
+_LATE_MODULES = {
+    "decimal": _add_decimal,
+    "_pydecimal": _add_decimal,
+    "fractions": _add_fraction,
+    "uuid": _add_uuid,
+    "flowckpt.core.records.outputs": _add_outputs,
+}
+_LATE_TAGS = {
+    "$decimal": _add_decimal,
+    "$fraction": _add_fraction,
+    "$uuid": _add_uuid,
+    "$approval": _add_outputs,
+    "$command": _add_outputs,
+}
 
 
 # --- types that the program registers ------------------------------------------------------------------------------
@@ -554,20 +501,88 @@ _DECODERS["$as"] = _decode_registered
 
 
 def is_registered(cls: type) -> bool:
-    """Tell whether a class was registered by the program."""
+    """Return whether a class was registered by the program."""
     return any(known.cls is cls for known in _REGISTERED.values())
 
 
 def is_closed(cls: type) -> bool:
-    """Tell whether values of exactly this type need no annotation to come back as they are."""
-    return cls in _ENCODERS or cls.__module__ in _RARE_MODULES
+    """Return whether values of exactly this type need no annotation to come back as they are."""
+    return cls in _ENCODERS or cls.__module__ in _LATE_MODULES
 
 
 # --- where a value was refused --------------------------------------------------------------------------------------
+#
+# Places are looked for only after a refusal, so that encoding itself need not carry them about.
 
 
 def _refusal(value: Any, place: str) -> EncodingError:
-    return refusal(value, place, reason=_reason, inside=_inside, max_depth=MAX_DEPTH)
+    """Return the error that names the first thing in a value that cannot be recorded."""
+    for where, found in _walk(value, place, 0, set()):
+        if type(found) not in CONTAINERS and (why := _reason(found)) is not None:
+            return _refusal_of(found, where, why)
+    return EncodingError(
+        f"{place} is nested more than {MAX_DEPTH} deep, or contains itself",
+        place=place,
+        type_name=type_name(type(value)),
+        remedy="Return a flatter value, or write it to a file and return the path.",
+    )
+
+
+def _walk(value: Any, place: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield what is in a value, innermost things before what holds them; each container once, as it may hold itself."""
+    opened = _inside(value)
+    if type(opened) in CONTAINERS and id(value) not in seen and depth < MAX_DEPTH:
+        seen.add(id(value))
+        for step, item in _items(opened, place):
+            yield from _walk(item, step, depth + 1, seen)
+    yield place, value
+
+
+def _items(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    if type(value) is dict:
+        for key, item in value.items():
+            yield f"key {shown(key)} of {place}", key
+            yield place + (f".{key}" if type(key) is str and key.isidentifier() else f"[{shown(key)}]"), item
+    elif type(value) in (list, tuple):
+        for index, item in enumerate(value):
+            yield f"{place}[{index}]", item
+    else:
+        for item in value:
+            yield f"{place}{{…}}", item
+
+
+def shown(value: object) -> str:
+    """Return the start of a value's `repr`, or its type if its own `__repr__` fails."""
+    try:
+        return f"{value!r:.60}"
+    except Exception:
+        return f"<{type_name(type(value))}>"
+
+
+def _refusal_of(found: Any, place: str, why: str) -> EncodingError:
+    name = type_name(type(found))
+    if isinstance(found, Secret):
+        return EncodingError(
+            f"{place} is a secret, and secrets are never recorded: mark a step that returns one .secret(), and annotate a "
+            "whole input, as 'token: Secret[str]'",
+            place=place,
+            type_name=name,
+        )
+    if isinstance(found, Generator | AsyncGenerator):
+        return EncodingError(
+            f"{place} is a {name}, and a started generator cannot be recorded",
+            place=place,
+            type_name=name,
+            remedy="Return a list of what it yields. A generator function that yields steps is a workflow: decorate it with "
+            "@workflow, and run it by .workflow(child) or .map(child, items). Or mark the step .ephemeral().",
+        )
+    return EncodingError(
+        f"{place} is a {name}, which cannot be stored and restored unchanged{why and f': {why}'}",
+        place=place,
+        type_name=name,
+        remedy="Annotate its type (what a step's function returns; for a workflow Generator[Any, Any, T]), register it "
+        "(flowckpt.register_type), or mark the step .ephemeral().",
+    )
 
 
 def _reason(value: Any) -> str | None:
@@ -588,18 +603,3 @@ def _inside(value: Any) -> Any:
             except Exception:
                 break
     return value
-
-
-# Values that are their own tree: most outputs are a number, a short text, a yes or no.
-
-
-def is_itself(value: Any) -> bool:
-    """Tell whether a value is its own tree and nothing could change it, so that it need not be encoded, nor decoded.
-
-    Args:
-        value: any value; of one that is its own tree all the same, such as a list, nothing is said.
-    """
-    kind = type(value)
-    if kind is int:
-        return bool(SMALLEST <= value < LARGEST)
-    return value is None or kind is bool or (kind is str and value.isascii())

@@ -6,7 +6,7 @@ jobs stay apart:
     value  --cattrs-->  plain values of the closed set  --tags-->  JSON tree
 
 An annotation made of the closed set only (`list[int]`, `dict[str, Any]`) needs no first stage: tags keep the types
-exactly, also where the value does not fit the annotation, and nothing is converted behind the user's back.
+exactly, also where the value does not fit the annotation, and nothing is converted without the user's knowledge.
 
 What cattrs builds is compared with what the function returned, once, when the step finishes (`difference`). A field
 that would be lost, or an object that would come back as its base class, is refused there instead of found at a resume.
@@ -40,7 +40,7 @@ else:
     converters = LazyModule("flowckpt.core.codec.converter")
 
 
-# What an annotation says about values: nothing beyond the closed set, or a class that has to be taken apart.
+# --- annotations: of the closed set, or of a class that has to be taken apart ------------------------------------------
 
 
 UNIONS = (typing.Union, types.UnionType)
@@ -63,7 +63,7 @@ _CONTAINERS = {
 
 
 def is_structured(annotation: Any) -> bool:
-    """Tell whether values of this annotation need cattrs: whether it names a class outside the closed set."""
+    """Return whether values of this annotation need cattrs: whether it names a class outside the closed set."""
     try:
         return _is_structured(annotation)
     except TypeError:  # an annotation that cannot be hashed (Annotated with a list)
@@ -91,7 +91,7 @@ def _is_structured(annotation: Any) -> bool:
 
 
 def _is_taken_apart(cls: type) -> bool:
-    """Tell whether a class is one for cattrs, registered or not: what was recorded before it was registered is too.
+    """Return whether a class is one for cattrs, registered or not: what was recorded before it was registered is too.
 
     All others (protocols, abstract classes, classes that only `register_type` knows) say nothing about how a value is built:
     the value itself decides.
@@ -100,28 +100,28 @@ def _is_taken_apart(cls: type) -> bool:
 
 
 def is_known_kind(cls: type) -> bool:
-    """Tell whether values of a class are taken apart without anybody saying how."""
+    """Return whether values of a class are taken apart without anybody saying how."""
     return attrs.has(cls) or is_dataclass(cls) or is_named_tuple(cls) or issubclass(cls, enum.Enum) or is_pydantic(cls)
 
 
 def is_dataclass(cls: Any) -> bool:
-    """Tell whether a class is a dataclass, without their library, which most programs do not use."""
+    """Return whether a class is a dataclass, without their library, which most programs do not use."""
     return hasattr(cls, "__dataclass_fields__")
 
 
 def is_named_tuple(cls: Any) -> bool:
-    """Tell whether a class is a named tuple's."""
+    """Return whether a class is a named tuple's."""
     return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 
 def is_pydantic(cls: Any) -> bool:
-    """Tell whether a class is a pydantic model; one can only exist where its library is loaded."""
+    """Return whether a class is a pydantic model; one can only exist where its library is loaded."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
 
 
 def is_leaf(cls: Any) -> bool:
-    """Tell whether a class of the closed set has no parts."""
+    """Return whether a class of the closed set has no parts."""
     return cls in LEAVES or (
         isinstance(cls, type)
         and (
@@ -268,7 +268,7 @@ def _first_cause(error: BaseException) -> str:
     return str(error) or type_name(type(error))
 
 
-# What a function says that it returns: the type by which its recorded output is built again.
+# --- return annotations ----------------------------------------------------------------------------------------------
 
 
 _AS_IT_STANDS = object()

@@ -1,4 +1,4 @@
-"""What a step does: one frozen value an action. How it is done stands in `execution/`, a file an action."""
+"""Actions: one frozen value for each kind of work that a step does. `execution/` carries them out."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Action:
 
     @property
     def output_type(self) -> Any:
-        """The type of what it returns, where the action itself says it."""
+        """The type of what it returns, if the action itself says it."""
         return Any
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What makes it this very work, by name, where that is not told from its function and its arguments."""
+        """Facts beside the function and its arguments that identify the work, by name."""
         return {}
 
     def refused_modifier(self, modifiers: Any) -> str:

@@ -1,4 +1,4 @@
-"""Whether a function can be called with one argument: seen when the step is written, and not when it is too late."""
+"""Checks of the arguments of steps, made where a step is written, and the line that errors name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 
 from flowckpt.core.system.functions import cached_per_function
 from flowckpt.errors import StepDefinitionError
-
-# Where in the user's program a step was written, for errors.
 
 
 def caller() -> str:
@@ -25,12 +23,7 @@ def caller() -> str:
 
 
 def of_one_argument(step_name: str, modifier: str, function: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return a function that can be called with one argument, as far as that can be told.
-
-    Args:
-        step_name: the step.
-        modifier: what the function was given to.
-        function: the function.
+    """Return a function of a modifier unchanged, or refuse one that cannot be called with one argument.
 
     Raises:
         StepDefinitionError: it takes none, or needs more.
@@ -60,20 +53,12 @@ def _misfit(function: Callable[..., Any]) -> str:
     return ""
 
 
-# Arguments that are given as a sequence and a mapping, for functions whose own parameters would clash.
-
-
 def explicit_arguments(
     step_name: str, function: Callable[..., Any], given: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Tell `.python(fn, args=(…), kwargs={…})` from a function that itself has parameters of these names.
+    """Return the arguments of `.python(fn, args=(…), kwargs={…})`, unless the function has parameters of these names.
 
-    `*args` and `**kwargs` are no parameters that could be given by these names.
-
-    Args:
-        step_name: the step, for errors.
-        function: the step's function.
-        given: the keywords: `args`, `kwargs`, or both.
+    `*args` and `**kwargs` do not count: nobody can give them by these names.
 
     Raises:
         StepDefinitionError: they hold no arguments.

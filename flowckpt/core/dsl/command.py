@@ -56,27 +56,19 @@ class CommandAction(Action):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What makes it this command; how much of the output is kept is no part of it."""
+        """The facts that identify the command; `max_output` does not."""
         return {"argv": self.argv, "cwd": self.cwd, "env": self.env, "stdin": self.stdin}
 
 
 def command_action(step_name: str, argv: Any, cwd: Any, env: Any, stdin: Any, max_output: Any) -> CommandAction:
     """Check the arguments of `.command()` and return the action; see `StepBuilder.command`.
 
-    Args:
-        step_name: the step, for errors.
-        argv: the program and its arguments.
-        cwd: the directory to run it in, or None.
-        env: what is added to the environment, or None.
-        stdin: what it reads, or None.
-        max_output: the bytes to keep of each output.
-
     Raises:
-        StepDefinitionError: an argument is none that a program can be run with.
+        StepDefinitionError: an argument is invalid.
     """
     if isinstance(stdin, str):
         if not _is_unicode(stdin):
-            raise _refused(step_name, f"stdin= is no valid Unicode: {stdin!r:.80}", "Pass it as bytes.")
+            raise _refused(step_name, f"stdin= is not valid Unicode: {stdin!r:.80}", "Pass it as bytes.")
     elif stdin is not None and not isinstance(stdin, bytes | Secret):
         raise _refused(step_name, f"stdin= takes text, bytes or None, got {_shown(stdin)}", "Read the file first.")
     if type(max_output) is not int or max_output < 0:
@@ -166,7 +158,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _is_for_the_system(text: str) -> bool:
-    """Tell whether the system can be given a text: a file's name that is no UTF-8 can, as Python writes it."""
+    """Return whether the system accepts a text: it does if the text is a file's name with bytes that are not UTF-8."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError:

@@ -17,17 +17,15 @@ from flowckpt.core.dsl.actions import Action, PythonAction, function_name
 from flowckpt.core.dsl.checks import caller
 from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
 from flowckpt.core.dsl.path import encode_name, path_of
-from flowckpt.core.dsl.step import Step, check_function, check_name, told_of
+from flowckpt.core.dsl.step import Step, check_function, check_name, described
 from flowckpt.core.dsl.workflow import Workflow
 from flowckpt.core.system.secret import Secret
 from flowckpt.errors import FlowckptError, StepDefinitionError, StepFailedError
 
-# How many children of a fan-out may fail before it fails itself; pure rules, and one value.
-
 
 @attrs.frozen
 class Completion:
-    """When a fan-out counts as done although children failed. Where nothing is said, one failure is one too many.
+    """How many children of a fan-out may fail before it fails itself; by default none.
 
     Attributes:
         min_success: how many must succeed: a number of children, or as a float a fraction of them.
@@ -43,12 +41,7 @@ class Completion:
         return self.min_success is not None or self.tolerate is not None
 
     def is_lost(self, failed: int, total: int | None) -> bool:
-        """Tell whether the fan-out can no longer succeed, so that the rest need not run.
-
-        Args:
-            failed: how many children have failed.
-            total: how many children there are; None while that is not known.
-        """
+        """Return whether the fan-out can no longer succeed; `total` is None as long as it is not known."""
         if not failed:
             return False
         if not self.allows_failures:
@@ -60,12 +53,7 @@ class Completion:
         return failed > total - self.needed(total)
 
     def is_met(self, failed: int, total: int) -> bool:
-        """Tell whether a fan-out whose children have all ended has succeeded.
-
-        Args:
-            failed: how many children failed.
-            total: how many there were.
-        """
+        """Return whether a fan-out whose children have all ended has succeeded."""
         if not self.allows_failures:
             return failed == 0
         return total - failed >= self.needed(total)
@@ -89,13 +77,7 @@ TOO_FEW_REMEDY = "Ask for fewer, or for a fraction of them: min_success=0.5; or 
 
 
 def completion_of(name: str, min_success: float | None, tolerate: float | None, size: int | None = None) -> Completion:
-    """Check what a fan-out was told of failures and return it as a value.
-
-    Args:
-        name: the step, for errors.
-        min_success: as in `Completion`.
-        tolerate: likewise.
-        size: how many children there are, where that is known.
+    """Check `min_success` and `tolerate` and return them as a value; `size` is the number of children, if known.
 
     Raises:
         StepDefinitionError: a number is negative, a fraction lies outside 0 … 1, or more must succeed than there are.
@@ -129,10 +111,7 @@ Member = tuple[str, "Step[Any]"]
 
 
 class ItemsError(Exception):
-    """What makes the items of a map, or the key of one, has failed; the cause is what it raised.
-
-    Its text says where.
-    """
+    """The iterator of a map's items, or its key function, raised an error: the cause. The text says where."""
 
 
 class Composite(Action):
@@ -145,11 +124,7 @@ class Composite(Action):
     """The modifiers that a step with this action cannot have."""
 
     def refused_modifier(self, modifiers: Modifiers) -> str:
-        """Return a modifier that makes no sense with this action, or an empty text.
-
-        Args:
-            modifiers: of the step.
-        """
+        """Return a modifier that makes no sense with this action, or an empty text."""
         given = {
             "retry": modifiers.retry is not None,
             "timeout": modifiers.timeout_seconds is not None,
@@ -168,7 +143,7 @@ class FanOutAction(Composite):
     """The base of actions whose steps are there each for itself.
 
     Attributes:
-        concurrency: how many run beside each other; None for the default.
+        concurrency: how many run in parallel; None for the default.
         completion: how many may fail.
     """
 
@@ -182,10 +157,7 @@ class FanOutAction(Composite):
         raise NotImplementedError  # pragma: no cover - abstract
 
     def members(self, step: Step[Any]) -> Iterator[Member]:
-        """Make its steps, one by one.
-
-        Args:
-            step: the step that has this action.
+        """Make the steps of the step that has this action, one by one.
 
         Raises:
             StepDefinitionError: two of them would have the same place.
@@ -194,11 +166,7 @@ class FanOutAction(Composite):
         raise NotImplementedError  # pragma: no cover - abstract
 
     def gathered(self, values: list[Any]) -> Any:
-        """Return what the generator gets.
-
-        Args:
-            values: the outputs, in the order of the members.
-        """
+        """Return what the generator gets, of the outputs in the order of the members."""
         raise NotImplementedError  # pragma: no cover - abstract
 
 
@@ -213,7 +181,7 @@ class MapAction(FanOutAction):
         function: the function of one item, or the workflow with one input.
         items: the items; asked for one by one, as there is room for them.
         key: names an item in its path; None for its number.
-        concurrency: how many run beside each other; None for the default.
+        concurrency: how many run in parallel; None for the default.
         completion: how many may fail.
     """
 
@@ -274,11 +242,11 @@ class MapAction(FanOutAction):
 
 @attrs.frozen
 class ParallelAction(FanOutAction):
-    """Run steps beside each other.
+    """Run steps in parallel.
 
     Attributes:
         steps: the steps.
-        concurrency: how many run beside each other; None for all of them.
+        concurrency: how many run in parallel; None for all of them.
         completion: how many may fail.
     """
 
@@ -297,7 +265,7 @@ class ParallelAction(FanOutAction):
         return len(self.steps)
 
     def members(self, step: Step[Any]) -> Iterator[Member]:
-        """Return the steps; a name used twice gets its occurrence behind the bracket."""
+        """Return the steps; a name used twice gets its occurrence after the bracket."""
         uses: dict[str, int] = {}
         for each in self.steps:
             occurrence = uses.get(each.name, 0)
@@ -332,12 +300,7 @@ class WorkflowAction(Composite):
 
 
 def place_under(path: str, place: str) -> str:
-    """Return the path of a member of a composite.
-
-    Args:
-        path: the composite's.
-        place: the member's, as `members` names it.
-    """
+    """Return the path of a member of a composite, by its place as `members` names it."""
     return f"{path}/{place}"
 
 
@@ -405,7 +368,7 @@ def _of_workflow(modifiers: Modifiers) -> Modifiers:
     return Modifiers(has_checkpoint=modifiers.has_checkpoint, version=modifiers.version, rollback=modifiers.rollback)
 
 
-# What `.map()`, `.workflow()` and `parallel()` are given, checked and made into actions.
+# --- the arguments of `.map()`, `.workflow()` and `parallel()` ----------------------------------------------------------
 
 
 def map_action(
@@ -450,7 +413,7 @@ def parallel_action(
     for each in steps:
         if not isinstance(each, Step):
             raise StepDefinitionError(
-                f"{name}: takes steps with an action, got {told_of(each)}",
+                f"{name}: takes steps with an action, got {described(each)}",
                 step=name,
                 where=caller(),
                 remedy='Write parallel(step("a").python(f), step("b").python(g)); a list of steps with a star: *steps.',
@@ -470,7 +433,7 @@ def workflow_action(name: str, child: Any, args: tuple[Any, ...], inputs: Mappin
     """Check the arguments of `.workflow()`; see there."""
     if not isinstance(child, Workflow):
         raise StepDefinitionError(
-            f"step {name!r}: .workflow() needs a workflow, got {told_of(child)}",
+            f"step {name!r}: .workflow() needs a workflow, got {described(child)}",
             step=name,
             where=caller(),
             remedy="Decorate the generator function with @workflow, and pass it uncalled.",
@@ -495,12 +458,9 @@ def _checked_concurrency(name: str, concurrency: Any) -> int | None:
             f"step {name!r}: concurrency={concurrency!r:.40} must be a whole number from 1",
             step=name,
             where=caller(),
-            remedy="It says how many run beside each other.",
+            remedy="It says how many run in parallel.",
         )
     return concurrency
-
-
-# Steps beside each other: `a, b = yield parallel(step("a")…, step("b")…)`.
 
 
 A = TypeVar("A")

@@ -1,4 +1,4 @@
-"""What a step's modifiers say, apart from its action."""
+"""The modifiers of a step, checked and kept as values."""
 
 from __future__ import annotations
 
@@ -126,16 +126,16 @@ def checked_timeout(name: str, seconds: float) -> float:
     return float(seconds)
 
 
-# Where a step runs: what `.on()` is given.
+# --- `.on()` -----------------------------------------------------------------------------------------------------------
 
 
 EXECUTOR_NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}")
-"""What an executor may be called; a name is never mistaken for a description such as `dask://host:8786`."""
+"""The names of executors; none of them looks like a description such as `dask://host:8786`."""
 
 
 @attrs.frozen
 class Placement:
-    """Where a step runs. It is no part of the step's identity: moved elsewhere, its recorded result stays true.
+    """The executor of a step. It does not identify the step: moved elsewhere, its recorded result stays valid.
 
     Attributes:
         executor: the name of the executor.
@@ -179,11 +179,11 @@ def _items(step_name: str, resources: Any) -> Any:
     return resources.items()
 
 
-# When a failed try of a step is followed by another: the arguments of `.retry()`, checked, as one value.
+# --- `.retry()` --------------------------------------------------------------------------------------------------------
 
 
 Worth: TypeAlias = type[BaseException] | Callable[[BaseException], bool]
-"""What is worth another try: an exception class, or a function that is given the exception and says so."""
+"""Errors to retry: an exception class, or a function that gets the exception and returns a bool."""
 
 
 @attrs.frozen
@@ -227,7 +227,7 @@ class RetryPolicy:
         doubt: Callable[[str], None],
         matches: Callable[[BaseException, tuple[type[BaseException], ...]], bool] = isinstance,
     ) -> bool:
-        """Tell whether an exception is worth another try.
+        """Return whether an exception is worth another try.
 
         A function that is asked and raises, or answers neither True nor False, means no, and `doubt` is told.
 
@@ -303,17 +303,17 @@ def retry_policy(
     )
 
 
-# What a step claims about the world, as it is yielded.
+# --- `.evidence()` -----------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(repr=False)
 class ClaimedEvidence:
-    """What `.evidence()` was given.
+    """The arguments of `.evidence()`.
 
     Attributes:
         claims: claims, packs, and functions that make them of the step's result, in the order in which they were given.
         require_all: whether every claim must hold.
-        min_verified: how many must hold where not all have to; None where nothing was said.
+        min_verified: how many must hold, if not all have to; None by default.
     """
 
     claims: tuple[Any, ...]

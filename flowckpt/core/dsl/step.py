@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overlo
 
 import attrs
 
-from flowckpt.core.dsl import modifiers as evidences
-from flowckpt.core.dsl import modifiers as placements
-from flowckpt.core.dsl import modifiers as retries
+from flowckpt.core.dsl import modifiers as checked
 from flowckpt.core.dsl.actions import Action, PythonAction
 from flowckpt.core.dsl.checks import caller, explicit_arguments, of_one_argument
 from flowckpt.core.dsl.modifiers import (
@@ -46,12 +44,9 @@ else:
     waits = LazyModule("flowckpt.core.dsl.waits")
 
 
-# What a step is before and after its action: a name and modifiers, and the methods that add them.
-
-
 @attrs.frozen(eq=False, repr=False)
 class StepBase(FieldEquality):
-    """What a step is before and after its action: a name and modifiers."""
+    """A step before and after it has its action: a name and modifiers."""
 
     name: str
     modifiers: Modifiers
@@ -97,7 +92,7 @@ class StepBase(FieldEquality):
         backoff: float = 0.0,
         max_delay: float = 60.0,
         jitter: float = 0.0,
-        on: retries.Worth | tuple[retries.Worth, ...] = (Exception,),
+        on: checked.Worth | tuple[checked.Worth, ...] = (Exception,),
         deadline: float | None = None,
     ) -> Self:
         """Modifier: try the step again when it fails.
@@ -118,7 +113,7 @@ class StepBase(FieldEquality):
             StepDefinitionError: an argument is out of its range, or `.retry()` was given before.
         """
         self._refuse_twice("retry", self.modifiers.retry is not None)
-        policy = retries.retry_policy(self.name, attempts, backoff, max_delay, jitter, on, deadline)
+        policy = checked.retry_policy(self.name, attempts, backoff, max_delay, jitter, on, deadline)
         return self._with(attrs.evolve(self.modifiers, retry=policy))
 
     def timeout(self, seconds: float) -> Self:
@@ -163,7 +158,7 @@ class StepBase(FieldEquality):
             StepDefinitionError: an argument is invalid, or `.evidence()` was given before.
         """
         self._refuse_twice("evidence", self.modifiers.evidence is not None)
-        claimed = evidences.claimed_evidence(self.name, claims, require_all, min_verified)
+        claimed = checked.claimed_evidence(self.name, claims, require_all, min_verified)
         return self._with(attrs.evolve(self.modifiers, evidence=claimed))
 
     def at_most_once(self) -> Self:
@@ -250,7 +245,7 @@ class StepBase(FieldEquality):
             StepDefinitionError: the name is invalid, the step is ephemeral, or `.on()` was given before.
         """
         self._refuse_twice("on", self.modifiers.placement is not None)
-        placed = placements.placement(self.name, executor, resources)
+        placed = checked.placement(self.name, executor, resources)
         return self._with(checked_together(self.name, attrs.evolve(self.modifiers, placement=placed)))
 
     def _callable(self, modifier: str, function: Any) -> Any:
@@ -277,14 +272,10 @@ class StepBase(FieldEquality):
 
 
 def check_name(name: object, what: str) -> None:
-    """Refuse what cannot name a step.
-
-    Args:
-        name: the name.
-        what: what it is to name, for the error.
+    """Refuse what cannot name a step, or what else the error calls it.
 
     Raises:
-        StepDefinitionError: it is no text, blank, no valid Unicode, or longer than 500 characters.
+        StepDefinitionError: it is not text, blank, not valid Unicode, or longer than 500 characters.
     """
     if not isinstance(name, str):
         raise StepDefinitionError(f"a {what} must be text, got {name!r} ({type(name).__name__})", where=caller())
@@ -303,40 +294,26 @@ def check_name(name: object, what: str) -> None:
         )
 
 
-# A step's function has a name, because the name is part of what the step is.
-
-
 def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, functools.partial):
         function = function.func
     return function
 
 
-def told_of(value: object) -> str:
-    """Say what was given instead, in a few words.
-
-    Args:
-        value: it.
-    """
-    if isinstance(value, StepBase):
-        return repr(value)
-    return f"{value!r:.80} ({type(value).__name__})"
+def described(value: object) -> str:
+    """Return a wrong argument as an error shows it."""
+    return repr(value) if isinstance(value, StepBase) else f"{value!r:.80} ({type(value).__name__})"
 
 
 def check_function(step_name: str, function: object, action: str) -> None:
-    """Refuse what is no named function.
-
-    Args:
-        step_name: the step.
-        function: what it was given.
-        action: the action that it was given to.
+    """Refuse anything but a named function: its name is part of what the step is.
 
     Raises:
         StepDefinitionError: it is not callable, a lambda, or a workflow.
     """
     if isinstance(function, Workflow):
         raise StepDefinitionError(
-            f"step {step_name!r}: .{action}() was given the workflow {function.name!r}, whose generator nobody would drive",
+            f"step {step_name!r}: .{action}() was given the workflow {function.name!r}, which is not a function to call",
             step=step_name,
             where=caller(),
             remedy="Run it inside this one by .workflow(child, …), or for each of some items by .map(child, items).",
@@ -350,10 +327,10 @@ def _not_a_named_function(step_name: str, function: object, action: str) -> Step
         what = f"a lambda ({getattr(getattr(_unwrapped(function), '__code__', None), 'co_filename', '?')})"
         remedy = "Write 'def name(…): …': the function's name is part of the step's identity."
     else:
-        what = f"{told_of(function)}, which cannot be called"
+        what = f"{described(function)}, which cannot be called"
         remedy = f"Pass the function and its arguments apart: .{action}(fetch, source), not .{action}(fetch(source))."
         if isinstance(function, StepBase):
-            remedy = "Pass the function itself; steps beside each other are a parallel(…)."
+            remedy = "Pass the function itself; for steps in parallel, yield a parallel(…)."
     return StepDefinitionError(
         f"step {step_name!r}: .{action}() needs a named function, got {what}",
         step=step_name,
@@ -695,7 +672,7 @@ class StepBuilder(StepBase):
 if TYPE_CHECKING:
 
     class SecretStepBuilder(StepBase):
-        """What type checkers see of a step that is secret before it has its action."""
+        """A step that is secret before it has its action, as type checkers see it."""
 
         @overload
         def python(
@@ -742,13 +719,13 @@ def step(name: str) -> StepBuilder:
         StepDefinitionError: the name is not text, blank, or longer than 500 characters.
     """
     if type(name) is str:
-        return _begun(name)
+        return _made(name)
     check_name(name, "step name")
     return StepBuilder(str.__str__(name), PLAIN)  # str() of an enum's member is its label
 
 
 @functools.lru_cache(maxsize=4096)
-def _begun(name: str) -> StepBuilder:
-    """Begin a step of a plain name: checked and made once, because a step is immutable and loops repeat names."""
+def _made(name: str) -> StepBuilder:
+    """Make a step of a plain name: checked and made once, because a step is immutable and loops repeat names."""
     check_name(name, "step name")
     return StepBuilder(name, PLAIN)

@@ -1,4 +1,4 @@
-"""Actions that wait: for a time, for a signal, for somebody's approval. What they are given is checked here.
+"""Actions that wait: for a time, for a signal, for somebody's approval.
 
 A wait is durable: the run may end while it waits, and is suspended then. So a wait has no tries and no time limit of one
 try; it has a deadline of its own, which stays where it is when the run is resumed.
@@ -181,7 +181,7 @@ def sleep_action(name: str, time: Any, until: Any) -> SleepAction:
     if until is None:
         return SleepAction(_duration(name, "sleep", "", time))
     if not isinstance(until, datetime) or until.utcoffset() is None:
-        said = f"until={until!r:.60} is no aware datetime"
+        said = f"until={until!r:.60} is not an aware datetime"
         raise _refused(name, "sleep", said, "Give it a time zone: datetime(2026, 12, 24, 18, tzinfo=UTC).")
     return SleepAction(None, until)
 
@@ -219,7 +219,7 @@ def approval_action(name: str, approval: Any, of: Any, timeout: Any, on_rejectio
 
 
 def _why_no_type(annotation: Any) -> str:
-    """Say what in an annotation is no type; empty where it is one."""
+    """Return the part of an annotation that is not a type, as text; empty if all of it is."""
     origin = typing.get_origin(annotation)
     if origin is typing.Literal or annotation is Ellipsis:
         return ""
@@ -235,7 +235,7 @@ def _why_no_type(annotation: Any) -> str:
         or type(annotation).__module__ in ("typing", "typing_extensions")
     )
     if isinstance(annotation, typing.ForwardRef) or not is_type:
-        return f"{annotation!r:.60} is no type"
+        return f"{annotation!r:.60} is not a type"
     return ""
 
 

@@ -79,7 +79,7 @@ class Workflow(Generic[P, R_co]):
 
     @property
     def output_type(self) -> Any:
-        """What the workflow returns, from `Generator[…, …, R]`; `Any` where it is not annotated."""
+        """The type that the workflow returns, from `Generator[…, …, R]`; `Any` without an annotation."""
         returns = self.hints.get("return", Any)
         arguments = typing.get_args(returns)
         return arguments[2] if len(arguments) == 3 else Any

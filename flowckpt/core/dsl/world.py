@@ -1,4 +1,4 @@
-"""What differs from one execution to the next, as steps: the time, a new UUID, a random number.
+"""The time, a new UUID and a random number, as steps, because they differ from one execution to the next.
 
 A workflow is driven again from its record at each resume, so it must not ask the machine such things by itself. As steps,
 their answers are recorded, and a replay gets the recorded ones: `started_at = yield now()`.

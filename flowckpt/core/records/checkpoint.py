@@ -1,4 +1,4 @@
-"""A durable point in a run: everything needed to go on from there."""
+"""A durable point in a run: everything needed to continue from there."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class CheckpointData(FieldEquality):
 
     @property
     def output(self) -> Any:
-        """What the workflow returned."""
+        """The return value of the workflow."""
         return look(self._output)
 
     def carries_the_same_as(self, previous: CheckpointData) -> bool:
@@ -198,7 +198,7 @@ class CheckpointData(FieldEquality):
         )
 
     def says_only_its_place(self, previous: CheckpointData) -> bool:
-        """Tell whether it has nothing to say beside its id, reason, numbers and time, as nearly all of a run.
+        """Return whether it has nothing to say beside its id, reason, numbers and time, as nearly all of a run.
 
         Args:
             previous: an earlier checkpoint of the same attempt.
@@ -245,7 +245,7 @@ def checkpoint_of(fields: dict[str, Any]) -> CheckpointData:
 
 
 def verified_after(before: bool | None, results: Iterable[StepResult]) -> bool | None:
-    """Return the answer for a history that goes on with more results.
+    """Return the answer for a history that continues with more results.
 
     Args:
         before: the answer for the results before them; None for an empty history.
@@ -262,7 +262,7 @@ def verified_after(before: bool | None, results: Iterable[StepResult]) -> bool |
 
 
 def recorded_claims(evidence: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Return the recorded claims of a result, each with the answer to it; what is malformed is no answer.
+    """Return the recorded claims of a result, each with the answer to it; a malformed answer is left out.
 
     Args:
         evidence: what the result says of its evidence, of any form.

@@ -159,7 +159,7 @@ class RunInfo:
 
     @property
     def waits(self) -> tuple[Wait, ...]:
-        """What a suspended run waits for; otherwise empty."""
+        """The waits of a suspended run; otherwise empty."""
         return wait.waits_in(self.metadata) if self.status is Status.SUSPENDED else ()
 
     @property

@@ -1,4 +1,4 @@
-"""What a `.command()` step gives to its workflow, and leaves in the record."""
+"""Outputs that flowckpt makes for steps: of a command, and of an approval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step left behind."""
+"""The recorded result of a step."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class StepResult(FieldEquality):
 
     @property
     def output(self) -> Any:
-        """What the step returned."""
+        """The output of the step."""
         return look(self._output)
 
 
@@ -166,5 +166,5 @@ class PartialState(FieldEquality):
 
     @property
     def state(self) -> Any:
-        """What the step saved."""
+        """The state that the step saved."""
         return look(self._state)

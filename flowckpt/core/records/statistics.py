@@ -1,4 +1,4 @@
-"""What a store holds, in figures."""
+"""Statistics of a store."""
 
 from __future__ import annotations
 
@@ -201,12 +201,12 @@ def days_in_order(runs: Mapping[date, int], checkpoints: Mapping[date, tuple[int
     return tuple(DayStatistics(day, runs.get(day, 0), *checkpoints.get(day, (0, 0))) for day in days)
 
 
-# Adding up the figures of a store from what it lists: run by run, attempt by attempt, holding no run.
+# --- adding them up, run by run and attempt by attempt, without keeping a run in memory ---------------------------------
 
 
 @attrs.frozen
 class RecordedAttempt:
-    """What an attempt recorded, for the figures.
+    """The records of an attempt, for the statistics.
 
     Attributes:
         references: its checkpoints.

@@ -1,4 +1,4 @@
-"""What a suspended run waits for: one value a step.
+"""The waits of a suspended run: one value for each waiting step.
 
 A wait is fixed when its step is first met. Its deadline is a time of the wall clock, so it does not move when the run
 is resumed; and nobody needs to load the run to know when it is due.

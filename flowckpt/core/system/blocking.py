@@ -1,7 +1,7 @@
-"""Where blocking work runs: in place when nothing else could run, on another thread when a loop must stay live.
+"""Blocking work runs in place when nothing else could run, and on another thread when a loop must stay live.
 
-A hop to a thread and back costs 50 to 110 µs, as much as the disk's own sync. So whoever owns the loop and runs one
-thing at a time (`run_sync`, the command line) says so once, here, and steps and stores ask.
+A hop to a thread and back costs 50 to 110 µs, as much as the disk's own sync. The owner of a loop that
+runs one thing at a time (`run_sync`, the command line) says so once, here, and steps and stores ask.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 _may_block: ContextVar[bool] = ContextVar("flowckpt_may_block", default=False)
 
 may_block = _may_block.get
-"""Tell whether the caller may block the running loop, because nothing else runs in it."""
+"""Return whether the caller may block the running loop, because nothing else runs in it."""
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the engine needs to know about time; tests give one that they turn by hand."""
+    """The engine's clock; tests turn one by hand."""
 
     def now(self) -> datetime:
         """Return the wall-clock time, aware and in UTC. Never used to order records."""

@@ -31,7 +31,7 @@ UNSOUND_FILESYSTEMS = (
 
 
 class FileStatus(NamedTuple):
-    """What the stores ask about a file.
+    """The facts about a file that stores ask for.
 
     Attributes:
         size: length in bytes.
@@ -130,19 +130,19 @@ class FileSystem(Protocol):
         ...
 
     def is_untouched(self, file: int) -> bool:
-        """Tell whether an open file has its one name still and is writable: nobody unlinked, linked or marked it."""
+        """Return whether an open file has its one name still and is writable: nobody unlinked, linked or marked it."""
         ...
 
     def set_writable(self, file: int, is_writable: bool) -> None:
-        """Give an open file the mode 0600 or 0400; whoever has it open for writing may go on writing all the same."""
+        """Give an open file the mode 0600 or 0400; who has it open for writing can still write."""
         ...
 
     def exists(self, parent: int, name: str) -> bool:
-        """Tell whether the name is taken, by whatever kind of thing."""
+        """Return whether the name is taken, by whatever kind of thing."""
         ...
 
     def is_named(self, file: int, parent: int, name: str) -> bool:
-        """Tell whether a name is one of an open file; not so where it is missing, or another thing's."""
+        """Return whether a name is one of an open file; not so where it is missing, or another thing's."""
         ...
 
     def lock(self, file: int) -> bool:

@@ -1,4 +1,4 @@
-"""What is computed once for each function, and forgotten with it.
+"""Values that are computed once for each function, and forgotten with it.
 
 A step's function may be a nested one that holds a large value of its workflow. A cache that holds the function holds
 that value too, long after the run. So the function is known by its address, and watched by a weak reference, which
@@ -25,7 +25,7 @@ MAX_KNOWN = 4096
 
 
 class _Entry(weakref.ref[Any]):
-    """What is known of one function. The reference itself holds it: a lookup has one object to go through."""
+    """A function and its value in one object, so that a lookup touches only one."""
 
     __slots__ = ("place", "value")
     place: int
@@ -33,7 +33,7 @@ class _Entry(weakref.ref[Any]):
 
 
 def cached_per_function(compute: Callable[[Key], Value]) -> Callable[[Key], Value]:
-    """Compute a value once for each function, by its identity, and keep neither the function nor its value behind it.
+    """Compute a value once for each function, by its identity, and keep neither of them alive.
 
     What cannot be referred to weakly (some builtins) is computed each time. So are bound methods, which are new objects
     at each access: ask for their `__func__`.
@@ -85,12 +85,12 @@ def per_pair(compute: Callable[[Key, Other], Value]) -> Callable[[Key, Other], V
     return lambda first, second: with_first(first)(second)
 
 
-# Which files are code of Python or of an installed package, and not of the project that is being worked on.
+# --- installed code ----------------------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=1024)
 def is_installed(file: str) -> bool:
-    """Tell whether a file belongs to Python or to an installed package.
+    """Return whether a file belongs to Python or to an installed package.
 
     By the very directories of this Python: a virtualenv inside a project, or a project below some `site-packages`, must
     not be taken for it. Links are followed, as a project that is linked into `site-packages` is still being worked on.

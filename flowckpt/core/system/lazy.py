@@ -1,7 +1,7 @@
 """Modules that are imported when something of them is first used.
 
-`import flowckpt` and the names of its front door must come quickly, and most of the machinery behind them is needed only
-once a run starts. A function that imports would hide that; a module says it here, at its top, like any other import::
+`import flowckpt` must be quick, and most of its modules are needed only once a run starts. A function that imports would
+hide that; a module says it here, at its top, like any other import::
 
     if TYPE_CHECKING:
         from flowckpt.engine import session
@@ -33,23 +33,23 @@ class LazyModule:
 
 
 def lazy_exports(
-    package: str, rooms: Mapping[str, str], names: Sequence[str], scope: dict[str, Any]
+    package: str, exports: Mapping[str, str], names: Sequence[str], scope: dict[str, Any]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of a package whose names are imported when they are first used (PEP 562).
 
     Args:
         package: its name.
-        rooms: by module, the names that it has, separated by spaces.
+        exports: by module, the names that it has, separated by spaces.
         names: its `__all__`.
-        scope: its `globals()`, in which a name stays once it was asked for.
+        scope: its `globals()`, which keeps a name once it was used.
     """
-    places = {name: room for room, held in rooms.items() for name in held.split()}
+    modules = {name: module for module, held in exports.items() for name in held.split()}
 
     def get(name: str) -> Any:
-        room = places.get(name)
-        if room is None:
+        module = modules.get(name)
+        if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = scope[name] = getattr(importlib.import_module(room), name)
+        found = scope[name] = getattr(importlib.import_module(module), name)
         return found
 
     def names_of() -> list[str]:

@@ -13,7 +13,7 @@ _MOST = sys.float_info.max
 
 
 def is_finite_number(value: object) -> TypeGuard[int | float]:
-    """Tell whether a value is a number that a float can hold: no bool, no NaN, no infinity, and no integer beyond.
+    """Return whether a value is a number that a float can hold: no bool, no NaN, no infinity, and no integer beyond.
 
     `math.isfinite` raises an `OverflowError` for such an integer; comparing is exact.
 

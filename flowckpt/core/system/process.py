@@ -45,7 +45,7 @@ def _identity_of(pid: int, host: str) -> ProcessIdentity:
 
 
 def is_alive(process: ProcessIdentity) -> bool | None:
-    """Tell whether a process lives; None where that cannot be known from here (another machine).
+    """Return whether a process lives; None where that cannot be known from here (another machine).
 
     Args:
         process: the process.
@@ -88,7 +88,7 @@ def send_if_expected(process: ProcessIdentity, number: int) -> bool:
 
 
 def _handles(pid: int, number: int) -> bool:
-    """Tell whether a process has a handler for a signal (proc_pid_status(5), SigCgt)."""
+    """Return whether a process has a handler for a signal (proc_pid_status(5), SigCgt)."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -138,7 +138,7 @@ def signal_session(leader: int, number: signal.Signals) -> None:
 
 
 def has_living(leader: int) -> bool:
-    """Tell whether a process of a session lives; where the system does not list them, only the leader's end counts.
+    """Return whether a process of a session lives; where the system does not list them, only the leader's end counts.
 
     Args:
         leader: the process that leads it.

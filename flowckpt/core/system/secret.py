@@ -15,7 +15,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 HIDDEN = "(hidden)"
 MARK = {"$secret": True}
-"""What a record holds of a secret: that there is one, and nothing of its value."""
+"""The record of a secret: that there is one, and nothing of its value."""
 
 
 @final
@@ -90,7 +90,7 @@ def absent_secret(raise_missing: Callable[[], NoReturn]) -> Secret[Any]:
 
 
 NOT_SECRET = object()
-"""What `secret_type` returns of an annotation that is none of a secret."""
+"""Returned by `secret_type` for any other annotation."""
 
 
 def secret_type(annotation: Any) -> Any:
@@ -119,7 +119,7 @@ def secret_type(annotation: Any) -> Any:
 
 
 def is_optional(annotation: Any) -> bool:
-    """Tell whether an annotation takes None beside a secret.
+    """Return whether an annotation takes None beside a secret.
 
     Args:
         annotation: a resolved annotation.
