@@ -14,11 +14,12 @@ default of `remedy`, is a template over the fields, over `{run}` (`workflow_id` 
 
 from __future__ import annotations
 
+import builtins
 import functools
 import re
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, Signature
-from typing import Any, Literal, dataclass_transform
+from typing import TYPE_CHECKING, Any, Literal, dataclass_transform
 
 # fmt: off
 __all__ = [
@@ -273,7 +274,9 @@ class EvidenceNotVerifiedError(EvidenceError):
 class StepFailedError(FlowckptError):
     """A step failed; raised inside the workflow, at the step's `yield`, and again at each replay.
 
-    It contains only what was recorded, so a replay raises the same error: check `failed_with(KeyError)`, not the cause.
+    It is also an instance of the built-in exception that the step raised, or of the nearest built-in base of that:
+    `except ValueError` around a `yield` works, at each replay, too. It contains only what was recorded, so a replay raises
+    the same error. For classes that are not built in, ask `failed_with(MyError)`.
     """
 
     path: str = field("the step's path", kw_only=False)
@@ -283,6 +286,17 @@ class StepFailedError(FlowckptError):
     traceback: str = field("the formatted traceback, or an empty string", default="")
     tries: int = field("the number of tries", default=1)
     message: str = derived("step {path!r} failed{after} with {error_type}[: {error_message}]")
+
+    if not TYPE_CHECKING:
+        _builtin = Exception
+
+        def __new__(cls, *_given: Any, error_type: str = "", error_bases: Sequence[str] = (), **_named: Any) -> Any:
+            """Make an instance that is also one of the built-in exception that was recorded."""
+            made = _with_builtin(cls, (error_type, *error_bases))
+            return made._builtin.__new__(made)
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return _rebuild_failed, (declared_class(type(self)), self.args, self.__dict__)
 
     def _words(self) -> Mapping[str, object]:
         return {"after": f" after {self.tries} tries" if self.tries > 1 else ""}
@@ -307,6 +321,44 @@ class StepFailedError(FlowckptError):
         """
         names = {type_name(t) for t in types}
         return self.error_type in names or any(base in names for base in self.error_bases)
+
+
+_UNFIT = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
+"""What a generator cannot be left with, or that cannot be made of a record."""
+
+_BUILTIN_KINDS: set[type] = set()
+
+
+def _with_builtin(cls: type, names: tuple[str, ...]) -> type:
+    """Return a class that is also the first built-in exception among some names; the class itself if none of them is."""
+    kinds = (getattr(builtins, name, None) for name in names)
+    fits: Any = next((kind for kind in kinds if _is_fit(kind)), Exception)
+    return cls if fits is Exception or cls in _BUILTIN_KINDS else _combined(cls, fits)
+
+
+def _is_fit(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _UNFIT)
+
+
+@functools.cache
+def _combined(cls: type, kind: type) -> type:
+    made = type(
+        cls.__name__, (cls, kind), {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_builtin": kind}
+    )
+    _BUILTIN_KINDS.add(made)
+    return made
+
+
+def declared_class(cls: type) -> type:
+    """Return the class of a failure as it is declared here, without the built-in exception beside it."""
+    return cls.__bases__[0] if cls in _BUILTIN_KINDS else cls
+
+
+def _rebuild_failed(cls: Any, args: tuple[Any, ...], state: dict[str, Any]) -> StepFailedError:
+    error: StepFailedError = cls.__new__(cls, error_type=state["error_type"], error_bases=state["error_bases"])
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class FanOutFailedError(StepFailedError):

@@ -28,7 +28,7 @@ import attrs
 
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.secret import MARK, Secret, absent_secret
-from flowckpt.errors import DecodingError, EncodingError, SecretMissingError, type_name
+from flowckpt.errors import DecodingError, EncodingError, SecretMissingError, StepFailedError, declared_class, type_name
 
 if TYPE_CHECKING:
     import decimal
@@ -192,6 +192,8 @@ def _encode_other(value: Any, depth: int) -> Json:
         add_late()
         if encoder := _ENCODERS.get(type(value)):
             return encoder(value, depth)
+    if isinstance(value, StepFailedError) and (encoder := _ENCODERS.get(declared_class(type(value)))):
+        return encoder(value, depth)
     raise RefusedError
 
 
