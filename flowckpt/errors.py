@@ -59,7 +59,7 @@ def derived(template: Any, *, init: Literal[False] = False) -> Any:
 
 
 class _Signature:
-    """What `inspect.signature` shows of a class: made on demand, as it takes long to make for all of them."""
+    """The signature of a class, made on demand because it takes long to make for all classes."""
 
     def __get__(self, error: object, cls: Any) -> Signature:
         return _declared(cls)[0]
@@ -324,7 +324,7 @@ class StepFailedError(FlowckptError):
 
 
 _UNFIT = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
-"""What a generator cannot be left with, or that cannot be made of a record."""
+"""A generator cannot end with the first two, and a group cannot be built from a record."""
 
 _BUILTIN_KINDS: set[type] = set()
 
