@@ -7,19 +7,24 @@ The rules of this file:
 - Each survives pickling, whatever its signature (`_rebuild`).
 - An error of a driver or of the operating system never leaves a port bare: it becomes the `__cause__` of one of these.
 
-A class declares its fields as a dataclass does; type checkers read `__init__` from them. A `derived` text, and the
-default of `remedy`, is a template over the fields, over `{run}` (`workflow_id` as one word of a shell command) and over
-`_words()`. A template drops a part in square brackets if a field in that part is empty.
+How a class declares its fields and texts: `core/system/declared.py`.
 """
 
 from __future__ import annotations
 
-import builtins
-import functools
-import re
 from collections.abc import Mapping, Sequence
-from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, Literal, dataclass_transform
+from typing import TYPE_CHECKING, Any
+
+from flowckpt.core.system.declared import (
+    Declared,
+    declared_class,
+    derived,
+    field,
+    rebuild_failed,
+    shell_word,
+    type_name,
+    with_builtin,
+)
 
 # fmt: off
 __all__ = [
@@ -39,114 +44,8 @@ __all__ = [
 ]
 # fmt: on
 
-_OPTIONAL_PART = re.compile(r"\[([^][]*)\]")
-_FIELD = re.compile(r"\{(\w+)")
 
-
-class _Field:
-    def __init__(self, about: str, default: object, kind: Any = None) -> None:
-        self.about, self.default, self.kind = about, default, kind
-
-
-def field(about: str, *, default: Any = Parameter.empty, kw_only: bool = True) -> Any:
-    """Declare a field that is given to the error, by keyword or (`kw_only=False`) by place."""
-    return _Field(about, default, Parameter.KEYWORD_ONLY if kw_only else Parameter.POSITIONAL_OR_KEYWORD)
-
-
-def derived(template: Any, *, init: Literal[False] = False) -> Any:
-    """Declare a field that is not given: a constant, or the template of a text."""
-    return _Field("", template)
-
-
-class _Signature:
-    """The signature of a class, made on demand because it takes long to make for all classes."""
-
-    def __get__(self, error: object, cls: Any) -> Signature:
-        return _declared(cls)[0]
-
-
-@dataclass_transform(kw_only_default=True, field_specifiers=(field, derived))
-class _Declared:
-    """An `__init__`, texts and pickling by declared fields."""
-
-    args: tuple[Any, ...]
-    __signature__ = _Signature()
-
-    def __init_subclass__(cls) -> None:
-        """Describe the fields in the docstring."""
-        about = {name: each.about for name, each in vars(cls).items() if isinstance(each, _Field) and each.about}
-        if cls.__doc__ and about:
-            lines = "".join(f"\n        {name}: {text}." for name, text in about.items())
-            cls.__doc__ = f"{cls.__doc__.rstrip()}\n\n    Attributes:{lines}\n    "
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        cls: Any = type(self)
-        signature, templates = _declared(cls)
-        bound = signature.bind(*given, **named)
-        bound.apply_defaults()
-        values = vars(self)
-        for name, value in bound.arguments.items():
-            values[name] = _kept(value, signature.parameters[name].annotation)
-        words = {**values, "run": shell_word(values.get("workflow_id", "")), **self._words()}
-        for name, template in templates.items():
-            values[name] = values.get(name) or (_filled(template, words) if isinstance(template, str) else template)
-        self.args = (values["message"],)
-
-    def _words(self) -> Mapping[str, object]:
-        """Return what the templates name beside the fields."""
-        return {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
-
-
-@functools.cache
-def _declared(cls: Any) -> tuple[Signature, dict[str, Any]]:
-    """Return the signature of an error, and its templates and constants by field."""
-    parameters: dict[str, Parameter] = {}
-    templates: dict[str, Any] = {}
-    for base in reversed(cls.__mro__[: cls.__mro__.index(_Declared)]):
-        fields = {} if "__init__" in vars(base) else base.__annotations__  # its own `__init__` sets its attributes
-        for name, annotation in fields.items():
-            value = vars(base).get(name, Parameter.empty)
-            kind, default = (
-                (value.kind, value.default) if isinstance(value, _Field) else (Parameter.KEYWORD_ONLY, value)
-            )
-            if kind is None:
-                templates[name] = default
-                parameters.pop(name, None)
-                continue
-            if name == "remedy" and isinstance(default, str):
-                templates[name], default = default, ""
-            parameters[name] = Parameter(name, kind, default=default, annotation=annotation)
-    return Signature(sorted(parameters.values(), key=lambda each: each.kind)), templates
-
-
-def _kept(value: Any, annotation: str) -> Any:
-    """Return a value as an error keeps it, so that the caller cannot change it later."""
-    if annotation.startswith("Sequence"):
-        return tuple(value)
-    if annotation.startswith("Mapping"):
-        return {key: _kept(each, annotation.partition(", ")[2]) for key, each in value.items()}
-    return value
-
-
-def _filled(template: str, words: Mapping[str, Any]) -> str:
-    """Fill a template: sequences of texts are joined, and optional parts go if they have nothing to show."""
-    joined = {name: "; ".join(map(str, each)) if isinstance(each, tuple) else each for name, each in words.items()}
-    parts = _OPTIONAL_PART.split(template)
-    parts[1::2] = [part if all(joined[name] for name in _FIELD.findall(part)) else "" for part in parts[1::2]]
-    return "".join(parts).format_map(joined)
-
-
-def _rebuild(cls: type[FlowckptError], args: tuple[Any, ...], state: dict[str, Any]) -> FlowckptError:
-    error = cls.__new__(cls)
-    error.args = args
-    error.__dict__.update(state)
-    return error
-
-
-class FlowckptError(_Declared, Exception):
+class FlowckptError(Declared, Exception):
     """The root of all errors that flowckpt raises."""
 
     message: str = field("what happened, with the offending value", kw_only=False)
@@ -159,7 +58,7 @@ class FlowckptError(_Declared, Exception):
 # --- Definitions: the program contains a mistake --------------------------------------------------------------------
 
 
-class _Located(_Declared):
+class _Located(Declared):
     where: str
 
     def _words(self) -> Mapping[str, object]:
@@ -292,11 +191,11 @@ class StepFailedError(FlowckptError):
 
         def __new__(cls, *_given: Any, error_type: str = "", error_bases: Sequence[str] = (), **_named: Any) -> Any:
             """Make an instance that is also one of the built-in exception that was recorded."""
-            made = _with_builtin(cls, (error_type, *error_bases))
+            made = with_builtin(cls, (error_type, *error_bases))
             return made._builtin.__new__(made)
 
         def __reduce__(self) -> tuple[Any, ...]:
-            return _rebuild_failed, (declared_class(type(self)), self.args, self.__dict__)
+            return rebuild_failed, (declared_class(type(self)), self.args, self.__dict__)
 
     def _words(self) -> Mapping[str, object]:
         return {"after": f" after {self.tries} tries" if self.tries > 1 else ""}
@@ -321,44 +220,6 @@ class StepFailedError(FlowckptError):
         """
         names = {type_name(t) for t in types}
         return self.error_type in names or any(base in names for base in self.error_bases)
-
-
-_UNFIT = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
-"""A generator cannot end with the first two, and a group cannot be built from a record."""
-
-_BUILTIN_KINDS: set[type] = set()
-
-
-def _with_builtin(cls: type, names: tuple[str, ...]) -> type:
-    """Return a class that is also the first built-in exception among some names; the class itself if none of them is."""
-    kinds = (getattr(builtins, name, None) for name in names)
-    fits: Any = next((kind for kind in kinds if _is_fit(kind)), Exception)
-    return cls if fits is Exception or cls in _BUILTIN_KINDS else _combined(cls, fits)
-
-
-def _is_fit(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _UNFIT)
-
-
-@functools.cache
-def _combined(cls: type, kind: type) -> type:
-    made = type(
-        cls.__name__, (cls, kind), {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_builtin": kind}
-    )
-    _BUILTIN_KINDS.add(made)
-    return made
-
-
-def declared_class(cls: type) -> type:
-    """Return the class of a failure as it is declared here, without the built-in exception beside it."""
-    return cls.__bases__[0] if cls in _BUILTIN_KINDS else cls
-
-
-def _rebuild_failed(cls: Any, args: tuple[Any, ...], state: dict[str, Any]) -> StepFailedError:
-    error: StepFailedError = cls.__new__(cls, error_type=state["error_type"], error_bases=state["error_bases"])
-    error.args = args
-    error.__dict__.update(state)
-    return error
 
 
 class FanOutFailedError(StepFailedError):
@@ -935,16 +796,3 @@ class UnsupportedSchemaError(FlowckptError):
     def _words(self) -> Mapping[str, object]:
         is_version = isinstance(self.found, str) or (type(self.found) is int and self.found > self.supported)
         return {"advice": "Upgrade flowckpt." if is_version else "It is not a version: the record is damaged."}
-
-
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
-
-
-def shell_word(text: str) -> str:
-    """Return a text as one word of a shell command, as `shlex.quote` does, whose module takes long to import."""
-    return text if text and _PLAIN.issuperset(text) else "'" + text.replace("'", "'\"'\"'") + "'"
-
-
-def type_name(cls: type) -> str:
-    """Name a class as errors and records do: bare for builtins, else `module.QualName`."""
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowckpt import errors
-from flowckpt.errors import FlowckptError, StepFailedError, shell_word, type_name
+from flowckpt.core.system.declared import shell_word, type_name
+from flowckpt.errors import FlowckptError, StepFailedError
 
 CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, BaseException)]
 NOT_IN_THE_MESSAGE = {

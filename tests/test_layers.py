@@ -16,6 +16,7 @@ ROOT = Path(flowckpt.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 ROWS = {  # from the bottom up; imports go strictly downwards
+    "declarations": ("core.system.declared",),
     "errors": ("errors", "_version"),
     "system": ("core.system",),
     "records": ("core.records",),

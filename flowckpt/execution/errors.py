@@ -8,7 +8,8 @@ import attrs
 
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import StepError
-from flowckpt.errors import FanOutFailedError, FlowckptError, StepFailedError, type_name
+from flowckpt.core.system.declared import type_name
+from flowckpt.errors import FanOutFailedError, FlowckptError, StepFailedError
 
 NO_SECRETS = KnownSecrets()
 

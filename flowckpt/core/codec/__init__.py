@@ -10,7 +10,8 @@ from flowckpt.core.codec.tags import Json, dumps, is_itself
 from flowckpt.core.codec.tags import decode as _decode_plain
 from flowckpt.core.codec.tags import encode as _encode_plain
 from flowckpt.core.codec.types import from_plain, is_structured, register_type, to_plain
-from flowckpt.errors import DecodingError, EncodingError, type_name
+from flowckpt.core.system.declared import type_name
+from flowckpt.errors import DecodingError, EncodingError
 
 __all__ = ["Json", "decode", "dumps", "encode", "is_itself", "register_type"]
 

@@ -18,7 +18,7 @@ from cattrs.errors import AttributeValidationNote, IterableValidationNote
 
 from flowckpt.core.codec import tags
 from flowckpt.core.codec.types import LEAVES, UNIONS, bare_type, is_leaf, is_named_tuple, is_pydantic, is_structured
-from flowckpt.errors import type_name
+from flowckpt.core.system.declared import type_name
 
 _ANY_SEQUENCE = (collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _SETS: dict[Any, Callable[[Any], Any] | None] = {

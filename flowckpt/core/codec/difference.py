@@ -14,8 +14,8 @@ import attrs
 
 from flowckpt.core.codec.tags import shown
 from flowckpt.core.codec.types import is_leaf, is_pydantic
+from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.errors import type_name
 
 if TYPE_CHECKING:
     import dataclasses

@@ -18,8 +18,8 @@ import attrs
 from flowckpt.core.codec import tags
 from flowckpt.core.codec.tags import Json, shown
 from flowckpt.core.codec.types import LEAVES, UNIONS, bare_type, from_plain, is_named_tuple, is_pydantic, is_structured
+from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.errors import type_name
 
 if TYPE_CHECKING:
     import dataclasses

@@ -20,7 +20,8 @@ from flowckpt.core.codec.blob import Blob, Fetch, Recorded, pack, unpack
 from flowckpt.core.codec.tags import LARGEST, SMALLEST, Json, dumps, encode, is_itself
 from flowckpt.core.records import History, HistoryView, LazyValue, StepError, StepResult
 from flowckpt.core.records.result import result_of
-from flowckpt.errors import DecodingError, EncodingError, FanOutFailedError, StepFailedError, type_name
+from flowckpt.core.system.declared import type_name
+from flowckpt.errors import DecodingError, EncodingError, FanOutFailedError, StepFailedError
 
 Blobs = Mapping[str, Blob]
 

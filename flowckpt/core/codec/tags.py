@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import attrs
 
+from flowckpt.core.system.declared import declared_class, type_name
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.secret import MARK, Secret, absent_secret
-from flowckpt.errors import DecodingError, EncodingError, SecretMissingError, StepFailedError, declared_class, type_name
+from flowckpt.errors import DecodingError, EncodingError, SecretMissingError, StepFailedError
 
 if TYPE_CHECKING:
     import decimal

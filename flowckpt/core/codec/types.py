@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.codec import tags
+from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.functions import cached_per_function
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.errors import DecodingError, EncodingError, StepFailedError, type_name
+from flowckpt.errors import DecodingError, EncodingError, StepFailedError
 
 if TYPE_CHECKING:
     from flowckpt.core.codec import converter as converters

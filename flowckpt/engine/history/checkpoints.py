@@ -14,6 +14,7 @@ from flowckpt.core.records import CheckpointData, Reason
 from flowckpt.core.records.checkpoint import STATUS_OF_REASON
 from flowckpt.core.records.listing import CheckpointRef
 from flowckpt.core.replay import Answer, Replay
+from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.rules.judge import evidence_reasons
 from flowckpt.engine.run.verification import is_open, verifying_of
@@ -21,7 +22,7 @@ from flowckpt.engine.values.failures import recorded_answer
 from flowckpt.engine.values.inputs import rebind_inputs
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.placeholders import PlanStopped, use_missing_secret
-from flowckpt.errors import CheckpointNotFoundError, shell_word
+from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerificationReport
 from flowckpt.execution import claims

@@ -23,6 +23,7 @@ from flowckpt.core.records import CheckpointData, History, Reason, Status, StepR
 from flowckpt.core.replay import Answer, Command, Crash, Replay
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.history.checkpoints import Rechecking, any_checkpoint
 from flowckpt.engine.history.rollback import KEY as ROLLED_BACK
@@ -39,14 +40,7 @@ from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, use_m
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, ON_RERUN, Superseded
 from flowckpt.engine.values.task_refusal import refuse_task
 from flowckpt.engine.values.waits import without_waits
-from flowckpt.errors import (
-    CheckpointNotFoundError,
-    InputError,
-    RunExistsError,
-    StaleCheckpointError,
-    StepNotFoundError,
-    shell_word,
-)
+from flowckpt.errors import CheckpointNotFoundError, InputError, RunExistsError, StaleCheckpointError, StepNotFoundError
 from flowckpt.execution.redaction import refuse_secrets
 from flowckpt.execution.runner import output_annotation
 from flowckpt.stores.base import CheckpointStore, SharesValues

@@ -12,8 +12,9 @@ from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, 
 from flowckpt.core.records.checkpoint import STATUS_OF_REASON, checkpoint_of
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError, shell_word
+from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError
 from flowckpt.stores.base import CheckpointStore, RenewsAttempts
 
 if TYPE_CHECKING:

@@ -15,17 +15,11 @@ from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.records.wait import Signal, Wait, WaitKind, open_waits
 from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.run.verification import verifying_of
 from flowckpt.engine.values.options import RunOptions
-from flowckpt.errors import (
-    ApprovalStaleError,
-    CheckpointNotFoundError,
-    InputError,
-    SettingError,
-    SignalRefusedError,
-    shell_word,
-)
+from flowckpt.errors import ApprovalStaleError, CheckpointNotFoundError, InputError, SettingError, SignalRefusedError
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import CheckpointStore, DeliversSignals, ListsRuns
 

@@ -13,13 +13,14 @@ from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.codec.tags import shown
 from flowckpt.core.dsl.composites import WorkflowAction
 from flowckpt.core.replay import Answer, Crash, Finish, Replay
+from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.secret import Secret
 from flowckpt.engine.rules.identity import arguments_of
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Driven
 from flowckpt.engine.steps.restore import is_still_true
 from flowckpt.engine.values.failures import recorded_answer, recorded_error, step_failure
-from flowckpt.errors import EncodingError, FlowckptError, InputError, type_name
+from flowckpt.errors import EncodingError, FlowckptError, InputError
 from flowckpt.events import StepRestored
 from flowckpt.execution.redaction import refuse_secret_names, refuse_secrets
 from flowckpt.execution.runner import Outcome

@@ -23,12 +23,13 @@ from flowckpt.core.dsl.composites import TOO_FEW_REMEDY, FanOutAction, ItemsErro
 from flowckpt.core.records import StepError, StepResult
 from flowckpt.core.replay import Answer, Enter, Expansion, expand
 from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.declared import type_name
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Member, member_of
 from flowckpt.engine.steps.restore import is_still_true, other_members
 from flowckpt.engine.values.failures import fan_out_answer, recorded_error, recorded_fan_out
 from flowckpt.engine.values.waits import Suspended
-from flowckpt.errors import FanOutFailedError, StepFailedError, type_name
+from flowckpt.errors import FanOutFailedError, StepFailedError
 from flowckpt.events import StepRestored
 from flowckpt.execution.python import waited
 from flowckpt.execution.redaction import refuse_secret_names

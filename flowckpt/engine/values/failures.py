@@ -8,6 +8,7 @@ from typing import Any
 from flowckpt.core.dsl import Step
 from flowckpt.core.records import StepError, StepResult
 from flowckpt.core.replay import Answer, Enter
+from flowckpt.core.system.declared import shell_word, type_name
 from flowckpt.engine.rules.reasons import Reason, ReasonKind
 from flowckpt.errors import (
     CheckpointCorruptedError,
@@ -20,8 +21,6 @@ from flowckpt.errors import (
     UnknownExecutorError,
     UnsupportedSchemaError,
     WorkflowChangedError,
-    shell_word,
-    type_name,
 )
 from flowckpt.execution.errors import NO_SECRETS, recorded_error, text_of
 from flowckpt.execution.runner import restored_value

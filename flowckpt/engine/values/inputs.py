@@ -13,16 +13,10 @@ from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.secrets import KnownSecrets
+from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.ids import why_no_run_id
 from flowckpt.core.system.secret import MARK, Secret, absent_secret, is_optional
-from flowckpt.errors import (
-    EncodingError,
-    InputError,
-    InputMismatchError,
-    SecretMissingError,
-    WorkflowDefinitionError,
-    type_name,
-)
+from flowckpt.errors import EncodingError, InputError, InputMismatchError, SecretMissingError, WorkflowDefinitionError
 
 _CHECKED = (str, bytes, int, float, bool)
 

@@ -19,8 +19,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from flowckpt.core.dsl.actions import PythonAction
+from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.errors import NotSendableError, type_name
+from flowckpt.errors import NotSendableError
 from flowckpt.execution.current_step import Told, ToldFar
 from flowckpt.execution.executors.base import WayUp
 from flowckpt.execution.remote.channel import FarDesk, Kept

@@ -15,8 +15,8 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.codec.types import return_annotation
 from flowckpt.core.records import StepError
+from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.errors import type_name
 from flowckpt.execution.current_step import tell_current
 from flowckpt.execution.errors import recorded_error, text_of
 from flowckpt.execution.executors.base import way_up

@@ -9,9 +9,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from flowckpt.core.codec.blob import Fetch
+from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import FileSystem
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.errors import CheckpointCorruptedError, shell_word
+from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.file.layout import HEAD, mark_name, released_name, released_segment, segment_name, segment_numbers
 from flowckpt.stores.log.image import RunImage, read_run
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals

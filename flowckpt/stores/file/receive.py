@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from flowckpt.core.records import CheckpointData
+from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import FileSystem
 from flowckpt.core.system.process import current_process, is_alive
-from flowckpt.errors import CheckpointStorageError, RunExistsError, RunLockedError, shell_word
+from flowckpt.errors import CheckpointStorageError, RunExistsError, RunLockedError
 from flowckpt.stores.file.layout import BLOBS, RUNS, maker_of_temporary, run_directory, temporary_name
 from flowckpt.stores.file.location import PATIENCE, storage_error
 from flowckpt.stores.file.runs import FileRuns

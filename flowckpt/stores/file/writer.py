@@ -54,8 +54,9 @@ import os
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import FileSystem
-from flowckpt.errors import CheckpointStorageError, FencedError, shell_word
+from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.stores.file.directory import give_up_segment, note_release, read_lines
 from flowckpt.stores.file.layout import mark_name, segment_name, segment_numbers
 from flowckpt.stores.log.line import seal as seal_line

@@ -35,7 +35,8 @@ from obstore.exceptions import (
     UnknownConfigurationKeyError,
 )
 
-from flowckpt.errors import CheckpointStorageError, shell_word
+from flowckpt.core.system.declared import shell_word
+from flowckpt.errors import CheckpointStorageError
 from flowckpt.stores.objects.layout import MARK
 
 # What the errors of the library mean. It gives most of them one class, so the text must be read.

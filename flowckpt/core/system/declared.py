@@ -1,0 +1,176 @@
+"""How an error is declared: fields as in a dataclass, texts from templates, pickling, a built-in exception beside it.
+
+A class declares its fields as a dataclass does; type checkers read `__init__` from them. A `derived` text, and the
+default of `remedy`, is a template over the fields, over `{run}` (`workflow_id` as one word of a shell command) and over
+`_words()`. A template drops a part in square brackets if a field in that part is empty.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import re
+from collections.abc import Mapping
+from inspect import Parameter, Signature
+from typing import Any, Literal, dataclass_transform
+
+_OPTIONAL_PART = re.compile(r"\[([^][]*)\]")
+_FIELD = re.compile(r"\{(\w+)")
+
+
+class _Field:
+    def __init__(self, about: str, default: object, kind: Any = None) -> None:
+        self.about, self.default, self.kind = about, default, kind
+
+
+def field(about: str, *, default: Any = Parameter.empty, kw_only: bool = True) -> Any:
+    """Declare a field that is given to the error, by keyword or (`kw_only=False`) by place."""
+    return _Field(about, default, Parameter.KEYWORD_ONLY if kw_only else Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def derived(template: Any, *, init: Literal[False] = False) -> Any:
+    """Declare a field that is not given: a constant, or the template of a text."""
+    return _Field("", template)
+
+
+class _Signature:
+    """The signature of a class, made on demand because it takes long to make for all classes."""
+
+    def __get__(self, error: object, cls: Any) -> Signature:
+        return _declared(cls)[0]
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field, derived))
+class Declared:
+    """An `__init__`, texts and pickling by declared fields."""
+
+    args: tuple[Any, ...]
+    __signature__ = _Signature()
+
+    def __init_subclass__(cls) -> None:
+        """Describe the fields in the docstring."""
+        about = {name: each.about for name, each in vars(cls).items() if isinstance(each, _Field) and each.about}
+        if cls.__doc__ and about:
+            lines = "".join(f"\n        {name}: {text}." for name, text in about.items())
+            cls.__doc__ = f"{cls.__doc__.rstrip()}\n\n    Attributes:{lines}\n    "
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        cls: Any = type(self)
+        signature, templates = _declared(cls)
+        bound = signature.bind(*given, **named)
+        bound.apply_defaults()
+        values = vars(self)
+        for name, value in bound.arguments.items():
+            values[name] = _kept(value, signature.parameters[name].annotation)
+        words = {**values, "run": shell_word(values.get("workflow_id", "")), **self._words()}
+        for name, template in templates.items():
+            values[name] = values.get(name) or (_filled(template, words) if isinstance(template, str) else template)
+        self.args = (values["message"],)
+
+    def _words(self) -> Mapping[str, object]:
+        """Return what the templates name beside the fields."""
+        return {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+@functools.cache
+def _declared(cls: Any) -> tuple[Signature, dict[str, Any]]:
+    """Return the signature of an error, and its templates and constants by field."""
+    parameters: dict[str, Parameter] = {}
+    templates: dict[str, Any] = {}
+    for base in reversed(cls.__mro__[: cls.__mro__.index(Declared)]):
+        fields = {} if "__init__" in vars(base) else base.__annotations__  # its own `__init__` sets its attributes
+        for name, annotation in fields.items():
+            value = vars(base).get(name, Parameter.empty)
+            kind, default = (
+                (value.kind, value.default) if isinstance(value, _Field) else (Parameter.KEYWORD_ONLY, value)
+            )
+            if kind is None:
+                templates[name] = default
+                parameters.pop(name, None)
+                continue
+            if name == "remedy" and isinstance(default, str):
+                templates[name], default = default, ""
+            parameters[name] = Parameter(name, kind, default=default, annotation=annotation)
+    return Signature(sorted(parameters.values(), key=lambda each: each.kind)), templates
+
+
+def _kept(value: Any, annotation: str) -> Any:
+    """Return a value as an error keeps it, so that the caller cannot change it later."""
+    if annotation.startswith("Sequence"):
+        return tuple(value)
+    if annotation.startswith("Mapping"):
+        return {key: _kept(each, annotation.partition(", ")[2]) for key, each in value.items()}
+    return value
+
+
+def _filled(template: str, words: Mapping[str, Any]) -> str:
+    """Fill a template: sequences of texts are joined, and optional parts go if they have nothing to show."""
+    joined = {name: "; ".join(map(str, each)) if isinstance(each, tuple) else each for name, each in words.items()}
+    parts = _OPTIONAL_PART.split(template)
+    parts[1::2] = [part if all(joined[name] for name in _FIELD.findall(part)) else "" for part in parts[1::2]]
+    return "".join(parts).format_map(joined)
+
+
+def _rebuild(cls: Any, args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+# The built-in exception of a failed step.
+
+
+_UNFIT = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
+"""A generator cannot end with the first two, and a group cannot be built from a record."""
+
+_BUILTIN_KINDS: set[type] = set()
+
+
+def with_builtin(cls: type, names: tuple[str, ...]) -> type:
+    """Return a class that is also the first built-in exception among some names; the class itself if none of them is."""
+    kinds = (getattr(builtins, name, None) for name in names)
+    fits: Any = next((kind for kind in kinds if _is_fit(kind)), Exception)
+    return cls if fits is Exception or cls in _BUILTIN_KINDS else _combined(cls, fits)
+
+
+def _is_fit(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _UNFIT)
+
+
+@functools.cache
+def _combined(cls: type, kind: type) -> type:
+    made = type(
+        cls.__name__, (cls, kind), {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_builtin": kind}
+    )
+    _BUILTIN_KINDS.add(made)
+    return made
+
+
+def declared_class(cls: type) -> type:
+    """Return the class of a failure as it is declared here, without the built-in exception beside it."""
+    return cls.__bases__[0] if cls in _BUILTIN_KINDS else cls
+
+
+def rebuild_failed(cls: Any, args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    """Build a pickled failure again; the record of its class says which built-in exception it is."""
+    error = cls.__new__(cls, error_type=state["error_type"], error_bases=state["error_bases"])
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
+
+
+def shell_word(text: str) -> str:
+    """Return a text as one word of a shell command, as `shlex.quote` does, whose module takes long to import."""
+    return text if text and _PLAIN.issuperset(text) else "'" + text.replace("'", "'\"'\"'") + "'"
+
+
+def type_name(cls: type) -> str:
+    """Name a class as errors and records do: bare for builtins, else `module.QualName`."""
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
