@@ -12,16 +12,16 @@ import pytest
 from tests import shape
 
 BOUNDS = {  # the figure today; behind it the target
-    "modules": 347,  # 285
+    "modules": 348,  # 285
     "lines, comments and blanks left out": 58_200,
     "code lines, docstrings left out too": 44_500,  # 38,000
     "median module": 180,  # rises when small modules are merged; 100 to 400 is natural
-    "largest module": 1_395,  # 900
+    "largest module": 900,  # 900
     "modules crossed by a checkpointed step": 24,  # 16
     "moves between modules of a checkpointed step": 41,
     "modules crossed by a resume of two steps": 72,  # 60
     "moves between modules of a resume of two steps": 459,
-    "modules loaded by flowckpt resume": 188,
+    "modules loaded by flowckpt resume": 189,
     "store protocols": 31,
     "isinstance checks on stores": 95,
     "lazy imports": 149,  # 25
