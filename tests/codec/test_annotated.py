@@ -545,3 +545,40 @@ def test_what_is_not_as_annotated_is_refused_with_its_place_in_the_value(annotat
 def test_a_union_of_several_classes_names_no_place_of_one_that_was_not_meant():
     with pytest.raises(EncodingError, match="fits none of"):
         encode(Leaf("x"), Leaf | Other, place="out")
+
+
+# --- which fields were set -------------------------------------------------------------------------------------------
+
+
+class Part(pydantic.BaseModel):
+    size: int = 1
+    color: str = "red"
+
+
+class Order(pydantic.BaseModel):
+    number: int
+    note: str = ""
+    part: Part = Part()
+    parts: list[Part] = []
+    by_name: dict[str, tuple[Part, ...]] = {}
+    made: str = pydantic.Field(default_factory=lambda: "now")
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        Order(number=1),
+        Order(number=1, note="", part=Part(size=1), made="then"),
+        Order(number=1, parts=[Part(color="blue"), Part()], by_name={"a": (Part(size=1), Part())}),
+    ],
+)
+def test_a_model_knows_after_a_resume_which_of_its_fields_were_set(order):
+    found = decode(encode(order, Order), Order)
+    assert found == order
+    assert found.model_dump(exclude_unset=True) == order.model_dump(exclude_unset=True)
+    assert found.model_fields_set == order.model_fields_set
+    assert decode(encode([order], list[Order]), list[Order])[0].model_fields_set == order.model_fields_set
+
+
+def test_a_model_whose_fields_were_all_set_is_recorded_as_its_fields():
+    assert encode(Part(size=2, color="blue"), Part) == {"size": 2, "color": "blue"}

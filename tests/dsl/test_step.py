@@ -8,6 +8,7 @@ import itertools
 import math
 import operator
 import re
+from datetime import timedelta
 from enum import Enum, StrEnum
 
 import attrs
@@ -369,3 +370,18 @@ def test_a_step_without_an_action_is_no_step():
     assert type(step("s").checkpoint()) is StepBuilder
     assert not hasattr(step("s"), "action")
     assert not isinstance(next(iter(step("s"))), Step)  # what `yield from` hands to the engine, which refuses it
+
+
+def test_times_may_be_given_as_timedeltas():
+    hours = (
+        step("one")
+        .timeout(timedelta(hours=2))
+        .retry(3, timedelta(seconds=5), timedelta(minutes=2), deadline=timedelta(days=1))
+    )
+    seconds = step("one").timeout(7200).retry(3, 5, 120, deadline=86_400)
+    assert hours.modifiers == seconds.modifiers
+    for refused in (timedelta(0), timedelta(seconds=-1)):
+        with pytest.raises(StepDefinitionError):
+            step("one").timeout(refused)
+        with pytest.raises(StepDefinitionError):
+            step("one").retry(2, deadline=refused)

@@ -502,3 +502,43 @@ def latest(store: Any) -> CheckpointData:
 def latest_in(data: CheckpointData | None) -> CheckpointData:
     assert data is not None
     return data
+
+
+# --- what each call of a map gets besides its item ---------------------------------------------------------------------
+
+
+def put(name: str, folder: str, suffix: str = ".txt") -> str:
+    seen.append(name)
+    return f"{folder}/{name}{suffix}"
+
+
+async def put_async(name: str, *, folder: str) -> str:
+    return put(name, folder)
+
+
+@as_workflow("putting")
+def putting(name: str, folder: str) -> Generator[Any, Any, str]:
+    return (yield step("put").python(put, name, folder))
+
+
+@pytest.mark.parametrize("function", [put, put_async, putting])
+def test_a_map_passes_constants_to_each_call(function):
+    assert run(step("put").map(function, ["a", "b"], folder="x")).output == [["x/a.txt", "x/b.txt"]]
+
+
+def test_a_constant_that_moved_is_an_argument_that_moved():
+    store = MemoryCheckpointStore()
+    folder = ["x"]
+
+    @as_workflow("flow")
+    def flow() -> Generator[Any, Any, Any]:
+        made = yield step("put").map(put, ["a", "b"], folder=folder[0], concurrency=1).checkpoint()
+        yield step("fails").python(odd_fails, 1)
+        return made
+
+    engine = WorkflowEngine(store)
+    assert engine.run_sync(flow, workflow_id="run").status == "failed"
+    folder[0] = "y"
+    plan = asyncio.run(engine.plan(flow, workflow_id="run"))
+    reasons = [reason for each in plan.steps for reason in each.reasons if "folder" in reason.detail]
+    assert reasons, plan

@@ -7,6 +7,7 @@ tags have kept.
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import enum
 import functools
 import typing
@@ -50,7 +51,7 @@ def converter(*, keeps_places: bool = False) -> Converter:
     made.register_structure_hook_func(lambda t: t is Any or t is object, lambda plain, _: plain)
     made.register_unstructure_hook_factory(is_named_tuple, _named_tuple_apart)
     made.register_structure_hook_factory(is_named_tuple, _named_tuple_built)
-    made.register_unstructure_hook_func(is_pydantic, lambda model: made.unstructure(model.model_dump(mode="python")))
+    made.register_unstructure_hook_func(is_pydantic, lambda model: made.unstructure(_pydantic_apart(model)))
     made.register_structure_hook_func(is_pydantic, _pydantic_built)
     made.register_unstructure_hook_factory(_is_any_sequence, _sequence_apart)
     made.register_structure_hook_factory(_is_any_sequence, _sequence_built)
@@ -202,13 +203,47 @@ def _set_built(annotation: Any, made: Converter) -> Build:
 # --- classes ---------------------------------------------------------------------------------------------------------
 
 
+_UNSET = "$unset"
+"""Beside the fields of a recorded model: the paths of those that were not set, so that `exclude_unset` means the same."""
+
+
+def _pydantic_apart(model: Any) -> Any:
+    plain = model.model_dump(mode="python")
+    unset = [*_unset_fields(model, ())] if type(plain) is dict else []
+    return {**plain, _UNSET: unset} if unset else plain
+
+
+def _unset_fields(value: Any, path: tuple[Any, ...]) -> Iterator[list[Any]]:
+    """Yield the path of each field that was not set, in the models that a value holds."""
+    if is_pydantic(type(value)):
+        for name in type(value).model_fields:
+            if name not in value.model_fields_set:
+                yield [*path, name]
+            yield from _unset_fields(value.__dict__.get(name), (*path, name))
+    elif type(value) in (list, tuple, dict):
+        for place, each in value.items() if type(value) is dict else enumerate(value):
+            yield from _unset_fields(each, (*path, place))
+
+
 def _pydantic_built(plain: Any, cls: Any) -> Any:
+    unset: Any = ()
+    if type(plain) is dict and _UNSET in plain:
+        plain = {**plain}
+        unset = plain.pop(_UNSET)
     try:
-        return cls.model_validate(plain, by_alias=True, by_name=True)
+        model = cls.model_validate(plain, by_alias=True, by_name=True)
     except (
         TypeError
     ):  # before pydantic 2.11: fields with an alias are only taken by it, unless the model says otherwise
-        return cls.model_validate(plain)
+        model = cls.model_validate(plain)
+    for *path, name in unset:
+        holder = model
+        with contextlib.suppress(LookupError, TypeError):  # a validator has made something else of it
+            for place in path:
+                holder = holder.__dict__[place] if is_pydantic(type(holder)) else holder[place]
+            if is_pydantic(type(holder)):
+                holder.__pydantic_fields_set__.discard(name)
+    return model
 
 
 def _named_tuple_apart(cls: Any, made: Converter) -> Apart:

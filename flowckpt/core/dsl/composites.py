@@ -8,7 +8,7 @@ The steps of a composite have their place under its path. Those of a fan-out sta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from typing import Any, ClassVar, TypeVar, overload
 
 import attrs
@@ -183,6 +183,7 @@ class MapAction(FanOutAction):
         key: names an item in its path; None for its number.
         concurrency: how many run in parallel; None for the default.
         completion: how many may fail.
+        constants: further arguments, the same for each call.
     """
 
     step_type: ClassVar[str] = "map"
@@ -194,6 +195,7 @@ class MapAction(FanOutAction):
     key: Callable[[Any], Any] | None = None
     concurrency: int | None = None
     completion: Completion = ALL
+    constants: Mapping[str, Any] = _NONE
 
     @property
     def function_name(self) -> str:
@@ -218,7 +220,7 @@ class MapAction(FanOutAction):
         if modifiers.checkpoint_id is not None:
             modifiers = attrs.evolve(modifiers, checkpoint_id=None)
         function, key, name, made = self.function, self.key, step.name, type(step)
-        workflow_input = _only_input(function, name) if _is_workflow(function) else ""
+        workflow_input = _only_input(function, name, self.constants) if _is_workflow(function) else ""
         seen: set[str] = set()
         for index, item in _numbered(self.items):
             place = f"[{index}]" if key is None else f"[{_key_of(key, index, item, name)}]"
@@ -231,9 +233,16 @@ class MapAction(FanOutAction):
                     )
                 seen.add(place)
             if workflow_input:
-                yield place, made(name, _of_workflow(modifiers), WorkflowAction(function, {workflow_input: item}))
+                yield (
+                    place,
+                    made(
+                        name,
+                        _of_workflow(modifiers),
+                        WorkflowAction(function, {workflow_input: item, **self.constants}),
+                    ),
+                )
             else:
-                yield place, made(name, modifiers, PythonAction(function, (item,), _NONE))
+                yield place, made(name, modifiers, PythonAction(function, (item,), self.constants))
 
     def gathered(self, values: list[Any]) -> Any:
         """Return the list of the outputs."""
@@ -350,10 +359,10 @@ def _is_workflow(function: Any) -> bool:
     return hasattr(function, "signature") and hasattr(function, "function_name") and hasattr(function, "bind")
 
 
-def _only_input(workflow: Workflow[Any, Any], name: str) -> str:
-    """Return the input of a workflow that gets the item: the only one that has no default."""
+def _only_input(workflow: Workflow[Any, Any], name: str, constants: Collection[str]) -> str:
+    """Return the input of a workflow that gets the item: the only one that has no default and no constant."""
     parameters = workflow.signature.parameters.values()
-    required = [each.name for each in parameters if each.default is each.empty]
+    required = [each.name for each in parameters if each.default is each.empty and each.name not in constants]
     if len(required) != 1:
         raise StepDefinitionError(
             f"step {name!r}: workflow {workflow.name!r} must have one input without a default, which gets the item; "
@@ -375,6 +384,7 @@ def map_action(
     name: str,
     function: Any,
     items: Any,
+    constants: Mapping[str, Any],
     *,
     key: Any,
     concurrency: Any,
@@ -403,7 +413,7 @@ def map_action(
             f"step {name!r}: .map(key={key!r:.60}) must be a function of an item", step=name, where=caller()
         )
     completion = completion_of(name, min_success, tolerate, len(items) if isinstance(items, Sized) else None)
-    return MapAction(function, items, key, _checked_concurrency(name, concurrency), completion)
+    return MapAction(function, items, key, _checked_concurrency(name, concurrency), completion, constants)
 
 
 def parallel_action(

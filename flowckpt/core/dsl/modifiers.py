@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any, NoReturn, TypeAlias
 
 import attrs
@@ -117,8 +118,14 @@ def refuse_needless_ephemeral(name: str) -> NoReturn:
     )
 
 
-def checked_timeout(name: str, seconds: float) -> float:
-    """Check the argument of `.timeout()` and return it as a float."""
+def in_seconds(time: Any) -> Any:
+    """Return a `timedelta` in seconds, and anything else as it is."""
+    return time.total_seconds() if isinstance(time, timedelta) else time
+
+
+def checked_timeout(name: str, time: float | timedelta) -> float:
+    """Check the argument of `.timeout()` and return it in seconds."""
+    seconds = in_seconds(time)
     if not is_finite_number(seconds) or seconds <= 0:
         raise StepDefinitionError(
             f"step {name!r}: .timeout({seconds!r:.80}) must be seconds above 0", step=name, where=caller()
@@ -257,11 +264,11 @@ class RetryPolicy:
 def retry_policy(
     name: str,
     attempts: int,
-    backoff: float,
-    max_delay: float,
+    backoff: float | timedelta,
+    max_delay: float | timedelta,
     jitter: float,
     on: Worth | tuple[Worth, ...],
-    deadline: float | None,
+    deadline: float | timedelta | None,
 ) -> RetryPolicy:
     """Check the arguments of `.retry()` and return the policy; see `RetryPolicy`.
 
@@ -276,12 +283,13 @@ def retry_policy(
         raise refused(
             f"attempts={attempts!r:.80}) must be a whole number from 1", "It counts all tries, the first one included."
         )
-    for label, number in (("backoff", backoff), ("max_delay", max_delay)):
+    first, longest, last = in_seconds(backoff), in_seconds(max_delay), in_seconds(deadline)
+    for label, number in (("backoff", first), ("max_delay", longest)):
         if not is_finite_number(number) or number < 0:
             raise refused(f"{label}={number!r:.80}) must be seconds, 0 or more")
     if not is_finite_number(jitter) or not 0 <= jitter <= 1:
         raise refused(f"jitter={jitter!r:.80}) must lie in 0 … 1")
-    if deadline is not None and (not is_finite_number(deadline) or deadline <= 0):
+    if last is not None and (not is_finite_number(last) or last <= 0):
         raise refused(f"deadline={deadline!r:.80}) must be seconds above 0, or None")
     worth = on if isinstance(on, tuple) else (on,)
     if not worth:
@@ -295,11 +303,11 @@ def retry_policy(
             raise refused(f"on=…) was given {each!r:.120}, which is async", "Give a plain function.")
     return RetryPolicy(
         attempts,
-        float(backoff),
-        float(max_delay),
+        float(first),
+        float(longest),
         float(jitter),
         worth,
-        None if deadline is None else float(deadline),
+        None if last is None else float(last),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, S
 from datetime import datetime, timedelta
 from os import PathLike
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import attrs
 
@@ -89,11 +89,11 @@ class StepBase(FieldEquality):
     def retry(
         self,
         attempts: int,
-        backoff: float = 0.0,
-        max_delay: float = 60.0,
+        backoff: float | timedelta = 0.0,
+        max_delay: float | timedelta = 60.0,
         jitter: float = 0.0,
         on: checked.Worth | tuple[checked.Worth, ...] = (Exception,),
-        deadline: float | None = None,
+        deadline: float | timedelta | None = None,
     ) -> Self:
         """Modifier: try the step again when it fails.
 
@@ -101,12 +101,12 @@ class StepBase(FieldEquality):
 
         Args:
             attempts: the number of tries, including the first; a whole number from 1.
-            backoff: seconds before the second try; each further wait is twice as long.
-            max_delay: the longest wait, in seconds.
+            backoff: seconds or a `timedelta` before the second try; each further wait is twice as long.
+            max_delay: the longest wait, in seconds or as a `timedelta`.
             jitter: fraction from 0 to 1 by which a wait varies at random.
             on: which errors to retry: an exception class, a function that gets the exception and returns a bool, or a
                 tuple of these. A function that raises or returns anything else means no.
-            deadline: no new try starts later than this many seconds after the first; waits end by then. A running try
+            deadline: no new try starts later than this (seconds or a `timedelta`) after the first; waits end by then. A running try
                 is not stopped; see `.timeout()`.
 
         Raises:
@@ -116,13 +116,13 @@ class StepBase(FieldEquality):
         policy = checked.retry_policy(self.name, attempts, backoff, max_delay, jitter, on, deadline)
         return self._with(attrs.evolve(self.modifiers, retry=policy))
 
-    def timeout(self, seconds: float) -> Self:
+    def timeout(self, seconds: float | timedelta) -> Self:
         """Modifier: limit the time of each try; a longer try fails with `StepTimeoutError`.
 
         A sync function with a timeout runs on its own thread, which is abandoned at the timeout.
 
         Args:
-            seconds: the limit, above 0.
+            seconds: the limit in seconds or as a `timedelta`, above 0.
 
         Raises:
             StepDefinitionError: the number is not above 0, or `.timeout()` was given before.
@@ -519,6 +519,54 @@ class StepBuilder(StepBase):
         concurrency: int | None = None,
         tolerate: float,
     ) -> Step[list[R | StepFailedError]]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[Concatenate[Item, ...], Coroutine[Any, Any, R]] | Workflow[..., R],
+        items: Iterable[Item],
+        *,
+        key: Callable[[Item], str | int] | None = None,
+        concurrency: int | None = None,
+        min_success: None = None,
+        tolerate: None = None,
+        **constants: Any,
+    ) -> Step[list[R]]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[Concatenate[Item, ...], R],
+        items: Iterable[Item],
+        *,
+        key: Callable[[Item], str | int] | None = None,
+        concurrency: int | None = None,
+        min_success: None = None,
+        tolerate: None = None,
+        **constants: Any,
+    ) -> Step[list[R]]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[Concatenate[Item, ...], Coroutine[Any, Any, R]] | Workflow[..., R],
+        items: Iterable[Item],
+        *,
+        key: Callable[[Item], str | int] | None = None,
+        concurrency: int | None = None,
+        min_success: float | None = None,
+        tolerate: float | None = None,
+        **constants: Any,
+    ) -> Step[list[R | StepFailedError]]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[Concatenate[Item, ...], R],
+        items: Iterable[Item],
+        *,
+        key: Callable[[Item], str | int] | None = None,
+        concurrency: int | None = None,
+        min_success: float | None = None,
+        tolerate: float | None = None,
+        **constants: Any,
+    ) -> Step[list[R | StepFailedError]]: ...
     def map(
         self,
         function: Any,
@@ -528,6 +576,7 @@ class StepBuilder(StepBase):
         concurrency: int | None = None,
         min_success: float | None = None,
         tolerate: float | None = None,
+        **constants: Any,
     ) -> Step[Any]:
         """Action: call a function for each item, several at a time; the output is the list of outputs.
 
@@ -547,12 +596,15 @@ class StepBuilder(StepBase):
             concurrency: how many run in parallel; 32 by default.
             min_success: how many must succeed: a number, or a fraction as a float.
             tolerate: how many may fail: a number, or a fraction as a float.
+            **constants: further arguments, the same for each call. A function whose parameter has the name of an argument
+                above gets it by `functools.partial`.
 
         Raises:
             StepDefinitionError: an argument is invalid.
         """
+        completion = {"min_success": min_success, "tolerate": tolerate}
         action = composites.map_action(
-            self.name, function, items, key=key, concurrency=concurrency, min_success=min_success, tolerate=tolerate
+            self.name, function, items, constants, key=key, concurrency=concurrency, **completion
         )
         return Step(self.name, self.modifiers, action)
 
