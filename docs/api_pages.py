@@ -271,7 +271,7 @@ PAGES = (
                 "InputMismatchError WorkflowChangedError StaleStepError StaleCheckpointError StepInDoubtError "
                 "RunParkedError StepNotFoundError StepNotStartedError NotUndoableError RunUndoneError "
                 "RunCancelledError CancelRefusedError CancelPendingError NestedLoopError NoAsyncioError "
-                "RunLockedError RunMovedOnError FencedError StoreSpecError StoreAbilityError "
+                "RunLockedError RunMovedOnError FencedError StoreSpecError UntrustedStoreError StoreAbilityError "
                 "CheckpointNotFoundError CheckpointCorruptedError ForeignRecordError UnsupportedSchemaError "
                 "SaveConflictError CheckpointStorageError SuspensionUnsavedError ReadOnlyStoreError VanishedError "
                 "UnsupportedFilesystemError KeyFileError KeyMissingError WrongKeyError UnauthenticatedRecordError "

@@ -39,7 +39,7 @@ __all__ = [
     "StaleCheckpointError", "StaleStepError", "StepDefinitionError", "StepFailedError", "StepInDoubtError",
     "StepNotFoundError", "StepNotStartedError", "StepTimeoutError", "StoreAbilityError", "StoreSpecError",
     "SuspensionUnsavedError", "TargetError", "UnauthenticatedRecordError", "UnknownExecutorError",
-    "UnsupportedFilesystemError", "UnsupportedSchemaError", "VanishedError", "WorkerDiedError",
+    "UnsupportedFilesystemError", "UnsupportedSchemaError", "UntrustedStoreError", "VanishedError", "WorkerDiedError",
     "WorkflowChangedError", "WorkflowDefinitionError", "WrongKeyError",
 ]
 # fmt: on
@@ -55,7 +55,7 @@ class FlowckptError(Declared, Exception):
         return f"{self.message}. {self.remedy}" if self.remedy else self.message
 
 
-# --- Definitions: the program contains a mistake --------------------------------------------------------------------
+# --- Definitions: the program contains a mistake ---------------------------------------------------------------------
 
 
 class _Located(Declared):
@@ -137,7 +137,7 @@ class DecodingError(FlowckptError):
     place: str = field("the place in the value", default="")
 
 
-# --- Evidence: a claim about the outside world is written wrongly (what the world says is a verdict, never an error) --
+# --- Evidence: a claim about the outside world is written wrongly (what the world says is a verdict, never an error) -
 
 
 class EvidenceError(FlowckptError):
@@ -568,6 +568,17 @@ class StoreSpecError(FlowckptError):
     """A store specification is invalid."""
 
     spec: str = field("the specification as given")
+
+
+class UntrustedStoreError(FlowckptError):
+    """Another user can change a store, its settings or a program, and so decide which code would run."""
+
+    path: str = field("the refused store, settings file or program", kw_only=False)
+    reason: str = field("the place that another user can change, and why")
+    message: str = derived("{path} is not trusted, because other users could choose the code that runs: {reason}")
+    remedy: str = (
+        "If you trust them, list it in FLOWCKPT_SAFE_STORES, or as safe_stores in ~/.config/flowckpt/config.toml."
+    )
 
 
 class CheckpointNotFoundError(FlowckptError):

@@ -38,8 +38,8 @@ NAMES = {
     SecretMissingError SettingError SignalDataError SignalRefusedError SourceUnreadableError StaleCheckpointError
     StaleStepError StepDefinitionError StepFailedError StepInDoubtError StepNotStartedError StepNotFoundError
     StepTimeoutError StoreAbilityError StoreSpecError SuspensionUnsavedError TargetError UnauthenticatedRecordError
-    UnknownExecutorError UnsupportedFilesystemError UnsupportedSchemaError VanishedError WorkerDiedError
-    WorkflowChangedError WorkflowDefinitionError WrongKeyError
+    UnknownExecutorError UnsupportedFilesystemError UnsupportedSchemaError UntrustedStoreError VanishedError
+    WorkerDiedError WorkflowChangedError WorkflowDefinitionError WrongKeyError
     """,
     "flowckpt.events": """
     ApprovalVoided CheckpointFailed CheckpointSaved Event EvidenceFailed EvidenceVerified RollbackCompleted

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from flowckpt.cli.config.read import check_program
 from flowckpt.cli.notices import warn
 from flowckpt.cli.render.terminal import short_value
 from flowckpt.cli.runs import waited
@@ -257,6 +258,7 @@ def recorded_target(metadata: Mapping[str, Any], workflow_id: str, *, is_accepte
 
     Raises:
         TargetError: the record names none, or it is not there; or the run was imported, and nobody has accepted it.
+        UntrustedStoreError: another user can change the program.
     """
     described: Mapping[str, str] = metadata.get("target", {})
     if IMPORTED in metadata and not is_accepted:
@@ -274,6 +276,7 @@ def recorded_target(metadata: Mapping[str, Any], workflow_id: str, *, is_accepte
             remedy="It was started by a program, from inside a function. Say where it can be loaded from "
             "(--target path/to/file.py:workflow), or resume it from that program: engine.resume_sync(workflow, …).",
         )
+    check_program(described)
     cwd = described.get("cwd", "")
     if cwd and cwd != str(Path.cwd()):
         warn(f"the run was started in {cwd}, and this is {Path.cwd()}: relative paths mean something else here")

@@ -45,6 +45,7 @@ _BY_ERROR: dict[type[BaseException], ExitCode] = {
     errors.SignalRefusedError: ExitCode.USAGE,
     errors.RunSuspendedError: ExitCode.SUSPENDED,
     errors.StoreSpecError: ExitCode.USAGE,
+    errors.UntrustedStoreError: ExitCode.USAGE,
     errors.StoreAbilityError: ExitCode.USAGE,
     errors.SourceUnreadableError: ExitCode.USAGE,
     errors.KeyFileError: ExitCode.USAGE,

@@ -23,6 +23,7 @@ from flowckpt.engine.rules.plan import Decision, ResumePlan
 from flowckpt.engine.rules.reasons import ReasonKind
 from flowckpt.engine.undo.plan_resume import PlannedResume, plan_resume
 from flowckpt.engine.values.task_refusal import refuse_task
+from flowckpt.errors import UntrustedStoreError
 from flowckpt.stores.base import CheckpointStore
 
 
@@ -135,6 +136,8 @@ def program_at_need(
     def load() -> Workflow[..., Any] | None:
         try:
             return _loaded(latest, workflow_id, target)
+        except UntrustedStoreError:
+            raise
         except Exception as error:
             warn(f"the run's program cannot be loaded, so what only it can answer cannot be checked: {error}")
             return None

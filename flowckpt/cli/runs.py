@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import attrs
 import click
 
+from flowckpt.cli.config.read import check_store
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.groups import with_store
 from flowckpt.cli.notices import show_warnings
@@ -82,18 +83,24 @@ class StoredRun:
         return self.checkpoints[-1].saved_at if self.checkpoints else self.latest.saved_at
 
 
-def opened_store(option: str | None) -> CheckpointStore:
+def opened_store(option: str | None, *, runs_nothing: bool = False) -> CheckpointStore:
     """Open the store that a command works on.
 
     Args:
         option: what the command line says, or None.
+        runs_nothing: whether the command runs no code, whatever the store contains.
+
+    Raises:
+        UntrustedStoreError: another user can change the store, and the command may run code.
     """
     show_warnings()
-    return opened(choose_store(option))
+    return opened(choose_store(option), runs_nothing=runs_nothing)
 
 
-def opened(choice: StoreChoice) -> CheckpointStore:
+def opened(choice: StoreChoice, *, runs_nothing: bool = False) -> CheckpointStore:
     """Open a store, with its keys."""
+    if not runs_nothing:
+        check_store(choice.spec)
     store: CheckpointStore = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression)
     return store
 
@@ -233,7 +240,7 @@ def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]
         option: the store on the command line, or None.
     """
     try:
-        runs = found_runs(opened(choose_store(option)), RunFilter(limit=_OFFERED))
+        runs = found_runs(opened(choose_store(option), runs_nothing=True), RunFilter(limit=_OFFERED))
     except Exception:
         return []
     return [
@@ -252,7 +259,7 @@ def steps_beginning_with(prefix: str, workflow_id: str, option: str | None) -> l
         option: the store on the command line, or None.
     """
     try:
-        latest = latest_of(opened(choose_store(option)), workflow_id)
+        latest = latest_of(opened(choose_store(option), runs_nothing=True), workflow_id)
     except Exception:
         return []
     paths = [result.path for result in latest.step_results]

@@ -51,7 +51,7 @@ def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as
         raise click.UsageError("--id is for the copy of one run")
     if as_json:
         keep_for_document()
-    source, place = opened_store(store), choose_store(to)
+    source, place = opened_store(store, runs_nothing=True), choose_store(to)
     target = _opened_target(to, choose_store(store))
     wanted = list(dict.fromkeys(runs))
     unreadable: Sequence[Finding] = ()
@@ -101,7 +101,7 @@ def _opened_target(to: str, source: StoreChoice) -> CheckpointStore:
     """Open the store that is copied to; one that cannot keep what the key protects is refused, and the way is named."""
     choice = choose_store(to)
     try:
-        return opened_store(choice.spec)
+        return opened_store(choice.spec, runs_nothing=True)
     except StoreSpecError as error:
         if choice.key_file is None:
             raise

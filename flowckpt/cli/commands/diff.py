@@ -34,7 +34,7 @@ def command(old: str, new: str, as_code: bool, as_json: bool, store: str | None,
     CHECKPOINT is its id, whose newest is meant, or its sequence; without it, the newest checkpoint of the run. When and
     how long something ran is no difference. Exits with 0, also where something differs, unless --exit-code is given.
     """
-    checkpoints = opened_store(store)
+    checkpoints = opened_store(store, runs_nothing=True)
     sides = named_checkpoint(checkpoints, old), named_checkpoint(checkpoints, new)
     found = compare(sides[0].data, sides[1].data)
     if as_json:

@@ -58,7 +58,7 @@ def command(run: str, checkpoint: str | None, output: str | None, force: bool, s
     written is never encrypted. A file that is there is replaced only with --force; in a directory, a document that says
     the very same is no hindrance.
     """
-    checkpoints = opened_store(store)
+    checkpoints = opened_store(store, runs_nothing=True)
     is_directory = output is not None and output != "-" and (output.endswith("/") or Path(output).is_dir())
     try:
         if checkpoint is None and output is not None:

@@ -67,7 +67,7 @@ def command(
         max_attempts=max_attempts,
         max_ratio=max_ratio,
     )
-    checkpoints, choice = opened_store(store), choose_store(store)
+    checkpoints, choice = opened_store(store, runs_nothing=True), choose_store(store)
     done = waited(import_run(checkpoints, file, workflow_id=new_id, limits=limits))
     if as_json:
         write(f"{json_text(done.to_document(), indent=2)}\n")

@@ -49,7 +49,7 @@ def command(
     with it, no resume does. Where the record of a run cannot be read, the others are listed, it is named
     on standard error, and the exit code is 11.
     """
-    opened = opened_store(store)
+    opened = opened_store(store, runs_nothing=True)
     wanted = RunFilter(statuses=statuses or None, workflow=workflow, tags=[_tag(each) for each in tags], limit=limit)
     survey = surveyed_runs(opened, wanted)
     runs = survey.runs

@@ -94,7 +94,7 @@ def command(
     """Show one run: its status, its inputs and output, and on request its steps, its checkpoints and its history."""
     if members and not steps:
         raise click.UsageError("--members goes with --steps")
-    opened = opened_store(store)
+    opened = opened_store(store, runs_nothing=True)
     found = stored_run(opened, run)
     attempts = run_history(opened, run, found) if history else []
     is_filtered = attempt is not None or bool(reasons) or verified is not None

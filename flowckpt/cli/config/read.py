@@ -1,9 +1,16 @@
-"""Reading the settings: the environment goes before `pyproject.toml`, and that before the default."""
+"""Reading the settings, and deciding whose files to trust.
+
+The environment goes before `pyproject.toml`, and that before the default. The list of what the user trusts,
+`safe_stores`, is read from the user's own file and environment only: a `pyproject.toml` found upwards may be another
+user's, so it cannot extend the list.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection, Mapping
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +20,9 @@ import attrs
 from flowckpt.cli.config.kinds import Choice
 from flowckpt.cli.config.kinds import PathKind as FilePath
 from flowckpt.cli.config.settings import SETTINGS, Setting, absolute_spec, nearest_store
+from flowckpt.core.system.filesystem import distrust
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.errors import SettingError
+from flowckpt.errors import SettingError, UntrustedStoreError
 
 if TYPE_CHECKING:
     import difflib
@@ -39,6 +47,7 @@ def nearest_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
 
     Raises:
         SettingError: the file cannot be read, is no TOML, or holds something else than a table.
+        UntrustedStoreError: another user can change the file.
     """
     for candidate in (directory, *directory.parents):
         file = candidate / FILE_NAME
@@ -49,7 +58,10 @@ def nearest_table(directory: Path) -> tuple[Mapping[str, Any], Path | None]:
         except OSError as error:
             raise SettingError(f"{file} cannot be read: {error.strerror}", source=str(file)) from error
         # A file that does not even name us may be as broken as it likes.
-        return _table(text, file) if b"flowckpt" in text else ({}, None)
+        table, source = _table(text, file) if b"flowckpt" in text else ({}, None)
+        if source is not None:
+            _check(source, directory=directory)
+        return table, source
     return {}, None
 
 
@@ -128,6 +140,13 @@ def read_settings(environ: Mapping[str, str] | None = None, directory: Path | No
     directory = Path.cwd() if directory is None else directory
     table, file = nearest_table(directory)
     for key in table:
+        if key == SAFE_STORES:
+            raise SettingError(
+                f"{file}: {TABLE}.{key} would let a project trust itself",
+                setting=key,
+                source=str(file),
+                remedy=f"Set {key} in {user_file(environ)}, or {_SAFE_VARIABLE}.",
+            )
         if key not in SETTINGS:
             raise SettingError(
                 f"{file}: {TABLE}.{key} is no setting",
@@ -147,7 +166,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
         environ: the environment; the process's own where not given.
     """
     environ = os.environ if environ is None else environ
-    known = [setting.variable for setting in SETTINGS.values()]
+    known = [*(setting.variable for setting in SETTINGS.values()), _SAFE_VARIABLE]
     ours = (name for name in environ if name.startswith(_PREFIX) and not name.startswith(_SECRETS))
     found = sorted(name for name in ours if name not in known)
     return {name: _nearest(name, known, "") for name in found}
@@ -202,3 +221,174 @@ def _nearest(name: str, known: Collection[str], otherwise: str) -> str:
     if close:
         return f"Did you mean {close[0]}?"
     return f"{otherwise.capitalize()} {', '.join(known)}." if otherwise else ""
+
+
+# Stores, settings and programs that no other user can change, or that the user lists.
+
+SAFE_STORES = "safe_stores"
+_SAFE_VARIABLE = "FLOWCKPT_SAFE_STORES"
+_SQLITE_FILES = ("-wal", "-shm", "-journal")
+
+
+def user_file(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the file with the user's own settings; it need not exist."""
+    environ = os.environ if environ is None else environ
+    home = environ.get("XDG_CONFIG_HOME", "")
+    return (Path(home) if Path(home).is_absolute() else Path("~/.config").expanduser()) / "flowckpt" / "config.toml"
+
+
+def check_store(spec: str) -> None:
+    """Refuse a store whose records another user can change, so that they decide which code runs.
+
+    Args:
+        spec: the store's specification, with an absolute path. Stores that are not files are accepted.
+
+    Raises:
+        UntrustedStoreError: another user can change the store, or a directory between it and the working directory.
+        SettingError: the user's own settings are invalid.
+    """
+    scheme, _, rest = spec.partition(":")
+    if scheme == "file":
+        path = Path(rest).absolute()
+        _check(path, path / "runs")
+    elif scheme == "sqlite":
+        path = Path(rest).absolute()
+        _check(path, *(path.with_name(f"{path.name}{suffix}") for suffix in _SQLITE_FILES))
+    elif scheme == "objects+file":
+        _check(Path(rest.removeprefix("//")).absolute())
+
+
+def check_program(described: Mapping[str, str]) -> None:
+    """Refuse the program that a record names if another user can change it.
+
+    Args:
+        described: what the record says about the program.
+
+    Raises:
+        UntrustedStoreError: another user can change the file or its directory.
+        SettingError: the user's own settings are invalid.
+    """
+    if file := described.get("file"):
+        _check(Path(file).absolute())
+    if cwd := described.get("cwd"):
+        _check(Path(cwd).absolute(), is_on_the_way=True)
+
+
+def _check(path: Path, *parts: Path, directory: Path | None = None, is_on_the_way: bool = False) -> None:
+    """Refuse a file or directory that another user can change, unless the user's own settings list it.
+
+    Args:
+        path: the file or directory, absolute.
+        *parts: files that belong to it.
+        directory: the working directory; that of the process if not given.
+        is_on_the_way: whether only an entry of it is used, see `distrust`.
+
+    Raises:
+        UntrustedStoreError: another user can change it, or a directory between it and the working directory.
+        SettingError: the user's own settings are invalid.
+    """
+    directory = Path.cwd() if directory is None else directory
+    safe: Sequence[Path] | None = None
+    for place, reason in _untrusted_places(path, *parts, directory=directory, is_on_the_way=is_on_the_way):
+        safe = _safe_stores() if safe is None else safe
+        if not any(each.resolve().is_relative_to(listed) for each in (path, place) for listed in safe):
+            raise UntrustedStoreError(str(path), reason=f"{place} {reason}")
+
+
+def _safe_stores() -> list[Path]:
+    """Return the paths that the user trusts; each covers everything below it."""
+    found = [_path(each, _SAFE_VARIABLE) for each in os.environ.get(_SAFE_VARIABLE, "").split(os.pathsep) if each]
+    return [*found, *_listed_in(user_file())]
+
+
+def _listed_in(file: Path) -> list[Path]:
+    try:
+        text = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise SettingError(f"{file} cannot be read: {error.strerror}", source=str(file)) from error
+    for place, reason in _untrusted_places(file, directory=file.parent):
+        raise SettingError(
+            f"{file} cannot say what to trust: {place} {reason}",
+            source=str(file),
+            remedy="Make yourself its owner, and take from others the right to write: chmod go-w.",
+        )
+    try:
+        document = tomllib.loads(text.decode())
+    except ValueError as error:
+        raise SettingError(f"{file} is not valid TOML: {error}", source=str(file)) from error
+    if unknown := sorted({*document} - {SAFE_STORES}):
+        raise SettingError(
+            f"{file}: unknown setting {unknown[0]!r}",
+            setting=unknown[0],
+            source=str(file),
+            remedy=f"Write {SAFE_STORES}.",
+        )
+    listed = document.get(SAFE_STORES, [])
+    if not isinstance(listed, list):
+        raise SettingError(
+            f"{file}: {SAFE_STORES} must be a list of paths, got {listed!r:.80}", setting=SAFE_STORES, source=str(file)
+        )
+    return [_path(each, str(file)) for each in listed]
+
+
+def _path(given: object, source: str) -> Path:
+    path = Path(given).expanduser() if isinstance(given, str) and given else None
+    if path is None or not path.is_absolute():
+        raise SettingError(
+            f"{source}: each path of {SAFE_STORES} must be absolute, got {given!r:.80}",
+            setting=SAFE_STORES,
+            source=source,
+        )
+    return path.resolve()
+
+
+def _untrusted_places(
+    path: Path, *parts: Path, directory: Path, is_on_the_way: bool = False
+) -> Iterator[tuple[Path, str]]:
+    """Yield each place through which another user can change a file, with the reason; the file itself first.
+
+    Args:
+        path: the file or directory, absolute; it need not exist.
+        *parts: files that belong to it.
+        directory: the working directory. The directories between it and `path` count.
+        is_on_the_way: whether only an entry of `path` is used, see `distrust`.
+    """
+    uid = os.geteuid()
+    ways = dict.fromkeys(way for each in (path, path.resolve()) for way in _between(each, directory))
+    own = (path, path.resolve(), *parts)
+    for place in dict.fromkeys((*own, *ways)):
+        with contextlib.suppress(OSError):  # a place that cannot be looked at cannot be opened either
+            status = place.lstat()
+            mode = _without_private_group(place, status)
+            if reason := distrust(status.st_uid, mode, uid, is_on_the_way=is_on_the_way or place not in own):
+                yield place, reason
+
+
+def _between(path: Path, directory: Path) -> Iterator[Path]:
+    """Yield the directories from a path up to the first one that contains the working directory.
+
+    If `path` was found upwards, that is its own directory; then those down to the working directory follow.
+    """
+    top = Path(os.path.commonpath((path.parent, directory)))
+    for lower in (path.parent, *([directory] if top == path.parent else [])):
+        yield from (each for each in (lower, *lower.parents) if each.is_relative_to(top))
+
+
+def _without_private_group(place: Path, status: os.stat_result) -> int:
+    """Return the mode; without the group's right to write where the owner alone is in the group (a umask of 002)."""
+    mode = status.st_mode
+    if not mode & stat.S_IWGRP or stat.S_ISLNK(mode):
+        return mode
+    import grp  # noqa: PLC0415 - rare: the umask of most systems is 022
+    import pwd  # noqa: PLC0415
+
+    if hasattr(os, "listxattr") and "system.posix_acl_access" in os.listxattr(place):
+        return mode  # then these bits are those of the list
+    try:
+        user, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
+    except KeyError:
+        return mode
+    is_private = user.pw_gid == group.gr_gid and user.pw_name == group.gr_name and {*group.gr_mem} <= {user.pw_name}
+    return mode & ~stat.S_IWGRP if is_private else mode

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flowckpt.cli.groups import with_store
 from flowckpt.cli.render.terminal import escaped, escaped_lines, say
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.errors import FlowckptError, SettingError
+from flowckpt.errors import FlowckptError, SettingError, UntrustedStoreError
 
 if TYPE_CHECKING:
     from flowckpt.cli import settings
@@ -36,5 +36,9 @@ def show_error(error: FlowckptError, remedies: Sequence[str] | None = None) -> N
 def _is_traceback_shown() -> bool:
     try:
         return bool(settings.command_settings()["traceback"])
-    except (SettingError, OSError):  # most likely the very error that is shown; or the directory is gone
+    except (
+        SettingError,
+        UntrustedStoreError,
+        OSError,
+    ):  # most likely the very error that is shown; or the directory is gone
         return False

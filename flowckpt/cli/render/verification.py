@@ -17,6 +17,7 @@ from flowckpt.engine import RunOptions
 from flowckpt.engine.history.checkpoints import checkpoint_packs, lend_functions
 from flowckpt.engine.run.verification import verifying_of
 from flowckpt.engine.values.placeholders import PlanStopped
+from flowckpt.errors import UntrustedStoreError
 from flowckpt.evidence.checks.base import StepFacts
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerdictStatus, VerificationReport
@@ -116,6 +117,8 @@ def _learn_from_program(data: CheckpointData, workflow_id: str, target: str | No
             workflow = recorded_target(data.metadata, workflow_id)
         else:
             workflow, _ = typed_target(target)
+    except UntrustedStoreError:
+        raise
     except Exception as error:
         warn(f"the run's program cannot be loaded, so what only it can answer cannot be checked: {error}")
         return False

@@ -358,3 +358,30 @@ def _unescape(text: str) -> str:
     for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(escape, character)
     return text
+
+
+# Who can change a file, and so decide what runs: the rule alone.
+
+_ROOT = 0
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def distrust(owner: int, mode: int, uid: int, *, is_on_the_way: bool = False) -> str:
+    """Return why a user must not run what lies here, or an empty text.
+
+    Root is trusted: it can run anything as any user already.
+
+    Args:
+        owner: the user id of the owner.
+        mode: the mode, with the type of the file.
+        uid: the user who would run it.
+        is_on_the_way: whether only an entry of this directory is used. A sticky directory protects its entries from
+            users who do not own them, so it is accepted then.
+    """
+    if owner not in (uid, _ROOT):
+        return f"belongs to user {owner}"
+    if stat.S_ISLNK(mode) or not mode & _OTHERS_MAY_WRITE:  # the mode of a link means nothing
+        return ""
+    if is_on_the_way and stat.S_ISDIR(mode) and mode & stat.S_ISVTX:
+        return ""
+    return f"can be changed by other users (mode {stat.S_IMODE(mode):03o})"

@@ -30,7 +30,7 @@ def command(run: str | None, as_json: bool, store: str | None) -> int:
     A notice is harmless, as a record that a crash cut short. Exits with 11 where something is corrupt, and with 2 where
     a key is missing without which nothing can be said.
     """
-    findings = checked(opened_store(store), run)
+    findings = checked(opened_store(store, runs_nothing=True), run)
     if as_json:
         write(f"{json_text([finding_document(finding) for finding in findings], indent=2)}\n")
     else:

@@ -25,7 +25,7 @@ Examples:
 @store_option
 def command(run: str, yes: bool, store: str | None) -> None:
     """Remove a run with all its checkpoints. It cannot be brought back. A store with a key needs the key for it."""
-    checkpoints = opened_store(store)
+    checkpoints = opened_store(store, runs_nothing=True)
     what = "its record is damaged"
     try:
         latest = latest_of(checkpoints, run)

@@ -33,7 +33,7 @@ def command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, store:
     """
     if as_json:
         keep_for_document()
-    checkpoints = opened_store(store)
+    checkpoints = opened_store(store, runs_nothing=True)
     if not isinstance(checkpoints, PinsCheckpoints):
         raise click.UsageError(f"{checkpoints!r} cannot pin checkpoints")
     data = latest_of(checkpoints, run)

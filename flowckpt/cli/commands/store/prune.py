@@ -90,7 +90,7 @@ def command(
         )
     if as_json:
         keep_for_document()
-    checkpoints = opened_store(store)
+    checkpoints = opened_store(store, runs_nothing=True)
     if run is not None:
         conditions: dict[str, Any] = {"keep": keep, "older_than": older_than, "max_bytes": max_bytes}
         _prune_one(checkpoints, run, conditions, is_dry_run=dry_run, as_json=as_json)

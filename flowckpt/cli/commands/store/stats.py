@@ -37,7 +37,7 @@ def command(run: str | None, limit: int, as_json: bool, store: str | None, no_co
     What no longer counts is counted too, as it happened. Large values are not in the sizes. A run whose record cannot be
     read is left out and named, and the exit code is 11.
     """
-    figures = waited(store_statistics(opened_store(store), run, limit=limit))
+    figures = waited(store_statistics(opened_store(store, runs_nothing=True), run, limit=limit))
     if as_json:
         write(f"{json_text(figures_document(figures), indent=2)}\n")
         return tell_unreadable(figures.unreadable)
