@@ -17,7 +17,7 @@ BOUNDS = {  # the figure today; behind it the target
     "code lines, docstrings left out too": 44_500,  # 38,000
     "median module": 180,  # rises when small modules are merged; 100 to 400 is natural
     "largest module": 900,  # 900
-    "modules crossed by a checkpointed step": 24,  # 16
+    "modules crossed by a checkpointed step": 23,  # 16
     "moves between modules of a checkpointed step": 41,
     "modules crossed by a resume of two steps": 72,  # 60
     "moves between modules of a resume of two steps": 459,
@@ -25,9 +25,9 @@ BOUNDS = {  # the figure today; behind it the target
     "store protocols": 31,
     "isinstance checks on stores": 95,
     "lazy imports": 149,  # 25
-    "classes of more than 15 fields": 13,  # 0
-    "functions of more than 60 lines": 17,
-    "functions of more than 80 lines": 2,  # 0
+    "classes of more than 15 fields": 12,  # 0
+    "functions of more than 60 lines": 14,
+    "functions of more than 80 lines": 1,  # 0
     "import cycles": 0,  # 0
     "import cycles when lazy imports count": 5,
 }

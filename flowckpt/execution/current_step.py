@@ -1,4 +1,4 @@
-"""What a step can know of itself while it runs, what it can tell, and what it can save."""
+"""What a step can know of itself while it runs, what it can report, and what it can save."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from contextvars import ContextVar
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, overload
 
 import attrs
 
 from flowckpt.core.codec import dumps
 from flowckpt.core.dsl import Step
+from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.errors import FlowckptError, InputError
@@ -23,29 +24,11 @@ else:
     asyncio = LazyModule("asyncio")
 
 
-# Which step runs now, told to whatever it calls; `current_step` makes of it what a step sees.
-
-
-Told: TypeAlias = "tuple[str, str, int, int, Mapping[str, Any], Step[Any], str, EngineDesk]"
-ToldFar: TypeAlias = "tuple[str, str, int, int, Mapping[str, Any], None, str, Desk, int]"
-"""In a worker: the step itself stays in the engine."""
-
-_current: ContextVar[tuple[Any, ...] | None] = ContextVar("flowckpt_current_step", default=None)
-
-told_now = _current.get
-"""Return what was told last."""
-
-tell_current = _current.set
-"""Say which step runs now, as a `Told` or `ToldFar`, in this context and those that are copied from it; None for none.
-
-It is told as a bare tuple of the fields of `CurrentStep`: few steps ask, and making one takes 0.6 µs.
-"""
-
 T = TypeVar("T")
 
 
-class Desk(Protocol):
-    """Where the steps of an attempt hand in what they tell and save; the engine's, see `flowckpt.engine.run.progress`."""
+class StepServices(Protocol):
+    """What a step can ask of the engine while it runs; see `flowckpt.engine.run.progress`."""
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Tell how far a step is."""
@@ -64,8 +47,8 @@ class Desk(Protocol):
         ...
 
 
-class EngineDesk(Desk, Protocol):
-    """The desk in the process of the engine, which hears also of what was handed in in another one."""
+class EngineStepServices(StepServices, Protocol):
+    """The services in the process of the engine, which also serve steps that run in another one."""
 
     @property
     def is_followed(self) -> bool:
@@ -82,7 +65,7 @@ class EngineDesk(Desk, Protocol):
 
 
 @attrs.frozen(eq=False, repr=False)
-class NoDesk:
+class NullStepServices:
     """Where nothing that a step hands in could serve: there is nothing to go on with.
 
     Attributes:
@@ -127,7 +110,31 @@ class NoDesk:
         self.save(now, tree, None)
 
 
-NO_DESK = NoDesk("a step is undone or adopted")
+NO_SERVICES = NullStepServices("a step is undone or adopted")
+
+
+class StepCall(NamedTuple):
+    """One try of a step, as all that take part in it know it.
+
+    Attributes:
+        workflow_id: the run.
+        path: the step's place in the run.
+        attempt: the attempt of the run.
+        tries: which try of the step this is, from 1.
+        step: the step.
+        identity: what makes it the same call.
+        services: what the step can ask of the engine.
+        location: where the step stands in the code.
+    """
+
+    workflow_id: str
+    path: str
+    attempt: int
+    tries: int
+    step: Step[Any]
+    identity: CallIdentity
+    services: EngineStepServices
+    location: str = ""
 
 
 @attrs.frozen
@@ -146,18 +153,23 @@ class CurrentStep:
     attempt: int
     tries: int
     _arguments: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    _step: Step[Any] | None = attrs.field(default=None, repr=False)
-    _code: str = attrs.field(default="", repr=False)
-    _desk: Desk = attrs.field(default=NO_DESK, repr=False)
-    _most_tries: int = attrs.field(default=1, repr=False)
+    _services: StepServices = attrs.field(default=NO_SERVICES, repr=False)
+    _max_tries: int = attrs.field(default=1, repr=False)
+    _call: StepCall | None = attrs.field(default=None, repr=False)  # not in a worker: the step stays in the engine
+
+    @classmethod
+    def of(cls, call: StepCall) -> CurrentStep:
+        """Return what the function of a step sees of its call."""
+        run, path, attempt, tries, step, identity, services, _ = call
+        retry = step.modifiers.retry
+        return cls(
+            run, path, attempt, tries, identity.arguments, services, 1 if retry is None else retry.attempts, call
+        )
 
     @property
     def max_tries(self) -> int:
         """The number of tries that `.retry()` allows, or 1."""
-        if self._step is None:  # it stays in the engine
-            return self._most_tries
-        retry = self._step.modifiers.retry
-        return 1 if retry is None else retry.attempts
+        return self._max_tries
 
     @property
     def idempotency_key(self) -> str:
@@ -165,8 +177,8 @@ class CurrentStep:
 
         It is derived from the run's id, the step's path and its arguments.
         """
-        told = dumps([self.workflow_id, self.path, dict(sorted(self._arguments.items()))])
-        return urlsafe_b64encode(sha256(told.encode()).digest()[:24]).decode()
+        identity = dumps([self.workflow_id, self.path, dict(sorted(self._arguments.items()))])
+        return urlsafe_b64encode(sha256(identity.encode()).digest()[:24]).decode()
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Report the progress of the step, emitted as `StepProgress`; nothing is recorded.
@@ -182,7 +194,7 @@ class CurrentStep:
         Raises:
             InputError: a number is invalid or negative, or the note is not text.
         """
-        self._desk.progress(self, done, total, note)
+        self._services.progress(self, done, total, note)
 
     def save(self, state: Any, *, as_type: Any = None) -> None:
         """Save partial state, from which a later try or attempt can continue; durable when this returns.
@@ -200,11 +212,11 @@ class CurrentStep:
             ExecutorError: the step's executor has no connection to the engine, or lost it.
             CheckpointStorageError: the store failed; the run ends with this error, whatever the step does.
         """
-        self._desk.save(self, state, as_type)
+        self._services.save(self, state, as_type)
 
     async def save_async(self, state: Any, *, as_type: Any = None) -> None:
         """Save partial state in an async step; see `save`."""
-        await self._desk.save_async(self, state, as_type)
+        await self._services.save_async(self, state, as_type)
 
     @overload
     def load(self) -> Any: ...
@@ -224,7 +236,16 @@ class CurrentStep:
         Raises:
             DecodingError: the state does not fit the type.
         """
-        return self._desk.load(self, default, as_type)
+        return self._services.load(self, default, as_type)
+
+
+_current: ContextVar[StepCall | CurrentStep | None] = ContextVar("flowckpt_current_step", default=None)
+
+call_now = _current.get
+"""Return which step runs now; None for none."""
+
+set_call = _current.set
+"""Set which step runs now, in this context and in those that are copied from it; None for none."""
 
 
 def current_step() -> CurrentStep:
@@ -233,13 +254,13 @@ def current_step() -> CurrentStep:
     Raises:
         FlowckptError: no step of flowckpt is running here.
     """
-    told = told_now()
-    if told is None:
+    now = call_now()
+    if now is None:
         raise FlowckptError(
             "current_step() was called where no step is running",
             remedy="Call it inside the function of a step, in the thread or task that runs it.",
         )
-    return CurrentStep(*told)
+    return now if isinstance(now, CurrentStep) else CurrentStep.of(now)
 
 
 # What a step may hand in while it runs, wherever it runs: the same is refused in the engine and in a worker.

@@ -15,14 +15,14 @@ from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.codec.types import return_annotation
 from flowckpt.core.dsl.actions import Action, PythonAction
 from flowckpt.core.dsl.step import Step
-from flowckpt.core.identity.function import KnownFunction, known_of
+from flowckpt.core.identity.call import function_info
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import StepResult
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.secret import Secret
 from flowckpt.execution import redaction
-from flowckpt.execution.current_step import Told, tell_current
+from flowckpt.execution.current_step import StepCall, set_call
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import is_left_behind, run_python, waited
 from flowckpt.execution.world import World
@@ -97,30 +97,22 @@ class StepRunner:
         self.has_places = bool(executors)
         """Whether steps can run elsewhere than in the engine's own process."""
 
-    async def attempt(
-        self,
-        step: Step[Any],
-        told: Told,
-        *,
-        on_line: Callable[[str, str], None] | None = None,
-        known: KnownFunction | None = None,
-    ) -> Outcome:
+    async def attempt(self, call: StepCall, *, on_line: Callable[[str, str], None] | None = None) -> Outcome:
         """Try a step once.
 
         Args:
-            step: the step.
-            told: what it may know of itself; its path is in it.
-            on_line: told the lines of a command while it runs, as stream and text.
-            known: what is known of its function, where that was looked up.
+            call: the try.
+            on_line: takes the lines of a command while it runs, as stream and text.
 
         Raises:
             KeyboardInterrupt: a signal came while it ran.
             asyncio.CancelledError: the run was cancelled while it ran.
         """
-        modifiers, action, path = step.modifiers, step.action, told[1]
+        step, path = call.step, call.path
+        modifiers, action = step.modifiers, step.action
         if modifiers.is_ephemeral and isinstance(action, PythonAction):  # of recorded ones they are known already
             self._secrets.learn_from((*action.args, *action.kwargs.values()))
-        tell_current(told)
+        set_call(call)
         try:
             # No coroutine of its own around the plain call: 0.4 µs.
             if (self.has_places or modifiers.placement is not None) and (
@@ -128,21 +120,21 @@ class StepRunner:
             ) != "engine":
                 assert isinstance(action, PythonAction)
                 if where != "thread":
-                    return await self._sent(where, step, action, told)
-                value = await self._done(action, told, modifiers.timeout_seconds, on_line)
+                    return await self._sent(where, action, call)
+                value = await self._done(action, call, modifiers.timeout_seconds, on_line)
             elif type(action) is PythonAction and modifiers.timeout_seconds is None and may_block():
                 value = self._interrupts.call(action.function, action.args, action.kwargs)
                 if type(value) not in _NEVER_AWAITED and hasattr(type(value), "__await__"):  # 0.2 µs; isawaitable 0.5
                     value = await waited(value, self._interrupts)
             else:
                 heard = None if modifiers.is_secret else on_line
-                value = await self._done(action, told, modifiers.timeout_seconds, heard)
+                value = await self._done(action, call, modifiers.timeout_seconds, heard)
             if modifiers.is_secret:
                 self._secrets.learn((value.stdout, value.stderr) if action.is_command else value)
                 value, tree = Secret(value), None
             elif modifiers.is_ephemeral:
                 tree = None
-            elif known is not None and known.is_plain and codec.is_itself(value) and not self._secrets.is_any:
+            elif call.identity.returns_plain and codec.is_itself(value) and not self._secrets.is_any:
                 tree = value
             else:
                 if action.is_command:
@@ -164,20 +156,20 @@ class StepRunner:
                 redaction.hide_output_of(error)
             return Outcome(error=error)
         finally:
-            tell_current(None)
+            set_call(None)
 
     async def call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], told: Told
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], call: StepCall
     ) -> Any:
         """Call a function that belongs to a step, where the step's own would be called: one that adopts, or undoes."""
-        tell_current(told)
+        set_call(call)
         try:
             if not may_block():
                 action = PythonAction(function, args, kwargs)
                 return await run_python(
                     action,
-                    workflow_id=told[0],
-                    path=told[1],
+                    workflow_id=call.workflow_id,
+                    path=call.path,
                     timeout_seconds=None,
                     interrupts=self._interrupts,
                     threads=self._threads,
@@ -185,19 +177,19 @@ class StepRunner:
             value = self._interrupts.call(function, args, kwargs)
             return await waited(value, self._interrupts) if hasattr(type(value), "__await__") else value
         finally:
-            tell_current(None)
+            set_call(None)
 
-    async def adopted(self, step: Step[Any], told: Told) -> Outcome:
+    async def adopted(self, call: StepCall) -> Outcome:
         """Make the result of a step whose effect is proved, and check the claims that its result makes possible.
 
         Args:
-            step: the step.
-            told: what it may know of itself; its path is in it.
+            call: the call that was made before.
         """
-        path, action, adopt = told[1], step.action, step.modifiers.adopt
+        step, path = call.step, call.path
+        action, adopt = step.action, step.modifiers.adopt
         args, kwargs = (action.args, action.kwargs) if isinstance(action, PythonAction) else ((), {})
         try:
-            value = None if adopt is None else await self.call(adopt, args, kwargs, told)
+            value = None if adopt is None else await self.call(adopt, args, kwargs, call)
             # Without .adopt() the step's result is not known: None, whatever its function's annotation says.
             annotation = Any if adopt is None else output_annotation(action)
             tree = codec.encode(value, annotation, place=f"{path}: output")
@@ -253,13 +245,13 @@ class StepRunner:
             self._places.kill()
 
     async def _done(
-        self, action: Action, told: Told, timeout_seconds: float | None, on_line: Callable[[str, str], None] | None
+        self, action: Action, call: StepCall, timeout_seconds: float | None, on_line: Callable[[str, str], None] | None
     ) -> Any:
         if isinstance(action, PythonAction):
             return await run_python(
                 action,
-                workflow_id=told[0],
-                path=told[1],
+                workflow_id=call.workflow_id,
+                path=call.path,
                 timeout_seconds=timeout_seconds,
                 interrupts=self._interrupts,
                 threads=self._threads,
@@ -268,23 +260,26 @@ class StepRunner:
             assert isinstance(action, recorded.WorldAction)
             return self._world.answer(action)
         return await command.run_command(
-            action, path=told[1], timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line
+            action, path=call.path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line
         )
 
-    async def _sent(self, place: Place, step: Step[Any], action: PythonAction, told: Told) -> Outcome:
+    async def _sent(self, place: Place, action: PythonAction, call: StepCall) -> Outcome:
         """Have a step done elsewhere; its output comes back as it is recorded."""
+        step = call.step
         modifiers, placement = step.modifiers, step.modifiers.placement
         tree = await place.tree_of(
             action,
-            told,
+            call,
             {} if placement is None else placement.resources,
             timeout_seconds=modifiers.timeout_seconds,
             interrupts=self._interrupts,
         )
         if self._secrets.is_any:
-            redaction.refuse_secrets(tree, self._secrets, f"{told[1]}: output")
+            redaction.refuse_secrets(tree, self._secrets, f"{call.path}: output")
         value = codec.decode(tree, output_annotation(action))
-        return Outcome(value, tree) if modifiers.evidence is None else await self._committed(step, told[1], value, tree)
+        return (
+            Outcome(value, tree) if modifiers.evidence is None else await self._committed(step, call.path, value, tree)
+        )
 
     async def _committed(
         self, step: Step[Any], path: str, value: Any, tree: Any, *, is_adopted: bool = False
@@ -331,8 +326,8 @@ def restored_value(step: Step[Any], result: StepResult) -> Any:
         DecodingError: the record does not fit the annotation.
     """
     held, action = result.held_output, step.action
-    known = known_of(action)
-    if known is not None and known.is_plain and codec.is_itself(held):
+    info = function_info(action)
+    if info is not None and info.is_plain and codec.is_itself(held):
         return held
     tree = held.tree if type(held) is Recorded else plain_tree(held, "output")
     if tree is None and "adopted" in result.marks:

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from flowckpt import RunOptions, WorkflowEngine, step, workflow
-from flowckpt.core.identity.function import known_of
+from flowckpt.core.identity.call import function_info
 from flowckpt.errors import StepInDoubtError
 from flowckpt.evidence import predicate, register_predicate
 
@@ -230,7 +230,7 @@ def test_a_plan_that_stops_at_an_edited_step_that_was_done_says_that_it_would_no
 ) -> None:
     WorkflowEngine(reopen()).run_sync(shop, workflow_id="run")
     edited = partial(attrs.evolve, fingerprint="1:edited")
-    monkeypatch.setattr("flowckpt.engine.rules.identity.known_of", lambda action: edited(known_of(action)))
+    monkeypatch.setattr("flowckpt.core.identity.call.function_info", lambda action: edited(function_info(action)))
     plan = WorkflowEngine(reopen()).plan_sync(shop, workflow_id="run", options=RunOptions(on_code_change="fail"))
     paid = plan.step("pay")
     again = WorkflowEngine(reopen()).plan_sync(shop, workflow_id="run", options=RunOptions(on_code_change="rerun"))

@@ -18,11 +18,9 @@ from hypothesis import strategies as st
 
 from flowckpt import step
 from flowckpt.core.dsl import Step
-from flowckpt.core.identity.function import known_of
+from flowckpt.core.identity.call import function_info, identify
 from flowckpt.core.records import StepResult
 from flowckpt.engine.rules.identity import (
-    arguments_of,
-    fingerprint_of,
     identity_reasons,
     incomparable_reasons,
     is_plainly_same,
@@ -46,9 +44,9 @@ def recorded(made: Step[Any], **changes: Any) -> StepResult:
         made.name,
         step_type=action.step_type,
         function=action.function_name,
-        fingerprint=fingerprint_of(action),
+        fingerprint=identify(action).fingerprint,
         version=made.modifiers.version,
-        arguments=json.loads(json.dumps(arguments_of(action))),
+        arguments=json.loads(json.dumps(identify(action).arguments)),
     )
     return attrs.evolve(result, **changes)
 
@@ -85,7 +83,7 @@ def test_values_that_a_program_tells_apart_are_told_apart(values: tuple[Any, ...
 
 
 def plainly_same(now: Step[Any], result: StepResult) -> bool:
-    known = known_of(now.action)
+    known = function_info(now.action)
     assert known is not None
     return is_plainly_same(now.action, known, result)
 
@@ -241,13 +239,13 @@ def test_an_edited_function_or_helper_is_a_change_of_code_and_a_comment_is_none(
 @pytest.mark.parametrize("fingerprint", ["", "2:another normal form", "0:x", "sha256:x"])
 def test_code_whose_record_cannot_be_compared_was_not_edited(fingerprint: str) -> None:
     now = step("x").python(named, 1)
-    assert fingerprint_of(now.action).startswith("1:")
+    assert identify(now.action).fingerprint.startswith("1:")
     assert reasons(now, recorded(now, fingerprint=fingerprint)) == []
 
 
 def test_code_that_cannot_be_known_now_was_not_edited() -> None:
     now = step("x").python(len, "abc")
-    assert fingerprint_of(now.action) == ""
+    assert identify(now.action).fingerprint == ""
     assert reasons(now, recorded(now, fingerprint="1:something")) == []
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flowckpt import step
+from flowckpt.core.identity.call import identify
 from flowckpt.core.records import StepResult
-from flowckpt.engine.rules.identity import arguments_of, fingerprint_of
 from flowckpt.engine.rules.judge import Judge, evidence_reasons
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.rules.reasons import Reason, ReasonKind, ResumePolicy
@@ -92,8 +92,8 @@ def result_of(made: Any, path: str = "pay") -> StepResult:
     return StepResult(
         "pay",
         path=path,
-        arguments=arguments_of(made.action),
-        fingerprint=fingerprint_of(made.action),
+        arguments=identify(made.action).arguments,
+        fingerprint=identify(made.action).fingerprint,
         version=made.modifiers.version,
     )
 

@@ -17,6 +17,7 @@ from flowckpt.core import codec
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.dsl.composites import ItemsError, WorkflowAction
+from flowckpt.core.identity.call import identify
 from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.wait import Signal, Wait, wait_in
 from flowckpt.core.replay import (
@@ -33,7 +34,6 @@ from flowckpt.core.replay import (
     expand,
 )
 from flowckpt.engine.dry.recorded_drive import DryResponder
-from flowckpt.engine.rules.identity import arguments_of
 from flowckpt.engine.rules.in_doubt import (
     Question,
     Settlement,
@@ -265,8 +265,8 @@ class Planning(DryResponder):
             return await self._settled(command.step, result, reasons)
         return Decision.RERUN, reasons
 
-    def _arguments_of(self, step: Step[Any]) -> dict[str, Any]:
-        return arguments_of(step.action, self.resumption.judge.secrets)
+    def _arguments_of(self, step: Step[Any]) -> Mapping[str, Any]:
+        return identify(step.action, self.resumption.judge.secrets).arguments
 
     async def _settled(
         self, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]

@@ -16,6 +16,7 @@ from flowckpt.core import codec
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.dsl.composites import WorkflowAction
+from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import StepResult
 from flowckpt.core.replay import Answer, Crash, Enter, Execute, Expansion, Finish, Replay, Restore, drive
@@ -26,12 +27,12 @@ from flowckpt.engine.rules.identity import identity_reasons
 from flowckpt.engine.run.verification import Verifying
 from flowckpt.engine.values.failures import recorded_answer, recorded_error, step_failure
 from flowckpt.errors import StepDefinitionError, WorkflowDefinitionError
-from flowckpt.execution.current_step import NoDesk
+from flowckpt.execution.current_step import NullStepServices, StepCall
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
 from flowckpt.execution.world import World
 
-_DESK = NoDesk("a workflow is only driven again, to compare what it does")
+_SERVICES = NullStepServices("a workflow is only driven again, to compare what it does")
 
 
 @attrs.frozen
@@ -135,7 +136,7 @@ class SecondDrive:
     async def run(self, command: Execute) -> Answer:
         """Run an ephemeral step, as every replay does."""
         step, path = command.step, command.path
-        outcome = await self._runner.attempt(step, ("", path, 1, 1, {}, step, "", _DESK))
+        outcome = await self._runner.attempt(StepCall("", path, 1, 1, step, CallIdentity(), _SERVICES))
         if outcome.error is None:
             return outcome.value, None
         return None, step_failure(path, recorded_error(outcome.error, path=path))

@@ -18,6 +18,7 @@ from flowckpt.core.codec.blob import Blob, Recorded
 from flowckpt.core.codec.results import append_result, as_view, plain_tree
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.identity import inputs_hash
+from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, History, Reason, Status, StepResult
 from flowckpt.core.replay import Answer, Command, Crash, Replay
@@ -28,7 +29,7 @@ from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.history.checkpoints import Rechecking, any_checkpoint
 from flowckpt.engine.history.rollback import KEY as ROLLED_BACK
 from flowckpt.engine.history.rollback import length_to_go_on_from, standing_length
-from flowckpt.engine.rules.identity import arguments_of, fingerprint_of, identity_reasons
+from flowckpt.engine.rules.identity import identity_reasons
 from flowckpt.engine.rules.paths import UNDOABLE, is_within, taken_over
 from flowckpt.engine.rules.reasons import LIMITS, ReasonKind
 from flowckpt.engine.run.lease import taken
@@ -122,7 +123,7 @@ class _AllFoundError(Exception):
 
 def _edited(step: Step[Any], result: StepResult, edit: Edit, secrets: KnownSecrets) -> tuple[StepResult, Any]:
     action = step.action
-    annotation = output_annotation(action)
+    annotation, call = output_annotation(action), identify(action, secrets, step.modifiers.version)
     tree = codec.encode(edit(annotation), annotation, place=f"{result.path}: output")
     refuse_secrets(tree, secrets, f"{result.path}: output")
     made = attrs.evolve(
@@ -134,10 +135,10 @@ def _edited(step: Step[Any], result: StepResult, edit: Edit, secrets: KnownSecre
         started_at=None,
         attempt=0,
         tries=1,
-        function=action.function_name,
-        version=step.modifiers.version,
-        fingerprint=fingerprint_of(action),
-        arguments=arguments_of(action, secrets),
+        function=call.function,
+        version=call.version,
+        fingerprint=call.fingerprint,
+        arguments=call.arguments,
         evidence=None,  # its claims were about what the step itself did
         marks=(EDITED, *[mark for mark in result.marks if mark in (AT_MOST_ONCE, UNDOABLE)]),
     )

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.dsl import Step
+from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import StepResult
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.rules.identity import arguments_of, identity_reasons, incomparable_reasons
+from flowckpt.engine.rules.identity import identity_reasons, incomparable_reasons
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ResumePolicy
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Judge:
         modifiers, report = step.modifiers, self.reports.get(result.path)
         if not modifiers.is_at_most_once or report is None or not report.verified:
             return False
-        arguments = arguments_of(step.action, self.secrets)
+        arguments = identify(step.action, self.secrets).arguments
         return not self.is_forced(result.path) and in_doubts.is_same_call(result, arguments, modifiers.version)
 
     def is_forced(self, path: str) -> bool:

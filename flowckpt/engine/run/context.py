@@ -15,7 +15,7 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.run.notify import Notifier
-from flowckpt.engine.run.progress import StepServices
+from flowckpt.engine.run.progress import RunServices
 from flowckpt.engine.run.recorder import Recorder
 from flowckpt.engine.run.verification import Verifying
 from flowckpt.engine.values.superseded import RetryBudget
@@ -83,9 +83,9 @@ class RunContext:
         return self.judge.secrets
 
     @cached_property
-    def services(self) -> StepServices:
+    def services(self) -> RunServices:
         """What its steps can ask of the engine while they run."""
-        return StepServices(self.recorder, self.notifier, self.interrupts, self.clock)
+        return RunServices(self.recorder, self.notifier, self.interrupts, self.clock)
 
     @cached_property
     def inbox(self) -> inbox.Inbox:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt.core.dsl import Step
+from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.records import StepResult
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.in_doubt import Question, Settlement, open_question, settle_done, settle_started
@@ -15,7 +15,7 @@ from flowckpt.engine.rules.reasons import ResumePolicy
 from flowckpt.engine.run.verification import Verifying
 from flowckpt.engine.values.superseded import ON_RERUN, Superseded
 from flowckpt.errors import StepInDoubtError
-from flowckpt.execution.current_step import NO_DESK
+from flowckpt.execution.current_step import NO_SERVICES, StepCall
 from flowckpt.execution.python import is_left_running
 from flowckpt.execution.runner import Outcome, StepRunner, restored_value
 
@@ -27,7 +27,7 @@ else:
 
 
 @attrs.frozen
-class Settled:
+class Resolution:
     """What was found out about a step before it is run.
 
     Attributes:
@@ -43,7 +43,7 @@ class Settled:
     report: VerificationReport | None = None
 
 
-RUN = Settled()
+RUN = Resolution()
 
 
 @attrs.frozen
@@ -68,54 +68,38 @@ class InDoubtResolver:
     runner: StepRunner
     verifying: Verifying
 
-    async def before(self, step: Step[Any], path: str, arguments: Mapping[str, Any]) -> Settled:
+    async def before(self, call: StepCall) -> Resolution:
         """Settle a step that is about to run.
-
-        Args:
-            step: the step.
-            path: its path.
-            arguments: what the record keeps of its arguments.
 
         Raises:
             StepInDoubtError: it must not be done twice, and nobody can tell whether it was done.
         """
+        path, step = call.path, call.step
         old = self.superseded.get(path)
-        is_in_doubt = path in self.in_doubt
+        is_in_doubt, is_asked_for = path in self.in_doubt, path == self.policy.from_path
         question = open_question(
-            step.modifiers, old, arguments, is_in_doubt=is_in_doubt, is_asked_for=path == self.policy.from_path
+            step.modifiers, old, call.identity.arguments, is_in_doubt=is_in_doubt, is_asked_for=is_asked_for
         )
-        settled = RUN
+        found = RUN
         if question is Question.STARTED:
-            settled = await self.started(step, path, arguments, has_failed=not is_in_doubt)
+            found = await self._started(call, has_failed=not is_in_doubt)
         elif question is Question.DONE and old is not None:
-            settled = await self._done(step, old)
-        is_run = settled.reused is None and settled.outcome is None
+            found = await self._done(step, old)
+        is_run = found.reused is None and found.outcome is None
         if is_run and old is not None and old.success and ON_RERUN in old.marks and step.modifiers.on_rerun is not None:
-            settled = attrs.evolve(settled, undo=old)
-        return settled
+            found = attrs.evolve(found, undo=old)
+        return found
 
-    async def started(
-        self, step: Step[Any], path: str, arguments: Mapping[str, Any], *, has_failed: bool = False
-    ) -> Settled:
-        """Settle a step that was started, and whose end is not known or was a failure.
-
-        Args:
-            step: the step.
-            path: its path.
-            arguments: what the record keeps of its arguments.
-            has_failed: whether it ended, by failing.
-
-        Raises:
-            StepInDoubtError: nobody can tell whether it was done.
-        """
-        report = await self.verifying.report_in_doubt(step)
-        settlement = settle_started(report, may_be_running=self._may_be_running(path))
+    async def _started(self, call: StepCall, *, has_failed: bool) -> Resolution:
+        """Settle a step that was started, and whose end is not known or was a failure."""
+        report = await self.verifying.report_in_doubt(call.step)
+        settlement = settle_started(report, may_be_running=self._may_be_running(call.path))
         if settlement is Settlement.ADOPT:
-            told = (self.workflow_id, path, self.attempt, 1, arguments, step, "", NO_DESK)
-            return Settled(outcome=await self.runner.adopted(step, told), report=report)
+            outcome = await self.runner.adopted(call._replace(tries=1, services=NO_SERVICES))
+            return Resolution(outcome=outcome, report=report)
         if settlement is Settlement.ASK:
-            self._ask_of_start(path, report, has_failed=has_failed)
-        return Settled(report=report)
+            self._ask_of_start(call.path, report, has_failed=has_failed)
+        return Resolution(report=report)
 
     async def refuse_doubt(self, step: Step[Any], path: str) -> None:
         """Refuse to go on before anything is run, where a step that was started cannot be settled.
@@ -146,52 +130,39 @@ class InDoubtResolver:
             ended += ", and work of it that nobody waits for any more is still going on"
         self._ask(path, f"{ended}; {detail}")
 
-    async def retried(self, step: Step[Any], path: str, arguments: Mapping[str, Any]) -> Settled:
-        """Settle a step before it is tried again: to force a resume says nothing of the tries that it makes.
-
-        Args:
-            step: the step.
-            path: its path.
-            arguments: what the record keeps of its arguments.
+    async def retried(self, call: StepCall) -> Resolution:
+        """Settle a step before it is tried again: to force a resume does not cover the tries that it makes.
 
         Raises:
             StepInDoubtError: nobody can tell whether it was done.
         """
         unforced = attrs.evolve(self, policy=attrs.evolve(self.policy, is_forced=False))
-        return await unforced.started(step, path, arguments, has_failed=True)
+        return await unforced._started(call, has_failed=True)
 
-    async def _done(self, step: Step[Any], old: StepResult) -> Settled:
+    async def _done(self, step: Step[Any], old: StepResult) -> Resolution:
         """Settle a step that was done, by the same call, and whose result was dropped with an earlier one."""
         report = None if old.evidence is None else await self.verifying.look_again(step, old)
         settlement = Settlement.ASK if report is None else settle_done(report)
         if settlement is Settlement.REUSE:
-            return Settled(reused=old, report=report)
+            return Resolution(reused=old, report=report)
         if settlement is Settlement.ASK:
             detail = "it has no evidence" if report is None else _said(report)
             self._ask(old.path, f"it was done, it would be run again now, and {detail}")
-        return Settled(report=report)
+        return Resolution(report=report)
 
-    async def undone(self, step: Step[Any], old: StepResult) -> Outcome | None:
-        """Undo what an earlier execution left behind; return the failure of the try where that is not possible.
+    async def undone(self, call: StepCall, old: StepResult) -> Outcome | None:
+        """Undo what an earlier execution left behind; return the failure of the try if that is not possible.
 
         Args:
-            step: the step.
+            call: the try that follows.
             old: its earlier result.
         """
-        undo = step.modifiers.on_rerun
+        undo = call.step.modifiers.on_rerun
         assert undo is not None
+        identity = CallIdentity(arguments=old.arguments)  # of the call that is undone
         try:
-            told = (
-                self.workflow_id,
-                old.path,
-                self.attempt,
-                1,
-                old.arguments,
-                step,
-                "",
-                NO_DESK,
-            )  # of the call that is undone
-            await self.runner.call(undo, (restored_value(step, old),), {}, told)
+            value = restored_value(call.step, old)
+            await self.runner.call(undo, (value,), {}, call._replace(tries=1, identity=identity, services=NO_SERVICES))
         except Exception as error:
             error.add_note(f"It was raised by .on_rerun(), before step {old.path!r} was to be run again.")
             return Outcome(error=error)

@@ -43,8 +43,8 @@ else:
 
 
 @attrs.define(eq=False, repr=False, slots=False)
-class StepServices:
-    """What the steps of one attempt can ask of the engine; see `flowckpt.execution.current_step.Desk`.
+class RunServices:
+    """What the steps of one attempt can ask of the engine; the engine's `StepServices`.
 
     Attributes:
         recorder: makes their partial states durable.
@@ -175,7 +175,7 @@ class Reporting:
         services: what it is part of.
     """
 
-    def __init__(self, services: StepServices) -> None:
+    def __init__(self, services: RunServices) -> None:
         self._services = services
         self._lock = threading.Lock()
         self._waiting: dict[str, events.StepProgress] = {}
@@ -288,7 +288,7 @@ class PartialSaves:
         services: what it is part of.
     """
 
-    def __init__(self, services: StepServices) -> None:
+    def __init__(self, services: RunServices) -> None:
         self._services = services
         self._lock = threading.Lock()  # a step in place may save from several threads
         self._is_closed = False
@@ -429,7 +429,7 @@ class PartialSaves:
             await asyncio.wait({*self._telling})
 
     def _check(self, now: CurrentStep) -> None:
-        if now._step is not None and now._step.modifiers.is_ephemeral:
+        if now._call is not None and now._call.step.modifiers.is_ephemeral:
             raise FlowckptError(
                 f"step {now.path!r} is .ephemeral() and cannot save anything of itself",
                 remedy="It is never recorded, and run again at each replay.",
@@ -446,14 +446,14 @@ class PartialSaves:
         if self._services.recorder.judge.secrets.is_any:
             redaction.refuse_secrets(tree, self._services.recorder.judge.secrets, _place(now.path))
         blob = pack(tree)[1]
-        step = now._step
-        assert step is not None
+        assert now._call is not None
+        identity = now._call.identity
         return PartialState(
             Recorded(tree) if blob is None else blob,
-            step.action.function_name,
-            now._code,
-            now._arguments,
-            step.modifiers.version,
+            identity.function,
+            identity.fingerprint,
+            identity.arguments,
+            identity.version,
         )
 
 

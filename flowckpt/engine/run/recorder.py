@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import attrs
 
@@ -15,7 +15,7 @@ from flowckpt.core.codec.results import append_result
 from flowckpt.core.dsl import Step
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.core.records.result import result_of
-from flowckpt.core.replay import DroppedResults, Execute
+from flowckpt.core.replay import DroppedResults
 from flowckpt.core.system.blocking import may_block
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.crash_loop import Deaths
@@ -28,6 +28,7 @@ from flowckpt.engine.run.resumption import kept_history, with_reusable
 from flowckpt.engine.values.superseded import NOT_UNDONE, Superseded
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import FlowckptError
+from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.runner import Outcome
 
 if TYPE_CHECKING:
@@ -121,6 +122,30 @@ class GroupCommit:
             turn.set_result(None)
 
 
+class StepEnd(NamedTuple):
+    """How a step ended, after all its tries.
+
+    Attributes:
+        outcome: how its last try ended.
+        failure: how it failed, as it is recorded; None if it did not.
+        started_at: when it started.
+        duration_ms: how long it ran, in milliseconds.
+        tries: how often it was tried.
+        marks: its marks, without that of a step that can be undone.
+        signal: the id of the signal that it took.
+        is_adopted: whether it was not run, but proved done.
+    """
+
+    outcome: Outcome
+    failure: StepError | None
+    started_at: datetime
+    duration_ms: float
+    tries: int = 1
+    marks: tuple[str, ...] = ()
+    signal: str = ""
+    is_adopted: bool = False
+
+
 @attrs.define(eq=False, repr=False)
 class Undo:
     """What is undone if the run fails or is cancelled.
@@ -175,6 +200,49 @@ class Recorder:
     _group: GroupCommit = attrs.field(init=False, factory=GroupCommit)
 
     # --- results ---------------------------------------------------------------------------------------------------
+
+    def record(self, call: StepCall, end: StepEnd) -> None:
+        """Count a step that has ended, and append what it left behind to the history; nothing is durable yet."""
+        step, path, identity, checkpointer = call.step, call.path, call.identity, self.checkpointer
+        action, failure, marks, outcome = step.action, end.failure, end.marks, end.outcome
+        if not action.is_composite:
+            notifier = self.notifier
+            notifier.restored += end.is_adopted
+            notifier.executed += not end.is_adopted
+            notifier.failed += failure is not None
+        if step.modifiers.is_ephemeral:
+            self.in_doubt.discard(path)
+            return
+        if failure is None and step.modifiers.rollback is not None and not action.modifies_members:
+            marks = (*marks, UNDOABLE)
+            self.undo.undoable[path] = step
+        tree = outcome.tree
+        fields = {
+            "name": step.name,
+            "step_type": action.step_type,
+            "_output": None if failure is not None else tree if type(tree) in _ATOMS else Recorded(tree),
+            "duration_ms": end.duration_ms,
+            "path": path,
+            "started_at": end.started_at,
+            "attempt": checkpointer.attempt,
+            "tries": end.tries,
+            "function": identity.function,
+            "version": identity.version,
+            "location": call.location,
+            "fingerprint": identity.fingerprint,
+            "arguments": identity.arguments,
+            "success": failure is None,
+            "error": failure,
+            "evidence": None if outcome.committed is None else outcome.committed.document,
+            "marks": marks,
+            "signal": end.signal,
+        }
+        append_result(checkpointer.history, result_of(fields))
+        if failure is None and checkpointer.partial:
+            checkpointer.partial.pop(path, None)
+        self.in_doubt.discard(path)
+        if path in self.superseded.by_path and NOT_UNDONE not in marks:
+            self.settle(path)
 
     def restore(self, result: StepResult) -> None:
         """Put a result that was set aside and still holds back into the history."""
@@ -250,6 +318,18 @@ class Recorder:
         in_flight, evidence = self.unfinished(), self.answers() if is_first else ()
         save = checkpointer.save if reason in (Reason.STARTED, Reason.IN_DOUBT) else checkpointer.save_or_continue
         return await save(reason, name, in_flight=in_flight, evidence=evidence, status=status)
+
+    async def save_step(self, call: StepCall, end: StepEnd) -> CheckpointData | FlowckptError | None:
+        """Save a step that has ended if it has a checkpoint or the trigger asks for one; return what `checkpoint` does."""
+        modifiers, checkpointer = call.step.modifiers, self.checkpointer
+        if end.failure is None:
+            if checkpointer.partial:
+                checkpointer.partial.pop(call.path, None)  # what a thread that it left behind has saved since
+            if modifiers.has_checkpoint or modifiers.is_at_most_once:
+                return await self.checkpoint(Reason.STEP, modifiers.checkpoint_id or call.path)
+        if checkpointer.trigger is not None and not modifiers.is_ephemeral and checkpointer.is_due():
+            return await self.checkpoint(Reason.TRIGGER)
+        return None
 
     async def save_start(self) -> None:
         """Save that the attempt has started, unless that is saved already."""
@@ -336,67 +416,3 @@ class Recorder:
         fresh = {path: report for path, report in reports.items() if saved.get(path) is not report}
         saved.update(fresh)
         return answer_documents(fresh)
-
-
-def record(
-    run: Recorder,
-    command: Execute,
-    outcome: Outcome,
-    failure: StepError | None,
-    started_at: datetime,
-    duration_ms: float,
-    arguments: Mapping[str, Any],
-    function: str,
-    code: str = "",
-    tries: int = 1,
-    marks: tuple[str, ...] = (),
-    signal: str = "",
-) -> None:
-    """Append what a step left behind to the history; nothing is durable yet.
-
-    Args:
-        run: records the attempt.
-        command: the step, its path and its place in the code.
-        outcome: how it ended.
-        failure: how it failed, or None.
-        started_at: when it was started.
-        duration_ms: how long it ran, in milliseconds.
-        arguments: what the record keeps of its arguments.
-        function: the name of its function; empty where it has none.
-        code: the fingerprint of that.
-        tries: how often it was tried.
-        marks: its marks, but for that of a step that can be undone.
-        signal: the id of the signal that it took.
-    """
-    # Its arguments are given by place, because names take 0.2 µs.
-    step, path, checkpointer = command.step, command.path, run.checkpointer
-    action, modifiers, tree = step.action, step.modifiers, outcome.tree
-    fields = {
-        "name": step.name,
-        "step_type": action.step_type,
-        "_output": None if failure is not None else tree if type(tree) in _ATOMS else Recorded(tree),
-        "duration_ms": duration_ms,
-        "path": path,
-        "started_at": started_at,
-        "attempt": checkpointer.attempt,
-        "tries": tries,
-        "function": function,
-        "version": modifiers.version,
-        "location": command.location,
-        "fingerprint": code,
-        "arguments": arguments,
-        "success": failure is None,
-        "error": failure,
-        "evidence": None if outcome.committed is None else outcome.committed.document,
-        "marks": marks,
-        "signal": signal,
-    }
-    if failure is None and modifiers.rollback is not None and not action.modifies_members:
-        fields["marks"] = (*marks, UNDOABLE)
-        run.undo.undoable[path] = step
-    append_result(checkpointer.history, result_of(fields))
-    if failure is None and checkpointer.partial:
-        checkpointer.partial.pop(path, None)
-    run.in_doubt.discard(path)
-    if path in run.superseded.by_path and NOT_UNDONE not in marks:
-        run.settle(path)

@@ -308,7 +308,7 @@ class Drive:
                 await run.inbox.tidy()
             run.recorder.checkpointer.metadata = without_reusable(run.recorder.checkpointer.metadata)
             output = codec.encode(end.output, self.workflow.output_type, place="the workflow's output")
-            refuse_secrets(output, run.secrets, "the workflow's output")
+            refuse_secrets(output, run.judge.secrets, "the workflow's output")
         except BaseException as error:
             ending = self._ending_of(error)
         try:

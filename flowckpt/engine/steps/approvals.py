@@ -15,10 +15,10 @@ import attrs
 
 from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.waits import ApprovalAction
+from flowckpt.core.identity.call import identify
 from flowckpt.core.records import StepResult
 from flowckpt.core.records.outputs import Approval
 from flowckpt.core.records.wait import Wait, WaitKind
-from flowckpt.engine.rules.identity import arguments_of
 from flowckpt.engine.rules.judge import evidence_reasons
 from flowckpt.engine.rules.paths import is_behind
 from flowckpt.engine.values.approved import StandingApproval
@@ -129,7 +129,7 @@ async def _void(run: RunContext, standing: StandingApproval, report: Verificatio
             action.deadline(since),
             next_request(run, standing.request),
             claims,
-            arguments_of(action, run.secrets),
+            identify(action, run.secrets).arguments,
             "; ".join(details) or report.reason,
         )
     )

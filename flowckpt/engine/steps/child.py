@@ -15,7 +15,6 @@ from flowckpt.core.dsl.composites import WorkflowAction
 from flowckpt.core.replay import Answer, Crash, Finish, Replay
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.secret import Secret
-from flowckpt.engine.rules.identity import arguments_of
 from flowckpt.engine.rules.reasons import ReuseMode
 from flowckpt.engine.steps.members import CompositeRun, Driven
 from flowckpt.engine.steps.restore import is_still_true
@@ -167,7 +166,7 @@ class ChildWorkflow(CompositeRun):
         outcome, error = self._outcome(await self._scope.run())
         await run.recorder.save_start()
         failure = None if error is None else recorded_error(error, path=path, secrets=run.secrets)
-        await self.end(outcome, failure, arguments=arguments_of(step.action, run.secrets))
+        await self.end(outcome, failure)
         return self.answered((outcome.value, None) if failure is None else (None, step_failure(path, failure)))
 
     def _outcome(self, end: Finish | Crash) -> tuple[Outcome, BaseException | None]:

@@ -155,7 +155,7 @@ class FanOut(CompositeRun):
         await run.recorder.save_start()
         failure = self._failure()
         summary = {"members": len(self._answers), "failed": self._failed}
-        await self.end(Outcome(tree=summary), failure, arguments={})
+        await self.end(Outcome(tree=summary), failure)
         return self.answered(fan_out_answer(self.enter, failure, self._known()))
 
     async def _run_members(self) -> None:

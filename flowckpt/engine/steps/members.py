@@ -5,20 +5,22 @@ The record of a composite is written once, at its end. What its own steps came t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
+from flowckpt.core.identity.call import identify
 from flowckpt.core.records import Reason, StepError
 from flowckpt.core.replay import Answer, Crash, Enter, Execute, Finish, Replay
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.run.context import RunContext
-from flowckpt.engine.run.recorder import record
+from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.steps.restore import is_still_true, restored
 from flowckpt.engine.steps.run_step import run_step
 from flowckpt.events import StepCompleted, StepFailed, StepStarted
+from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.runner import Outcome
 
 if TYPE_CHECKING:
@@ -139,20 +141,20 @@ class CompositeRun:
                 size = action.size if isinstance(action, composites.FanOutAction) else None
                 await run.notifier.emit(StepStarted(run.workflow_id, self.enter.path, action.step_type, size))
 
-    async def end(self, outcome: Outcome, failure: StepError | None, *, arguments: Mapping[str, Any]) -> None:
+    async def end(self, outcome: Outcome, failure: StepError | None) -> None:
         """Record how it ended, save where it has a checkpoint, and tell.
 
         Args:
             outcome: what is recorded as its output.
             failure: how it failed; None where it did not.
-            arguments: the digests of what it was given.
         """
         assert self._begun is not None, "what has not begun does not end"
         run, path, step = self.context, self.enter.path, self.enter.step
         started_at, started_ns = self._begun
         duration_ms = round((run.clock.elapsed_ns() - started_ns) / 1e6, 3)
-        command = Execute(path, step, self.enter.location)
-        record(run.recorder, command, outcome, failure, started_at, duration_ms, arguments, step.action.function_name)
+        identity = identify(step.action, run.judge.secrets, step.modifiers.version)
+        call = StepCall(run.workflow_id, path, run.number, 1, step, identity, run.services, self.enter.location)
+        run.recorder.record(call, StepEnd(outcome, failure, started_at, duration_ms))
         saved = None
         if failure is None and step.modifiers.has_checkpoint:
             saved = await run.recorder.checkpoint(Reason.STEP, step.modifiers.checkpoint_id or path)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowckpt.core.codec.tags import is_itself
 from flowckpt.core.dsl import Step
-from flowckpt.core.identity.function import known_of
+from flowckpt.core.identity.call import function_info
 from flowckpt.core.records import StepResult
 from flowckpt.core.replay import Answer, Restore
 from flowckpt.core.system.lazy import LazyModule
@@ -37,10 +37,10 @@ def plainly_restored(run: RunContext, command: Restore) -> Any:
     """
     step, result, judge = command.step, command.result, run.judge
     action, modifiers, held = step.action, step.modifiers, result.held_output
-    known = known_of(action)
+    info = function_info(action)
     if (
-        known is None
-        or not known.is_plain
+        info is None
+        or not info.is_plain
         or run.notifier.emit is not None
         or command.is_spare
         or result.evidence is not None
@@ -50,7 +50,7 @@ def plainly_restored(run: RunContext, command: Restore) -> Any:
         or judge.policy.from_path
         or judge.reports
         or not is_itself(held)
-        or not is_plainly_same(action, known, result, judge.secrets)
+        or not is_plainly_same(action, info, result, judge.secrets)
     ):
         return UNSURE
     run.notifier.restored += 1

@@ -1,50 +1,48 @@
 """One step, from the doubt about an earlier try of it to the event that it is done.
 
-    settle ──► mark ──► try, and try again ──► record ──► save where asked ──► tell
+    identify ──► settle ──► begin ──► try, and try again ──► record ──► save if asked ──► emit
 
-A step is never told as done before it is durable where it was meant to be.
+A step is never reported as done before it is durable where it was meant to be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt.core.dsl import Step
-from flowckpt.core.identity.function import known_of
-from flowckpt.core.records import Reason
-from flowckpt.core.replay import Execute
+from flowckpt.core.identity.call import CallIdentity, identify
+from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.replay import Answer, Execute
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.rules.identity import identity_of, known_arguments
 from flowckpt.engine.rules.partial import partial_reasons
 from flowckpt.engine.rules.reasons import OnStale
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import evidence_event
-from flowckpt.engine.run.recorder import record
+from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.values.failures import recorded_error, stale_step, step_failure
 from flowckpt.engine.values.superseded import marks_of
-from flowckpt.errors import StepFailedError
+from flowckpt.errors import FlowckptError
+from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.redaction import refuse_secret_names
 from flowckpt.execution.runner import restored_value
 
 if TYPE_CHECKING:
     from flowckpt import events
     from flowckpt.engine.run import in_doubt
-    from flowckpt.engine.steps import tries as tryings
-    from flowckpt.engine.steps import wait
+    from flowckpt.engine.steps import tries, wait
 else:
     events = LazyModule("flowckpt.events")
     in_doubt = LazyModule("flowckpt.engine.run.in_doubt")
     wait = LazyModule("flowckpt.engine.steps.wait")
-    tryings = LazyModule("flowckpt.engine.steps.tries")
+    tries = LazyModule("flowckpt.engine.steps.tries")
 
 
-_NOTHING: Mapping[str, Any] = {}
+_EPHEMERAL = CallIdentity()
 
 
-async def run_step(run: RunContext, command: Execute) -> tuple[Any, StepFailedError | None]:
+async def run_step(run: RunContext, command: Execute) -> Answer:
     """Run a step and record it; return what the generator gets: its output, or its failure.
 
     Raises:
@@ -57,140 +55,129 @@ async def run_step(run: RunContext, command: Execute) -> tuple[Any, StepFailedEr
         asyncio.CancelledError: the run was cancelled while it ran.
     """
     step, path = command.step, command.path
-    action: Any = step.action
-    modifiers, tell, checkpointer = step.modifiers, run.notifier.emit, run.recorder.checkpointer
-    secrets = run.judge.secrets
-    if secrets.is_any:
-        refuse_secret_names(step, path, secrets)
-    if action.is_waiting:
+    if run.judge.secrets.is_any:
+        refuse_secret_names(step, path, run.judge.secrets)
+    if step.action.is_waiting:
         return await wait.run_wait(run, command)
-    is_recorded = not modifiers.is_ephemeral
-    settled: in_doubt.Settled | None = None
-    code, arguments, tries_when_lost = "", _NOTHING, 1
-    known = known_of(action)
+    modifiers, tries_when_lost = step.modifiers, 1
     if modifiers.placement is not None or run.runner.has_places:
         tries_when_lost = await run.runner.check_place(step, path)
-    if is_recorded:
-        if known is None:
-            code, arguments = identity_of(action, secrets)
-        else:
-            code, arguments = known.fingerprint, known_arguments(action, known, secrets)
-        if modifiers.is_at_most_once or path in run.recorder.superseded.by_path:
-            settled = await run.in_doubt_resolver().before(step, path, arguments)
-            if tell is not None and settled.report is not None and settled.report.verdicts:
-                await tell(evidence_event(run.workflow_id, path, settled.report, "in_doubt"))
-            if settled.reused is not None:
-                run.notifier.restored += 1
-                if modifiers.rollback is not None:
-                    run.recorder.undo.undoable[path] = step
-                run.recorder.restore(attrs.evolve(settled.reused, fingerprint=code))
-                if tell is not None:
-                    await tell(
-                        events.StepRestored(run.workflow_id, path, True, settled.reused.duration_ms, action.step_type)
-                    )
-                return restored_value(step, settled.reused), None
-            if settled is in_doubt.RUN:
-                settled = None
-        if path in checkpointer.partial:
-            judge_partial(run, step, path)
-        if not run.recorder.start_saved:
-            await run.recorder.save_start()
-        if run.notifier.dropped_states:
-            await run.notifier.emit_dropped_states()
-        if modifiers.is_at_most_once and (settled is None or (settled.outcome is None and settled.undo is None)):
-            await run.recorder.mark_in_doubt(path)
-    run.recorder.in_flight[path] = 1
-    if tell is not None and (settled is None or settled.outcome is None):
-        await tell(events.StepStarted(run.workflow_id, path, action.step_type))
-    if is_recorded and run.recorder.note_started is not None:
-        run.recorder.note_started(checkpointer.workflow_id, path)
-    clock = run.clock
-    started_at, started_ns, trying = clock.now(), clock.elapsed_ns(), None
-    is_tried_once = modifiers.retry is None and tries_when_lost == 1
-    if settled is None and is_tried_once and (tell is None or action.step_type == "python"):
-        tries = 1
-        told = (checkpointer.workflow_id, path, checkpointer.attempt, 1, arguments, step, code, run.services)
-        outcome = await run.runner.attempt(step, told, known=known)
-    else:
-        trying = _trying(run, command, arguments, code, settled or in_doubt.RUN)
-        await trying.run()
-        outcome, tries = trying.outcome, trying.tries
-    error = outcome.error
-    duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000  # round() takes 0.2 µs
-    failure = None if error is None else recorded_error(error, path=path, tries=tries, secrets=secrets)
-    if is_adopted := trying is not None and trying.is_adopted:
-        run.notifier.restored += 1
-    else:
-        run.notifier.executed += 1
-    if is_recorded:
-        marks: tuple[str, ...] = ()
-        if modifiers.is_at_most_once or modifiers.on_rerun is not None:
-            is_undone = trying is None or trying.is_undone
-            marks = marks_of(modifiers, is_adopted=is_adopted, is_not_undone=not is_undone)
-        function = action.function_name if known is None else known.name
-        record(
-            run.recorder, command, outcome, failure, started_at, duration_ms, arguments, function, code, tries, marks
-        )
-    else:
-        run.recorder.in_doubt.discard(path)
-    # From here on the step is done, whatever comes: who listens to it may be slow, go away, or fail.
-    try:
+    call, found = _identified(run, command), None
+    if not modifiers.is_ephemeral and (modifiers.is_at_most_once or path in run.recorder.superseded.by_path):
+        found = await _settle(run, call)
+        if found is not None and found.reused is not None:
+            return await _reuse(run, call, found.reused)
+    await _begin(run, call, found)
+    end = await _try(run, call, found, tries_when_lost)
+    run.recorder.record(call, end)
+    try:  # the step is done, even if a listener is slow, goes away or fails
         if run.services.is_used:
             await run.services.settle(path)
     finally:
         run.recorder.in_flight.pop(path, None)
-    if failure is None and checkpointer.partial:
-        checkpointer.partial.pop(path, None)  # what a thread that it left behind has saved since
-    saved = None
-    if failure is None and (modifiers.has_checkpoint or modifiers.is_at_most_once):
-        saved = await run.recorder.checkpoint(Reason.STEP, modifiers.checkpoint_id or path)
-    elif checkpointer.trigger is not None and is_recorded and checkpointer.is_due():
-        saved = await run.recorder.checkpoint(Reason.TRIGGER)
-    if tell is not None and outcome.committed is not None:
-        await tell(evidence_event(run.workflow_id, path, outcome.committed.report, "now"))
-    if failure is not None:
-        run.notifier.failed += 1
-        if tell is not None:
-            await tell(events.StepFailed(run.workflow_id, path, duration_ms, tries, failure.type, failure.message))
-    elif tell is not None:
-        if is_adopted:
-            await tell(events.StepAdopted(run.workflow_id, path))
-        else:
-            await tell(events.StepCompleted(run.workflow_id, path, duration_ms, not is_recorded))
-    if tell is not None and saved is not None:
-        await run.recorder.emit_saved(saved)
-    return (outcome.value, None) if failure is None else (None, step_failure(path, failure))
+    saved = await run.recorder.save_step(call, end)
+    if run.notifier.emit is not None:
+        await _emit(run, call, end, saved)
+    return (end.outcome.value, None) if end.failure is None else (None, step_failure(path, end.failure))
 
 
-def _trying(
-    run: RunContext, command: Execute, arguments: Mapping[str, Any], code: str, settled: in_doubt.Settled
-) -> tryings.Trying:
-    return tryings.Trying(
-        command.step,
+def _identified(run: RunContext, command: Execute) -> StepCall:
+    step, checkpointer = command.step, run.recorder.checkpointer
+    modifiers = step.modifiers
+    is_recorded = not modifiers.is_ephemeral
+    identity = identify(step.action, run.judge.secrets, modifiers.version) if is_recorded else _EPHEMERAL
+    return StepCall(
+        checkpointer.workflow_id,
         command.path,
-        run.workflow_id,
-        run.number,
-        arguments,
-        code,
-        settled,
-        run.in_doubt_resolver(),
-        run.runner,
-        run.clock,
-        run.world.random,
-        run.interrupts,
-        run.notifier.emit,
-        run.recorder.mark_in_doubt,
-        run.budget,
+        checkpointer.attempt,
+        1,
+        step,
+        identity,
         run.services,
-        run.recorder.in_flight,
+        command.location,
     )
 
 
-# Before a step runs that saved something of itself in an earlier attempt: is that still its own?
+async def _settle(run: RunContext, call: StepCall) -> in_doubt.Resolution | None:
+    """Look at what an earlier call of the step left behind; None if it simply runs."""
+    found = await run.in_doubt_resolver().before(call)
+    if run.notifier.emit is not None and found.report is not None and found.report.verdicts:
+        await run.notifier.emit(evidence_event(call.workflow_id, call.path, found.report, "in_doubt"))
+    return None if found is in_doubt.RUN else found
+
+
+async def _reuse(run: RunContext, call: StepCall, result: StepResult) -> Answer:
+    """Take the earlier result of a step, which still holds."""
+    step, path = call.step, call.path
+    run.notifier.restored += 1
+    if step.modifiers.rollback is not None:
+        run.recorder.undo.undoable[path] = step
+    run.recorder.restore(attrs.evolve(result, fingerprint=call.identity.fingerprint))
+    if run.notifier.emit is not None:
+        await run.notifier.emit(
+            events.StepRestored(call.workflow_id, path, True, result.duration_ms, step.action.step_type)
+        )
+    return restored_value(step, result), None
+
+
+async def _begin(run: RunContext, call: StepCall, found: in_doubt.Resolution | None) -> None:
+    """Make durable what must be before the step runs, and emit that it starts."""
+    step, path, recorder, emit = call.step, call.path, run.recorder, run.notifier.emit
+    if not step.modifiers.is_ephemeral:
+        if path in recorder.checkpointer.partial:
+            judge_partial(run, step, path)
+        if not recorder.start_saved:
+            await recorder.save_start()
+        if run.notifier.dropped_states:
+            await run.notifier.emit_dropped_states()
+        if step.modifiers.is_at_most_once and (found is None or (found.outcome is None and found.undo is None)):
+            await recorder.mark_in_doubt(path)
+    recorder.in_flight[path] = 1
+    if emit is not None and (found is None or found.outcome is None):
+        await emit(events.StepStarted(call.workflow_id, path, step.action.step_type))
+
+
+async def _try(run: RunContext, call: StepCall, found: in_doubt.Resolution | None, tries_when_lost: int) -> StepEnd:
+    """Run the step, as often as it may be tried, and return how it ended."""
+    modifiers, clock, note_started = call.step.modifiers, run.clock, run.recorder.note_started
+    if note_started is not None and not modifiers.is_ephemeral:
+        note_started(call.workflow_id, call.path)
+    started_at, started_ns = clock.now(), clock.elapsed_ns()
+    tried, is_adopted, is_undone = 1, False, True
+    is_tried_once = found is None and modifiers.retry is None and tries_when_lost == 1
+    if is_tried_once and (run.notifier.emit is None or call.step.action.step_type == "python"):
+        outcome = await run.runner.attempt(call)
+    else:
+        loop = tries.RetryLoop(run, call, found or in_doubt.RUN)
+        outcome = await loop.run()
+        tried, is_adopted, is_undone = loop.tries, loop.is_adopted, loop.is_undone
+    duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000
+    failure = None
+    if outcome.error is not None:
+        failure = recorded_error(outcome.error, path=call.path, tries=tried, secrets=run.judge.secrets)
+    marks: tuple[str, ...] = ()
+    if modifiers.is_at_most_once or modifiers.on_rerun is not None:
+        marks = marks_of(modifiers, is_adopted=is_adopted, is_not_undone=not is_undone)
+    return StepEnd(outcome, failure, started_at, duration_ms, tried, marks, is_adopted=is_adopted)
+
+
+async def _emit(run: RunContext, call: StepCall, end: StepEnd, saved: CheckpointData | FlowckptError | None) -> None:
+    workflow_id, path, failure, emit = call.workflow_id, call.path, end.failure, run.notifier.emit
+    assert emit is not None
+    if end.outcome.committed is not None:
+        await emit(evidence_event(workflow_id, path, end.outcome.committed.report, "now"))
+    if failure is not None:
+        await emit(events.StepFailed(workflow_id, path, end.duration_ms, end.tries, failure.type, failure.message))
+    elif end.is_adopted:
+        await emit(events.StepAdopted(workflow_id, path))
+    else:
+        await emit(events.StepCompleted(workflow_id, path, end.duration_ms, call.step.modifiers.is_ephemeral))
+    if saved is not None:
+        await run.recorder.emit_saved(saved)
 
 
 def judge_partial(run: RunContext, step: Step[Any], path: str) -> None:
-    """Drop what a step saved of itself where code or arguments have moved, as the policy for results says.
+    """Drop what a step saved of itself if its code or arguments have moved, as the policy for results says.
 
     Raises:
         StaleStepError: something has moved, and the policy is to stop.

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
-from flowckpt.core.dsl import Step
-from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.run.in_doubt import InDoubtResolver, Settled
-from flowckpt.engine.run.notify import EventSink, evidence_event
-from flowckpt.engine.values.superseded import RetryBudget
+from flowckpt.engine.run.context import RunContext
+from flowckpt.engine.run.in_doubt import Resolution
+from flowckpt.engine.run.notify import evidence_event
 from flowckpt.errors import EncodingError, NotSendableError, StepInDoubtError, StepTimeoutError, WorkerDiedError
-from flowckpt.execution.current_step import EngineDesk, Told
+from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.errors import is_one_of, kind_of, text_of
-from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import waited
 from flowckpt.execution.runner import Outcome, StepRunner
 
@@ -36,29 +33,22 @@ MOST_WAITING = 10_000
 
 
 class StreamedTry:
-    """One try of a command.
+    """One try of a command."""
 
-    Args:
-        runner: runs it.
-        step: the step.
-        told: what it may know of itself.
-    """
-
-    def __init__(self, runner: StepRunner, step: Step[Any], told: Told) -> None:
+    def __init__(self, runner: StepRunner, call: StepCall) -> None:
         self._runner = runner
-        self._step = step
-        self._told = told
+        self._call = call
         self._outcome: Outcome | None = None
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended, once all its lines were told."""
+        """How it ended, once all its lines were yielded."""
         assert self._outcome is not None
         return self._outcome
 
     async def lines(self) -> AsyncGenerator[events.StepOutput, None]:
         """Run it, yielding its lines; when nobody listens any more, it is stopped."""
-        run, path = self._told[0], self._told[1]
+        run, path = self._call.workflow_id, self._call.path
         lines: asyncio.Queue[events.StepOutput | None] = asyncio.Queue()
         left_out = 0
 
@@ -69,7 +59,7 @@ class StreamedTry:
             else:
                 left_out += 1
 
-        trying = asyncio.ensure_future(self._runner.attempt(self._step, self._told, on_line=keep))
+        trying = asyncio.ensure_future(self._runner.attempt(self._call, on_line=keep))
         trying.add_done_callback(lambda _: lines.put_nowait(None))
         try:
             while (line := await lines.get()) is not None:
@@ -90,136 +80,112 @@ _NO_BETTER_NEXT_TIME = (EncodingError, NotSendableError)
 
 
 @attrs.define(eq=False, repr=False)
-class Trying:
+class RetryLoop:
     """Tries one step until it is done, or given up.
 
     Attributes:
-        step: the step.
-        path: its path.
-        workflow_id: the run.
-        attempt: the attempt of the run.
-        arguments: what the record keeps of its arguments.
-        code: the fingerprint of its function.
-        settled: what was found out about it before.
-        settling: settles it between two tries, where it must not be done twice.
-        runner: does it.
-        clock: waits.
-        random: returns numbers in [0, 1), for the jitter.
-        interrupts: the signals.
-        tell: told what happens on the way, or None.
-        mark: saves that a step begins that must not be done twice.
-        budget: how many retries there may be.
-        desk: where the step hands in what it tells and saves.
-        numbers: which try runs now, by path.
-        tries: how often it was tried.
-        is_undone: whether what an earlier execution left behind is undone; True where there is nothing to undo.
+        context: the attempt.
+        call: the try that runs now.
+        found: what was found out about the step before.
+        is_undone: whether what an earlier execution left behind is undone; True if there is nothing to undo.
     """
 
-    step: Step[Any]
-    path: str
-    workflow_id: str
-    attempt: int
-    arguments: Mapping[str, Any]
-    code: str
-    settled: Settled
-    settling: InDoubtResolver
-    runner: StepRunner
-    clock: Clock
-    random: Callable[[], float]
-    interrupts: Interrupts
-    tell: EventSink | None
-    mark: Callable[[str], Awaitable[None]]
-    budget: RetryBudget
-    desk: EngineDesk
-    numbers: dict[str, int]
-    tries: int = 0
-    is_undone: bool = attrs.field(default=attrs.Factory(lambda self: self.settled.undo is None, takes_self=True))
-    _outcome: Outcome | None = None
-    _began_ns: int = 0
+    context: RunContext
+    call: StepCall
+    found: Resolution
+    is_undone: bool = attrs.field(init=False, default=attrs.Factory(lambda it: it.found.undo is None, takes_self=True))
+    _outcome: Outcome | None = attrs.field(init=False, default=None)
+    _started_ns: int = attrs.field(init=False, default=0)
 
     @property
-    def outcome(self) -> Outcome:
-        """How the last try ended."""
-        assert self._outcome is not None
-        return self._outcome
+    def tries(self) -> int:
+        """How often the step was tried."""
+        return self.call.tries
 
     @property
     def is_adopted(self) -> bool:
         """Whether it was not run in the end, but proved done."""
-        return self.settled.outcome is not None and self.outcome.error is None
+        return self.found.outcome is not None and self._outcome is not None and self._outcome.error is None
 
-    async def run(self) -> None:
-        """Try it, telling what happens on the way."""
-        step, path = self.step, self.path
+    async def run(self) -> Outcome:
+        """Try it, emitting what happens on the way; return how the last try ended."""
+        run, path = self.context, self.call.path
+        modifiers, clock = self.call.step.modifiers, run.clock
         # An effect is undone before the next one is marked: a mark says that the new call may have had its effect.
-        is_mark_due = step.modifiers.is_at_most_once and not self.is_undone
-        self._began_ns = self.clock.elapsed_ns()
+        is_mark_due = modifiers.is_at_most_once and not self.is_undone
+        self._started_ns = clock.elapsed_ns()
         while True:
-            self.tries += 1
-            self.numbers[path] = self.tries
-            self._outcome = await self._instead()
-            if self._outcome is None:
+            run.recorder.in_flight[path] = self.call.tries
+            outcome = await self._instead()
+            if outcome is None:
                 if is_mark_due:
-                    await self.mark(path)
+                    await run.recorder.mark_in_doubt(path)
                     is_mark_due = False
-                if self.tell is not None and step.action.step_type == "command":
-                    streamed = StreamedTry(self.runner, step, self._told)
-                    async with aclosing(streamed.lines()) as lines:
-                        async for line in lines:
-                            await self.tell(line)
-                    self._outcome = streamed.outcome
-                else:
-                    self._outcome = await self.runner.attempt(step, self._told)
-            error = self._outcome.error
+                outcome = await self._once()
+            self._outcome = outcome
+            error = outcome.error
             if error is None or not self._is_retried(error):
-                return
+                return outcome
             delay = self._delay()
             if not self._is_in_time(error, delay):
-                return
-            if step.modifiers.is_at_most_once and self.is_undone:
-                was_adopted = self.settled.outcome is not None
+                return outcome
+            if modifiers.is_at_most_once and self.is_undone:
+                was_adopted = self.found.outcome is not None
                 if not await self._may_be_repeated(error):
-                    return
-                if self.settled.outcome is not None:
+                    return outcome
+                if self.found.outcome is not None:
+                    self._next()
                     continue
                 is_mark_due = was_adopted  # adopting failed, and by now the world says that it was not done
-            if not self.budget.take():
-                error.add_note(f"It was not tried again: the run's {self.budget.limit} retries are used up.")
-                return
-            if self.tell is not None:
-                if self._outcome.committed is not None:
-                    await self.tell(evidence_event(self.workflow_id, path, self._outcome.committed.report, "now"))
-                await self.tell(
-                    events.StepRetrying(self.workflow_id, path, self.tries, delay, kind_of(error), text_of(error))
-                )
-            await waited(self.clock.sleep(delay), self.interrupts)
+            if not run.budget.take():
+                error.add_note(f"It was not tried again: the run's {run.budget.limit} retries are used up.")
+                return outcome
+            await self._emit_retry(outcome, error, delay)
+            await waited(clock.sleep(delay), run.interrupts)
             if not self._is_in_time(error, 0.0):  # the machine slept longer than we did
-                return
+                return outcome
+            self._next()
 
-    @property
-    def _told(self) -> Told:
-        run, step = self.workflow_id, self.step
-        return run, self.path, self.attempt, self.tries, self.arguments, step, self.code, self.desk
+    def _next(self) -> None:
+        self.call = self.call._replace(tries=self.call.tries + 1)
+
+    async def _once(self) -> Outcome:
+        run, emit = self.context, self.context.notifier.emit
+        if emit is None or self.call.step.action.step_type != "command":
+            return await run.runner.attempt(self.call)
+        streamed = StreamedTry(run.runner, self.call)
+        async with aclosing(streamed.lines()) as lines:
+            async for line in lines:
+                await emit(line)
+        return streamed.outcome
+
+    async def _emit_retry(self, outcome: Outcome, error: BaseException, delay: float) -> None:
+        emit, call = self.context.notifier.emit, self.call
+        if emit is None:
+            return
+        if outcome.committed is not None:
+            await emit(evidence_event(call.workflow_id, call.path, outcome.committed.report, "now"))
+        await emit(events.StepRetrying(call.workflow_id, call.path, call.tries, delay, kind_of(error), text_of(error)))
 
     async def _instead(self) -> Outcome | None:
         """Return what the try comes to without running the step: it is adopted, or what was there cannot be undone."""
-        if self.settled.outcome is not None:
-            return self.settled.outcome
-        if not self.is_undone and self.settled.undo is not None:
-            unable = await self.settling.undone(self.step, self.settled.undo)
+        if self.found.outcome is not None:
+            return self.found.outcome
+        if not self.is_undone and self.found.undo is not None:
+            unable = await self.context.in_doubt_resolver().undone(self.call, self.found.undo)
             self.is_undone = unable is None
             return unable
         return None
 
     def _is_retried(self, error: BaseException) -> bool:
-        retry = self.step.modifiers.retry
-        if self.interrupts.noted:
+        retry = self.call.step.modifiers.retry
+        if self.context.interrupts.noted:
             return False
         if retry is None:  # a cluster loses workers all the time: that is no failure of the step
-            step, runner = self.step, self.runner
+            step, runner = self.call.step, self.context.runner
             if not isinstance(error, WorkerDiedError) or runner.is_here(step):
                 return False
-            return self.tries < runner.places.tries_when_lost(step, self.path)
+            return self.tries < runner.places.tries_when_lost(step, self.call.path)
         if self.tries >= retry.attempts:
             return False
         if is_one_of(error, _NO_BETTER_NEXT_TIME):
@@ -228,10 +194,10 @@ class Trying:
 
     def _is_in_time(self, error: BaseException, delay: float) -> bool:
         """Tell whether another try would begin before the deadline, where there is one."""
-        retry = self.step.modifiers.retry
+        retry = self.call.step.modifiers.retry
         if retry is None or retry.deadline is None:
             return True
-        elapsed = (self.clock.elapsed_ns() - self._began_ns) / 1e9
+        elapsed = (self.context.clock.elapsed_ns() - self._started_ns) / 1e9
         if elapsed + delay <= retry.deadline:
             return True
         error.add_note(
@@ -241,16 +207,16 @@ class Trying:
         return False
 
     def _delay(self) -> float:
-        retry = self.step.modifiers.retry
-        return retry.delay(self.tries, random=self.random()) if retry else 0.0
+        retry = self.call.step.modifiers.retry
+        return retry.delay(self.tries, random=self.context.world.random()) if retry else 0.0
 
     async def _may_be_repeated(self, error: BaseException) -> bool:
         """Tell whether another try of a step that must not be done twice is none too many."""
-        if isinstance(error, StepTimeoutError) and self.runner.is_left_behind(self.step):
+        if isinstance(error, StepTimeoutError) and self.context.runner.is_left_behind(self.call.step):
             error.add_note("It was not tried again: it was left running, and may yet do its work.")
             return False
         try:
-            self.settled = await self.settling.retried(self.step, self.path, self.arguments)
+            self.found = await self.context.in_doubt_resolver().retried(self.call)
         except StepInDoubtError as doubt:  # another try could be the second time
             error.add_note(f"It was not tried again: {doubt.message}.")
             return False

@@ -17,20 +17,21 @@ from flowckpt.core import codec
 from flowckpt.core.codec import fitting
 from flowckpt.core.codec.fitting import described
 from flowckpt.core.dsl.waits import ApprovalAction, SleepAction, WaitAction
+from flowckpt.core.identity.call import CallIdentity, identify
 from flowckpt.core.records import Reason, StepError
 from flowckpt.core.records.outputs import Approval
 from flowckpt.core.records.wait import Signal, Wait
 from flowckpt.core.replay import Execute
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.rules.identity import arguments_of
 from flowckpt.engine.run.context import RunContext
-from flowckpt.engine.run.recorder import record
+from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.values.approved import digests_of
 from flowckpt.engine.values.failures import recorded_error, step_failure
 from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import ApprovalRejectedError, FlowckptError, SignalDataError, StepFailedError, StepTimeoutError
 from flowckpt.events import ApprovalVoided, StepCompleted, StepFailed, StepStarted
 from flowckpt.evidence.claims import EvidencePack
+from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.runner import Outcome
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class _Waiting:
         """Find the wait as it was met before, or begin it."""
         action, path = self.action, self.command.path
         known = self.context.waits.get(path)
-        arguments = arguments_of(action, self.context.secrets)
+        arguments = identify(action, self.context.secrets).arguments
         data_type = described(action.output_type) if isinstance(action, WaitAction) else None
         if known is not None and known.kind is action.kind and repr(dict(known.arguments)) == repr(arguments):
             self._wait = known if known.data_type == data_type else attrs.evolve(known, data_type=data_type)
@@ -210,7 +211,7 @@ class _Waiting:
         return True
 
     async def recorded(self) -> tuple[Any, StepFailedError | None]:
-        """Record how the wait ended, make it durable, and tell it."""
+        """Record how the wait ended, make it durable, and emit it."""
         run, command, outcome, signal = self.context, self.command, self.outcome, self.signal
         assert outcome is not None
         wait, step, path = self.wait, command.step, command.path
@@ -219,22 +220,14 @@ class _Waiting:
         )
         await run.recorder.save_start()
         duration_ms = max(0.0, round((run.clock.now() - wait.since).total_seconds() * 1e3, 3))
-        record(
-            run.recorder,
-            command,
-            outcome,
-            failure,
-            wait.since,
-            duration_ms,
-            wait.arguments,
-            step.action.function_name,
-            signal="" if signal is None else signal.signal_id,
-        )
+        identity = CallIdentity(step.action.function_name, "", wait.arguments, step.modifiers.version)
+        call = StepCall(run.workflow_id, path, run.number, 1, step, identity, run.services, command.location)
+        end = StepEnd(outcome, failure, wait.since, duration_ms, signal="" if signal is None else signal.signal_id)
+        run.recorder.record(call, end)
         run.waits.end(path)
         if failure is None and signal is not None and outcome.committed is not None:
             approvals.stand(run, step, wait, outcome.committed.document, signal.by)
         run.waits.started.discard(path)
-        run.notifier.executed += 1
         saved = None
         if step.modifiers.has_checkpoint or not isinstance(self.action, SleepAction):
             saved = await run.recorder.checkpoint(Reason.STEP, step.modifiers.checkpoint_id or path)
@@ -243,13 +236,11 @@ class _Waiting:
                 await run.inbox.remove(run.inbox.answers_to(wait) if is_question else [signal.signal_id])
         elif run.recorder.checkpointer.trigger is not None and run.recorder.checkpointer.is_due():
             saved = await run.recorder.checkpoint(Reason.TRIGGER)
-        if failure is not None:
-            run.notifier.failed += 1
         if run.notifier.emit is not None:
             if failure is None:
                 await run.notifier.emit(StepCompleted(run.workflow_id, path, duration_ms))
             else:
-                told = StepFailed(run.workflow_id, path, duration_ms, 1, failure.type, failure.message)
-                await run.notifier.emit(told)
+                event = StepFailed(run.workflow_id, path, duration_ms, 1, failure.type, failure.message)
+                await run.notifier.emit(event)
             await run.recorder.emit_saved(saved)
         return (outcome.value, None) if failure is None else (None, step_failure(path, failure))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.codec.results import append_result, decode_error, encode_error
+from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError, StepResult
 from flowckpt.core.records.result import result_of
 from flowckpt.core.system.lazy import LazyModule
@@ -24,7 +25,7 @@ from flowckpt.engine.values.failures import recorded_error, step_failure
 from flowckpt.engine.values.placeholders import PlanStopped
 from flowckpt.engine.values.task_refusal import refuse_task
 from flowckpt.errors import CancelRefusedError, FlowckptError, NotUndoableError, StepFailedError
-from flowckpt.execution.current_step import NO_DESK
+from flowckpt.execution.current_step import NO_SERVICES, StepCall
 from flowckpt.execution.runner import restored_value
 
 if TYPE_CHECKING:
@@ -163,9 +164,9 @@ async def _call(run: RunContext, result: StepResult) -> None:
     step = run.recorder.undo.undoable[path]
     undo = step.modifiers.rollback
     assert undo is not None
-    told = (workflow_id, path, run.number, 1, result.arguments, step, "", NO_DESK)
+    call = StepCall(workflow_id, path, run.number, 1, step, CallIdentity(arguments=result.arguments), NO_SERVICES)
     try:
-        await run.runner.call(undo, (restored_value(step, result),), {}, told)
+        await run.runner.call(undo, (restored_value(step, result),), {}, call)
     except PlanStopped as stop:
         raise NotUndoableError.of_step(
             workflow_id, name, path, f"what undoes it uses the output of {stop.args[0]!r}, which was not run"

@@ -30,7 +30,7 @@ from flowckpt.errors import (
     WorkerDiedError,
 )
 from flowckpt.evidence.verifier import run_in_daemon
-from flowckpt.execution.current_step import CurrentStep, Told, has_ended
+from flowckpt.execution.current_step import CurrentStep, StepCall, has_ended
 from flowckpt.execution.errors import RemoteError, text_of
 from flowckpt.execution.executors.base import (
     HearsWork,
@@ -86,11 +86,11 @@ class Hearing:
     """Hears one try of a step; made in the loop, and called from any thread.
 
     Args:
-        told: what the step may know of itself; the engine's desk is in it.
+        call: the step.
     """
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
+    def __init__(self, call: StepCall) -> None:
+        self._call = call
         self._loop = asyncio.get_running_loop()
         self._is_over = False
 
@@ -105,25 +105,27 @@ class Hearing:
             kind, content = read_plain(message)
             if reply is None:
                 if kind == PROGRESS and not self._is_over:
-                    self._told[7].progress(self._now, *content)
+                    self._call.services.progress(self._now, *content)
                 return
         except Exception as error:  # whatever a worker sends, the engine goes on
-            _log.warning("run %s: step %s said something unreadable: %s", self._told[0], self._told[1], error)
+            _log.warning(
+                "run %s: step %s said something unreadable: %s", self._call.workflow_id, self._call.path, error
+            )
             if reply is not None:
-                reply(_failed(FlowckptError(f"the engine cannot read what step {self._told[1]!r} said: {error}")))
+                reply(_failed(FlowckptError(f"the engine cannot read what step {self._call.path!r} said: {error}")))
             return
         answering = self._answer(kind, content)
         try:
             answer = asyncio.run_coroutine_threadsafe(answering, self._loop)
         except RuntimeError:  # the loop is closed
             answering.close()
-            reply(_failed(has_ended(self._told[1], self._told[3])))
+            reply(_failed(has_ended(self._call.path, self._call.tries)))
             return
         answer.add_done_callback(functools.partial(_reply, reply))
 
     @property
     def _now(self) -> CurrentStep:
-        return CurrentStep(*self._told)
+        return CurrentStep.of(self._call)
 
     def end(self) -> None:
         """Hear nothing more: nobody waits for the step any longer."""
@@ -131,12 +133,12 @@ class Hearing:
 
     async def _answer(self, kind: str, content: Any) -> Any:
         if self._is_over:
-            raise has_ended(self._told[1], self._told[3])
+            raise has_ended(self._call.path, self._call.tries)
         if kind == SAVE:
-            await self._told[7].save_recorded(self._now, content)
+            await self._call.services.save_recorded(self._now, content)
             return None
         if kind == LOAD:
-            return self._told[7].held(self._told[1])
+            return self._call.services.held(self._call.path)
         raise FlowckptError(f"a worker asked for {kind!r:.80}")
 
 
@@ -319,7 +321,7 @@ class Place:
     async def tree_of(
         self,
         action: PythonAction,
-        told: Told,
+        call: StepCall,
         resources: Mapping[str, float],
         *,
         timeout_seconds: float | None,
@@ -329,7 +331,7 @@ class Place:
 
         Args:
             action: the function and its arguments.
-            told: what the step may know of itself; its path is in it.
+            call: the step.
             resources: what a worker must have.
             timeout_seconds: the limit, from when the executor has room for it; None for none.
             interrupts: the signals.
@@ -341,27 +343,27 @@ class Place:
             StepTimeoutError: it did not end in time.
             RemoteError: what the function raised.
         """
-        answer = await waited(self._answer(action, told, resources, timeout_seconds, interrupts), interrupts)
+        answer = await waited(self._answer(action, call, resources, timeout_seconds, interrupts), interrupts)
         if isinstance(answer, CalledHere):
-            return codec.encode(answer.value(), return_annotation(action.function), place=f"{told[1]}: output")
+            return codec.encode(answer.value(), return_annotation(action.function), place=f"{call.path}: output")
         try:
             kind, content, is_unheard = opened(answer)
         except (pickle.UnpicklingError, ValueError, TypeError, EOFError) as error:
             raise ExecutorError(
-                f"executor {self.name!r} returned something else than its function did for step {told[1]!r}: "
+                f"executor {self.name!r} returned something else than its function did for step {call.path!r}: "
                 f"{text_of(error)[:200]}",
                 executor=self.name,
-                path=told[1],
+                path=call.path,
                 remedy="An executor calls what it is given with the arguments that it is given, and returns its result.",
             ) from error
         if is_unheard:
-            self._tell_unheard(told)
+            self._tell_unheard(call)
         if kind == DONE:
             return content
         if kind == FAILED:
             raise RemoteError(content[0], is_exception=content[1])
         raise NotSendableError(
-            told[1],
+            call.path,
             executor=self.name,
             place="what it is called with",
             type_name=action.function_name,
@@ -369,13 +371,13 @@ class Place:
             remedy="The worker must be able to import what the function and its arguments are made of.",
         )
 
-    def _tell_unheard(self, told: Told) -> None:
+    def _tell_unheard(self, call: StepCall) -> None:
         if not self._is_unheard_told:
             self._is_unheard_told = True
             _log.warning(
                 "run %s: step %s told how far it is, and executor %r has no way to say so while a step runs",
-                told[0],
-                told[1],
+                call.workflow_id,
+                call.path,
                 self.name,
             )
 
@@ -440,39 +442,39 @@ class Place:
     async def _answer(
         self,
         action: PythonAction,
-        told: Told,
+        call: StepCall,
         resources: Mapping[str, float],
         timeout_seconds: float | None,
         interrupts: Interrupts,
     ) -> Any:
-        path = told[1]
+        path = call.path
         executor = await self._opened(path)
         if is_in_this_process(executor):
             parcel: bytes | PythonAction = action
         else:
             by_value = not imports_program(executor)
-            parcel = packed(action, told, self._kept(executor, told), self._modules, by_value=by_value)
+            parcel = packed(action, call, self._kept(executor, call), self._modules, by_value=by_value)
         if self._room is None:
-            return await self._sent(executor, parcel, told, resources, timeout_seconds, interrupts)
+            return await self._sent(executor, parcel, call, resources, timeout_seconds, interrupts)
         async with self._room:
             executor = await self._opened(path)  # the others may have found it broken meanwhile
-            return await self._sent(executor, parcel, told, resources, timeout_seconds, interrupts)
+            return await self._sent(executor, parcel, call, resources, timeout_seconds, interrupts)
 
-    def _kept(self, executor: Executor, told: Told) -> Kept:
-        retry, desk = told[5].modifiers.retry, told[7]
+    def _kept(self, executor: Executor, call: StepCall) -> Kept:
+        retry, desk = call.step.modifiers.retry, call.services
         most_tries = 1 if retry is None else retry.attempts
-        return Kept(self.name, most_tries, desk.is_followed, desk.held(told[1]), repeats_work(executor))
+        return Kept(self.name, most_tries, desk.is_followed, desk.held(call.path), repeats_work(executor))
 
     async def _sent(
         self,
         executor: Executor,
         parcel: bytes | PythonAction,
-        told: Told,
+        call: StepCall,
         resources: Mapping[str, float],
         timeout_seconds: float | None,
         interrupts: Interrupts,
     ) -> Any:
-        path, hearing = told[1], Hearing(told)
+        path, hearing = call.path, Hearing(call)
         try:
             future: Future[Any]
             if isinstance(parcel, PythonAction):
@@ -491,7 +493,7 @@ class Place:
                 path=path,
                 timeout_seconds=timeout_seconds,
                 interrupts=interrupts,
-                on_left=partial(leave_running, told[0], path),
+                on_left=partial(leave_running, call.workflow_id, path),
             )
         except LostWorkerError as error:
             raise WorkerDiedError(path, executor=self.name, detail=str(error), exit_code=error.exit_code) from error

@@ -22,7 +22,7 @@ from flowckpt.core.dsl.actions import PythonAction
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import NotSendableError
-from flowckpt.execution.current_step import Told, ToldFar
+from flowckpt.execution.current_step import CurrentStep, StepCall
 from flowckpt.execution.executors.base import WayUp
 from flowckpt.execution.remote.channel import FarDesk, Kept
 from flowckpt.execution.remote.loading import LOADED_FROM_FILE, Loading
@@ -107,12 +107,12 @@ FORM = 2
 """The form of parcels and answers; both ends must have the same."""
 
 
-def packed(action: PythonAction, told: Told, kept: Kept, places: Places, *, by_value: bool) -> bytes:
+def packed(action: PythonAction, call: StepCall, kept: Kept, places: Places, *, by_value: bool) -> bytes:
     """Return what is sent for one try of a step.
 
     Args:
         action: the function and its arguments.
-        told: what the step may know of itself; its path is in it.
+        call: the step.
         kept: what else of the step, which stays here, is sent along.
         places: where the program's modules are that cannot be imported.
         by_value: whether the code of the program's own files is to be sent along, where cloudpickle is there to do it:
@@ -125,18 +125,18 @@ def packed(action: PythonAction, told: Told, kept: Kept, places: Places, *, by_v
     dump, sending = _by_value(places) if by_value else (pickle.dumps, contextlib.nullcontext())
     function, executor = action.function, kept.executor
     if dump is pickle.dumps and getattr(function, "__module__", "") == MAIN and MAIN not in places:
-        raise _not_sendable(action, told[1], executor, "the function", function, "it is in no file")
+        raise _not_sendable(action, call.path, executor, "the function", function, "it is in no file")
     with sending:
         try:
-            call = dump((function, action.args, dict(action.kwargs)))
+            calling = dump((function, action.args, dict(action.kwargs)))
         except Exception as error:
-            raise _culprit(action, told[1], executor, dump, error) from error
-    return pickle.dumps((FORM, places, told[:5], tuple(kept), call))
+            raise _culprit(action, call.path, executor, dump, error) from error
+    return pickle.dumps((FORM, places, (*call[:4], dict(call.identity.arguments)), tuple(kept), calling))
 
 
 def unpacked(
     parcel: bytes, way: WayUp | None
-) -> tuple[ToldFar, FarDesk, Callable[[], tuple[Any, tuple[Any, ...], dict[str, Any]]]]:
+) -> tuple[CurrentStep, FarDesk, Callable[[], tuple[Any, tuple[Any, ...], dict[str, Any]]]]:
     """Return what the step may know of itself, its desk, and what makes its function and arguments.
 
     Args:
@@ -149,10 +149,11 @@ def unpacked(
     form, *rest = pickle.loads(parcel)  # noqa: S301 - the engine's own; whoever can send to a worker runs code there
     if form != FORM:
         raise ValueError(f"the engine sends steps in form {form}, and the flowckpt of this worker reads form {FORM}")
-    places, told, fields, call = rest
+    places, (run, path, attempt, tries, arguments), fields, calling = rest
     kept = Kept(*fields)
     desk = FarDesk(kept, way)
-    return (*told, None, "", desk, kept.most_tries), desk, lambda: _Unpickler(io.BytesIO(call), places).load()
+    current = CurrentStep(run, path, attempt, tries, arguments, desk, kept.most_tries)
+    return current, desk, lambda: _Unpickler(io.BytesIO(calling), places).load()
 
 
 class _Unpickler(pickle.Unpickler):

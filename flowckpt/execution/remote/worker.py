@@ -17,7 +17,7 @@ from flowckpt.core.codec.types import return_annotation
 from flowckpt.core.records import StepError
 from flowckpt.core.system.declared import type_name
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.execution.current_step import tell_current
+from flowckpt.execution.current_step import set_call
 from flowckpt.execution.errors import recorded_error, text_of
 from flowckpt.execution.executors.base import way_up
 from flowckpt.execution.remote.channel import read_plain
@@ -37,14 +37,14 @@ def work(parcel: bytes) -> bytes:
     """Do one try of a step and return what came of it."""
     path = ""
     try:
-        told, desk, call = unpacked(parcel, way_up.get())
-        path = told[1]
+        now, desk, call = unpacked(parcel, way_up.get())
+        path = now.path
         function, args, kwargs = call()
     except AbandonedStepError:
         raise
     except BaseException as error:
         return pickle.dumps((UNREADABLE, (type_name(type(error)), text_of(error)), False))
-    token = tell_current(told)
+    token = set_call(now)
     try:
         value = function(*args, **kwargs)
         if inspect.isawaitable(value):
@@ -55,7 +55,7 @@ def work(parcel: bytes) -> bytes:
         raise
     except BaseException as error:
         desk.close()
-        failure = _as_in_engine(recorded_error(error, path=path, tries=told[3], is_whole=True))
+        failure = _as_in_engine(recorded_error(error, path=path, tries=now.tries, is_whole=True))
         return pickle.dumps((FAILED, (attrs.asdict(failure), isinstance(error, Exception)), desk.is_unheard))
     finally:
         token.var.reset(token)
