@@ -39,7 +39,7 @@ def converter(*, keeps_places: bool = False) -> Converter:
 
     Args:
         keeps_places: whether its errors note in which field and at which index they arose. That takes a third longer, so
-            only who has an error already asks for it. What is registered by users it does not know.
+            it is for asking again after an error. It does not know the types that users register.
     """
     made = Converter(forbid_extra_keys=True, prefer_attrib_converters=False, detailed_validation=keeps_places)
     for leaf in LEAVES:  # by class: cattrs looks these up before any predicate
@@ -63,11 +63,7 @@ def converter(*, keeps_places: bool = False) -> Converter:
 
 
 def steps_to(error: BaseException) -> Iterator[str]:
-    """Yield the fields and indexes on the way to the first cause of an error, from the outside in.
-
-    Args:
-        error: what a converter raised that keeps places.
-    """
+    """Yield the fields and indexes on the way to the first cause of an error of a converter that keeps places."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
         for note in getattr(error, "__notes__", ()):
@@ -271,10 +267,6 @@ def fits(value: Any, annotation: Any) -> bool:
     """Return whether a value is of the annotated type; True if that cannot be known.
 
     What has to be taken apart (attrs classes, dataclasses …) is not looked at: `encode` compares it with its annotation.
-
-    Args:
-        value: the value.
-        annotation: the resolved annotation.
     """
     annotation = bare_type(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -291,8 +283,10 @@ def fits(value: Any, annotation: Any) -> bool:
         return isinstance(value, _NUMBERS[cls])
     if not isinstance(cls, type):  # Any, a type variable
         return True
-    if not _is_one(value, cls):
-        return False
+    return _is_one(value, cls) and _items_fit(value, cls, arguments)
+
+
+def _items_fit(value: Any, cls: type, arguments: tuple[Any, ...]) -> bool:
     if cls in _OF_ONE and arguments:
         return all(fits(item, arguments[0]) for item in value)
     if cls is dict and arguments:

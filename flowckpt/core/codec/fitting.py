@@ -1,7 +1,7 @@
-"""Does a value fit an annotation? Asked of what comes from outside, where nobody has returned it from a function.
+"""Values from outside, such as the data of a signal: whether they fit an annotation, and what they become.
 
-JSON is taken at its word: `"5"` is no integer, `true` is no number, and a text is no list of letters. A list serves for
-every kind of sequence and set, because JSON has no other.
+JSON is taken at its word: `"5"` is not an integer, `true` is not a number, and a text is not a list of letters. A list
+serves for every kind of sequence and set, because JSON has no other.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import enum
 import typing
 from collections.abc import Iterable
 from datetime import date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from flowckpt.core.codec import tags
 from flowckpt.core.codec.tags import Json, shown
-from flowckpt.core.codec.types import LEAVES, UNIONS, bare_type, from_plain, is_named_tuple, is_pydantic, is_structured
+from flowckpt.core.codec.types import (
+    LEAVES,
+    UNIONS,
+    bare_type,
+    from_plain,
+    is_dataclass,
+    is_named_tuple,
+    is_pydantic,
+    is_structured,
+)
 from flowckpt.core.system.declared import type_name
-from flowckpt.core.system.lazy import LazyModule
-
-if TYPE_CHECKING:
-    import dataclasses
-
-    from flowckpt.core.codec import converter as converters
-else:
-    dataclasses = LazyModule("dataclasses")
-    converters = LazyModule("flowckpt.core.codec.converter")
-
+from flowckpt.errors import DecodingError
 
 _SEQUENCES = (list, tuple, set, frozenset)
 _LISTS = {
@@ -61,8 +61,8 @@ def fitted(tree: Json, annotation: Any, *, place: str) -> Any:
     if is_structured(annotation):
         return from_plain(plain, annotation, place)
     try:
-        return converters.converter().structure(plain, bare_type(annotation))  # a list for a tuple, as JSON has it
-    except Exception:
+        return from_plain(plain, bare_type(annotation), place)  # a list for a tuple, as JSON has it
+    except DecodingError:
         return plain  # a type that only `register_type` knows: it fits, as it is
 
 
@@ -93,15 +93,7 @@ def misfit(plain: Any, annotation: Any, place: str) -> str:
 
 def _of_class(plain: Any, cls: type, arguments: tuple[Any, ...], bare: Any, place: str) -> str:
     if cls in _LISTS:
-        if not isinstance(plain, _SEQUENCES):
-            return _said(plain, bare, place)
-        if cls is tuple and arguments and arguments[-1] is not Ellipsis:
-            if len(arguments) != len(plain):
-                return f"{place} has {len(plain)} items, not {len(arguments)}"
-            items: Iterable[tuple[Any, Any]] = zip(plain, arguments, strict=True)
-        else:
-            items = ((each, arguments[0] if arguments else Any) for each in plain)
-        return _first(misfit(each, item, f"{place}[{index}]") for index, (each, item) in enumerate(items))
+        return _of_list(plain, cls, arguments, bare, place)
     if cls in _MAPPINGS:
         if type(plain) is not dict:
             return _said(plain, bare, place)
@@ -122,9 +114,21 @@ def _of_class(plain: Any, cls: type, arguments: tuple[Any, ...], bare: Any, plac
     return _first(misfit(each, fields.get(name, Any), f"{place}.{name}") for name, each in plain.items())
 
 
+def _of_list(plain: Any, cls: type, arguments: tuple[Any, ...], bare: Any, place: str) -> str:
+    if not isinstance(plain, _SEQUENCES):
+        return _said(plain, bare, place)
+    if cls is tuple and arguments and arguments[-1] is not Ellipsis:
+        if len(arguments) != len(plain):
+            return f"{place} has {len(plain)} items, not {len(arguments)}"
+        items: Iterable[tuple[Any, Any]] = zip(plain, arguments, strict=True)
+    else:
+        items = ((each, arguments[0] if arguments else Any) for each in plain)
+    return _first(misfit(each, item, f"{place}[{index}]") for index, (each, item) in enumerate(items))
+
+
 def _fields(cls: type) -> dict[str, Any] | None:
     """Return the annotations of a class that is taken apart into its fields."""
-    if not (attrs.has(cls) or dataclasses.is_dataclass(cls) or is_named_tuple(cls) or typing.is_typeddict(cls)):
+    if not (attrs.has(cls) or is_dataclass(cls) or is_named_tuple(cls) or typing.is_typeddict(cls)):
         return None
     try:
         return typing.get_type_hints(cls)
