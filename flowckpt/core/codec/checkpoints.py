@@ -185,9 +185,6 @@ def decode_head(head: Mapping[str, Json], results: Sequence[StepResult], fetch: 
 def check_schema(version: object) -> None:
     """Refuse a record of a newer major version.
 
-    Args:
-        version: the version in the record.
-
     Raises:
         UnsupportedSchemaError: it is newer than `SCHEMA_VERSION`, or no version at all.
     """
@@ -196,11 +193,7 @@ def check_schema(version: object) -> None:
 
 
 def export_document(data: CheckpointData) -> dict[str, Json]:
-    """Return a checkpoint as one JSON document for people and for git: everything in it, large values too.
-
-    Args:
-        data: the checkpoint.
-    """
+    """Return a checkpoint as one JSON document for people and for git: everything in it, large values too."""
     return {
         "schema_version": data.schema_version,
         "checkpoint_id": data.checkpoint_id,
@@ -249,11 +242,7 @@ def read_export(document: Json) -> CheckpointData:
 
 
 def result_document(result: StepResult) -> dict[str, Json]:
-    """Return a result as a JSON document with every field, for export and for `--json`.
-
-    Args:
-        result: the result.
-    """
+    """Return a result as a JSON document with every field, for export and for `--json`."""
     document = json.loads(encode_result(result)[0])
     ordered = {
         "name": result.name,
@@ -273,9 +262,5 @@ def result_document(result: StepResult) -> dict[str, Json]:
 
 
 def export_text(data: CheckpointData) -> str:
-    """Return the export as text, indented, one key a line, ending in a line feed.
-
-    Args:
-        data: the checkpoint.
-    """
+    """Return the export as text, indented, one key a line, ending in a line feed."""
     return json.dumps(export_document(data), ensure_ascii=False, indent=2, allow_nan=False) + "\n"

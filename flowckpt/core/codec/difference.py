@@ -27,13 +27,7 @@ _UNSET = object()
 
 
 def difference(before: Any, after: Any, place: str) -> str:
-    """Say where a value that was taken apart and built again is no longer the same; empty where it is.
-
-    Args:
-        before: the value as the function returned it.
-        after: the value as it would come back.
-        place: what to call it.
-    """
+    """Say where a value that was taken apart and built again is no longer the same; empty where it is."""
     if after is _UNSET:
         return f"{place} would be lost"
     if before is _UNSET:

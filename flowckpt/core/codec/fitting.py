@@ -46,11 +46,6 @@ _MAPPINGS = {dict, collections.abc.Mapping, collections.abc.MutableMapping}
 def fitted(tree: Json, annotation: Any, *, place: str) -> Any:
     """Return the value of a JSON tree that came from outside.
 
-    Args:
-        tree: the tree.
-        annotation: the type that is asked for.
-        place: what to call the value in an error.
-
     Raises:
         DecodingError: the tree is malformed, or a class of the program refuses it.
         ValueError: it does not fit; the text says what, and where.
@@ -178,11 +173,7 @@ _DESCRIBED_MAPPINGS = {dict, collections.abc.Mapping}
 
 
 def described(annotation: Any) -> Json:
-    """Return the description of an annotation: a name, a list that begins with one, or None, which anything fits.
-
-    Args:
-        annotation: any annotation.
-    """
+    """Return the description of an annotation: a name, a list that begins with one, or None, which anything fits."""
     origin, arguments = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
     if origin is typing.Annotated:
         return described(arguments[0])

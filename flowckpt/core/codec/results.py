@@ -29,9 +29,6 @@ Blobs = Mapping[str, Blob]
 def encode_result(result: StepResult) -> tuple[bytes, Blobs]:
     """Return the canonical bytes of a result, and the large values that they name.
 
-    Args:
-        result: the result.
-
     Raises:
         EncodingError: its output is not of the closed set, or another field is not what JSON can hold.
     """
@@ -86,9 +83,6 @@ def _no_field(result: StepResult, name: str, value: object) -> EncodingError:
 
 def checked_extra(extra: Mapping[str, Any]) -> dict[str, Json]:
     """Return a copy of unknown fields, which must be JSON as they came.
-
-    Args:
-        extra: the fields by name.
 
     Raises:
         EncodingError: they are not.
@@ -215,12 +209,7 @@ def result_from(document: dict[str, Any], fetch: Fetch | None = None) -> tuple[S
 
 
 def append_result(history: History, result: StepResult) -> None:
-    """Append a result to a history, with its canonical bytes.
-
-    Args:
-        history: the history.
-        result: the result.
-    """
+    """Append a result to a history, with its canonical bytes."""
     encoded, blobs = encode_result(result)
     if blobs:  # from here on the large value is the blob's, which lets go of it once it is saved
         result = attrs.evolve(result, output=next(iter(blobs.values())))
@@ -228,11 +217,7 @@ def append_result(history: History, result: StepResult) -> None:
 
 
 def as_view(results: Sequence[StepResult]) -> HistoryView:
-    """Return results as a view of a history, making one where they are a plain sequence.
-
-    Args:
-        results: a view, or any sequence of results.
-    """
+    """Return results as a view of a history, making one where they are a plain sequence."""
     if isinstance(results, HistoryView):
         return results
     history = History()

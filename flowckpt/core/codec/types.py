@@ -133,11 +133,7 @@ def is_leaf(cls: Any) -> bool:
 
 
 def bare_type(annotation: Any) -> Any:
-    """Return an annotation without what says nothing about the value: `Annotated`, `Final`, new types, aliases.
-
-    Args:
-        annotation: the annotation.
-    """
+    """Return an annotation without what says nothing about the value: `Annotated`, `Final`, new types, aliases."""
     while True:
         if typing.get_origin(annotation) in (typing.Annotated, typing.Final, typing.Required, typing.NotRequired):
             annotation = typing.get_args(annotation)[0]
@@ -151,11 +147,6 @@ def bare_type(annotation: Any) -> Any:
 
 def to_plain(value: Any, annotation: Any, place: str) -> Any:
     """Take a value apart into the closed set.
-
-    Args:
-        value: what the function returned.
-        annotation: what it is annotated with.
-        place: what to call the value in an error.
 
     Raises:
         EncodingError: cattrs cannot take it apart by this annotation.
@@ -181,11 +172,6 @@ def to_plain(value: Any, annotation: Any, place: str) -> Any:
 
 def from_plain(plain: Any, annotation: Any, place: str) -> Any:
     """Build a value again from the closed set.
-
-    Args:
-        plain: what `to_plain` made.
-        annotation: the type to build.
-        place: what to call the value in an error.
 
     Raises:
         DecodingError: the recorded value does not fit the annotation.

@@ -47,11 +47,7 @@ class Action:
         return {}
 
     def refused_modifier(self, modifiers: Any) -> str:
-        """Return a modifier that makes no sense with this action, or an empty text.
-
-        Args:
-            modifiers: of the step.
-        """
+        """Return a modifier that makes no sense with this action, or an empty text."""
         del modifiers
         return ""
 

@@ -63,10 +63,6 @@ CHECKPOINTED = Modifiers(has_checkpoint=True)
 def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
     """Return modifiers that do not contradict each other.
 
-    Args:
-        name: the step.
-        modifiers: what it was given so far.
-
     Raises:
         StepDefinitionError: one of them needs a record, and another says that there is to be none.
     """
@@ -103,9 +99,6 @@ def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
 
 def refuse_needless_ephemeral(name: str) -> NoReturn:
     """Refuse `.secret()` and `.ephemeral()` on one step.
-
-    Args:
-        name: the step.
 
     Raises:
         StepDefinitionError: always.

@@ -48,19 +48,11 @@ class Waiting(Action):
         return False
 
     def deadline(self, now: datetime) -> datetime | None:
-        """Return when it ends by itself, if it is met now.
-
-        Args:
-            now: the time, aware.
-        """
+        """Return when it ends by itself, if it is met now."""
         return None if self.patience is None else now + self.patience
 
     def refused_modifier(self, modifiers: Modifiers) -> str:
-        """Return a modifier that makes no sense with a wait, or an empty text.
-
-        Args:
-            modifiers: of the step.
-        """
+        """Return a modifier that makes no sense with a wait, or an empty text."""
         given = {
             "ephemeral": modifiers.is_ephemeral,
             "retry": modifiers.retry is not None,

@@ -184,11 +184,7 @@ class CheckpointData(FieldEquality):
         return look(self._output)
 
     def carries_the_same_as(self, previous: CheckpointData) -> bool:
-        """Tell at a glance, as nearly always, that nothing carried has changed: it is the very same objects.
-
-        Args:
-            previous: an earlier checkpoint of the run.
-        """
+        """Tell at a glance, as nearly always, that nothing carried has changed: it is the very same objects."""
         return (
             self._inputs is previous._inputs
             and self.metadata is previous.metadata
@@ -198,11 +194,7 @@ class CheckpointData(FieldEquality):
         )
 
     def says_only_its_place(self, previous: CheckpointData) -> bool:
-        """Return whether it has nothing to say beside its id, reason, numbers and time, as nearly all of a run.
-
-        Args:
-            previous: an earlier checkpoint of the same attempt.
-        """
+        """Return whether it has nothing to say beside its id, reason, numbers and time, as nearly all of a run."""
         return not (
             self.evidence
             or self.in_flight

@@ -219,11 +219,7 @@ class RunFilter:
         )
 
     def of(self, runs: Iterable[RunInfo]) -> list[RunInfo]:
-        """Return the selected ones among runs.
-
-        Args:
-            runs: the runs, most recently started first.
-        """
+        """Return the selected ones among runs."""
         return [info for info in runs if self.takes(info)][: self.limit]
 
 
@@ -288,11 +284,7 @@ class Selection:
         )
 
     def of(self, references: Iterable[CheckpointRef]) -> list[CheckpointRef]:
-        """Return the selected ones among checkpoints.
-
-        Args:
-            references: the checkpoints, newest first.
-        """
+        """Return the selected ones among checkpoints."""
         return [reference for reference in references if self.takes(reference)][: self.limit]
 
 

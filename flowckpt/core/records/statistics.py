@@ -162,11 +162,7 @@ class StoreStatistics:
 
 
 def claims_in_order(found: Mapping[str, Mapping[str, int]]) -> tuple[ClaimStatistics, ...]:
-    """Return the figures of claims, the most frequent kind first.
-
-    Args:
-        found: by kind, how many got which answer.
-    """
+    """Return the figures of claims, the most frequent kind first."""
     made = [
         ClaimStatistics(
             kind,
@@ -180,12 +176,7 @@ def claims_in_order(found: Mapping[str, Mapping[str, int]]) -> tuple[ClaimStatis
 
 
 def failures_in_order(steps: Mapping[str, int], attempts: Mapping[str, int]) -> tuple[FailureStatistics, ...]:
-    """Return the figures of failures, the most frequent type of error first.
-
-    Args:
-        steps: by type of error, how many steps failed.
-        attempts: by type of error, how many attempts ended.
-    """
+    """Return the figures of failures, the most frequent type of error first."""
     made = [FailureStatistics(kind, steps.get(kind, 0), attempts.get(kind, 0)) for kind in {**steps, **attempts}]
     return tuple(sorted(made, key=lambda each: (-each.steps - each.attempts, each.error_type)))
 
@@ -257,12 +248,7 @@ class Tally:
         self._unreadable: list[str] = []
 
     def add_run(self, info: RunInfo, attempts: Iterable[RecordedAttempt]) -> None:
-        """Add a run.
-
-        Args:
-            info: the run.
-            attempts: its attempts.
-        """
+        """Add a run."""
         self._statuses[info.status] += 1
         self._runs_of_days[info.started_at.astimezone(UTC).date()] += 1
         count = size = 0
@@ -280,11 +266,7 @@ class Tally:
         )
 
     def add_unreadable(self, workflow_id: str) -> None:
-        """Note that a run is left out.
-
-        Args:
-            workflow_id: the run.
-        """
+        """Note that a run is left out."""
         self._unreadable.append(workflow_id)
 
     def _add_checkpoint(self, reference: CheckpointRef) -> None:
@@ -326,22 +308,12 @@ class Tally:
 
 
 def largest_runs(found: Iterable[RunStatistics], limit: int) -> list[RunStatistics]:
-    """Return the largest runs, the largest first.
-
-    Args:
-        found: some runs.
-        limit: how many at most.
-    """
+    """Return the largest runs, the largest first."""
     return heapq.nsmallest(limit, found, key=lambda run: (-run.size, run.workflow_id))
 
 
 def largest_checkpoints(found: Iterable[CheckpointRef], limit: int) -> list[CheckpointRef]:
-    """Return the largest checkpoints, the largest first.
-
-    Args:
-        found: some checkpoints.
-        limit: how many at most.
-    """
+    """Return the largest checkpoints, the largest first."""
     return heapq.nsmallest(limit, found, key=lambda each: (-each.size, each.workflow_id, each.sequence))
 
 

@@ -51,11 +51,7 @@ class Wait:
     data_type: Any = attrs.field(default=None, hash=False)
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether the wait has ended by itself.
-
-        Args:
-            now: the time, aware.
-        """
+        """Return whether the wait has ended by itself."""
         return self.due_at is not None and now >= self.due_at
 
     def to_document(self) -> dict[str, Any]:
@@ -79,12 +75,7 @@ class Wait:
 
     @classmethod
     def from_document(cls, path: str, document: Mapping[str, Any]) -> Wait:
-        """Return the wait of a document.
-
-        Args:
-            path: the step.
-            document: what `to_document` returned.
-        """
+        """Return the wait of a document."""
         due_at = document.get("due_at")
         return cls(
             path,
@@ -100,11 +91,7 @@ class Wait:
         )
 
     def is_newer_than(self, result: Any) -> bool:
-        """Return whether the wait started after a result of the same step, which then does not end it.
-
-        Args:
-            result: a `StepResult` of its step.
-        """
+        """Return whether the wait started after a result of the same step, which then does not end it."""
         return result.started_at is not None and self.since > result.started_at
 
     @property
@@ -121,20 +108,12 @@ class Wait:
 
 
 def moment_text(moment: datetime) -> str:
-    """Write an aware time as records do, in UTC.
-
-    Args:
-        moment: the time.
-    """
+    """Write an aware time as records do, in UTC."""
     return f"{moment.astimezone(UTC).isoformat()[:-6]}Z"
 
 
 def shown_moment(moment: datetime) -> str:
-    """Write an aware time for people, in UTC.
-
-    Args:
-        moment: the time.
-    """
+    """Write an aware time for people, in UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -148,42 +127,24 @@ TAKEN = "taken_signals"
 
 
 def waits_in(metadata: Mapping[str, Any]) -> tuple[Wait, ...]:
-    """Return what a run waits for, in the order in which it came to it.
-
-    Args:
-        metadata: of its newest checkpoint.
-    """
+    """Return what a run waits for, in the order in which it came to it."""
     return tuple(Wait.from_document(path, document) for path, document in metadata.get(KEY, {}).items())
 
 
 def open_waits(metadata: Mapping[str, Any], results: Iterable[Any]) -> tuple[Wait, ...]:
-    """Return what a run waits for without the waits that have ended: their steps have results that are not older.
-
-    Args:
-        metadata: of its newest checkpoint.
-        results: the `StepResult`s of its steps.
-    """
+    """Return what a run waits for without the waits that have ended: their steps have results that are not older."""
     ended = {result.path: result for result in results}
     return tuple(wait for wait in waits_in(metadata) if wait.path not in ended or wait.is_newer_than(ended[wait.path]))
 
 
 def wait_in(metadata: Mapping[str, Any], path: str) -> Wait | None:
-    """Return what a step waits for, or None.
-
-    Args:
-        metadata: of the newest checkpoint of its run.
-        path: the step.
-    """
+    """Return what a step waits for, or None."""
     document = metadata.get(KEY, {}).get(path)
     return None if document is None else Wait.from_document(path, document)
 
 
 def due_at(waits: Iterable[Wait]) -> datetime | None:
-    """Return when the first of some waits ends by itself; None where none does.
-
-    Args:
-        waits: the waits.
-    """
+    """Return when the first of some waits ends by itself; None where none does."""
     return min((wait.due_at for wait in waits if wait.due_at is not None), default=None)
 
 
@@ -236,9 +197,6 @@ class Signal:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Signal:
         """Return the message of a document.
-
-        Args:
-            document: what `to_document` returned.
 
         Raises:
             LookupError: a field is missing.

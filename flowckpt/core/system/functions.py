@@ -94,9 +94,6 @@ def is_installed(file: str) -> bool:
 
     By the very directories of this Python: a virtualenv inside a project, or a project below some `site-packages`, must
     not be taken for it. Links are followed, as a project that is linked into `site-packages` is still being worked on.
-
-    Args:
-        file: its path.
     """
     path = Path(file).resolve()
     return any(path.is_relative_to(directory) for directory in _installed_directories())

@@ -41,11 +41,7 @@ def new_message_id() -> str:
 
 
 def why_no_run_id(value: object) -> str:
-    """Return why a value cannot be the id of a new run, as what is said of it; an empty text where it can.
-
-    Args:
-        value: what was given for it.
-    """
+    """Return why a value cannot be the id of a new run, as what is said of it; an empty text where it can."""
     if isinstance(value, str) and value.strip() and value.isprintable() and len(value) <= MOST_CHARACTERS:
         return ""
     shown = f"{value!r:.60}{'…' if len(repr(value)) > 60 else ''}"

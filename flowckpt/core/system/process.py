@@ -45,11 +45,7 @@ def _identity_of(pid: int, host: str) -> ProcessIdentity:
 
 
 def is_alive(process: ProcessIdentity) -> bool | None:
-    """Return whether a process lives; None where that cannot be known from here (another machine).
-
-    Args:
-        process: the process.
-    """
+    """Return whether a process lives; None where that cannot be known from here (another machine)."""
     if process.host != os.uname().nodename:
         return None
     if process.boot_id != _boot_id():
@@ -123,12 +119,7 @@ _GONE = (ProcessLookupError, PermissionError)
 
 
 def signal_session(leader: int, number: signal.Signals) -> None:
-    """Send a signal to every process of a session.
-
-    Args:
-        leader: the process that leads it.
-        number: the signal.
-    """
+    """Send a signal to every process of a session."""
     with suppress(*_GONE):
         os.killpg(leader, number)
     for pid in _members(leader):
@@ -138,11 +129,7 @@ def signal_session(leader: int, number: signal.Signals) -> None:
 
 
 def has_living(leader: int) -> bool:
-    """Return whether a process of a session lives; where the system does not list them, only the leader's end counts.
-
-    Args:
-        leader: the process that leads it.
-    """
+    """Return whether a process of a session lives; where the system does not list them, only the leader's end counts."""
     return any(_state(pid) not in ("", "Z", "X") for pid in _members(leader))
 
 

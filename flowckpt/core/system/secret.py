@@ -96,9 +96,6 @@ NOT_SECRET = object()
 def secret_type(annotation: Any) -> Any:
     """Return what the value of a secret is annotated with: `str` of `Secret[str]` and of `Secret[str] | None`.
 
-    Args:
-        annotation: a resolved annotation.
-
     Returns:
         The inner annotation, `Any` of a bare `Secret`, and `NOT_SECRET` where the annotation is none of a secret.
     """
@@ -119,11 +116,7 @@ def secret_type(annotation: Any) -> Any:
 
 
 def is_optional(annotation: Any) -> bool:
-    """Return whether an annotation takes None beside a secret.
-
-    Args:
-        annotation: a resolved annotation.
-    """
+    """Return whether an annotation takes None beside a secret."""
     if typing.get_origin(annotation) in (typing.Annotated, typing.Final):
         return is_optional(typing.get_args(annotation)[0])
     return typing.get_origin(annotation) in (typing.Union, types.UnionType) and type(None) in typing.get_args(

@@ -67,9 +67,6 @@ class InSync:
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end and return its result, with its type kept.
 
-        Args:
-            work: the coroutine, such as `manager.begin_step(…)`.
-
         Raises:
             NestedLoopError: a loop is already running in this thread.
         """
