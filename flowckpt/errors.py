@@ -659,7 +659,9 @@ class KeyMissingError(FlowckptError):
     workflow_id: str = field("the run; empty if the whole store is concerned", kw_only=False)
     key_id: str = field("the key that sealed it; empty if unknown", default="")
     message: str = derived("the store[ of run {workflow_id!r}] is protected by a key[ {key_id}], and no key was given")
-    remedy: str = derived("Name it: FLOWCKPT_KEY_FILE=FILE, or in Python FileCheckpointStore(…, key_file=FILE).")
+    remedy: str = derived(
+        "Name the key file: FLOWCKPT_KEY_FILE=FILE, or in Python FileCheckpointStore(…, key_file=FILE)."
+    )
 
 
 class WrongKeyError(FlowckptError):
