@@ -92,7 +92,7 @@ class _Ending:
     notes: tuple[str, ...] = ()
 
 
-def follow(
+def follow(  # noqa: PLR0912 - one branch for each way to end
     session: Session,
     workflow: Workflow[..., Any],
     workflow_id: str,

@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 - one return for each way to end
     try:
         returned = group.main(arguments, prog_name="flowckpt", standalone_mode=False)
     except click.UsageError as error:

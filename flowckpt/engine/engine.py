@@ -272,7 +272,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         ExecutorError: a description is invalid.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one parameter for each setting
         self,
         checkpoint_store: CheckpointStore | None = None,
         *,

@@ -191,7 +191,7 @@ class Sandbox:
         )
 
     @contextmanager
-    def _walk(self, path: str) -> Iterator[_Way]:
+    def _walk(self, path: str) -> Iterator[_Way]:  # noqa: PLR0912 - one branch for each kind of path part
         if not path or "\0" in path:
             raise PathRefusedError(path, "is no path: it is empty or holds a NUL")
         is_free = self._is_free(path)

@@ -280,7 +280,7 @@ class EvidenceVerifier:
         clock: the time, for tests.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one parameter for each setting
         self,
         base_path: str | os.PathLike[str] = ".",
         *,

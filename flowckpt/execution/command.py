@@ -154,7 +154,7 @@ def _not_started(error: OSError, path: str, action: CommandAction) -> CommandFai
     )
 
 
-def _why_not(error: OSError, action: CommandAction) -> tuple[str, str]:
+def _why_not(error: OSError, action: CommandAction) -> tuple[str, str]:  # noqa: PLR0911 - one return for each kind of error
     program, cwd = action.argv[0], Path(action.cwd or ".")
     if not cwd.is_dir():
         what = "is no directory" if cwd.exists() else "does not exist"

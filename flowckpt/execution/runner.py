@@ -97,7 +97,7 @@ class StepRunner:
         self.has_places = bool(executors)
         """Whether steps can run elsewhere than in the engine's own process."""
 
-    async def attempt(self, call: StepCall, *, on_line: Callable[[str, str], None] | None = None) -> Outcome:
+    async def attempt(self, call: StepCall, *, on_line: Callable[[str, str], None] | None = None) -> Outcome:  # noqa: PLR0912 - one branch for each way in which a try ends
         """Try a step once.
 
         Args:

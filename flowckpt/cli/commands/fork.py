@@ -72,7 +72,7 @@ Examples:
 @target_option
 @json_option
 @store_option
-def command(
+def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run: str,
     checkpoint: str | None,
     from_step: str | None,

@@ -42,7 +42,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--max-ratio", type=_COUNT, default=_DEFAULT.max_ratio, help="Refuse what swells more when unpacked.")
 @json_option
 @store_option
-def command(
+def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     file: str,
     new_id: str | None,
     max_bytes: int,

@@ -57,7 +57,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @executor_option
 @json_option
 @store_option
-def command(
+def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     once: bool,
     watch: bool,
     every: float,

@@ -84,7 +84,7 @@ Examples:
 @events_option
 @store_option
 @color_option
-def command(
+def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run: str | None,
     last: bool,
     only_plan: bool,

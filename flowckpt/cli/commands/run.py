@@ -77,7 +77,7 @@ Examples:
 @events_option
 @store_option
 @color_option
-def command(
+def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     target: str,
     inputs: tuple[tuple[str, str], ...],
     inputs_file: str | None,

@@ -78,7 +78,7 @@ _ANSWERS = {"yes": True, "no": False, "none": None}
 @json_option
 @store_option
 @color_option
-def command(
+def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run: str,
     steps: bool,
     members: bool,

@@ -34,7 +34,7 @@ Examples:
 @json_option
 @store_option
 @click.pass_context
-def command(
+def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     context: click.Context,
     run: str,
     name: str,

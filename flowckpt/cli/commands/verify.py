@@ -55,7 +55,7 @@ _COLORS = {"holds": "green", "fails": "red", "cannot be checked": "yellow", "not
 @json_option
 @store_option
 @color_option
-def command(
+def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run: str,
     checkpoint: str | None,
     jobs: int | None,

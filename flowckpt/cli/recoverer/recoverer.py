@@ -49,7 +49,7 @@ class Recoverer:
         tries: knows what is not to be tried again yet.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one parameter for each option of the command
         self,
         store: CheckpointStore,
         clock: Clock,

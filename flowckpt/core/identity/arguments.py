@@ -272,7 +272,7 @@ class _Tree:
         self._left = MAX_ITEMS
         self._secrets = secrets
 
-    def of(self, value: Any, depth: int) -> Json:
+    def of(self, value: Any, depth: int) -> Json:  # noqa: PLR0911 - one return for each kind of value
         kind = type(value)
         if kind is bool or value is None or (kind is int and -_LIMIT <= value < _LIMIT):
             return value

@@ -204,7 +204,7 @@ class Replay:
         is_muted: whether it counts as repeated to its end: nothing is run.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one parameter for each part of the record
         self,
         generator: Generator[Any, Any, Any],
         recorded: Iterable[StepResult],

@@ -189,7 +189,7 @@ class Resumption:
         return None, None
 
 
-async def read_resumption(
+async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a resume
     workflow: Workflow[Any, Any],
     workflow_id: str,
     latest: CheckpointData,

@@ -120,7 +120,7 @@ async def send_signal(
     )
 
 
-async def send_answer(
+async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answer
     store: CheckpointStore,
     clock: Clock,
     workflow_id: str,

@@ -152,7 +152,7 @@ class Session:
         interrupts: the signals; entered by whoever owns the loop.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one parameter for each port of a session
         self,
         store: CheckpointStore,
         clock: Clock,

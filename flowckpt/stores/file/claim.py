@@ -181,7 +181,7 @@ def _try_out(filesystem: FileSystem, directory: int, size: int) -> None:
         filesystem.unlink(directory, name)
 
 
-def _owned(
+def _owned(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
     filesystem: FileSystem,
     directory: int,
     lock: int,

@@ -41,7 +41,7 @@ class OwnedRun:
         on_lost: told when the run is found to be another's; None where nobody wants to know.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one parameter for each part of a claim
         self,
         filesystem: FileSystem,
         directory: int,

@@ -59,7 +59,7 @@ _STATUSES = [str(status) for status in Status if status is not Status.RUNNING]
 @click.option("--dry-run", is_flag=True, help="Say what would go, with sizes, and remove nothing.")
 @json_option
 @store_option
-def command(
+def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run: str | None,
     keep: int | None,
     older_than: timedelta | None,
