@@ -159,7 +159,8 @@ def _kind(value: object) -> EvidenceType | str:
     if isinstance(value, str) and value.strip() and value.isprintable():
         return known_or_text(value)
     raise EvidenceError(
-        f"{value!r:.80} is no kind of evidence", remedy="Give a member of EvidenceType, or the name of a plugin's kind."
+        f"{value!r:.80} is not a kind of evidence",
+        remedy="Give a member of EvidenceType, or the name of a plugin's kind.",
     )
 
 
@@ -267,7 +268,7 @@ def _claims(value: Any) -> tuple[Evidence, ...]:
     claims = tuple(value)
     for claim in claims:
         if not isinstance(claim, Evidence):
-            raise EvidenceError(f"{claim!r:.80} in a pack is no Evidence", remedy="Use flowckpt.evidence's claims.")
+            raise EvidenceError(f"{claim!r:.80} in a pack is not an Evidence", remedy="Use flowckpt.evidence's claims.")
     return claims
 
 
@@ -344,7 +345,7 @@ def function_name(function: Callable[..., Any]) -> str:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not callable(function) or not isinstance(module, str) or not isinstance(name, str) or "<" in name:
         raise EvidenceError(
-            f"{function!r:.80} is no function with a name of its own",
+            f"{function!r:.80} is not a function with a name of its own",
             evidence_type="predicate",
             remedy="Write it with 'def' at the top of a module: lambdas and inner functions have no lasting name.",
         )

@@ -1,4 +1,4 @@
-"""Short ways to write claims. What is not given is captured when the step commits."""
+"""Short ways to write claims. Facts that are not given are captured when the step commits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def artifact_exists(
         type: what it must be.
     """
     if type not in ("file", "directory", "any"):
-        raise EvidenceError(f"{type!r:.80} is no type of an artifact", remedy="Write 'file', 'directory' or 'any'.")
+        raise EvidenceError(f"{type!r:.80} is not a type of artifact", remedy="Write 'file', 'directory' or 'any'.")
     expected = {"path": _path(path), "type": type}
     what = {"file": "the file ", "directory": "the directory ", "any": ""}[type]
     return Evidence(EvidenceType.ARTIFACT_EXISTS, f"{what}{expected['path']} exists", expected, state=State.UNCAPTURED)
@@ -67,7 +67,7 @@ def command_exit(exit_code: int = 0) -> Evidence:
         exit_code: the code; a negative one is the number of a signal.
     """
     if type(exit_code) is not int:
-        raise EvidenceError(f"{exit_code!r:.80} is no exit code", remedy="Write a whole number.")
+        raise EvidenceError(f"{exit_code!r:.80} is not an exit code", remedy="Write a whole number.")
     return Evidence(EvidenceType.COMMAND_EXIT, f"the command returned {exit_code}", {"exit_code": exit_code})
 
 
@@ -162,7 +162,7 @@ def process_exists(pid: int | None = None) -> Evidence:
         pid: its id; None for the program's own process.
     """
     if pid is not None and (type(pid) is not int or pid < 1):
-        raise EvidenceError(f"{pid!r:.80} is no process id", remedy="Write a whole number above 0.")
+        raise EvidenceError(f"{pid!r:.80} is not a process id", remedy="Write a whole number above 0.")
     expected = {} if pid is None else {"pid": pid}
     said = "this process" if pid is None else f"process {pid}"
     return Evidence(EvidenceType.PROCESS_EXISTS, f"{said} lives", expected, state=State.UNCAPTURED)
@@ -201,7 +201,7 @@ def _digest_claim(kind: EvidenceType, said: str, path: AnyPath, fact: str, diges
     if digest is None:
         return Evidence(kind, said, expected, state=State.UNCAPTURED)
     if not isinstance(digest, str):
-        raise EvidenceError(f"{digest!r:.80} is no digest", evidence_type=kind, remedy="Write its hex digits.")
+        raise EvidenceError(f"{digest!r:.80} is not a digest", evidence_type=kind, remedy="Write its hex digits.")
     return Evidence(kind, said, {**expected, fact: digest})
 
 
@@ -215,11 +215,11 @@ def _register_server(url: str) -> None:
 def _path(path: AnyPath) -> str:
     text = os.fspath(path)
     if not isinstance(text, str) or not text:
-        raise EvidenceError(f"{text!r:.80} is no path", remedy="Write a text that is not empty.")
+        raise EvidenceError(f"{text!r:.80} is not a path", remedy="Write a text that is not empty.")
     return text
 
 
 def _port(port: object) -> int:
     if type(port) is not int or not 1 <= port <= 65_535:
-        raise EvidenceError(f"{port!r:.80} is no port", remedy="Write a whole number from 1 to 65535.")
+        raise EvidenceError(f"{port!r:.80} is not a port", remedy="Write a whole number from 1 to 65535.")
     return port

@@ -56,7 +56,7 @@ _TRIES = 3
 
 @attrs.frozen
 class FileDigest:
-    """What was read.
+    """The result of reading a file.
 
     Attributes:
         sha256: 64 hexadecimal digits, lower case.
@@ -158,7 +158,7 @@ def list_tree(path: str, context: CheckContext, deadline: Deadline) -> list[Tree
     Raises:
         RefusedClaimError: it holds what has no content, is too large or too deep.
         PathRefusedError: the path leads out of the base path.
-        OSError: it is no directory, or cannot be read.
+        OSError: it is not a directory, or cannot be read.
     """
     limits = context.settings.limits
     entries: list[TreeEntry] = []

@@ -46,9 +46,9 @@ def plain_host(host: str) -> str:
         try:
             text = text.encode("idna").decode("ascii")
         except UnicodeError:
-            raise MalformedClaimError(f"{host!r:.80} is no name of a host") from None
+            raise MalformedClaimError(f"{host!r:.80} is not the name of a host") from None
     if _HOST.fullmatch(text) is None:
-        raise MalformedClaimError(f"{host!r:.80} is no name of a host")
+        raise MalformedClaimError(f"{host!r:.80} is not the name of a host")
     return text.lower().rstrip(".")
 
 
@@ -132,7 +132,7 @@ def _check_address(name: str, text: str, port: int, hosts: Sequence[AllowedHost]
     if any(entry.port == port and plain_host(entry.host) == plain for entry in hosts):
         return
     raise RefusedClaimError(
-        f"{name} leads to {plain}, which is no public address",
+        f"{name} leads to {plain}, not a public address",
         remedy=f"If that is meant, allow the address itself: EvidenceVerifier(…, allow_network=['{plain}:{port}']).",
     )
 

@@ -28,7 +28,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class PathRefusedError(FlowckptError):
-    """A path leads out of the base path, or is no path.
+    """A path leads out of the base path, or is not a path.
 
     Attributes:
         path: the path.
@@ -97,7 +97,7 @@ class Sandbox:
         """Describe what a path leads to, links inside the base path followed.
 
         Raises:
-            PathRefusedError: it leads out, or is no path.
+            PathRefusedError: it leads out, or is not a path.
             OSError: nothing is there, or it cannot be looked up.
         """
         parent, slash, name = path.rpartition("/")
@@ -133,7 +133,7 @@ class Sandbox:
 
         Raises:
             PathRefusedError: it leads out.
-            OSError: nothing is there, it is no directory, or it cannot be opened.
+            OSError: nothing is there, it is not a directory, or it cannot be opened.
         """
         with self._walk(path) as way:
             return os.open(way.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=way.directory)
@@ -193,7 +193,7 @@ class Sandbox:
     @contextmanager
     def _walk(self, path: str) -> Iterator[_Way]:  # noqa: PLR0912 - one branch for each kind of path part
         if not path or "\0" in path:
-            raise PathRefusedError(path, "is no path: it is empty or holds a NUL")
+            raise PathRefusedError(path, "is not a path: it is empty or holds a NUL")
         is_free = self._is_free(path)
         if path.startswith("/"):
             todo = self._components(path, why="is an absolute path outside of the base path", root_is_free=is_free)

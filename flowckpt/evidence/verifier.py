@@ -296,7 +296,7 @@ class EvidenceVerifier:
         if isinstance(allow_network, str):
             raise EvidenceError(f"allow_network is a list of hosts, not {allow_network!r:.80}", remedy="Use a list.")
         if mode not in tuple(Mode):
-            raise EvidenceError(f"{mode!r:.80} is no mode of a verifier", remedy="Write 'hash' or 'stat'.")
+            raise EvidenceError(f"{mode!r:.80} is not a mode of a verifier", remedy="Write 'hash' or 'stat'.")
         hosts = [AllowedHost.parse(each) if isinstance(each, str) else each for each in allow_network]
         self._settings = Settings(
             str(Path(base_path).absolute()), allow_absolute, Mode(mode), tuple(hosts), limits or Limits()
@@ -314,7 +314,7 @@ class EvidenceVerifier:
             executor: runs large hashing work and the checks of a quorum.
         """
         if mode is not None and mode not in tuple(Mode):
-            raise EvidenceError(f"{mode!r:.80} is no mode of a verifier", remedy="Write 'hash' or 'stat'.")
+            raise EvidenceError(f"{mode!r:.80} is not a mode of a verifier", remedy="Write 'hash' or 'stat'.")
         other = copy.copy(self)
         if mode is not None:
             other._settings = attrs.evolve(self._settings, mode=Mode(mode))

@@ -19,7 +19,7 @@ from flowckpt.evidence.verifier import EvidenceVerifier
 
 @attrs.frozen
 class Committed:
-    """What became of a step's claims when it ended.
+    """The claims of a step as they were when it ended.
 
     Attributes:
         document: the claims with their facts, and the answers to them, as they are recorded.
@@ -151,7 +151,7 @@ def _listed(made: Any, place: str) -> list[Evidence]:
 
 def _no_claims(made: object, place: str) -> EvidenceError:
     return EvidenceError(
-        f"{place}: a function in .evidence() returned {made!r:.80} ({type(made).__name__}), which is no claim",
+        f"{place}: a function in .evidence() returned {made!r:.80} ({type(made).__name__}), not a claim",
         remedy="Return a claim of flowckpt.evidence, or a list of them.",
     )
 

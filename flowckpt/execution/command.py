@@ -157,7 +157,7 @@ def _not_started(error: OSError, path: str, action: CommandAction) -> CommandFai
 def _why_not(error: OSError, action: CommandAction) -> tuple[str, str]:  # noqa: PLR0911 - one return for each kind of error
     program, cwd = action.argv[0], Path(action.cwd or ".")
     if not cwd.is_dir():
-        what = "is no directory" if cwd.exists() else "does not exist"
+        what = "is not a directory" if cwd.exists() else "does not exist"
         return (
             f"its directory {str(cwd)!r} {what}",
             f"Make it in a step before; cwd= is relative to {_absolute(Path())!r}.",
@@ -165,7 +165,7 @@ def _why_not(error: OSError, action: CommandAction) -> tuple[str, str]:  # noqa:
     if not os.access(cwd, os.X_OK):
         return f"its directory {str(cwd)!r} may not be entered", "Change its permissions."
     if error.errno == errno.ENOENT and "/" not in program:
-        return f"there is no program {program!r} on the PATH", "Install it, or write its path."
+        return f"there is not a program {program!r} on the PATH", "Install it, or write its path."
     if error.errno == errno.ENOENT and (cwd / program).exists():
         return f"the interpreter that {program!r} names in its first line does not exist", "Correct its '#!' line."
     if error.errno == errno.ENOENT:
@@ -176,7 +176,7 @@ def _why_not(error: OSError, action: CommandAction) -> tuple[str, str]:  # noqa:
             f"Run 'chmod +x' on it, or name its interpreter: {['python', program]!r}.",
         )
     if error.errno == errno.ENOEXEC:
-        return f"{program!r} is no program", f"Give it a '#!' line, or name its interpreter: {['sh', program]!r}."
+        return f"{program!r} is not a program", f"Give it a '#!' line, or name its interpreter: {['sh', program]!r}."
     if error.errno == errno.E2BIG:
         return "its arguments and environment are too long for the system", "Pass the data by stdin= or by a file."
     return error.strerror or str(error), "See what the system says."

@@ -66,7 +66,7 @@ class LineFeed:
         self._is_stalled = False
         self._is_closed = False
         self.error: BaseException | None = None
-        """What `on_line` raised."""
+        """The error that `on_line` raised."""
 
     def put(self, stream: str, lines: list[str]) -> None:
         """Queue lines; called in the thread."""
@@ -325,9 +325,9 @@ class CommandProcess:
         self.ended: asyncio.Future[None] = self._loop.create_future()
         """Done when all is over."""
         self.error: BaseException | None = None
-        """What kept the program from being started or watched."""
+        """The error that kept the program from being started or watched."""
         self.exit_code: int | None = None
-        """What it returned; None where it did not run or where that was lost."""
+        """Its exit code; None if it did not run, or if the code was lost."""
         self.is_timed_out = False
         self.is_ended_by_us = False
         self.is_left_behind = False

@@ -66,7 +66,7 @@ class EngineStepServices(StepServices, Protocol):
 
 @attrs.frozen(eq=False, repr=False)
 class NullStepServices:
-    """Where nothing that a step hands in could serve: there is nothing to go on with.
+    """Takes what a step reports when nothing can use it.
 
     Attributes:
         where: what goes on there, for the error.
@@ -75,7 +75,7 @@ class NullStepServices:
     where: str
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
-        """Do nothing: what is told is how far a step is."""
+        """Do nothing: progress is only shown."""
 
     def save(self, now: CurrentStep, state: Any, as_type: Any) -> None:
         """Refuse.
@@ -279,7 +279,7 @@ def checked_progress(done: Any, total: Any, note: Any) -> Progress:
         note: what the step is at.
 
     Raises:
-        InputError: a number is none, or negative; or the note is no text.
+        InputError: a number is none, or negative; or the note is not a text.
     """
     done, total = _number("done", done), None if total is None else _number("total", total)
     if not isinstance(note, str):

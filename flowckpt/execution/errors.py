@@ -1,4 +1,4 @@
-"""What is recorded of an exception: of one that was raised here, or in a worker far away."""
+"""The record of an exception, raised in this process or in a worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_NEWS = ("builtins.object", "builtins.BaseException", "builtins.Exception")
 
 
 class RemoteError(Exception):
-    """What a step raised in a worker; the exception itself stays there, because it may be impossible to send.
+    """An exception of a step in a worker, by its record: the exception itself may be impossible to send.
 
     Attributes:
         recorded: what is recorded of it.

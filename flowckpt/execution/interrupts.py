@@ -23,13 +23,13 @@ from flowckpt.errors import FencedError
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FIRST = getattr(signal, "SIGRTMIN", 0)
 CANCEL_SIGNALS: Mapping[bool, int] = {True: _FIRST + 7, False: _FIRST + 8} if _FIRST else {}
-"""What `flowckpt cancel` sends to the owner of a run: where what was done is to be undone, and where it is not."""
+"""The signals that `flowckpt cancel` sends to the owner of a run: with and without undoing its steps."""
 CANCEL = "cancel"
 """Noted in the place of a signal's name, where a run is cancelled by request."""
 LOST = "the loss of its run"
 """Noted in the place of a signal's name, where another process has taken the run over."""
 _LOST_SIGNAL = getattr(signal, "SIGURG", None)
-"""What a thread of ours sends the main thread to wake it out of a system call; nothing happens where nobody handles it."""
+"""The signal with which a thread wakes the main thread out of a system call; it has no effect without a handler."""
 
 
 class RunInterrupted(KeyboardInterrupt):
@@ -66,14 +66,14 @@ class Interrupts:
         self.is_alone: Callable[[], bool] = lambda: True
         """Tells whether the process drives no other run, so that a signal to cancel can only mean this one."""
         self.cancel_rolls_back = True
-        """Where a cancel was requested: whether what was done is to be undone."""
+        """After a requested cancel: whether the steps are to be undone."""
         self.is_in_place = False
         """Whether user code runs in the thread of the loop, which stands still meanwhile."""
         self._thread = threading.get_ident()
         self.waits = 0
         """For how many things the engine waits in the loop that a cancel may end."""
         self.fence: FencedError | None = None
-        """What a save would raise, where the run is known to be another's."""
+        """The error that a save would raise, once the run is known to have a new owner."""
         self._is_stopped_by_loss = False
 
     def __enter__(self) -> Self:
@@ -119,7 +119,7 @@ class Interrupts:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Hold signals back while user code has called the engine; one that comes is raised behind it.
+        """Hold signals back while user code has called the engine; a signal that comes is raised afterwards.
 
         Raises:
             RunInterrupted: a signal came meanwhile.
@@ -159,7 +159,7 @@ class Interrupts:
             raise RunInterrupted(self.noted)
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Return what stands behind an error: the signal, where the cancel of a wait was ours; or that the run is lost."""
+        """Return the cause of an error: the signal that cancelled a wait, or the loss of the run."""
         cause = self._signal_behind(error)
         return cause if self.fence is None else self.fence
 

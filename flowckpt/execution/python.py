@@ -86,7 +86,7 @@ async def _called(
 
 
 def is_left_behind(action: Action) -> bool:
-    """Tell whether the work goes on after its time is over: nothing can stop a function on a thread."""
+    """Return whether the work keeps running after its time limit: nothing can stop a function on a thread."""
     return isinstance(action, PythonAction) and not _is_async(action.function)
 
 
@@ -117,6 +117,6 @@ def leave_running(workflow_id: str, path: str, is_at_work: Callable[[], bool]) -
 
 
 def is_left_running(workflow_id: str, path: str) -> bool:
-    """Tell whether work of a step goes on that this process began, and that nobody waits for any more."""
+    """Return whether this process still runs work of a step that nobody waits for."""
     with _lock:
         return any(each() for each in _left.get((workflow_id, path), ()))

@@ -1,4 +1,4 @@
-"""What a step must not leave in the record: the secrets of its run."""
+"""Keeping the secrets of a run out of its record."""
 
 from __future__ import annotations
 

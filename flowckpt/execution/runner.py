@@ -49,7 +49,7 @@ else:
 
 
 STOPS = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
-"""What ends a run from outside; everything else that a step raises is its failure."""
+"""Errors that end a run from outside; any other error of a step is its failure."""
 _NEVER_AWAITED = frozenset({int, str, float, bool, type(None), list, dict, tuple, bytes})
 
 
@@ -203,7 +203,7 @@ class StepRunner:
             return Outcome(error=error)
 
     def is_left_behind(self, step: Step[Any]) -> bool:
-        """Tell whether the work of a step may go on after its time is over."""
+        """Return whether the work of a step may keep running after its time limit."""
         where = "engine" if self.is_here(step) else self.places.of(step, step.name)
         if where == "engine":
             return is_left_behind(step.action)
@@ -219,7 +219,7 @@ class StepRunner:
 
     @property
     def places(self) -> places.Places:
-        """Where steps can run; made when the first step asks."""
+        """The executors of the steps; made when the first step asks."""
         if self._places is None:
             self._places = places.Places()
             self.has_places = True

@@ -118,7 +118,7 @@ class StepThread:
 
 
 class StepThreads:
-    """The threads of one run: as many as ever ran beside each other; the one used last is used next."""
+    """The threads of one run: as many as ever ran in parallel; the one used last is used next."""
 
     def __init__(self) -> None:
         self._idle: list[StepThread] = []

@@ -21,7 +21,7 @@ else:
 
 @attrs.frozen(eq=False, repr=False)
 class World:
-    """What the steps of a run may ask; injected, so that tests decide what there is.
+    """The clock and the sources of ids and numbers of a run; injected, so that tests control them.
 
     Attributes:
         clock: the time.

@@ -1,4 +1,4 @@
-"""What is done to stored runs: retention, export and import, recovery, comparison."""
+"""Work on stored runs: retention, export and import, recovery, comparison."""
 
 from __future__ import annotations
 

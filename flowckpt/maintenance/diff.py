@@ -33,7 +33,7 @@ _SETS = ("$set", "$frozenset")
 
 
 class ChangeKind(StrEnum):
-    """What happened to a leaf between the first and the second value."""
+    """The change of a leaf between the first and the second value."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -157,12 +157,12 @@ def _items(old: Sequence[Any], new: Sequence[Any], place: str) -> Iterator[Chang
 
 
 Aspects: TypeAlias = Mapping[str, Sequence[Change]]
-"""What differs, by what it is of: `output`, `evidence`, `arguments` …; nothing that is the same."""
+"""The differences by part: `output`, `evidence`, `arguments` …; equal parts are left out."""
 
 
 @attrs.frozen
 class StepDiff:
-    """What differs in one step.
+    """The differences in one step.
 
     Attributes:
         path: the step.
@@ -182,7 +182,7 @@ class StepDiff:
 
 @attrs.frozen
 class CheckpointDiff:
-    """What differs between two checkpoints.
+    """The differences between two checkpoints.
 
     Attributes:
         changes: what differs beside the steps: `workflow`, `status`, `inputs`, `output`, `error`, `snapshot`, `evidence`,

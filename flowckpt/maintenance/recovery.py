@@ -27,7 +27,7 @@ RECOVERED_STATUSES = frozenset({Status.CRASHED, Status.SUSPENDED})
 """How a run stands that may be due. One that failed or was cancelled waits for a person."""
 
 State: TypeAlias = tuple[str, int, int, datetime, str]
-"""What tells a run that has moved from one that stands where it stood."""
+"""The state of a run, which differs after each move."""
 
 
 class Why(StrEnum):
@@ -47,7 +47,7 @@ class Why(StrEnum):
 
 _SAID = {
     Why.CRASHED: "its process is gone",
-    Why.STOPPED: "it was stopped to be gone on with",
+    Why.STOPPED: "it was stopped, and can continue",
     Why.DUE: "its time has come",
     Why.SIGNALLED: "what it waits for was sent",
     Why.DAMAGED: "whether it is due cannot be read",
@@ -130,7 +130,7 @@ async def due_runs(store: CheckpointStore, clock: Clock, *, workflows: Collectio
 
 
 async def look_again(store: CheckpointStore, clock: Clock, run: DueRun) -> DueRun | None:
-    """Return a run as it stands now, if it is still to be resumed and nobody has gone on with it; else None."""
+    """Return a run as it is now if it is still due and nobody has resumed it; else None."""
     if not isinstance(store, ListsRuns):
         return run
     info = await store.describe_run(run.workflow_id)
@@ -140,7 +140,7 @@ async def look_again(store: CheckpointStore, clock: Clock, run: DueRun) -> DueRu
 
 
 async def _looked_at(store: CheckpointStore, info: RunInfo, now: datetime) -> DueRun | None:
-    """Look at one run. What is damaged of it is its own trouble: the other runs are looked at all the same."""
+    """Return why one run is due, or its damage, which does not stop the look at the other runs."""
     try:
         waits = info.waits
         is_signalled = await _is_signalled(store, info, waits)
@@ -188,7 +188,7 @@ class KeptRun:
 
 @asynccontextmanager
 async def kept(store: CheckpointStore, run: DueRun) -> AsyncGenerator[KeptRun | None, None]:
-    """Keep a run for the block, or until it is given up; None where another process has it, or has gone on with it.
+    """Keep a run for the block, or until it is given up; None if another process has it, or has resumed it.
 
     Args:
         store: where it lies; one that knows no owners keeps nothing, and is trusted to have one user.
@@ -218,7 +218,7 @@ async def kept(store: CheckpointStore, run: DueRun) -> AsyncGenerator[KeptRun | 
 
 
 class Outcome(StrEnum):
-    """What became of it."""
+    """The outcome of a run that was to be recovered."""
 
     COMPLETED = "completed"
     SUSPENDED = "suspended"
@@ -275,7 +275,7 @@ class _Tried:
 
 @attrs.define
 class Tries:
-    """What a recoverer has tried, and must not try again yet. One process knows it; the record counts deaths for all.
+    """The runs that a recoverer has tried and must not try again yet, in one process; the record counts crashes for all.
 
     Attributes:
         first_seconds: how long the first pause is; each one after it is twice as long.

@@ -1,4 +1,4 @@
-"""What a task has done: a pure log, made from its record and kept up by its owner.
+"""The log of a task's steps: pure, made from its record and kept up by its owner.
 
 Each committed step names the one that it goes on from, so the steps that led to any checkpoint are a chain, also after
 a rollback. A rollback moves the head; the steps behind it stay in the log, and can be rolled forward to.
@@ -43,7 +43,7 @@ def split_id(given: object, setting: str) -> tuple[str, str]:
         setting: what the argument is called, for an error.
 
     Raises:
-        SettingError: it is no text.
+        SettingError: it is not a text.
     """
     if not isinstance(given, str):
         raise SettingError(
@@ -79,7 +79,7 @@ def checked_text(value: object, setting: str) -> str:
     """Return a task's id or a type of checkpoints, or refuse it.
 
     Raises:
-        SettingError: it is no text, or blank, or too long.
+        SettingError: it is not a text, or blank, or too long.
     """
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_NAME_LENGTH:
         raise SettingError(
@@ -516,9 +516,9 @@ class TaskLog:
 
 
 WORKFLOW_NAME = "CheckpointManager"
-"""What a task is called in a list of runs."""
+"""The workflow name of a task in a list of runs."""
 KEY = "manager"
-"""What its metadata have."""
+"""The key of a task in its metadata."""
 
 
 def is_task(data: CheckpointData) -> bool:

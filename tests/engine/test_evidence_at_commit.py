@@ -349,7 +349,7 @@ def test_an_async_function_is_no_function_of_the_result() -> None:
         result = run(step("a").python(note, 1).evidence(claims))
         gc.collect()
     assert result.error.failed_with(EvidenceError)
-    assert "(coroutine), which is no claim" in result.error.error_message
+    assert "(coroutine), not a claim" in result.error.error_message
 
 
 def test_a_pack_made_by_a_function_stands_alone() -> None:
@@ -510,7 +510,7 @@ def test_a_command_succeeds_with_0_or_with_the_very_code_that_it_claims(
 
 @pytest.mark.parametrize("code", [True, "0", 0.0, None])
 def test_a_code_is_a_whole_number_and_true_is_none(code: Any) -> None:
-    with pytest.raises(EvidenceError, match="is no exit code"):
+    with pytest.raises(EvidenceError, match="is not an exit code"):
         command_exit(code)
 
 

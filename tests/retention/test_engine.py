@@ -219,7 +219,7 @@ def test_what_a_store_cannot_do_is_refused_at_once():
 
 @pytest.mark.parametrize("value", [5, "keep", {"keep_last": 3}])
 def test_what_is_no_retention_is_refused(value):
-    with pytest.raises(SettingError, match="is no retention"):
+    with pytest.raises(SettingError, match="is not a Retention"):
         WorkflowEngine(MemoryCheckpointStore(), retention=value)
 
 

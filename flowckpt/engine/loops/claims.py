@@ -120,7 +120,7 @@ class Verifying:
         )
 
     async def newest_to_go_on_from(self, log: TaskLog, checkpoint_type: str | None) -> CommittedStep | None:
-        """Return the newest step behind which a task can go on: its claims hold now, and so do all that led to it.
+        """Return the newest step from which a task can continue: its claims hold now, and so do all that led to it.
 
         Args:
             log: the task.

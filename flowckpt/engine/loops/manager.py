@@ -112,7 +112,7 @@ async def load(store: CheckpointStore, step: CommittedStep) -> TaskCheckpoint:
 
 
 async def restore(store: CheckpointStore, log: TaskLog, index: int, verifying: Verifying) -> RestoredTask:
-    """Return what there is behind a committed step.
+    """Return the state after a committed step.
 
     Args:
         store: where the task lies.

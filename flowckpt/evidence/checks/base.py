@@ -90,7 +90,7 @@ class AllowedHost:
         host, colon, port = text.rpartition(":")
         if not colon or not host or not (port.isascii() and port.isdigit()):
             raise EvidenceError(
-                f"{text!r} is no host and port", remedy="Write 'api.example.com:443' or '[2001:db8::1]:443'."
+                f"{text!r} is not a host and port", remedy="Write 'api.example.com:443' or '[2001:db8::1]:443'."
             )
         return cls(host, int(port))
 
@@ -286,7 +286,7 @@ def path_in(claim: Evidence) -> str:
     if isinstance(path, PurePath):
         path = os.fspath(path)
     if type(path) is not str or not path:
-        raise MalformedClaimError(f"'path' is {path!r:.80}, which is no path", remedy="Write a text that is not empty.")
+        raise MalformedClaimError(f"'path' is {path!r:.80}, not a path", remedy="Write a text that is not empty.")
     if "\0" in path:
         raise MalformedClaimError(f"'path' is {path!r:.80}, and a path holds no NUL")
     return path
@@ -297,12 +297,12 @@ def sha256_in(claim: Evidence, name: str = "sha256") -> str:
     value = claim.expected.get(name)
     match = _DIGEST.fullmatch(value) if type(value) is str else None
     if match is None:
-        raise MalformedClaimError(f"{name!r} is {value!r:.80}, which is no SHA-256", remedy="Write 64 hex digits.")
+        raise MalformedClaimError(f"{name!r} is {value!r:.80}, not a SHA-256", remedy="Write 64 hex digits.")
     return match[1].lower()
 
 
 def whole_number(facts: Mapping[str, Any], name: str, smallest: int, largest: int) -> int:
-    """Return a whole number of a claim. `True` is none."""
+    """Return a whole number of a claim; `True` is refused."""
     value = facts.get(name)
     if type(value) is not int or not smallest <= value <= largest:
         raise MalformedClaimError(f"{name!r} is {value!r:.80}, and not a whole number from {smallest} to {largest}")

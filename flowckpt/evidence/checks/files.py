@@ -207,7 +207,7 @@ class DirectoryDigest(Check):
         return failed(f"{said}; {len(entries)} entries", *(details or [said]), method="hash")
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
-        """Say no where there is no directory; else there is nothing to compare with."""
+        """Say no where there is not a directory; else there is nothing to compare with."""
         path = path_in(claim)
         try:
             found = context.sandbox.status(path)
@@ -248,7 +248,7 @@ def _wanted(claim: Evidence) -> str:
     match = _DIGEST.fullmatch(value) if type(value) is str else None
     if match is None:
         raise MalformedClaimError(
-            f"'digest' is {value!r:.80}, which is no digest of a tree", remedy=f"Write '{FORM}' and 64 hex digits."
+            f"'digest' is {value!r:.80}, not the digest of a tree", remedy=f"Write '{FORM}' and 64 hex digits."
         )
     return FORM + match[1].lower()
 

@@ -36,7 +36,7 @@ from flowckpt.evidence.network import TimedConnection, allowed, connected, plain
 
 
 MISSING = object()
-"""What `value_at` returns where there is nothing; None is a value."""
+"""Returned by `value_at` for a missing value; None is a value."""
 
 _STEP = re.compile(r"(?:^|\.)([^.\[\]]+)|\[([0-9]{1,9})\]")
 
@@ -57,7 +57,7 @@ def steps_of(place: str) -> list[str | int]:
         match = _STEP.match(place, at)
         if match is None:
             raise MalformedClaimError(
-                f"{place!r:.80} is no place in JSON", remedy="Write 'data.items[0].id' or '/data/items/0/id'."
+                f"{place!r:.80} is not a place in JSON", remedy="Write 'data.items[0].id' or '/data/items/0/id'."
             )
         steps.append(match[1] if match[1] is not None else int(match[2]))
         at = match.end()
@@ -144,9 +144,9 @@ def _parts(url: str) -> tuple[SplitResult, int]:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise MalformedClaimError("'url' is no URL") from None
+        raise MalformedClaimError("'url' is not a URL") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise MalformedClaimError(f"{shown_url(url):.200} is no URL of http or https")
+        raise MalformedClaimError(f"{shown_url(url):.200} is not a URL of http or https")
     if "@" in parts.netloc or "\\" in url:
         raise MalformedClaimError(
             f"{shown_url(url):.200} holds a user or password, or a backslash",
@@ -205,7 +205,7 @@ def _json_details(
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        return ["the body is no JSON"]
+        return ["the body is not JSON"]
     details = []
     for place, value in wanted.items():
         steps = places[place]

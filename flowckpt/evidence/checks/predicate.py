@@ -1,4 +1,4 @@
-"""`predicate`: a function of the program says True. Anything else that it returns is no answer."""
+"""`predicate`: a function of the program returns True. Any other value is not an answer."""
 
 from __future__ import annotations
 

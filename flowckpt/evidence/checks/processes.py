@@ -41,7 +41,7 @@ class CommandExit(Check):
         ran, noted = context.settings.facts.exit_code, claim.metadata.get("actual_exit_code")
         for code in (ran, noted):
             if code is not None and type(code) is not int:
-                raise MalformedClaimError(f"the actual exit code is {code!r:.80}, which is no whole number")
+                raise MalformedClaimError(f"the actual exit code is {code!r:.80}, not a whole number")
         if ran is not None and noted is not None and ran != noted:
             return failed(f"the step's command returned {ran}, and the claim's metadata says {noted}")
         found = noted if ran is None else ran
@@ -117,7 +117,7 @@ class ContainerRunning(Check):
         recorded = claim.expected.get("id")
         if recorded is not None and recorded != found:
             name = text_in(claim.expected, "name")
-            return failed(f"container {name} was made anew: id recorded {recorded!s:.12}, found {found:.12}")
+            return failed(f"container {name} was replaced: id recorded {recorded!s:.12}, found {found:.12}")
         return VERIFIED
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
@@ -145,7 +145,7 @@ def _look(claim: Evidence, context: CheckContext) -> str | Outcome:
     """Return the id of the running container, or the outcome of a claim that does not hold."""
     name = text_in(claim.expected, "name")
     if _NAME.fullmatch(name) is None:
-        raise MalformedClaimError(f"{name!r:.80} is no name of a container", remedy="Write its name or its id.")
+        raise MalformedClaimError(f"{name!r:.80} is not the name of a container", remedy="Write its name or its id.")
     docker = _library()
     seconds = max(1, int(context.settings.limits.network_seconds))
     try:

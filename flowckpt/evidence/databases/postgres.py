@@ -132,7 +132,7 @@ def _check_certificates(url: PostgresUrl) -> None:
     if url.sslrootcert in (None, "system"):
         return
     if not Path(url.sslrootcert or "").is_file():  # to open a pipe might never end
-        raise RefusedClaimError("the sslrootcert of the claim's URL is no file")
+        raise RefusedClaimError("the sslrootcert of the claim's URL is not a file")
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def parsed(url: str) -> PostgresUrl:
     """
     match = _URL.fullmatch(url)
     if match is None:
-        raise MalformedClaimError("the claim's URL is none of a PostgreSQL database", remedy=_FORM)
+        raise MalformedClaimError("the claim's URL is not one of a PostgreSQL database", remedy=_FORM)
     authority, path, query = match.groups()
     login, at, place = authority.rpartition("@")
     user, colon, _ = login.partition(":")
@@ -161,7 +161,7 @@ def _checked(found: dict[str, str]) -> PostgresUrl:
     if host is not None and not host.startswith("/"):
         host = plain_host(host)
     if port is not None and not (port.isascii() and port.isdigit() and len(port) < 6 and 1 <= int(port) <= 65_535):
-        raise MalformedClaimError("the port of the claim's URL is no number from 1 to 65535", remedy=_FORM)
+        raise MalformedClaimError("the port of the claim's URL is not a number from 1 to 65535", remedy=_FORM)
     if found.get("sslmode") not in (None, *_SSL_MODES):
         raise MalformedClaimError("the claim's URL has an unknown sslmode", remedy=f"Known: {', '.join(_SSL_MODES)}.")
     number = int(port) if port is not None else None

@@ -175,7 +175,7 @@ def encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise MalformedClaimError(f"{text!r:.80} is no text") from None
+        raise MalformedClaimError(f"{text!r:.80} is not a text") from None
     return text
 
 
@@ -210,7 +210,7 @@ def _json_text(name: str, value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        raise MalformedClaimError(f"the value of {name!r:.80} is no JSON") from None
+        raise MalformedClaimError(f"the value of {name!r:.80} is not JSON") from None
 
 
 def _text(value: Any) -> str:

@@ -77,7 +77,7 @@ def _open(database: str, context: CheckContext, deadline: Deadline) -> sqlite3.C
         uri = f"file:{quote(os.fsencode(path), safe='/')}?{options}"
         connection = sqlite3.connect(uri, uri=True, timeout=min(deadline.left(), 5.0), isolation_level=None)
     except ValueError as error:  # an embedded NUL, and the like
-        raise RefusedClaimError(f"{shown_path(database)} is no path of a database") from error
+        raise RefusedClaimError(f"{shown_path(database)} is not the path of a database") from error
     try:
         connection.set_progress_handler(deadline.is_over, _STEPS)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, context.settings.limits.value_bytes)
@@ -132,7 +132,7 @@ def _encodable(name: str) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise MalformedClaimError(f"{name!r:.80} is no name") from None
+        raise MalformedClaimError(f"{name!r:.80} is not a name") from None
     return name
 
 
@@ -165,7 +165,7 @@ def _explained(error: sqlite3.Error, database: str) -> Exception:
     if name in ("SQLITE_BUSY", "SQLITE_LOCKED") or name.startswith("SQLITE_BUSY_"):
         return UncheckableClaimError(f"the database {where} is locked by somebody who writes")
     if name == "SQLITE_NOTADB":
-        return UncheckableClaimError(f"{where} is no SQLite database")
+        return UncheckableClaimError(f"{where} is not an SQLite database")
     if name.startswith("SQLITE_AUTH") or "prohibited" in str(error) or "not authorized" in str(error):
         return RefusedClaimError(f"reading that of {where} would do more than read: {error!s:.120}")
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):

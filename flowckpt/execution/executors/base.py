@@ -1,4 +1,4 @@
-"""What an executor may be able to do besides what `concurrent.futures.Executor` asks of it; each a protocol of its own.
+"""Abilities of executors beyond `concurrent.futures.Executor`, each a protocol of its own.
 
 An executor of a third party has an ability by having the attribute. What it does not say it is not trusted to do.
 """
@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 Given: TypeAlias = str | Executor | Callable[[], Executor]
-"""What an engine can be given: a description, an executor, or a function that makes one."""
+"""An executor as an engine takes it: a description, the executor, or a function that makes it."""
 
 
 @runtime_checkable
@@ -19,7 +19,7 @@ class StopsWork(Protocol):
     """It can end work that has begun. An engine waits for the future of what it has stopped: make that end soon."""
 
     def stop(self, future: Future[Any], /) -> None:
-        """End the work behind a future; the second call for the same one, at once."""
+        """End the work of a future; a second call for the same future ends it at once."""
         ...
 
 
@@ -28,7 +28,7 @@ class KnowsStoppedWork(Protocol):
     """The future of what it has stopped may end before the work does; it knows when that has."""
 
     def is_at_work(self, future: Future[Any], /) -> bool:
-        """Tell whether work that was stopped may still go on."""
+        """Return whether stopped work may still be running."""
         ...
 
 

@@ -138,7 +138,7 @@ class DaskExecutor(Executor):
         return future
 
     def stop(self, future: Future[Any], /) -> None:
-        """Cancel work, and raise an exception in it where it runs; what it does in C goes on until that returns."""
+        """Cancel work, and raise an exception in it if it runs; a call into C ends first."""
         remote = self._taken(future)
         if remote is None:
             return
@@ -147,7 +147,7 @@ class DaskExecutor(Executor):
         future.set_exception(StoppedWorkError("it was stopped"))
 
     def is_at_work(self, future: Future[Any], /) -> bool:
-        """Tell whether work that was stopped may still go on in its worker."""
+        """Return whether stopped work may still be running in its worker."""
         return future in self._at_work
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -255,7 +255,7 @@ class DaskExecutor(Executor):
             self._client.run(dask_worker.end_work, remote.key, on_error="ignore")
 
     def _ended(self, remote: Any, future: Future[Any]) -> None:
-        """End work that was stopped, and see to it until it has ended; what nobody can see any more may go on."""
+        """End stopped work, and watch it until it has ended; work out of reach may keep running."""
         self._end(remote)
         while True:
             with contextlib.suppress(Exception):
@@ -277,7 +277,7 @@ class DaskExecutor(Executor):
             return self._topic
 
     def _heard(self, event: tuple[float, Any]) -> None:
-        """Take an event of a worker, in the client's loop: what was told, or that there is something to be asked for."""
+        """Take an event of a worker, in the client's loop: a report, or word of a waiting question."""
         key, address, content = event[1]
         hear = self._hearing.get(key)
         if isinstance(content, bytes):

@@ -1,4 +1,4 @@
-"""What runs in a Dask worker: the work, with word of the thread that does it, so that it can be ended, and a way up."""
+"""The work in a Dask worker, with a note of its thread, so that it can be ended, and a way up."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def end_work(key: str) -> bool:
 
 
 def is_at_work(key: str) -> bool:
-    """Tell whether some work goes on in this worker."""
+    """Return whether work is running in this worker."""
     return key in _threads
 
 

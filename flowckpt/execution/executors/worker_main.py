@@ -1,4 +1,4 @@
-"""What a worker process does: one piece of work after another, until its channel is closed.
+"""A worker process: one piece of work after another, until its channel is closed.
 
 It leads a session of its own, so Ctrl-C at the terminal reaches the engine alone, and the engine decides.
 
@@ -30,7 +30,7 @@ from flowckpt.execution.thread import AbandonedStepError
 
 
 WORK, ANSWER, TELLS, ASKS, REPLY = range(5)
-"""What a message is: a piece of work and what came of it; between the two, what the work says while it runs."""
+"""The kinds of messages: a piece of work and its answer; in between, the messages of the running work."""
 
 _HEAD = struct.Struct("!BQ")
 _CHUNK = 1 << 20

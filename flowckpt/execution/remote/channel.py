@@ -1,4 +1,4 @@
-"""Where a step in a worker hands in what it tells and saves.
+"""The services of a step in a worker: its reports and saves go up to the engine.
 
 Where the executor has a way up to the engine, the desk of the engine gets it. Where it has none, the step knows who it is
 and what it saved elsewhere, and no more: what cannot be made durable is refused.
@@ -153,7 +153,7 @@ _opening = threading.Lock()
 
 
 class Kept(NamedTuple):
-    """What the engine sends along of a step that stays there.
+    """The facts about a step that the engine sends along with it.
 
     Attributes:
         executor: the name of the executor.
@@ -187,7 +187,7 @@ class FarDesk:
         self._process = os.getpid()
         self._is_closed = False
         self.is_unheard = False
-        """Whether progress was told that nobody can hear."""
+        """Whether progress was reported without a way to the engine."""
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Tell how far a step is; see `CurrentStep.progress`."""
@@ -266,7 +266,7 @@ class FarDesk:
                 f"step {now.path!r} cannot {question[0]}: the engine cannot be reached from its worker: {closed.cause}",
                 executor=self._kept.executor,
                 path=now.path,
-                remedy="A resume of the run goes on from what was saved before.",
+                remedy="A resume of the run continues from what was saved before.",
             ) from closed
         if not is_done:
             raise reply

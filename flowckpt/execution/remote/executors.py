@@ -116,10 +116,10 @@ class Places:
 
 
 def check_given(given: Mapping[str, Given]) -> None:
-    """Refuse what is no executor under a name that none can have; see `Places`."""
+    """Refuse a mapping with an invalid name or executor; see `Places`."""
     if not isinstance(given, Mapping):
         raise SettingError(
-            f"executors={given!r:.80} is no mapping of names to executors",
+            f"executors={given!r:.80} is not a mapping of names to executors",
             setting="executors",
             remedy='As {"gpu": "process:1"}.',
         )

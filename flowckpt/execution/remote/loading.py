@@ -9,7 +9,7 @@ LOADED_FROM_FILE = "__flowckpt_file__"
 
 
 class Loading:
-    """What one process knows of it."""
+    """The state of loading in one process."""
 
     is_under_way = False
 

@@ -1,4 +1,4 @@
-"""An executor of one run, under its name: made when it is needed, given the steps, and made anew when it is broken."""
+"""An executor of one run, under its name: made when it is needed, and replaced when it is broken."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _failed(error: BaseException) -> bytes:
 
 
 _INTERPRETERS: Any = getattr(concurrent.futures, "InterpreterPoolExecutor", ())
-"""Its threads have interpreters of their own (Python 3.14), which share no objects."""
+"""Its threads have interpreters of their own (Python 3.14), which share not an objects."""
 
 
 @attrs.frozen
@@ -431,7 +431,7 @@ class Place:
 
     @property
     def leaves_work(self) -> bool:
-        """Whether a step that is out of time may go on there."""
+        """Whether a step that is out of time may keep running there."""
         return not kills_work(self._executor)
 
     @property
@@ -565,7 +565,7 @@ class Place:
             ) from error
         if not callable(getattr(executor, "submit", None)):
             raise ExecutorError(
-                f"executor {self.name!r} is none: its function returned {executor!r:.80}",
+                f"executor {self.name!r} cannot be used: its function returned {executor!r:.80}",
                 executor=self.name,
                 path=path,
                 remedy="Return a concurrent.futures.Executor.",

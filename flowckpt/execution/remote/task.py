@@ -1,4 +1,4 @@
-"""What is sent to a worker: a function with its arguments, and what the step may know of itself, as bytes.
+"""Tasks for a worker, as bytes: a function with its arguments, and what the step may know of itself.
 
 They are made here, and not by the executor: so what cannot be sent is told by name before anything is, and the same for
 every executor.
@@ -39,7 +39,7 @@ LOADED_MAIN = "__mp_main__"
 """The name that Python's own worker processes give the script."""
 
 Places = Mapping[str, tuple[str, str]]
-"""Where modules are that cannot be imported: by name the file, and the package that a script run with `-m` belongs to."""
+"""The files of modules that cannot be imported, by name, and the package of a script run with `-m`."""
 
 
 def places_of_modules() -> dict[str, tuple[str, str]]:

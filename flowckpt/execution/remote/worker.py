@@ -64,7 +64,7 @@ def work(parcel: bytes) -> bytes:
 
 
 def opened(answer: Any) -> tuple[str, Any, bool]:
-    """Return what `work` returned, as its kind, its content, and whether progress was told that nobody can hear.
+    """Return what `work` returned, as its kind, its content, and whether progress was reported without a way to the engine.
 
     The content is a tree, or a `StepError` and whether it was an `Exception`.
 

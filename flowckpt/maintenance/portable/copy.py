@@ -59,7 +59,7 @@ def _taken(workflow_id: str) -> RunExistsError:
     """Return the error with advice that can hurt neither run: both may have the id, each in its own store."""
     return RunExistsError(
         workflow_id,
-        remedy="Another run has that id where this one was to go, or the same run has gone on there; it stays as it is. "
+        remedy="Another run has that id in the target, or the same run has continued there; it is left as it is. "
         "Give the one that comes another id: --id NEW.",
     )
 

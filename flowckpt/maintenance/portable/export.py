@@ -160,7 +160,7 @@ async def _attempts(store: CheckpointStore, workflow_id: str, newest: int) -> Se
 
 
 async def gathered(store: CheckpointStore, workflow_id: str) -> Gathered:
-    """Read all checkpoints of a run. It may go on meanwhile: what is read is the run as of one of its checkpoints.
+    """Read all checkpoints of a run. If it is live, the result is the run as of one of its checkpoints.
 
     Raises:
         CheckpointNotFoundError: there is no such run.

@@ -217,7 +217,7 @@ def _finite(text: str) -> float:
 
 
 def _no_constant(text: str) -> Any:
-    raise MalformedError(f"{text} is no JSON")
+    raise MalformedError(f"{text} is not JSON")
 
 
 _decode = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_no_constant).decode
@@ -240,7 +240,7 @@ def strict_json(text: bytes) -> Json:
     except RecursionError:
         raise MalformedError(f"it is nested more than {MOST_DEPTH} deep") from None
     except ValueError as error:
-        raise MalformedError(f"it is no JSON: {error}"[:200]) from None
+        raise MalformedError(f"it is not JSON: {error}"[:200]) from None
     if text.count(b"[") + text.count(b"{") > MOST_DEPTH:
         _check_depth(tree)
     return tree
@@ -503,7 +503,7 @@ def check_metadata(metadata: Any) -> None:
         MalformedError: it is none.
     """
     if type(metadata) is not dict or not all(type(key) is str for key in metadata):
-        raise MalformedError("the metadata of a checkpoint is no object")
+        raise MalformedError("the metadata of a checkpoint is not an object")
     _check(metadata, _METADATA, "the metadata of a checkpoint", ())
     for result in metadata.get("superseded", ()):
         _check(result, _RESULT_FIELDS, "a result that no longer counts", ("path", "duration_ms"))
@@ -511,7 +511,7 @@ def check_metadata(metadata: Any) -> None:
 
 def _check(document: Json, checks: Mapping[str, Check], what: str, needed: tuple[str, ...]) -> None:
     if type(document) is not dict:
-        raise MalformedError(f"{what} is no object")
+        raise MalformedError(f"{what} is not an object")
     for name in needed:
         if name not in document:
             raise MalformedError(f"{what} has no {name!r}")

@@ -68,14 +68,14 @@ def checkpoint_in(text: bytes) -> CheckpointData:
     check_schema(document.pop("schema_version", None))
     listed = document.pop("step_results")
     if type(listed) is not list:
-        raise MalformedError("its step_results are no list")
+        raise MalformedError("its step_results are not a list")
     head: dict[str, Any] = {key: value for key, value in document.items() if key not in _EMPTY or value is not None}
     check_head(head)
     missing = [name for name in CARRIED if name not in head]
     if missing:
         raise MalformedError(f"it has no {missing[0]!r}")
     if type(head["inputs"]) is not dict:
-        raise MalformedError("its inputs are no object")
+        raise MalformedError("its inputs are not an object")
     history, paths = History(), set()
     try:
         for each in listed:
@@ -101,7 +101,7 @@ def _is_left_out(key: str, value: object) -> bool:
 
 @attrs.frozen
 class Header:
-    """What the first line of an exported run says.
+    """The first line of an exported run.
 
     Attributes:
         workflow_id: the run, as the file has it; not checked yet.
@@ -147,7 +147,7 @@ class RunReader:
         self._latest: CheckpointData | None = None
 
     def checkpoints(self, lines: Iterable[bytes]) -> Iterator[CheckpointData]:
-        """Return the checkpoints, attempt by attempt and the oldest first. What is left to its end was all there.
+        """Return the checkpoints, attempt by attempt and oldest first. Only a whole file lets the iterator end.
 
         Args:
             lines: the lines of the file, each with its line feed.
@@ -162,7 +162,7 @@ class RunReader:
             if self.line > self._limits.max_records:
                 raise MalformedError(f"it has more than {self._limits.max_records} lines")
             if is_ended:
-                raise MalformedError("something stands behind the end")
+                raise MalformedError("something follows the end")
             if line[-1:] != b"\n":
                 raise MalformedError("it ends in the middle of a line: the file was cut")
             if self.header is None:
@@ -182,7 +182,7 @@ class RunReader:
     def _read_header(self, line: bytes) -> None:
         document = strict_json(line)
         if type(document) is not dict or document.get("flowckpt") != FORMAT:
-            raise MalformedError("it is no run that flowckpt has exported")
+            raise MalformedError("it is not a run that flowckpt has exported")
         check_schema(document.get("schema_version"))
         name = check_name(document.get("workflow_name"), "the name of a workflow")
         self.header = Header(document.get("workflow_id"), name)
@@ -202,7 +202,7 @@ class RunReader:
             return None
         if keys == ["checkpoint", "results", "chain"]:
             return self._read_checkpoint(document)
-        raise MalformedError("it is none of the lines that an exported run has")
+        raise MalformedError("it is not a line of an exported run")
 
     def _begin_attempt(self, attempt: Json, keeps: Json) -> None:
         self._check_finished()
@@ -218,7 +218,7 @@ class RunReader:
         self._counts = attrs.evolve(self._counts, attempts=self._counts.attempts + 1)
 
     def _check_finished(self) -> None:
-        """Refuse an end of an attempt that is not behind a checkpoint."""
+        """Refuse an attempt that does not end with a checkpoint."""
         if self._attempt and (not self._has_saved or len(self._chains) - 1 != self._saved):
             raise MalformedError(f"attempt {self._attempt} ends without a checkpoint")
 
@@ -266,7 +266,7 @@ class RunReader:
             if said["attempt"] != self._attempt:
                 raise MalformedError(f"a checkpoint of attempt {said['attempt']} stands in attempt {self._attempt}")
             if said["sequence"] <= self._sequence:
-                raise MalformedError(f"checkpoint {said['sequence']} stands behind {self._sequence}")
+                raise MalformedError(f"checkpoint {said['sequence']} comes after {self._sequence}")
             missing = [name for name in CARRIED if name not in said and name not in self._carried]
             if missing:
                 raise MalformedError(f"the first checkpoint of attempt {self._attempt} has no {missing[0]!r}")
@@ -275,7 +275,7 @@ class RunReader:
             for partial in said.get("partial", {}).values():
                 self._check_reference(partial["state"])
             if type(said.get("inputs", {})) is not dict:
-                raise MalformedError("the inputs of a checkpoint are no object")
+                raise MalformedError("the inputs of a checkpoint are not an object")
             self._carried.update({name: said[name] for name in CARRIED if name in said})
             data = decode_head({**self._carried, **said}, self._history.view(results), self._fetch)
         except DecodingError as error:
@@ -427,7 +427,7 @@ def _unpacked(more: Callable[[], bytes], limits: ImportLimits) -> Iterator[bytes
         chunk = unpacker.unconsumed_tail
         if unpacker.eof:
             if unpacker.unused_data or more():
-                raise MalformedError("something stands behind its compressed content")
+                raise MalformedError("something follows its compressed content")
             return
         if not chunk:
             chunk = more()
@@ -435,7 +435,7 @@ def _unpacked(more: Callable[[], bytes], limits: ImportLimits) -> Iterator[bytes
     raise MalformedError("it is compressed, and cut")
 
 
-_REMEDY = "What can be imported, 'flowckpt export RUN -o FILE' writes; the file must come here as it was written."
+_REMEDY = "Import a file that 'flowckpt export RUN -o FILE' wrote, unchanged."
 
 
 @attrs.frozen
@@ -473,7 +473,7 @@ class ImportedRun:
 
 @attrs.frozen
 class _Proved:
-    """What was learned of a file when all of it was read."""
+    """The facts of a file that was read to its end."""
 
     workflow_id: str
     source_id: str
@@ -589,7 +589,7 @@ def _proved_document(source: Source, file: str, workflow_id: str | None) -> _Pro
     data = checkpoint_in(source.all())
     if is_task(data) and data.step_results and data.reason is not Reason.STEP:
         raise ImportRefusedError(
-            f"its checkpoint {data.checkpoint_id!r:.80} is none behind which a task of a CheckpointManager stands, and as "
+            f"its checkpoint {data.checkpoint_id!r:.80} is not a committed step of a task of a CheckpointManager, and as "
             "a task by itself it would have nothing completed",
             file=file,
             remedy="Import the whole task, as 'flowckpt export TASK -o FILE' writes it, or the document of a committed step.",

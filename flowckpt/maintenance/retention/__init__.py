@@ -1,4 +1,4 @@
-"""What to keep: the checkpoints of a run while it goes on, and the runs of a store."""
+"""Retention: which checkpoints of a live run stay, and which runs of a store."""
 
 from __future__ import annotations
 

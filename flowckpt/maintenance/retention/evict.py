@@ -1,4 +1,4 @@
-"""Retention while a run goes on: old checkpoints go with the save of a new one, at no cost that grows with the run.
+"""Retention in a live run: old checkpoints go with the save of a new one, at no cost that grows with the run.
 
 What goes is decided in groups, for the rule looks at all checkpoints. It is asked when they have become a third more, at
 least eight; when a quarter of them can go, eight or more, as there are too many, or they have become too old, or too
@@ -52,14 +52,14 @@ def evicting_store(store: CheckpointStore) -> EvictsCheckpoints:
     if isinstance(store, EvictsCheckpoints):
         return store
     raise SettingError(
-        f"{store!r} cannot remove the checkpoints of a run while it goes on",
+        f"{store!r} cannot remove the checkpoints of a live run",
         setting="retention",
         remedy="Use a store that can, or Retention(on_success='clear') without limits.",
     )
 
 
 def checked_for(value: object, store: CheckpointStore) -> Retention:
-    """Return a retention, or refuse what is none or what a store cannot do.
+    """Return a retention, or refuse a wrong value and a retention that the store cannot do.
 
     Raises:
         SettingError: it is none, or the store cannot remove checkpoints as it asks for.
@@ -106,7 +106,7 @@ class Evictor:
             self._held = []
 
     async def before_save(self, data: CheckpointData) -> None:
-        """Hand what goes to the store, if it is time. Never raises: what fails here is told to the log.
+        """Hand the checkpoints that go to the store, if it is time. Never raises: a failure goes to the log.
 
         Args:
             data: what is about to be saved, and will be the newest.
@@ -172,7 +172,7 @@ class Evictor:
             self._room = retention.max_bytes - sum(each.size for each in left[:-1]) + sum(each.size for each in quarter)
 
     def _retention_for(self, data: CheckpointData) -> Retention:
-        """Return what stays beside this checkpoint: at the end, the last one alone, where the engine is told so."""
+        """Return which checkpoints stay besides this one: at the end, only the last one with `keep_last`."""
         if data.reason is Reason.COMPLETED and self.retention.on_success is OnSuccess.KEEP_LAST:
             return attrs.evolve(ONLY_THE_LAST, pinned=self.retention.pinned)
         return self.retention
@@ -213,7 +213,7 @@ class Evictor:
 
 
 async def settle_completed(store: CheckpointStore, workflow_id: str, retention: Retention) -> bool:
-    """Do with a completed run what its engine was told; tell whether it was removed.
+    """Apply `on_success` to a completed run; return whether the run was removed.
 
     Never raises: the run has succeeded; a failure is logged.
 

@@ -55,7 +55,7 @@ else:
 
 _log = logging.getLogger("flowckpt")
 FINISHED = frozenset({Status.COMPLETED})
-"""What goes where nobody says more: a run of any other status can be resumed."""
+"""The statuses that go by default: a run of any other status can be resumed."""
 
 _PAGE = 200
 _CHANGED = "it has changed meanwhile"

@@ -56,7 +56,7 @@ def _on_success(value: object) -> OnSuccess:
     if value in tuple(OnSuccess):
         return OnSuccess(str(value))
     raise SettingError(
-        f"on_success={value!r:.80} is none of {', '.join(repr(str(each)) for each in OnSuccess)}",
+        f"on_success={value!r:.80} is not one of {', '.join(repr(str(each)) for each in OnSuccess)}",
         setting="on_success",
         remedy="Write one of them.",
     )
@@ -111,7 +111,7 @@ def set_retention(said: Callable[[str], Any]) -> Retention | None:
 
 
 def checked_retention(value: Any) -> Retention:
-    """Return a retention, or refuse what is none.
+    """Return a retention, or refuse any other value.
 
     Raises:
         SettingError: it is none.
@@ -119,7 +119,7 @@ def checked_retention(value: Any) -> Retention:
     if isinstance(value, Retention):
         return value
     raise SettingError(
-        f"{value!r:.80} is no retention", setting="retention", remedy="Write retention=Retention(keep_last=10)."
+        f"{value!r:.80} is not a Retention", setting="retention", remedy="Write retention=Retention(keep_last=10)."
     )
 
 
