@@ -304,7 +304,7 @@ async def test_container_running(base, verifier, server, monkeypatch):
     assert (await verifier.verify_evidence(captured)).verified
     state["Id"] = "b" * 64
     daemon()
-    assert "made anew" in (await verifier.verify_evidence(captured)).error
+    assert "was replaced" in (await verifier.verify_evidence(captured)).error
     state["State"] = {"Status": "exited"}
     daemon()
     assert (await verifier.verify_evidence(captured)).error == "container db is 'exited', not running"

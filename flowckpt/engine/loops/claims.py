@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from flowckpt.core.system.clock import Clock
-from flowckpt.errors import EvidenceCaptureError, EvidenceError, EvidenceNotVerifiedError, StaleStepError
+from flowckpt.errors import EvidenceCaptureError, EvidenceError, StaleStepError
 from flowckpt.evidence.checks.base import StepFacts
 from flowckpt.evidence.claims import EvidencePack, State
 from flowckpt.evidence.report import Moment, PackOutcome, VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
+from flowckpt.execution import claims
 from flowckpt.maintenance.task_log import CommittedStep, TaskLog
-
-_SHOWN_OF_A_VERDICT = ("status", "verified_at", "error", "details")
 
 
 class Verifying:
@@ -73,15 +72,10 @@ class Verifying:
         verifier = self._verifier_of(log)
         if not self.is_automatic:
             return {"pack": (await _captured(verifier, pack)).to_document()}
-        recorded, report = await verifier.commit(pack)
-        if not report.verified:
-            raise EvidenceNotVerifiedError(path, reason=report.reason, reasons=_found_in(report))
-        verdicts = [verdict.to_document() for verdict in report.verdicts]
-        return {
-            "pack": recorded.to_document(),
-            "outcome": str(report.outcome),
-            "verdicts": [{key: said[key] for key in _SHOWN_OF_A_VERDICT if said.get(key)} for said in verdicts],
-        }
+        made = await claims.commit(verifier, pack, path=path, exit_code=None)
+        if not made.report:
+            raise claims.not_verified(path, made.report)
+        return made.document
 
     async def report_of(self, log: TaskLog, step: CommittedStep) -> VerificationReport:
         """Check the recorded claims of a step against the world now."""
@@ -103,7 +97,7 @@ class Verifying:
         steps = _with_claims(log.live_chain(index))[::-1]
         reports = await self.reports_of(log, steps)
         stale = {
-            step.path: [f"evidence: {each}" for each in (_found_in(report) or (report.reason,))]
+            step.path: [f"evidence: {each}" for each in (claims.found_in(report) or (report.reason,))]
             for step, report in zip(steps, reports, strict=True)
             if not _may_stay(report)
         }
@@ -153,14 +147,10 @@ def _may_stay(report: VerificationReport) -> bool:
 
 async def _captured(verifier: EvidenceVerifier, pack: EvidencePack) -> EvidencePack:
     """Return a pack with what facts the world has; a claim without any is never verified later."""
-    claims = []
+    found = []
     for claim in pack:
         try:
-            claims.append(await verifier.capture(claim) if claim.state is State.UNCAPTURED else claim)
+            found.append(await verifier.capture(claim) if claim.state is State.UNCAPTURED else claim)
         except EvidenceCaptureError:
-            claims.append(claim)
-    return EvidencePack(claims, pack.require_all, pack.allow_partial, pack.min_verified, extra=pack.extra)
-
-
-def _found_in(report: VerificationReport) -> tuple[str, ...]:
-    return tuple(verdict.error for verdict in report.verdicts if verdict.error is not None and not verdict.verified)
+            found.append(claim)
+    return EvidencePack(found, pack.require_all, pack.allow_partial, pack.min_verified, extra=pack.extra)
