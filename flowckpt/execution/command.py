@@ -165,7 +165,7 @@ def _why_not(error: OSError, action: CommandAction) -> tuple[str, str]:  # noqa:
     if not os.access(cwd, os.X_OK):
         return f"its directory {str(cwd)!r} may not be entered", "Change its permissions."
     if error.errno == errno.ENOENT and "/" not in program:
-        return f"there is not a program {program!r} on the PATH", "Install it, or write its path."
+        return f"there is no program {program!r} on the PATH", "Install it, or write its path."
     if error.errno == errno.ENOENT and (cwd / program).exists():
         return f"the interpreter that {program!r} names in its first line does not exist", "Correct its '#!' line."
     if error.errno == errno.ENOENT:

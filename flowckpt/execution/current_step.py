@@ -1,4 +1,4 @@
-"""What a step can know of itself while it runs, what it can report, and what it can save."""
+"""The running step as seen by its own function: its identity, its progress and its saved state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class StepServices(Protocol):
-    """What a step can ask of the engine while it runs; see `flowckpt.engine.run.progress`."""
+    """The services of the engine for a running step; see `flowckpt.engine.run.progress`."""
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Tell how far a step is."""

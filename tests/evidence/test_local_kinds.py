@@ -228,7 +228,7 @@ def test_a_function_without_a_name_of_its_own_is_refused():
         return True
 
     for function in (lambda: True, inner, object(), 3, None):
-        with pytest.raises(EvidenceError, match="no function with a name"):
+        with pytest.raises(EvidenceError, match="not a function with a name"):
             predicate(function)
 
 

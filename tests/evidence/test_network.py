@@ -155,7 +155,7 @@ async def test_a_name_that_leads_to_a_private_address_is_refused_unless_the_addr
     by_name = EvidenceVerifier(base, allow_network=[f"localhost:{server.port}"])
     verdict = await by_name.verify_evidence(network_reachable("localhost", server.port))
     assert verdict.status == "refused"
-    assert "no public address" in verdict.error
+    assert "not a public address" in verdict.error
     hosts = [f"localhost:{server.port}", f"127.0.0.1:{server.port}", f"[::1]:{server.port}"]
     both = EvidenceVerifier(base, allow_network=hosts)
     assert (await both.verify_evidence(network_reachable("localhost", server.port))).verified

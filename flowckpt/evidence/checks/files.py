@@ -207,7 +207,7 @@ class DirectoryDigest(Check):
         return failed(f"{said}; {len(entries)} entries", *(details or [said]), method="hash")
 
     def verify_uncaptured(self, claim: Evidence, context: CheckContext) -> Outcome:
-        """Say no where there is not a directory; else there is nothing to compare with."""
+        """Say no if there is no directory; else there is nothing to compare with."""
         path = path_in(claim)
         try:
             found = context.sandbox.status(path)
