@@ -270,7 +270,7 @@ Progress = tuple[float, float | None, str]
 """How much is done, how much there is, and what the step is at."""
 
 
-def checked_progress(done: Any, total: Any, note: Any) -> Progress:
+def validate_progress(done: Any, total: Any, note: Any) -> Progress:
     """Return what a step tells of itself, as JSON can say it.
 
     Args:

@@ -25,7 +25,7 @@ from flowckpt.execution import redaction
 from flowckpt.execution.current_step import StepCall, set_call
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import is_left_behind, run_python, waited
-from flowckpt.execution.world import World
+from flowckpt.execution.world import Nondeterminism
 
 if TYPE_CHECKING:
     from flowckpt.core.dsl import command as commands
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from flowckpt.execution import claims, command, thread
     from flowckpt.execution.executors.base import Given
     from flowckpt.execution.remote import executors as places
-    from flowckpt.execution.remote.submit import Place
+    from flowckpt.execution.remote.submit import RunExecutor
 else:
     outputs = LazyModule("flowckpt.core.records.outputs")
     commands = LazyModule("flowckpt.core.dsl.command")
@@ -86,14 +86,14 @@ class StepRunner:
         interrupts: Interrupts,
         verifier: Callable[[], EvidenceVerifier],
         secrets: KnownSecrets,
-        world: World,
+        world: Nondeterminism,
         executors: Mapping[str, Given] | None = None,
     ) -> None:
         self._interrupts = interrupts
         self._verifier = verifier
         self._secrets = secrets
         self._world = world
-        self._places = places.Places(executors) if executors else None
+        self._places = places.ExecutorPool(executors) if executors else None
         self.has_places = bool(executors)
         """Whether steps can run elsewhere than in the engine's own process."""
 
@@ -214,14 +214,14 @@ class StepRunner:
         return step.modifiers.placement is None and not self.has_places
 
     async def check_place(self, step: Step[Any], path: str) -> int:
-        """Refuse a step that cannot run where it is to run; see `Places.check`."""
+        """Refuse a step that cannot run where it is to run; see `ExecutorPool.check`."""
         return await waited(self.places.check(step, path), self._interrupts)  # type: ignore[no-any-return]
 
     @property
-    def places(self) -> places.Places:
+    def places(self) -> places.ExecutorPool:
         """The executors of the steps; made when the first step asks."""
         if self._places is None:
-            self._places = places.Places()
+            self._places = places.ExecutorPool()
             self.has_places = True
         return self._places
 
@@ -263,7 +263,7 @@ class StepRunner:
             action, path=call.path, timeout_seconds=timeout_seconds, interrupts=self._interrupts, on_line=on_line
         )
 
-    async def _sent(self, place: Place, action: PythonAction, call: StepCall) -> Outcome:
+    async def _sent(self, place: RunExecutor, action: PythonAction, call: StepCall) -> Outcome:
         """Have a step done elsewhere; its output comes back as it is recorded."""
         step = call.step
         modifiers, placement = step.modifiers, step.modifiers.placement

@@ -20,7 +20,7 @@ else:
 
 
 @attrs.frozen(eq=False, repr=False)
-class World:
+class Nondeterminism:
     """The clock and the sources of ids and numbers of a run; injected, so that tests control them.
 
     Attributes:

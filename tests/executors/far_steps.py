@@ -16,7 +16,7 @@ import attrs
 
 from flowckpt import current_step
 from flowckpt.execution.executors.base import way_up
-from flowckpt.execution.remote.channel import Post
+from flowckpt.execution.remote.channel import Uplink
 
 
 @attrs.frozen
@@ -311,7 +311,7 @@ def ask_for_ever(began: str) -> bytes:
     """Ask, as a step does that saves, where nobody answers."""
     way = way_up.get()
     assert way is not None
-    carrying = Post(way)
+    carrying = Uplink(way)
     Path(began).write_text("began\n")
     return carrying.ask(b"are you there?")
 

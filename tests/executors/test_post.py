@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from flowckpt.execution.remote.channel import Post, PostClosedError
+from flowckpt.execution.remote.channel import Uplink, UplinkClosedError
 
 
 class Way:
@@ -34,7 +34,7 @@ class Way:
 
 def test_a_way_that_is_full_holds_no_step_up_and_gets_the_newest():
     way = Way(is_open=False)
-    carrying = Post(way)
+    carrying = Uplink(way)
     began = time.monotonic()
     for done in range(10_000):
         carrying.tell((done, None, ""))
@@ -47,7 +47,7 @@ def test_a_way_that_is_full_holds_no_step_up_and_gets_the_newest():
 
 def test_progress_is_carried_a_few_times_a_second_and_the_newest_without_another_call():
     way = Way()
-    carrying = Post(way)
+    carrying = Uplink(way)
     for done in range(5):
         carrying.tell((done, 5, ""))
         time.sleep(0.002)
@@ -62,7 +62,7 @@ def test_progress_is_carried_a_few_times_a_second_and_the_newest_without_another
 def test_what_waits_is_carried_at_the_end_and_no_thread_is_left():
     way = Way()
     before = threading.active_count()
-    carrying = Post(way)
+    carrying = Uplink(way)
     carrying.tell((1, 2, ""))
     carrying.tell((2, 2, ""))
     assert carrying.ask(b"question") == b"QUESTION"
@@ -74,23 +74,23 @@ def test_what_waits_is_carried_at_the_end_and_no_thread_is_left():
 
 def test_where_nothing_is_handed_in_there_is_no_thread():
     before = threading.active_count()
-    carrying = Post(Way())
+    carrying = Uplink(Way())
     assert threading.active_count() == before
     carrying.close()
 
 
 def test_a_way_that_is_gone_is_an_error_for_who_asks_and_for_all_who_ask_later():
-    carrying = Post(Way(is_gone=True))
+    carrying = Uplink(Way(is_gone=True))
     for _ in range(2):
-        with pytest.raises(PostClosedError, match="it is cut"):
+        with pytest.raises(UplinkClosedError, match="it is cut"):
             carrying.ask(b"question")
     carrying.tell((1, None, ""))
     carrying.close()
 
 
 def test_who_asks_when_the_step_has_ended_is_refused():
-    carrying = Post(Way())
+    carrying = Uplink(Way())
     carrying.close()
     carrying.tell((1, None, ""))
-    with pytest.raises(PostClosedError, match="the step has ended"):
+    with pytest.raises(UplinkClosedError, match="the step has ended"):
         carrying.ask(b"question")

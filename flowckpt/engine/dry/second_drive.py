@@ -30,7 +30,7 @@ from flowckpt.errors import StepDefinitionError, WorkflowDefinitionError
 from flowckpt.execution.current_step import NullStepServices, StepCall
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
-from flowckpt.execution.world import World
+from flowckpt.execution.world import Nondeterminism
 
 _SERVICES = NullStepServices("a workflow is only driven again, to compare what it does")
 
@@ -90,7 +90,7 @@ class SecondDrive:
         self.compared = 0
         self._place = place
         self._secrets = secrets
-        world = World(SystemClock(), random.random, uuid4)
+        world = Nondeterminism(SystemClock(), random.random, uuid4)
         self._runner = StepRunner(Interrupts(), Verifying(None, None), secrets, world)
 
     async def driven(

@@ -22,7 +22,7 @@ from flowckpt.engine.values.superseded import RetryBudget
 from flowckpt.engine.values.waits import Waits
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
-from flowckpt.execution.world import World
+from flowckpt.execution.world import Nondeterminism
 
 if TYPE_CHECKING:
     from flowckpt.engine.run import cancel_requests, in_doubt, inbox
@@ -54,7 +54,7 @@ class RunContext:
         generators: the generators that were started, to be closed at the end.
     """
 
-    world: World
+    world: Nondeterminism
     clock: Clock
     interrupts: Interrupts
     recorder: Recorder

@@ -29,7 +29,7 @@ from flowckpt.core.system.blocking import blocking_allowed, finish_despite_cance
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import EncodingError, FlowckptError
 from flowckpt.execution import redaction
-from flowckpt.execution.current_step import checked_progress, has_ended, running_loop, saved_in_loop
+from flowckpt.execution.current_step import has_ended, running_loop, saved_in_loop, validate_progress
 
 if TYPE_CHECKING:
     from flowckpt import events
@@ -77,7 +77,7 @@ class RunServices:
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Tell how far a step is; see `CurrentStep.progress`."""
-        done, total, note = checked_progress(done, total, note)
+        done, total, note = validate_progress(done, total, note)
         if self.notifier.emit is not None:
             self.is_used = True
             self._reporting.report(now.path, done, total, note)

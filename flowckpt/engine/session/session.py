@@ -61,7 +61,7 @@ from flowckpt.errors import (
 )
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
-from flowckpt.execution.world import World
+from flowckpt.execution.world import Nondeterminism
 from flowckpt.stores.base import CheckpointStore, Lease, NotesBeginnings, OwnsRuns
 
 if TYPE_CHECKING:
@@ -406,7 +406,7 @@ class Session:
         if is_wanted and undoing is None:  # undoing is done here
             executors = chosen_executors(origin.metadata, self._executors, options.executors)
         limit = origin.metadata.get(LIMITS, {}).get("retry_budget", self._saving.limits.retry_budget)
-        world = World(self._clock, self._random, self._new_uuid)
+        world = Nondeterminism(self._clock, self._random, self._new_uuid)
         notifier = Notifier()
         recorder = Recorder(
             checkpointer,

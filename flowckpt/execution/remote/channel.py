@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from flowckpt.core import codec
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import ExecutorError
-from flowckpt.execution.current_step import checked_progress, has_ended, running_loop, saved_in_loop
+from flowckpt.execution.current_step import has_ended, running_loop, saved_in_loop, validate_progress
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,7 +41,7 @@ PROGRESS, SAVE, LOAD = "progress", "save", "load"
 _LOOK_SECONDS = 0.1
 
 
-class PostClosedError(Exception):
+class UplinkClosedError(Exception):
     """Nothing can be carried any more.
 
     Attributes:
@@ -60,7 +60,7 @@ class _Question:
         self.is_over = threading.Event()
 
 
-class Post:
+class Uplink:
     """Carries what one try of a step says; its thread is started with the first of it.
 
     Args:
@@ -88,18 +88,18 @@ class Post:
         """Have a message carried, and wait for the reply.
 
         Raises:
-            PostClosedError: the step has ended, or the way up is gone.
+            UplinkClosedError: the step has ended, or the way up is gone.
         """
         question = _Question(message)
         with self._condition:
             if self._is_closed or self._failure is not None:
-                raise PostClosedError(self._failure)
+                raise UplinkClosedError(self._failure)
             self._questions.append(question)
             self._wake()
         while not question.is_over.wait(_LOOK_SECONDS):  # what ends a step by force is raised between two waits
             pass
         if question.reply is None:
-            raise PostClosedError(self._failure)
+            raise UplinkClosedError(self._failure)
         return question.reply
 
     def close(self, *, waits: bool = True) -> None:
@@ -112,7 +112,7 @@ class Post:
 
     def _wake(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._carry, name="flowckpt-post", daemon=True)
+            self._thread = threading.Thread(target=self._carry, name="flowckpt-uplink", daemon=True)
             self._thread.start()
         self._condition.notify()
 
@@ -152,7 +152,7 @@ class Post:
 _opening = threading.Lock()
 
 
-class Kept(NamedTuple):
+class StepSnapshot(NamedTuple):
     """The facts about a step that the engine sends along with it.
 
     Attributes:
@@ -170,7 +170,7 @@ class Kept(NamedTuple):
     may_be_old: bool
 
 
-class FarDesk:
+class RemoteStepServices:
     """The desk of one try of a step in a worker.
 
     Args:
@@ -178,10 +178,10 @@ class FarDesk:
         way: the way up, where the executor has one.
     """
 
-    def __init__(self, kept: Kept, way: WayUp | None) -> None:
+    def __init__(self, kept: StepSnapshot, way: WayUp | None) -> None:
         self._kept = kept
         self._way = way
-        self._post: Post | None = None
+        self._post: Uplink | None = None
         self._state = kept.state
         self._is_asked = not kept.may_be_old or way is None
         self._process = os.getpid()
@@ -191,7 +191,7 @@ class FarDesk:
 
     def progress(self, now: CurrentStep, done: float, total: float | None, note: str) -> None:
         """Tell how far a step is; see `CurrentStep.progress`."""
-        news = checked_progress(done, total, note)
+        news = validate_progress(done, total, note)
         if not self._kept.is_followed or os.getpid() != self._process:
             return
         if self._way is None:
@@ -225,12 +225,12 @@ class FarDesk:
         if self._post is not None:
             self._post.close(waits=waits)
 
-    def _opened(self, way: WayUp) -> Post:
+    def _opened(self, way: WayUp) -> Uplink:
         """Return the post; most steps need none."""
         if self._post is None:
             with _opening:
                 if self._post is None:
-                    self._post = Post(way)
+                    self._post = Uplink(way)
                     if self._is_closed:
                         self._post.close()
         return self._post
@@ -259,7 +259,7 @@ class FarDesk:
             )
         try:
             is_done, reply = pickle.loads(self._opened(self._way).ask(pickle.dumps(question)))  # noqa: S301 - from the engine
-        except PostClosedError as closed:
+        except UplinkClosedError as closed:
             if closed.cause is None:
                 raise has_ended(now.path, now.tries) from None
             raise ExecutorError(
@@ -287,9 +287,9 @@ def read_plain(message: bytes) -> Any:
         ValueError: there is a class or a function in it.
         pickle.UnpicklingError: it is not pickled data.
     """
-    return _PlainData(io.BytesIO(message)).load()
+    return _SafeUnpickler(io.BytesIO(message)).load()
 
 
-class _PlainData(pickle.Unpickler):
+class _SafeUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> Any:
         raise ValueError(f"a worker answered with a {module}.{name}")

@@ -13,7 +13,7 @@ from flowckpt.core.dsl.step import Step
 from flowckpt.errors import SettingError, UnknownExecutorError
 from flowckpt.execution.executors.base import Given
 from flowckpt.execution.executors.open import IN_ENGINE, checked
-from flowckpt.execution.remote.submit import Place
+from flowckpt.execution.remote.submit import RunExecutor
 
 DEFAULT = "default"
 """The name of the executor of all steps that name none and may run elsewhere."""
@@ -22,10 +22,10 @@ MOST_TRIES_WHEN_LOST = 4
 
 ENGINE: Literal["engine"] = "engine"
 THREAD: Literal["thread"] = "thread"
-Where: TypeAlias = Place | Literal["engine", "thread"]
+Where: TypeAlias = RunExecutor | Literal["engine", "thread"]
 
 
-class Places:
+class ExecutorPool:
     """The executors of one run.
 
     Args:
@@ -55,7 +55,7 @@ class Places:
         if not self.has_default or type(step.action) is not PythonAction or modifiers.is_ephemeral:
             return ENGINE
         where = self._places[DEFAULT]
-        if modifiers.is_at_most_once and isinstance(where, Place) and where.may_try_again:
+        if modifiers.is_at_most_once and isinstance(where, RunExecutor) and where.may_try_again:
             return ENGINE  # it is the default of those that may run there
         return where
 
@@ -70,27 +70,31 @@ class Places:
             ExecutorError: the executor cannot be made.
         """
         where = self.of(step, path)
-        if isinstance(where, Place) and step.modifiers.is_at_most_once:
+        if isinstance(where, RunExecutor) and step.modifiers.is_at_most_once:
             await where.refuse_repeats(path)
-        if isinstance(where, Place) and (placement := step.modifiers.placement) is not None and placement.resources:
+        if (
+            isinstance(where, RunExecutor)
+            and (placement := step.modifiers.placement) is not None
+            and placement.resources
+        ):
             await where.refuse_resources(path, placement.resources)
-        return MOST_TRIES_WHEN_LOST if isinstance(where, Place) and where.may_try_again else 1
+        return MOST_TRIES_WHEN_LOST if isinstance(where, RunExecutor) and where.may_try_again else 1
 
     def tries_when_lost(self, step: Step[Any], path: str) -> int:
         """Return how often a step is tried whose worker got lost, where it has no `.retry()`."""
         where = self.of(step, path)
-        return where.tries_when_lost if isinstance(where, Place) and where.may_try_again else 1
+        return where.tries_when_lost if isinstance(where, RunExecutor) and where.may_try_again else 1
 
     async def close(self) -> None:
         """End what the run has made."""
         for each in self._places.values():
-            if isinstance(each, Place):
+            if isinstance(each, RunExecutor):
                 await each.close()
 
     def kill(self) -> None:
         """End it at once."""
         for each in self._places.values():
-            if isinstance(each, Place):
+            if isinstance(each, RunExecutor):
                 each.kill()
 
     def _named(self, placement: Placement, path: str) -> Where:
@@ -104,7 +108,7 @@ class Places:
                 remedy=f"There are {', '.join(sorted(self._places))}. Give it by --executor {placement.executor}=… "
                 f'or WorkflowEngine(executors={{"{placement.executor}": …}}).',
             )
-        if placement.resources and not isinstance(found, Place):
+        if placement.resources and not isinstance(found, RunExecutor):
             raise UnknownExecutorError(
                 f"step {path!r} asks for resources {dict(placement.resources)}, and executor {found!r} knows none",
                 executor=placement.executor,
@@ -116,14 +120,14 @@ class Places:
 
 
 def check_given(given: Mapping[str, Given]) -> None:
-    """Refuse a mapping with an invalid name or executor; see `Places`."""
+    """Refuse a mapping with an invalid name or executor; see `ExecutorPool`."""
     if not isinstance(given, Mapping):
         raise SettingError(
             f"executors={given!r:.80} is not a mapping of names to executors",
             setting="executors",
             remedy='As {"gpu": "process:1"}.',
         )
-    Places(given)
+    ExecutorPool(given)
 
 
 def _where(name: Any, given: Any) -> Where:
@@ -143,11 +147,11 @@ def _where(name: Any, given: Any) -> Where:
         if given == THREAD:
             return THREAD
         make = checked(given)
-        return Place(name, make, is_ours=True, kind=make.func)
+        return RunExecutor(name, make, is_ours=True, kind=make.func)
     if not isinstance(given, type) and callable(getattr(given, "submit", None)):
-        return Place(name, partial(_itself, given), is_ours=False, kind=given)
+        return RunExecutor(name, partial(_itself, given), is_ours=False, kind=given)
     if callable(given):
-        return Place(name, cast("Callable[[], Executor]", given), is_ours=True, kind=given)
+        return RunExecutor(name, cast("Callable[[], Executor]", given), is_ours=True, kind=given)
     raise SettingError(
         f"executor {name!r} is {given!r:.80} ({type(given).__name__})",
         setting="executors",

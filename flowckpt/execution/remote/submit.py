@@ -47,8 +47,8 @@ from flowckpt.execution.executors.base import (
 )
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import leave_running, waited
-from flowckpt.execution.remote.channel import LOAD, PROGRESS, SAVE, Kept, read_plain
-from flowckpt.execution.remote.task import Places, packed, places_of_modules
+from flowckpt.execution.remote.channel import LOAD, PROGRESS, SAVE, StepSnapshot, read_plain
+from flowckpt.execution.remote.task import ModulePlaces, pack_task, places_of_modules
 from flowckpt.execution.remote.worker import DONE, FAILED, opened, work
 from flowckpt.execution.thread import deliver_later
 
@@ -82,7 +82,7 @@ _log = logging.getLogger(__name__)
 Reply = Callable[[bytes], None]
 
 
-class Hearing:
+class WorkerListener:
     """Hears one try of a step; made in the loop, and called from any thread.
 
     Args:
@@ -168,7 +168,7 @@ _INTERPRETERS: Any = getattr(concurrent.futures, "InterpreterPoolExecutor", ())
 
 
 @attrs.frozen
-class CalledHere:
+class LocalCall:
     """How a call ended.
 
     Attributes:
@@ -196,12 +196,12 @@ def submitted_here(executor: Executor, action: PythonAction) -> Future[Any]:
     return executor.submit(contextvars.copy_context().run, _called, action)
 
 
-def _called(action: PythonAction) -> CalledHere:
+def _called(action: PythonAction) -> LocalCall:
     try:
         value = action.function(*action.args, **action.kwargs)
-        return CalledHere(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
+        return LocalCall(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
     except BaseException as error:
-        return CalledHere(error=error)
+        return LocalCall(error=error)
 
 
 async def _awaited(value: Any) -> Any:
@@ -296,7 +296,7 @@ async def answer_of(
 _CONNECT_SECONDS = 180.0
 
 
-class Place:
+class RunExecutor:
     """An executor of one run.
 
     Args:
@@ -315,7 +315,7 @@ class Place:
         self._opening: asyncio.Lock | None = None
         self._connecting: Executor | None = None
         self._room: asyncio.Semaphore | None = None
-        self._modules: Places = {}
+        self._modules: ModulePlaces = {}
         self._is_unheard_told = False
 
     async def tree_of(
@@ -344,7 +344,7 @@ class Place:
             RemoteError: what the function raised.
         """
         answer = await waited(self._answer(action, call, resources, timeout_seconds, interrupts), interrupts)
-        if isinstance(answer, CalledHere):
+        if isinstance(answer, LocalCall):
             return codec.encode(answer.value(), return_annotation(action.function), place=f"{call.path}: output")
         try:
             kind, content, is_unheard = opened(answer)
@@ -453,17 +453,17 @@ class Place:
             parcel: bytes | PythonAction = action
         else:
             by_value = not imports_program(executor)
-            parcel = packed(action, call, self._kept(executor, call), self._modules, by_value=by_value)
+            parcel = pack_task(action, call, self._kept(executor, call), self._modules, by_value=by_value)
         if self._room is None:
             return await self._sent(executor, parcel, call, resources, timeout_seconds, interrupts)
         async with self._room:
             executor = await self._opened(path)  # the others may have found it broken meanwhile
             return await self._sent(executor, parcel, call, resources, timeout_seconds, interrupts)
 
-    def _kept(self, executor: Executor, call: StepCall) -> Kept:
+    def _kept(self, executor: Executor, call: StepCall) -> StepSnapshot:
         retry, desk = call.step.modifiers.retry, call.services
         most_tries = 1 if retry is None else retry.attempts
-        return Kept(self.name, most_tries, desk.is_followed, desk.held(call.path), repeats_work(executor))
+        return StepSnapshot(self.name, most_tries, desk.is_followed, desk.held(call.path), repeats_work(executor))
 
     async def _sent(
         self,
@@ -474,7 +474,7 @@ class Place:
         timeout_seconds: float | None,
         interrupts: Interrupts,
     ) -> Any:
-        path, hearing = call.path, Hearing(call)
+        path, hearing = call.path, WorkerListener(call)
         try:
             future: Future[Any]
             if isinstance(parcel, PythonAction):

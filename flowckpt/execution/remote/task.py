@@ -24,7 +24,7 @@ from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import NotSendableError
 from flowckpt.execution.current_step import CurrentStep, StepCall
 from flowckpt.execution.executors.base import WayUp
-from flowckpt.execution.remote.channel import FarDesk, Kept
+from flowckpt.execution.remote.channel import RemoteStepServices, StepSnapshot
 from flowckpt.execution.remote.loading import LOADED_FROM_FILE, Loading
 
 # The modules of the program, for a process that did not begin with them.
@@ -38,7 +38,7 @@ MAIN = "__main__"
 LOADED_MAIN = "__mp_main__"
 """The name that Python's own worker processes give the script."""
 
-Places = Mapping[str, tuple[str, str]]
+ModulePlaces = Mapping[str, tuple[str, str]]
 """The files of modules that cannot be imported, by name, and the package of a script run with `-m`."""
 
 
@@ -55,7 +55,7 @@ def places_of_modules() -> dict[str, tuple[str, str]]:
     return found
 
 
-def provide(name: str, places: Places) -> None:
+def provide(name: str, places: ModulePlaces) -> None:
     """Make sure that a module that cannot be imported is there, where its place is known."""
     if name not in places:
         return
@@ -107,7 +107,9 @@ FORM = 2
 """The form of parcels and answers; both ends must have the same."""
 
 
-def packed(action: PythonAction, call: StepCall, kept: Kept, places: Places, *, by_value: bool) -> bytes:
+def pack_task(
+    action: PythonAction, call: StepCall, kept: StepSnapshot, places: ModulePlaces, *, by_value: bool
+) -> bytes:
     """Return what is sent for one try of a step.
 
     Args:
@@ -134,13 +136,13 @@ def packed(action: PythonAction, call: StepCall, kept: Kept, places: Places, *, 
     return pickle.dumps((FORM, places, (*call[:4], dict(call.identity.arguments)), tuple(kept), calling))
 
 
-def unpacked(
+def unpack_task(
     parcel: bytes, way: WayUp | None
-) -> tuple[CurrentStep, FarDesk, Callable[[], tuple[Any, tuple[Any, ...], dict[str, Any]]]]:
+) -> tuple[CurrentStep, RemoteStepServices, Callable[[], tuple[Any, tuple[Any, ...], dict[str, Any]]]]:
     """Return what the step may know of itself, its desk, and what makes its function and arguments.
 
     Args:
-        parcel: what `packed` returned.
+        parcel: what `pack_task` returned.
         way: the way up to the engine; None where there is none.
 
     Raises:
@@ -150,14 +152,14 @@ def unpacked(
     if form != FORM:
         raise ValueError(f"the engine sends steps in form {form}, and the flowckpt of this worker reads form {FORM}")
     places, (run, path, attempt, tries, arguments), fields, calling = rest
-    kept = Kept(*fields)
-    desk = FarDesk(kept, way)
+    kept = StepSnapshot(*fields)
+    desk = RemoteStepServices(kept, way)
     current = CurrentStep(run, path, attempt, tries, arguments, desk, kept.most_tries)
     return current, desk, lambda: _Unpickler(io.BytesIO(calling), places).load()
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, stream: io.BytesIO, places: Places) -> None:
+    def __init__(self, stream: io.BytesIO, places: ModulePlaces) -> None:
         super().__init__(stream)
         self._places = places
 
@@ -166,7 +168,7 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _by_value(places: Places) -> tuple[Callable[[Any], bytes], contextlib.AbstractContextManager[None]]:
+def _by_value(places: ModulePlaces) -> tuple[Callable[[Any], bytes], contextlib.AbstractContextManager[None]]:
     try:
         dump: Callable[[Any], bytes] = cloudpickle.dumps
     except ImportError:
@@ -175,7 +177,7 @@ def _by_value(places: Places) -> tuple[Callable[[Any], bytes], contextlib.Abstra
 
 
 @contextlib.contextmanager
-def _sent_along(places: Places) -> Iterator[None]:
+def _sent_along(places: ModulePlaces) -> Iterator[None]:
     """Send the code of modules that were loaded by path; that of `__main__` is sent anyway."""
     modules = [sys.modules[name] for name in places if name != MAIN]
     for module in modules:

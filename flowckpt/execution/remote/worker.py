@@ -1,4 +1,4 @@
-"""One try of a step in a worker: the parcel unpacked, the function called, the outcome packed as plain data.
+"""One try of a step in a worker: the parcel unpack_task, the function called, the outcome pack_task as plain data.
 
 What comes back is never an object of the worker's: an output is the tree that is recorded, and an exception is what is
 recorded of it. So nothing is lost because it cannot be sent, and nothing is built here that a worker chose.
@@ -21,7 +21,7 @@ from flowckpt.execution.current_step import set_call
 from flowckpt.execution.errors import recorded_error, text_of
 from flowckpt.execution.executors.base import way_up
 from flowckpt.execution.remote.channel import read_plain
-from flowckpt.execution.remote.task import name_in_engine, unpacked
+from flowckpt.execution.remote.task import name_in_engine, unpack_task
 from flowckpt.execution.thread import AbandonedStepError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def work(parcel: bytes) -> bytes:
     """Do one try of a step and return what came of it."""
     path = ""
     try:
-        now, desk, call = unpacked(parcel, way_up.get())
+        now, desk, call = unpack_task(parcel, way_up.get())
         path = now.path
         function, args, kwargs = call()
     except AbandonedStepError:
