@@ -317,4 +317,4 @@ def ask_for_ever(began: str) -> bytes:
 
 
 def threads_that_carry() -> int:
-    return sum(each.name == "flowckpt-post" for each in threading.enumerate())
+    return sum(each.name == "flowckpt-uplink" for each in threading.enumerate())
