@@ -22,6 +22,9 @@ else:
     composites = LazyModule("flowckpt.core.dsl.composites")
 
 
+_new = tuple.__new__  # see the NOTE in `engine.steps.run_step`
+
+
 class CallIdentity(NamedTuple):
     """What a record keeps of a call, to compare it with the same call later.
 
@@ -96,7 +99,7 @@ def identify(action: Action, secrets: KnownSecrets = NONE, version: str | None =
         arguments = recorded_positional(info.parameters, args, secrets)
     else:
         arguments = recorded_arguments(action.function, args, action.kwargs, secrets)
-    return CallIdentity(info.name, info.fingerprint, arguments, version, info.is_plain)
+    return _new(CallIdentity, (info.name, info.fingerprint, arguments, version, info.is_plain))
 
 
 def _arguments(action: Action, secrets: KnownSecrets) -> dict[str, Any]:

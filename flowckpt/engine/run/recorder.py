@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -288,9 +288,9 @@ class Recorder:
 
     # --- saving ----------------------------------------------------------------------------------------------------
 
-    async def checkpoint(
+    def checkpoint(
         self, reason: Reason, name: str | None = None, *, status: Status | None = None
-    ) -> CheckpointData | FlowckptError | None:
+    ) -> Coroutine[Any, Any, CheckpointData | FlowckptError | None]:
         """Make durable what is recorded; return the checkpoint, or why it was not saved if the run continues then.
 
         Args:
@@ -305,9 +305,12 @@ class Recorder:
             FlowckptError: it could not be saved, and the run stops then: always for the start of the attempt and for the
                 mark of an at-most-once step, which nothing may follow unsaved.
         """
-        if may_block() and not self._group.is_saving:  # nothing else runs in the loop: nobody could join
-            return await self._save(reason, name, status)
-        return await self._group.saved(lambda: self._save(reason, name, status))
+        if not may_block() or self._group.is_saving:
+            return self._group.saved(lambda: self._save(reason, name, status))
+        checkpointer = self.checkpointer  # nothing else runs in the loop: nobody could join
+        if self.waits.is_changed or self.in_doubt or self.in_flight or checkpointer.continue_on_save_error:
+            return self._save(reason, name, status)
+        return checkpointer.save(reason, name, status=status)
 
     async def _save(
         self, reason: Reason, name: str | None = None, status: Status | None = None
@@ -319,16 +322,18 @@ class Recorder:
         save = checkpointer.save if reason in (Reason.STARTED, Reason.IN_DOUBT) else checkpointer.save_or_continue
         return await save(reason, name, in_flight=in_flight, evidence=evidence, status=status)
 
-    async def save_step(self, call: StepCall, end: StepEnd) -> CheckpointData | FlowckptError | None:
-        """Save a step that has ended if it has a checkpoint or the trigger asks for one; return what `checkpoint` does."""
+    def step_save(
+        self, call: StepCall, end: StepEnd
+    ) -> Coroutine[Any, Any, CheckpointData | FlowckptError | None] | None:
+        """Return the save of a step that has ended; None if it has no checkpoint and the trigger asks for none."""
         modifiers, checkpointer = call.step.modifiers, self.checkpointer
         if end.failure is None:
             if checkpointer.partial:
                 checkpointer.partial.pop(call.path, None)  # what a thread that it left behind has saved since
             if modifiers.has_checkpoint or modifiers.is_at_most_once:
-                return await self.checkpoint(Reason.STEP, modifiers.checkpoint_id or call.path)
+                return self.checkpoint(Reason.STEP, modifiers.checkpoint_id or call.path)
         if checkpointer.trigger is not None and not modifiers.is_ephemeral and checkpointer.is_due():
-            return await self.checkpoint(Reason.TRIGGER)
+            return self.checkpoint(Reason.TRIGGER)
         return None
 
     async def save_start(self) -> None:
