@@ -1,6 +1,6 @@
-"""What a run tells while it goes on: frozen facts in the past tense, in the order in which they became true.
+"""The events of a run: frozen facts in the past tense, in the order in which they became true.
 
-A step is never told as completed before its result is recorded, nor a checkpoint as saved before it is durable.
+`StepCompleted` comes after the result is recorded, and `CheckpointSaved` after the checkpoint is durable.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ def test_something_yielded_that_is_no_step_is_named_with_its_line() -> None:
 
     result = WorkflowEngine(MemoryCheckpointStore()).run_sync(flow)
     assert isinstance(result.error, WorkflowDefinitionError)
-    assert "yielded 42 (int), which is no step" in str(result.error)
+    assert "yielded 42 (int), which is not a step" in str(result.error)
     assert "test_ends.py:" in str(result.error)
 
 

@@ -1,1 +1,1 @@
-"""What makes a call the same call: function, fingerprint, arguments, inputs and secrets."""
+"""The identity of a call: function, fingerprint, arguments, inputs and secrets."""

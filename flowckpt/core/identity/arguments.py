@@ -1,4 +1,4 @@
-"""What a record keeps of the arguments of a call: enough to tell later whether they are the same, and no text of them.
+"""The record of the arguments of a call: enough to see later whether they are the same, and no text of them.
 
 By parameter: a number, a bool or None as it is; anything else as a digest of 128 bits; `"?"` for what cannot be compared
 (a connection, a model). Text is always digested, so it is never taken for a digest, and a password never stands in a
@@ -309,7 +309,7 @@ class _Tree:
 
 
 def _fields(value: Any, kind: type) -> Iterator[tuple[str, Any]] | None:
-    """Return what an object is compared by; None where it is none that is taken apart."""
+    """Return the fields by which an object is compared; None if it is not taken apart."""
     if issubclass(kind, enum.Enum):
         return iter([("name", value.name), ("value", value.value)])
     if is_named_tuple(kind):

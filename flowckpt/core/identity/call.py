@@ -1,4 +1,4 @@
-"""What makes a call the same call: its function, the code of it, its arguments, its version tag."""
+"""The identity of a call: its function, the code of it, its arguments, its version tag."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _new = tuple.__new__  # see the NOTE in `engine.steps.run_step`
 
 
 class CallIdentity(NamedTuple):
-    """What a record keeps of a call, to compare it with the same call later.
+    """The identity of a call as a record keeps it, to compare it with the same call later.
 
     Attributes:
         function: `module:qualname`; empty for an action without a function.
@@ -46,7 +46,7 @@ class CallIdentity(NamedTuple):
 
 @attrs.frozen(eq=False, repr=False)
 class FunctionInfo:
-    """What is known of a plain function.
+    """The facts about a plain function.
 
     Attributes:
         name: `module:qualname`.

@@ -1,4 +1,4 @@
-"""What identifies code: a digest of its syntax tree, in which comments, formatting and docstrings do not count.
+"""The fingerprint of code: a digest of its syntax tree, in which comments, formatting and docstrings do not count.
 
 A workflow is known by its own tree. A step is known by more: the definition that its function stands in, and all that
 this names and its module defines at the top, and what that names in turn. All of it is read from the source and nothing

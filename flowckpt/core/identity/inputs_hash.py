@@ -93,7 +93,7 @@ def differences(recorded: Mapping[str, Any], given: Mapping[str, Any], *, most: 
 
 
 def _beside_secret(leaf: Any) -> str:
-    return show(leaf) if leaf is None or leaf == MARK else "(a value that is no secret)"
+    return show(leaf) if leaf is None or leaf == MARK else "(a value that is not a secret)"
 
 
 def _told_apart(old: Any, new: Any) -> tuple[str, str]:

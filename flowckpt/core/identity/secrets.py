@@ -172,7 +172,7 @@ class KnownSecrets:
 
 
 def _leaves(value: Any) -> Iterator[tuple[Any, bool]]:
-    """Yield the texts, bytes and numbers that a secret is made of, and whether it is that alone; keys are no secret.
+    """Yield the texts, bytes and numbers that a secret is made of, and whether it is that alone; keys do not count.
 
     An object is looked into as far as its fields go, each object once: a session or a connection leads everywhere.
     """
@@ -225,7 +225,7 @@ _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 
 @attrs.frozen(eq=False, repr=False)
 class Patterns:
-    """What is looked for.
+    """The texts to look for.
 
     Attributes:
         forms: the secrets as they may be written.

@@ -18,7 +18,7 @@ from flowckpt.core.replay.replay import Command, Enter, Execute, Nested, Own, Re
 from flowckpt.errors import StepFailedError
 
 Answer: TypeAlias = tuple[Any, StepFailedError | None]
-"""What a generator gets for a step: its output, or its failure."""
+"""The answer that a generator gets for a step: its output, or its failure."""
 
 
 class Responder(Protocol):

@@ -220,7 +220,7 @@ class Replay:
         self._generator = generator
         self._workflow_name = workflow_name
         self.prefix = prefix
-        """What the paths of its steps begin with."""
+        """The start of the paths of its steps."""
         self._is_bound = not drops_what_changed
         self._waiting, self._nested = split_record(recorded, prefix)
         self.aside = DroppedResults(spare=dict(spare or {})) if aside is None else aside
@@ -315,7 +315,7 @@ class Replay:
         self._drop_rest()
 
     def begin(self, command: Enter) -> None:
-        """Say that a step that is made of steps is begun, or gone on with: some of them have to run.
+        """Note that a step that is made of steps starts or continues: some of its steps have to run.
 
         Args:
             command: the command.
@@ -326,7 +326,7 @@ class Replay:
         self._is_new = True
         if self._waiting:
             if self._is_bound:
-                what = f"goes on with the step {command.path!r}, which the record has finished with"
+                what = f"continues the step {command.path!r}, which has ended in the record"
                 raise self._changed(what, self._describe(command.path, command.step))
             self._drop_rest()
 
@@ -546,9 +546,9 @@ def _no_step(yielded: object, workflow_name: str, where: str) -> StepDefinitionE
     elif isinstance(yielded, Workflow):
         remedy = 'Yield step("name").workflow(child, …) to run a workflow inside this one.'
     elif isinstance(yielded, list | tuple) and any(isinstance(each, Step) for each in yielded):
-        remedy = "Yield parallel(*steps) to run them beside each other, or each of them in a loop of its own yields."
+        remedy = "Yield parallel(*steps) to run them in parallel, or yield each of them in a loop."
     return WorkflowDefinitionError(
-        f"workflow {workflow_name!r} yielded {_shown(yielded, 120)} ({type(yielded).__name__}), which is no step",
+        f"workflow {workflow_name!r} yielded {_shown(yielded, 120)} ({type(yielded).__name__}), which is not a step",
         where=where,
         remedy=remedy,
     )
