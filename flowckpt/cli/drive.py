@@ -21,7 +21,7 @@ from flowckpt.cli.next_steps import (
     show_stop,
     show_ways_on,
 )
-from flowckpt.cli.progress import choose_progress
+from flowckpt.cli.progress import JsonLines, choose_progress
 from flowckpt.cli.render.documents import ended_document
 from flowckpt.cli.render.errors import show_error
 from flowckpt.cli.render.plan import plan_text
@@ -85,11 +85,13 @@ class _Ending:
         result: the run's result, where it has one.
         signal_name: the signal that stopped it, if one did.
         notes: what is known beside that.
+        unwritten: why events could not be written to standard output; empty if all were.
     """
 
     result: WorkflowResult | None
     signal_name: str = ""
     notes: tuple[str, ...] = ()
+    unwritten: str = ""
 
 
 def follow(  # noqa: PLR0912 - one branch for each way to end
@@ -149,6 +151,8 @@ def follow(  # noqa: PLR0912 - one branch for each way to end
             write_if_read(f"{json_text(ended_document(result, workflow.output_type))}\n")
         elif not form.as_events:
             write_if_read(summary_text(result, no_color=form.no_color))
+        elif ending.unwritten:
+            raise OutputFailedError(ending.unwritten)
     except OutputFailedError as error:
         say(f"flowckpt: standard output cannot be written: {error}")
         code = code or ExitCode.OUTPUT_FAILED
@@ -190,7 +194,7 @@ def _drive(session: Session, workflow: Workflow[..., Any], form: Form, resuming:
         return _Ending(stop.result, stop.signal_name, tuple(getattr(stop, "__notes__", ())))
     finally:
         progress.stop()
-    return _Ending(result)
+    return _Ending(result, unwritten=progress.failure if isinstance(progress, JsonLines) else "")
 
 
 # What a resume asks a person at a terminal where a step's function was edited.

@@ -25,6 +25,7 @@ class ExitCode(IntEnum):
     MISMATCH = 14
     IN_DOUBT = 15
     INTERNAL = 70
+    OUT_OF_MEMORY = 71
     OUTPUT_FAILED = 74
     LOCKED = 75
     SIGHUP = 129

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 import traceback
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ from flowckpt.cli.render.terminal import (
     say,
 )
 from flowckpt.errors import FlowckptError
+
+_LEAST_FILES = 16
+"""A loop takes four descriptors, and a store and its locks some more."""
 
 _EXAMPLE = """\b
 Examples:
@@ -70,6 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: the command line behind the program's name; that of the process where not given.
     """
     open_missing_descriptors()
+    if (limit := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < _LEAST_FILES:
+        say(
+            f"flowckpt: the limit of open files is {limit}, and flowckpt needs {_LEAST_FILES}: raise it with 'ulimit -n'"
+        )
+        sys.exit(ExitCode.USAGE)
     code = _run(arguments)
     try:
         if sys.stdout is not None:
@@ -106,6 +115,9 @@ def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 - one return 
     except OSError as error:  # no store's, which are its own errors: the help on a full disk, a directory that is gone
         say(f"flowckpt: {escaped(str(error))}")
         return ExitCode.OUTPUT_FAILED
+    except MemoryError:
+        say("flowckpt: out of memory; saved checkpoints are intact")
+        return ExitCode.OUT_OF_MEMORY
     except Exception as error:
         say(f"flowckpt: this is an error of flowckpt itself: {escaped(f'{type(error).__name__}: {error}')}")
         say(escaped_lines("".join(traceback.format_exception(error))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from typing import Any
 
@@ -25,14 +24,17 @@ class JsonLines:
 
     def __init__(self, output_type: Any) -> None:
         self._output_type = output_type
+        self.failure = ""  # why the last event that could not be written was lost
 
     def start(self) -> None:
         """Do nothing."""
 
     def tell(self, event: Event) -> None:
         """Write the event."""
-        with contextlib.suppress(OutputFailedError):
+        try:
             write_if_read(f"{json_text(event_document(event, self._output_type))}\n")
+        except OutputFailedError as error:  # the run is not worse for it
+            self.failure = str(error)
 
     def stop(self) -> None:
         """Do nothing."""

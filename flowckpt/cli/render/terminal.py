@@ -172,9 +172,19 @@ def shortened(text: str, most: int) -> str:
     return escaped(text)
 
 
+class _Writer(reprlib.Repr):
+    """Writes integers, too, of more digits than Python converts to text."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:
+            return f"<an integer of {x.bit_length()} bits>"
+
+
 def short_value(value: Any, most: int = 200) -> str:
     """Write a value of the user's for people, on one line and not for ever."""
-    writer = reprlib.Repr()
+    writer = _Writer()
     writer.maxstring = writer.maxother = most
     writer.maxlist = writer.maxtuple = writer.maxset = writer.maxfrozenset = writer.maxdict = 10
     writer.maxlevel = 4

@@ -143,8 +143,10 @@ def _is_fit(kind: Any) -> bool:
 
 @functools.cache
 def _combined(cls: type, kind: type) -> type:
+    # `MemoryError.__new__` refuses subclasses with another base; it adds nothing to what `Exception` makes.
+    maker = Exception if kind is MemoryError else kind
     made = type(
-        cls.__name__, (cls, kind), {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_builtin": kind}
+        cls.__name__, (cls, kind), {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_builtin": maker}
     )
     _BUILTIN_KINDS.add(made)
     return made

@@ -12,7 +12,7 @@ from flowckpt.core.records.listing import EVERY, CheckpointRef, Owner, RunFilter
 from flowckpt.core.records.statistics import StoreStatistics
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.numbers import counted
-from flowckpt.errors import CheckpointNotFoundError, FlowckptError
+from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, FlowckptError
 from flowckpt.stores.base import Finding
 from flowckpt.stores.queries import RunSurvey
 from flowckpt.stores.sql import rows, signals
@@ -140,7 +140,10 @@ def _check_columns(session: Session, image: RunImage, attempt: int) -> None:
         if position > len(image.history.results):
             raise image.corrupt(f"result {position} of attempt {attempt}", "it is behind the end of its attempt")
         held[6] = bool(held[6])
-        held[place] = None if held[place] is None else sql_time(moment_of(held[place]))
+        try:
+            held[place] = None if held[place] is None else sql_time(moment_of(held[place]))
+        except ValueError as error:
+            raise image.corrupt(f"result {position} of attempt {attempt}", f"its column started_at: {error}") from error
         result = image.history.results[position - 1]
         if tuple(held) != rows.result_row(result, text.encode(), image.run, attempt, position):
             raise image.corrupt(
@@ -250,9 +253,16 @@ class ReadableRuns:
     def figures(self, workflow_id: str | None, limit: int) -> StoreStatistics:
         """Return what the database holds in figures, or one run of it."""
         dialect = self.database.dialect
-        found = self.database.read(
-            workflow_id or "", "count", lambda session: read_figures(session, dialect, workflow_id, limit)
-        )
+
+        def read(session: Session) -> StoreStatistics | None:
+            try:
+                return read_figures(session, dialect, workflow_id, limit)
+            except (TypeError, ValueError) as error:  # a date or a status that is none
+                raise CheckpointCorruptedError(
+                    workflow_id or "", location="the database", detail=f"the figures cannot be read: {error}"
+                ) from error
+
+        found = self.database.read(workflow_id or "", "count", read)
         if found is None:
             raise CheckpointNotFoundError(workflow_id or "")
         return found
