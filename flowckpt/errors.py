@@ -149,7 +149,7 @@ class EvidenceError(FlowckptError):
 class EvidenceCaptureError(EvidenceError):
     """The facts of a claim cannot be captured, because they do not exist."""
 
-    evidence_type: str
+    evidence_type: str = field("the kind of the claim")
     description: str = field("the claim; `evidence_type` is its kind")
     detail: str = field("what was found instead")
     message: str = derived("the facts of {description!r} ({evidence_type}) cannot be captured: {detail}")
@@ -366,7 +366,7 @@ class NotSendableError(ExecutorError):
     place: str = field("what cannot be sent: `the function`, or the argument's name or number")
     type_name: str = field("its type")
     detail: str = field("Python's message")
-    remedy: str
+    remedy: str = field("what to do about it")
     message: str = derived("step {path!r} cannot be sent to executor {executor!r}: {place} ({type_name}): {detail}")
 
 
@@ -434,7 +434,7 @@ class StaleStepError(FlowckptError):
     workflow_id: str = field("the run", kw_only=False)
     path: str = field("the step; the oldest if there are several", kw_only=False)
     reasons: Sequence[str] = field("what changed, as `kind: detail`")
-    remedy: str
+    remedy: str = field("what to do about it")
     others: Mapping[str, Sequence[str]] = field("the same for other steps found at the same time, by path", default={})
     message: str = derived("the recorded result of step {path!r} of run {workflow_id!r} is stale: {reasons}{also}")
 
@@ -730,7 +730,7 @@ class VanishedError(CheckpointStorageError):
     """A store was removed or replaced during a run: its directory, its database file, or the objects of its bucket."""
 
     store: str = field("its place", kw_only=False)
-    workflow_id: str
+    workflow_id: str = field("the run")
     operation: str = derived("save")
     is_outcome_unknown: bool = derived(True)
     message: str = derived("the store {store} is gone: it was removed or replaced during run {workflow_id!r}")
