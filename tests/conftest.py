@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,31 @@ from tests.stable_ids import ADDRESS
 pytest.register_assert_rewrite("flowckpt.testing.contract")
 
 
+MEMORY = Path("/dev/shm")
+"""Where files are in memory: a sync costs nothing there, and the tests make a hundred thousand."""
+
+ROOM = 4 << 30
+
+
 def pytest_addoption(parser):
     parser.addoption("--soak", action="store_true", help="run the long proofs too, and the others at full length")
+    parser.addoption("--on-disk", action="store_true", help="keep files on the disk, as --soak does, and not in memory")
+
+
+def pytest_configure(config):
+    is_on_disk = config.getoption("--on-disk") or config.getoption("--soak") or "TMPDIR" in os.environ
+    if not is_on_disk and is_memory(MEMORY):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # of the workers, too
+
+
+def is_memory(place: Path) -> bool:
+    """Tell whether there is room for the tests in memory, and programs can be run from there."""
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return False
+    is_usable = os.access(place, os.W_OK) and not found.f_flag & (os.ST_NOEXEC | os.ST_RDONLY)
+    return is_usable and found.f_bavail * found.f_frsize >= ROOM
 
 
 @pytest.hookimpl(optionalhook=True)
