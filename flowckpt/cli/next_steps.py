@@ -14,6 +14,7 @@ from flowckpt.cli.render.errors import show_error
 from flowckpt.cli.render.terminal import escaped, say
 from flowckpt.cli.settings import StoreChoice, is_set_already
 from flowckpt.core.records.wait import Wait, WaitKind, due_at, shown_moment
+from flowckpt.engine.rules.paths import HandledFailure
 from flowckpt.engine.values.approved import digests_of
 from flowckpt.errors import FlowckptError, NotUndoableError, RunParkedError, StaleStepError, StepInDoubtError
 from flowckpt.stores.open import shown_spec
@@ -186,17 +187,41 @@ def resume_command(workflow_id: str, store: StoreChoice) -> str:
     return command_line("resume", store, workflow_id)
 
 
-def command_line(name: str, store: StoreChoice, *words: str) -> str:
+def handled_ways(line: str, handled: HandledFailure) -> list[str]:
+    """Return why a resume runs nothing after a failure that the workflow handled, and the two ways forward.
+
+    Args:
+        line: the command that runs everything again from the failed step on.
+        handled: the failure.
+    """
+    path, (first, *more) = escaped(handled.path), map(escaped, handled.followed_by)
+    others = f" and {len(more)} more" if more else ""
+    return [
+        f"The workflow handled the failure of {path}: it ran {first}{others} after it. A resume keeps that and runs nothing.",
+        f"Run it again from {path} on: {line}",
+        f"  What {first}{others} did is not undone by that.",
+        "Or start a new run.",
+    ]
+
+
+def from_command(workflow_id: str, store: StoreChoice, path: str) -> str:
+    """Return the command that runs a run again from a step on, ready for a shell."""
+    return command_line("resume", store, workflow_id, options=("--from", path))
+
+
+def command_line(name: str, store: StoreChoice, *words: str, options: Sequence[str] = ()) -> str:
     """Return a command on the same store, ready for a shell.
 
     Args:
         name: the command, as `store trust`.
         store: the store.
         *words: its arguments.
+        options: its options.
     """
     line = ["flowckpt", *name.split()]
     if store.given:
         line += ["--store", shown_spec(store.given)]
+    line += options
     if any(word.startswith("-") for word in words):
         line.append("--")
     return escaped(shlex.join([*line, *words]))

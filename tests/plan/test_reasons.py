@@ -218,6 +218,8 @@ def test_a_plan_is_written_down_whole() -> None:
         "ends_at": "the output of 'load' is not known yet",
         "stops": "",
         "undoing": False,
+        "ends_otherwise": "",
+        "handled": None,
     }
     assert json.loads(json.dumps(document)) == document
 

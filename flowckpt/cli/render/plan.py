@@ -11,7 +11,15 @@ import click
 
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.loaded_run import RecordedRun, code_of_plan, code_of_stop, kinds_of_stop, planned_run
-from flowckpt.cli.next_steps import ResumeLine, changed_ways, in_doubt_ways, not_undoable_ways, parked_ways, stale_ways
+from flowckpt.cli.next_steps import (
+    ResumeLine,
+    changed_ways,
+    handled_ways,
+    in_doubt_ways,
+    not_undoable_ways,
+    parked_ways,
+    stale_ways,
+)
 from flowckpt.cli.render.documents import RecordedClaim, recorded_claims, verdict_text
 from flowckpt.cli.render.tables import duration_text, moment_text
 from flowckpt.cli.render.terminal import escaped, is_terminal, json_text, say, shortened, write
@@ -55,7 +63,9 @@ def plan_text(plan: ResumePlan, line: ResumeLine, *, is_colored: bool) -> str:
     for group in _alike(plan.steps):
         lines += _step_lines(group, width, is_colored=is_colored)
     lines.append(_summary(plan))
-    if plan.ends_otherwise:
+    if plan.handled is not None:
+        lines += handled_ways(line.command("--from", plan.handled.path), plan.handled)
+    elif plan.ends_otherwise:
         lines.append(f"The run ends in another way: {escaped(plan.ends_otherwise)}.")
     elif plan.ends_at and not plan.stops:
         lines.append(f"The plan sees no further: {escaped(plan.ends_at)}.")

@@ -44,7 +44,7 @@ from flowckpt.engine.rules.in_doubt import (
 )
 from flowckpt.engine.rules.judge import evidence_reasons
 from flowckpt.engine.rules.partial import GOES_ON, kept_partial, partial_reasons
-from flowckpt.engine.rules.paths import below, is_within, nested_in
+from flowckpt.engine.rules.paths import HandledFailure, below, handled_end, is_within, nested_in
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan, message_for, wait_reason
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.resumption import Resumption, parked_error
@@ -150,9 +150,11 @@ class Planning(DryResponder):
             is_muted=True,
         )
         ends_at = ends_otherwise = ""
+        handled: HandledFailure | None = None
         try:
             end = await self.driven(replay)
             ends_otherwise = resumption.judge.secrets.text(self._ends_otherwise(end))
+            handled = self._handled(end)
             ends_at = resumption.judge.secrets.text(end if isinstance(end, str) else _crash_text(end))
         except SecretNeeded as stop:
             name = stop.args[0]
@@ -171,7 +173,16 @@ class Planning(DryResponder):
         if resumption.parked is not None:
             self.stops, self.stopped_by = parked_error(self.workflow_id, resumption.parked).message, ""
         made = self.workflow_id, self.workflow.name, tuple(steps), ends_at, self.stops, self.stopped_by
-        return ResumePlan(*made, is_parked, ends_otherwise=ends_otherwise)
+        return ResumePlan(*made, is_parked, ends_otherwise=ends_otherwise, handled=handled)
+
+    def _handled(self, end: Finish | Crash | str) -> HandledFailure | None:
+        """Return the handled failure that a failed run ends with again, where everything is restored."""
+        latest = self.resumption.latest
+        if latest.status is not Status.FAILED or latest.error is None or not isinstance(end, Crash):
+            return None
+        if any(each.decision is not Decision.REUSE for each in self.steps):
+            return None
+        return handled_end(latest.step_results, latest.error.path)
 
     def _ends_otherwise(self, end: Finish | Crash | str) -> str:
         """Return how a finished run ends now, where it restores everything and yet ends in another way."""

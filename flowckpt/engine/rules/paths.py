@@ -11,6 +11,9 @@ The steps of a generator come one after another: each may depend on all before i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
 
 from flowckpt.core.records import StepResult
 from flowckpt.errors import InputError
@@ -128,6 +131,49 @@ def failures_behind(results: Sequence[StepResult], path: str) -> list[str]:
         if not deeper:
             found.append(at)
     return found
+
+
+@attrs.frozen
+class HandledFailure:
+    """A failure that the workflow handled before the run failed: it is history, and a resume does not retry it.
+
+    Attributes:
+        path: the step that failed.
+        followed_by: the steps that the workflow yielded after it.
+    """
+
+    path: str
+    followed_by: tuple[str, ...]
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return {"path": self.path, "followed_by": list(self.followed_by)}
+
+
+def handled_failure(results: Sequence[StepResult], path: str) -> HandledFailure | None:
+    """Return a failure as handled if the workflow yielded another step after it; None if it ended the workflow directly.
+
+    Args:
+        results: the history.
+        path: the step that failed.
+    """
+    above = {*_above(path)}
+    later = (each for each in results_behind(results, path) if each.path not in above and each.step_type != ROLLBACK)
+    followed_by = tuple(each.path for each in later)
+    return HandledFailure(path, followed_by) if followed_by else None
+
+
+def handled_end(results: Sequence[StepResult], path: str) -> HandledFailure | None:
+    """Return the handled failure that a run failed with; None where a resume has something to run again.
+
+    Args:
+        results: the history.
+        path: the step whose failure the run failed with; may be empty.
+    """
+    if not path or undone_paths(results):
+        return None
+    found = [handled_failure(results, each) for each in failures_behind(results, path)]
+    return found[0] if found and all(found) else None
 
 
 def _stranded(results: Sequence[StepResult], by_path: Mapping[str, StepResult], fan_out: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from flowckpt.core.records.wait import Signal, Wait, WaitKind, shown_moment
+from flowckpt.engine.rules.paths import HandledFailure
 from flowckpt.engine.rules.reasons import Reason, ReasonKind
 
 
@@ -88,6 +89,7 @@ class ResumePlan:
         is_parked: whether it would stop because of a crash loop.
         is_undoing: whether it would only finish a rollback. Then `steps` starts with the steps to undo, in that order.
         ends_otherwise: how the workflow ends now, where that is not how its finished run ended; otherwise empty.
+        handled: the failure that the workflow handled before the run failed, where a resume would run nothing; or None.
     """
 
     workflow_id: str
@@ -99,6 +101,7 @@ class ResumePlan:
     is_parked: bool = False
     is_undoing: bool = False
     ends_otherwise: str = ""
+    handled: HandledFailure | None = None
 
     @property
     def stale(self) -> int:
@@ -137,6 +140,7 @@ class ResumePlan:
             "stops": self.stops,
             "undoing": self.is_undoing,
             "ends_otherwise": self.ends_otherwise,
+            "handled": None if self.handled is None else self.handled.to_document(),
         }
 
 

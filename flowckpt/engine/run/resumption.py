@@ -15,7 +15,14 @@ from flowckpt.core.records.wait import TAKEN, open_waits, waits_in
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.crash_loop import KEY, Deaths, deaths_of, limit_of
 from flowckpt.engine.rules.judge import Judge
-from flowckpt.engine.rules.paths import ROLLBACK, failures_behind, is_within, results_behind, undone_paths
+from flowckpt.engine.rules.paths import (
+    ROLLBACK,
+    failures_behind,
+    handled_failure,
+    is_within,
+    results_behind,
+    undone_paths,
+)
 from flowckpt.engine.rules.reasons import MAX_DEATHS, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
 from flowckpt.engine.run.verification import Verifying
 from flowckpt.engine.values.inputs import BoundInputs, rebind_inputs
@@ -357,7 +364,8 @@ def _cut(
             _cut_from(cut, view, result.path, reason, takes_nested=False)
     if latest.status is Status.FAILED and latest.error is not None and latest.error.path:
         reason = Reason(ReasonKind.FAILED, "it failed, and that ended the run")
-        for path in failures_behind(view, latest.error.path):
+        direct = (path for path in failures_behind(view, latest.error.path) if handled_failure(view, path) is None)
+        for path in direct:
             _cut_from(cut, view, path, reason, takes_nested=False)
     for path in sorted(undone):
         _cut_from(cut, view, path, Reason(ReasonKind.UNDONE, "it was undone, when the run failed"), takes_nested=False)

@@ -21,7 +21,7 @@ from flowckpt.core.records import CheckpointData, Reason, Status, StepError
 from flowckpt.core.records.wait import due_at
 from flowckpt.core.replay import Crash, Replay
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.rules.paths import left_to_undo, not_yielded
+from flowckpt.engine.rules.paths import handled_end, left_to_undo, not_yielded
 from flowckpt.engine.run.checkpointer import Checkpointer
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import EventFactory, EventSink, failed_event, redact_ending, saved_event
@@ -191,6 +191,9 @@ class Ending:
         attempt: int | None = None,
     ) -> WorkflowResult:
         value = codec.decode(output, self.workflow.output_type) if ending is None else None
+        handled = None
+        if reason is Reason.FAILED and error is not None:
+            handled = handled_end(self._checkpointer.history.results, error.path)
         result = results.WorkflowResult(
             self._checkpointer.workflow_id,
             self.workflow.name,
@@ -206,6 +209,7 @@ class Ending:
             tuple(self.context.recorder.undo.undone),
             last_saved=self._checkpointer.last_saved,
             save_error=unsaved,
+            handled=handled,
         )
         self.context.interrupts.result = result
         if isinstance(ending, RunInterrupted):

@@ -14,6 +14,7 @@ from flowckpt.errors import FlowckptError, RunSuspendedError, StepFailedError
 
 if TYPE_CHECKING:
     from flowckpt.core.records import wait
+    from flowckpt.engine.rules.paths import HandledFailure
 else:
     wait = LazyModule("flowckpt.core.records.wait")
 
@@ -52,6 +53,7 @@ class WorkflowResult(FieldEquality):
         undone: the paths of the undone steps, in the order of undoing.
         last_saved: the id of the last checkpoint known to be saved, or None.
         save_error: why the end was not recorded, or None.
+        handled: the failure that the workflow handled before the run failed; a resume replays it and runs nothing. Or None.
         is_removed: whether the completed run was removed from its store, as `on_success="clear"` requests.
     """
 
@@ -71,6 +73,7 @@ class WorkflowResult(FieldEquality):
     last_saved: str | None = None
     save_error: FlowckptError | None = None
     is_removed: bool = False
+    handled: HandledFailure | None = None
 
     @property
     def due_at(self) -> datetime | None:

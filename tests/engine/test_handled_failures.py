@@ -1,0 +1,268 @@
+"""A failure that the workflow handled is history: a resume replays it, with what followed it, and moves no money."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flowckpt import MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt.core.records import Status
+from flowckpt.engine import RunOptions
+from flowckpt.engine.rules.plan import Decision
+from flowckpt.errors import StepFailedError
+
+ledger: list[str] = []
+broken: set[str] = set()
+failed: list[str] = []
+"""The steps that failed since the workflow yielded one."""
+
+
+@pytest.fixture(autouse=True)
+def _new_world() -> None:
+    ledger.clear()
+    broken.clear()
+    failed.clear()
+
+
+def act(name: str) -> str:
+    if name in broken:
+        ledger.append(f"{name} failed")
+        failed.append(name)
+        raise OSError(f"{name} is broken")
+    ledger.append(name)
+    return name
+
+
+def made(name: str) -> Any:
+    return step(name).python(act, name).checkpoint()
+
+
+@workflow("transfer")
+def transfer() -> Generator[Any, Any, str]:
+    yield made("withdraw")
+    try:
+        yield made("deposit")
+    except StepFailedError:
+        yield made("refund")
+        raise
+    return "transferred"
+
+
+@workflow("transfer")
+def mended() -> Generator[Any, Any, str]:
+    yield made("withdraw")
+    try:
+        yield made("deposit")
+    except StepFailedError:
+        yield made("refund")
+        return "refunded"
+    return "transferred"
+
+
+@workflow("parent")
+def parent() -> Generator[Any, Any, Any]:
+    return (yield step("inner").workflow(transfer))
+
+
+@workflow("cleaning")
+def cleaning() -> Generator[Any, Any, Any]:
+    yield made("withdraw")
+    try:
+        yield made("deposit")
+    finally:
+        yield made("refund")
+
+
+@workflow("members")
+def members() -> Generator[Any, Any, Any]:
+    try:
+        yield step("all").map(act, ["x", "deposit"], key=str)
+    except StepFailedError:
+        yield made("refund")
+        raise
+
+
+def engine_after(flow: Any) -> WorkflowEngine:
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    broken.add("deposit")
+    assert engine.run_sync(flow, workflow_id="run").status is Status.FAILED
+    return engine
+
+
+@pytest.mark.parametrize("flow", [transfer, parent, cleaning, members], ids=lambda flow: flow.name)
+def test_what_was_refunded_is_not_deposited_by_a_resume(flow):
+    engine = engine_after(flow)
+    before = [*ledger]
+    broken.clear()
+    plan = engine.plan_sync(flow, workflow_id="run")
+    assert {each.decision for each in plan.steps} == {Decision.REUSE}
+    assert plan.handled is not None
+    result = engine.resume_sync(flow, workflow_id="run")
+    assert ledger == before
+    assert (result.status, result.attempt) == (Status.FAILED, 1)
+    assert result.handled == plan.handled
+    assert "deposit" in result.handled.path
+    assert result.handled.followed_by[0].endswith("refund")
+
+
+def test_the_step_is_tried_again_where_somebody_says_so():
+    engine = engine_after(transfer)
+    broken.clear()
+    result = engine.resume_sync(transfer, workflow_id="run", options=RunOptions(from_step="deposit"))
+    assert result.output == "transferred"
+    assert ledger == ["withdraw", "deposit failed", "refund", "deposit"]
+
+
+def test_mended_code_goes_another_way_from_the_same_history():
+    engine = engine_after(transfer)
+    broken.clear()
+    result = engine.resume_sync(mended, workflow_id="run")
+    assert result.output == "refunded"
+    assert ledger == ["withdraw", "deposit failed", "refund"]
+
+
+def test_a_handler_that_fails_is_tried_again_and_the_failure_before_it_is_not():
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    broken.update(["deposit", "refund"])
+    assert engine.run_sync(transfer, workflow_id="run").handled is None
+    broken.clear()
+    result = engine.resume_sync(transfer, workflow_id="run")
+    assert (result.status, result.handled.path) == (Status.FAILED, "deposit")
+    assert ledger == ["withdraw", "deposit failed", "refund failed", "refund"]
+
+
+def test_a_failure_that_ended_the_run_directly_is_tried_again():
+    @workflow
+    def direct() -> Generator[Any, Any, str]:
+        yield made("withdraw")
+        yield made("deposit")
+        return "transferred"
+
+    engine = engine_after(direct)
+    broken.clear()
+    assert engine.resume_sync(direct, workflow_id="run").output == "transferred"
+
+
+# Random programs, against a clean run in which what had failed and was handled fails again, and nothing else does.
+
+
+@attrs.define
+class Program:
+    """A tree of blocks, and which failures the workflow handled while it ran: those after which it yielded again."""
+
+    blocks: list[Any]
+    handled: set[str] = attrs.field(factory=set)
+
+    def yields(self, made_of: Any) -> Generator[Any, Any, Any]:
+        self.handled.update(failed)
+        failed.clear()
+        return (yield made_of)
+
+    def body(self, blocks: list[Any], at: str) -> Generator[Any, Any, Any]:
+        for number, block in enumerate(blocks):
+            here = f"{at}-{number}"
+            kind = block[0]
+            if kind == "step":
+                yield from self.yields(made(here))
+            elif kind == "retried":
+                yield from self.yields(made(here).retry(2))
+            elif kind == "map":
+                yield from self.yields(step(here).map(act, [f"{here}-x", f"{here}-y"], key=str, concurrency=1))
+            elif kind == "child":
+                yield from self.yields(step(here).workflow(self.flow(block[1], here)))
+            elif kind == "try":
+                try:
+                    yield from self.body(block[1], f"{here}t")
+                except StepFailedError:
+                    yield from self.body(block[2], f"{here}e")
+                    if block[3]:
+                        raise
+            else:
+                try:
+                    yield from self.body(block[1], f"{here}t")
+                finally:
+                    yield from self.body(block[2], f"{here}f")
+
+    def flow(self, blocks: list[Any], at: str) -> Any:
+        def generator() -> Generator[Any, Any, Any]:
+            yield from self.body(blocks, at)
+            return at
+
+        return workflow("program")(generator)
+
+
+leaves = st.sampled_from([("step",), ("step",), ("retried",), ("map",)])
+blocks = st.recursive(
+    st.lists(leaves, max_size=3),
+    lambda inner: st.lists(
+        st.one_of(
+            leaves,
+            st.tuples(st.just("child"), inner),
+            st.tuples(st.just("try"), inner, inner, st.booleans()),
+            st.tuples(st.just("finally"), inner, inner),
+        ),
+        max_size=3,
+    ),
+    max_leaves=6,
+)
+
+
+def names_in(program: Program) -> list[str]:
+    """What the program does where everything works, and in its handlers."""
+    found: list[str] = []
+
+    def look(some: list[Any], at: str) -> None:
+        for number, block in enumerate(some):
+            here = f"{at}-{number}"
+            if block[0] in ("step", "retried"):
+                found.append(here)
+            elif block[0] == "map":
+                found.extend([f"{here}-x", f"{here}-y"])
+            elif block[0] == "child":
+                look(block[1], here)
+            else:
+                look(block[1], f"{here}t")
+                look(block[2], f"{here}{'e' if block[0] == 'try' else 'f'}")
+
+    look(program.blocks, "s")
+    return found
+
+
+def done() -> list[str]:
+    return sorted(each for each in ledger if not each.endswith(" failed"))
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_resume_ends_as_a_clean_run_in_which_the_handled_failures_happen_again(data):
+    ledger.clear()
+    broken.clear()
+    failed.clear()
+    program = Program(data.draw(blocks))
+    names = names_in(program)
+    if not names:
+        return
+    broken.update(data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=3)))
+    engine = WorkflowEngine(MemoryCheckpointStore())
+    first = engine.run_sync(program.flow(program.blocks, "s"), workflow_id="run")
+    if first.status is Status.COMPLETED:
+        return
+    is_final, handled = not failed, set(program.handled)
+    assert (first.handled is not None) == is_final
+    before = [*ledger]
+    broken.clear()
+    plan = engine.plan_sync(program.flow(program.blocks, "s"), workflow_id="run")
+    assert (plan.handled is not None) == is_final
+    resumed = engine.resume_sync(program.flow(program.blocks, "s"), workflow_id="run")
+    if is_final:
+        assert ledger == before
+    effects = done()
+    ledger.clear()
+    broken.update(handled)
+    clean = WorkflowEngine(MemoryCheckpointStore()).run_sync(program.flow(program.blocks, "s"))
+    assert (resumed.status, resumed.output, effects) == (clean.status, clean.output, done())
