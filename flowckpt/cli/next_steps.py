@@ -199,7 +199,7 @@ def handled_ways(line: str, handled: HandledFailure) -> list[str]:
     return [
         f"The workflow handled the failure of {path}: it ran {first}{others} after it. A resume keeps that and runs nothing.",
         f"Run it again from {path} on: {line}",
-        f"  What {first}{others} did is not undone by that.",
+        f"  That does not undo {first}{others}.",
         "Or start a new run.",
     ]
 
