@@ -15,8 +15,6 @@ from flowckpt.cli.next_steps import (
     CODE,
     STOPS,
     ResumeLine,
-    from_command,
-    handled_ways,
     kinds_of,
     secret_ways,
     show_resume_hint,
@@ -169,11 +167,8 @@ def follow(  # noqa: PLR0912 - one branch for each way to end
         show_failure(result, ending.signal_name)
         if result.handled is None and _would_end_the_same_way(result):
             say("Every step was restored, so a resume ends the same way: mend the workflow's own code first.")
-        if result.is_saved and result.handled is not None and not store.spec.startswith("memory:"):
-            for each in handled_ways(from_command(workflow_id, store, result.handled.path), result.handled):
-                say(each)
-        elif result.is_saved:
-            show_resume_hint(workflow_id, store)
+        if result.is_saved:
+            show_resume_hint(workflow_id, store, handled=result.handled)
         else:
             show_what_is_left(workflow_id, session.store, store, last_saved=result.last_saved)
     return code

@@ -174,12 +174,17 @@ def kinds_of(error: StaleStepError) -> frozenset[str]:
 # The command that carries a run on, for a run that stopped early.
 
 
-def show_resume_hint(workflow_id: str, store: StoreChoice, *, more: str = "") -> None:
-    """Show the command that resumes the run, perhaps with an option that it needs."""
+def show_resume_hint(
+    workflow_id: str, store: StoreChoice, *, more: str = "", handled: HandledFailure | None = None
+) -> None:
+    """Show the command that resumes the run, perhaps with an option that it needs, or the ways after a handled failure."""
     if store.spec.startswith("memory:"):
         say("It cannot be resumed: its store was the memory of this process.")
-    else:
+    elif handled is None:
         say(f"Resume with: {resume_command(workflow_id, store)}{f' {more}' if more else ''}")
+    else:
+        line = command_line("resume", store, workflow_id, options=("--from", handled.path))
+        say("\n".join(handled_ways(line, handled)))
 
 
 def resume_command(workflow_id: str, store: StoreChoice) -> str:
@@ -202,11 +207,6 @@ def handled_ways(line: str, handled: HandledFailure) -> list[str]:
         f"  That does not undo {first}{others}.",
         "Or start a new run.",
     ]
-
-
-def from_command(workflow_id: str, store: StoreChoice, path: str) -> str:
-    """Return the command that runs a run again from a step on, ready for a shell."""
-    return command_line("resume", store, workflow_id, options=("--from", path))
 
 
 def command_line(name: str, store: StoreChoice, *words: str, options: Sequence[str] = ()) -> str:

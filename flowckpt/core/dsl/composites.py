@@ -308,11 +308,6 @@ class WorkflowAction(Composite):
         return self.workflow.function_name
 
 
-def place_under(path: str, place: str) -> str:
-    """Return the path of a member of a composite, by its place as `members` names it."""
-    return f"{path}/{place}"
-
-
 def _numbered(items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
     index = 0
     try:

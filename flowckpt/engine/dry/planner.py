@@ -16,7 +16,7 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Step, Workflow
-from flowckpt.core.dsl.composites import ItemsError, WorkflowAction
+from flowckpt.core.dsl.composites import FanOutAction, ItemsError, WorkflowAction
 from flowckpt.core.identity.call import identify
 from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.wait import Signal, Wait, wait_in
@@ -168,19 +168,17 @@ class Planning(DryResponder):
         finally:
             replay.close()
         self._add_the_unseen(replay, is_finished=not ends_at)
-        steps = self.steps
         is_parked = resumption.parked is not None
         if resumption.parked is not None:
             self.stops, self.stopped_by = parked_error(self.workflow_id, resumption.parked).message, ""
-        made = self.workflow_id, self.workflow.name, tuple(steps), ends_at, self.stops, self.stopped_by
+        made = self.workflow_id, self.workflow.name, tuple(self.steps), ends_at, self.stops, self.stopped_by
         return ResumePlan(*made, is_parked, ends_otherwise=ends_otherwise, handled=handled)
 
     def _handled(self, end: Finish | Crash | str) -> HandledFailure | None:
         """Return the handled failure that a failed run ends with again, where everything is restored."""
         latest = self.resumption.latest
-        if latest.status is not Status.FAILED or latest.error is None or not isinstance(end, Crash):
-            return None
-        if any(each.decision is not Decision.REUSE for each in self.steps):
+        is_restored = isinstance(end, Crash) and all(each.decision is Decision.REUSE for each in self.steps)
+        if latest.status is not Status.FAILED or latest.error is None or not is_restored:
             return None
         return handled_end(latest.step_results, latest.error.path)
 
@@ -196,9 +194,11 @@ class Planning(DryResponder):
             now = codec.encode(end.output, self.workflow.output_type, place="output")
         except EncodingError as error:
             return f"the workflow returns what cannot be recorded: {error.message}"[:300]
-        if now == recorded:
-            return ""
-        return f"the workflow returns {codec.dumps(now)[:120]}, and the finished run returned {codec.dumps(recorded)[:120]}"
+        return (
+            ""
+            if now == recorded
+            else f"the workflow returns {codec.dumps(now)[:120]}, and the finished run returned {codec.dumps(recorded)[:120]}"
+        )
 
     async def driven(self, replay: Replay) -> Finish | Crash | str:
         """Drive a generator as far as its outputs are known; return its end, or why the plan cannot see further.
@@ -438,7 +438,8 @@ class Planning(DryResponder):
         return recorded_answer(step, result), len(self.reruns) == before
 
     async def _fan_out(self, replay: Replay, enter: Enter) -> tuple[Answer | None, bool]:
-        path, result, size = enter.path, enter.result, _size_of(enter)
+        path, result, action = enter.path, enter.result, enter.step.action
+        assert isinstance(action, FanOutAction)
         expansion = expand(enter)
         decision, reasons = await self._judged(enter)
         is_all_again = decision is Decision.RERUN
@@ -467,7 +468,7 @@ class Planning(DryResponder):
             elif not await plan_member(made):
                 stale, new = (stale or made.path, new) if is_known else (stale, new + 1)
             doubts.discard(made.path)
-            if not expansion.own and not doubts and result is None and size is None:
+            if not expansion.own and not doubts and result is None and action.size is None:
                 answers.append(None)  # how many more there are is seen when they are made
                 break
         else:
@@ -612,12 +613,6 @@ def _made(expansion: Expansion) -> Iterator[Enter]:
     """Make the members, as far as they can be made."""
     with contextlib.suppress(ItemsError):
         yield from expansion
-
-
-def _size_of(enter: Enter) -> int | None:
-    action: Any = enter.step.action
-    size: int | None = action.size
-    return size
 
 
 def _known(answers: list[Answer | None]) -> list[Answer]:

@@ -11,7 +11,6 @@ The steps of a generator come one after another: each may depend on all before i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import attrs
 
@@ -144,10 +143,6 @@ class HandledFailure:
 
     path: str
     followed_by: tuple[str, ...]
-
-    def to_document(self) -> dict[str, Any]:
-        """Return it as plain JSON."""
-        return {"path": self.path, "followed_by": list(self.followed_by)}
 
 
 def handled_failure(results: Sequence[StepResult], path: str) -> HandledFailure | None:

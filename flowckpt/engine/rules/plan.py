@@ -140,7 +140,7 @@ class ResumePlan:
             "stops": self.stops,
             "undoing": self.is_undoing,
             "ends_otherwise": self.ends_otherwise,
-            "handled": None if self.handled is None else self.handled.to_document(),
+            "handled": self.handled and attrs.asdict(self.handled, retain_collection_types=False),
         }
 
 

@@ -404,15 +404,13 @@ class Drive:
         results = recorder.checkpointer.history.results
         if len(results) != len(latest.step_results):
             return None
-        if ending is None:
-            is_same = latest.status is Status.COMPLETED and output == plain_tree(latest.held_output, "output")
-            return latest if is_same else None
-        if latest.status is not Status.FAILED or latest.error is None or not isinstance(ending, Exception):
+        reason, error = reason_of(ending, secrets)
+        if reason.value != latest.status.value or not isinstance(ending, Exception | None):
             return None
-        error = reason_of(ending, secrets)[1]
-        is_same = error is not None and all(
-            getattr(error, name) == getattr(latest.error, name) for name in ("type", "message", "path")
-        )
+        if error is None or latest.error is None:
+            is_same = error is latest.error and output == plain_tree(latest.held_output, "output")
+        else:
+            is_same = all(getattr(error, it) == getattr(latest.error, it) for it in ("type", "message", "path"))
         undo = recorder.undo
         is_undoing = undo.compensate and bool(left_to_undo(results, undo.undoable))
         return latest if is_same and not is_undoing else None
