@@ -10,9 +10,9 @@ import click
 
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.next_steps import resume_command
-from flowckpt.cli.options import RunName, json_option, network_option, store_option
+from flowckpt.cli.options import Command, RunName, json_option, network_option, store_option
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
-from flowckpt.cli.runs import opened_store, waited
+from flowckpt.cli.runs import chosen_run, opened_store, waited
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.records import Status
 from flowckpt.core.records.wait import WaitKind
@@ -110,8 +110,8 @@ Examples:
   flowckpt {name} nightly release --by ann --comment "{comment}"
   flowckpt {name} nightly 'pages/[3]/review' --resume"""
 
-    @click.command(name, help=explained, epilog=examples)
-    @click.argument("run", type=RunName())
+    @click.command(name, cls=Command, help=explained, epilog=examples)
+    @click.argument("run", type=RunName(is_unfinished=True))
     @click.argument("name")
     @by_option
     @click.option("--comment", metavar="TEXT", default="", help="Why; recorded with the decision.")
@@ -134,6 +134,7 @@ Examples:
         if as_json:
             keep_for_document()
         checkpoints, choice = opened_store(store), choose_store(store)
+        run = chosen_run(checkpoints, run, is_unfinished=True)
         who = user_name() if by is None else by
         engine, options = WorkflowEngine(checkpoints), RunOptions(allow_network=allow_network)
         answer = engine.approve if is_approved else engine.reject

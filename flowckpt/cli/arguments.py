@@ -16,7 +16,7 @@ import attrs
 from flowckpt.cli.config.read import check_program
 from flowckpt.cli.notices import warn
 from flowckpt.cli.render.terminal import short_value
-from flowckpt.cli.runs import waited
+from flowckpt.cli.runs import chosen_run, waited
 from flowckpt.cli.secrets import read_secret
 from flowckpt.cli.values import MisfitError, from_json, from_text
 from flowckpt.core.codec import Json
@@ -202,7 +202,14 @@ def named_checkpoint(store: CheckpointStore, text: str) -> NamedCheckpoint:
     Raises:
         CheckpointNotFoundError: there is no such run or checkpoint.
     """
-    return waited(_found(store, text))
+    try:
+        return waited(_found(store, text))
+    except CheckpointNotFoundError as error:
+        if error.checkpoint_id is not None:
+            raise
+        at = text.rfind("@")
+        run, rest = (text, "") if at < 1 else (text[:at], text[at:])
+        return waited(_found(store, chosen_run(store, run) + rest))
 
 
 async def _found(store: CheckpointStore, text: str) -> NamedCheckpoint:

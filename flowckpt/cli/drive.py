@@ -135,7 +135,7 @@ def follow(  # noqa: PLR0912 - one branch for each way to end
             show_error(error)
         if isinstance(error, FencedError) and not error.newest_attempt:
             show_what_is_left(workflow_id, session.store, store)
-        elif isinstance(error, _RESUMABLE):
+        elif isinstance(error, _RESUMABLE) and line is None:  # a resume that was refused would be refused again
             show_resume_hint(workflow_id, store)
         return code_of_error(error)
     result = ending.result

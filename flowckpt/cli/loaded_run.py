@@ -10,7 +10,7 @@ import attrs
 from flowckpt.cli.arguments import convert_inputs, recorded_target, target_in_words, typed_target
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.notices import warn
-from flowckpt.cli.runs import latest_of, opened, waited
+from flowckpt.cli.runs import chosen_run, latest_of, opened, waited
 from flowckpt.cli.secrets import ask_for_secrets
 from flowckpt.cli.settings import StoreChoice, max_deaths_setting
 from flowckpt.core.codec.results import plain_tree
@@ -23,7 +23,7 @@ from flowckpt.engine.rules.plan import Decision, ResumePlan
 from flowckpt.engine.rules.reasons import ReasonKind
 from flowckpt.engine.undo.plan_resume import PlannedResume, plan_resume
 from flowckpt.engine.values.task_refusal import refuse_task
-from flowckpt.errors import UntrustedStoreError
+from flowckpt.errors import CheckpointNotFoundError, UntrustedStoreError
 from flowckpt.stores.base import CheckpointStore
 
 
@@ -59,17 +59,17 @@ def recorded_run(
     target: str | None = None,
     inputs: Mapping[str, str] | None = None,
     asks_for_secrets: bool = False,
-    accepts: Callable[[str], bool] | None = None,
+    accepts: Callable[[str, str], bool] | None = None,
 ) -> RecordedRun:
     """Read a run and load its program.
 
     Args:
         choice: the store.
-        workflow_id: the run.
+        workflow_id: the run, as typed.
         target: where the workflow is now, as typed; where it was at the start, if not given.
         inputs: inputs given again, as text.
         asks_for_secrets: whether secret inputs that are needed again are asked for at a terminal.
-        accepts: called for an imported run with its program and directory; returns whether the run may go on.
+        accepts: called for an imported run with its id, and its program and directory; returns whether the run may go on.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
@@ -77,12 +77,16 @@ def recorded_run(
         InputError: an input is unknown, or does not fit; or it is a task of a checkpoint manager.
     """
     store = opened(choice)
-    latest = latest_of(store, workflow_id)  # verified: what it names is imported
+    try:
+        latest = latest_of(store, workflow_id)  # verified: what it names is imported
+    except CheckpointNotFoundError:
+        workflow_id = chosen_run(store, workflow_id, is_unfinished=True)
+        latest = latest_of(store, workflow_id)
     refuse_task(workflow_id, latest)
     moved_to = None
     is_accepted = False
     if accepts is not None and IMPORTED in latest.metadata:
-        is_accepted = accepts(target_in_words(latest.metadata.get("target", {})))
+        is_accepted = accepts(workflow_id, target_in_words(latest.metadata.get("target", {})))
     if target is None or (accepts is not None and not is_accepted and IMPORTED in latest.metadata):
         workflow = recorded_target(latest.metadata, workflow_id, is_accepted=is_accepted)
     else:

@@ -13,6 +13,7 @@ import click
 from flowckpt._version import __version__
 from flowckpt.cli.exit_codes import ExitCode, code_of_error
 from flowckpt.cli.groups import CommandGroup, with_store
+from flowckpt.cli.render import errors
 from flowckpt.cli.render.errors import show_error
 from flowckpt.cli.render.terminal import (
     OutputClosedError,
@@ -20,8 +21,12 @@ from flowckpt.cli.render.terminal import (
     abandon,
     escaped,
     escaped_lines,
+    forget_written,
+    has_written,
+    json_text,
     open_missing_descriptors,
     say,
+    write_if_read,
 )
 from flowckpt.errors import FlowckptError
 
@@ -79,13 +84,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             f"flowckpt: the limit of open files is {limit}, and flowckpt needs {_LEAST_FILES}: raise it with 'ulimit -n'"
         )
         sys.exit(ExitCode.USAGE)
+    forget_written()
+    errors.shown.clear()
+    arguments = sys.argv[1:] if arguments is None else [*arguments]
     code = _run(arguments)
     try:
+        if code and not has_written() and "--json" in arguments:
+            error = errors.shown[-1] if errors.shown else None
+            write_if_read(f"{json_text({'error': error, 'exit_code': int(code)}, indent=2)}\n")
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:  # prints of the user's, most likely: the run itself is not worse for it
         abandon()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OutputFailedError) as error:
         say(f"flowckpt: standard output cannot be written: {error}")
         abandon()
         code = code or ExitCode.OUTPUT_FAILED
@@ -133,4 +144,6 @@ def _show_usage_error(error: click.UsageError) -> None:
     if error.ctx is not None:
         say(error.ctx.get_usage())
         say(f"Try '{error.ctx.command_path} --help'.")
-    say(f"flowckpt: {with_store(escaped(error.format_message()), error.ctx)}")
+    message = with_store(error.format_message(), error.ctx)
+    errors.shown.append({"type": "UsageError", "message": message, "remedy": ""})
+    say(f"flowckpt: {escaped(message)}")

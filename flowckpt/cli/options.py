@@ -43,9 +43,16 @@ class KeyValue(_ParamType):
 
 
 class RunName(_ParamType):
-    """The id of a run; a shell can complete it."""
+    """The id of a run, or a unique prefix of it; a shell can complete it.
+
+    Args:
+        is_unfinished: whether `--last` means the last run that can be resumed.
+    """
 
     name = "run"
+
+    def __init__(self, *, is_unfinished: bool = False) -> None:
+        self.is_unfinished = is_unfinished
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Take any text but none."""
@@ -56,7 +63,7 @@ class RunName(_ParamType):
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         """Say where ids are shown."""
         del param, ctx
-        return "'flowckpt list' shows the ids"
+        return "Give an id, a unique prefix of one, or --last; 'flowckpt list' shows the ids"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete the id from the store."""
@@ -158,6 +165,57 @@ class SecondsRange(click.FloatRange):
         if math.isnan(seconds) or (math.isinf(seconds) and not self.has_infinity):
             self.fail(f"{value!r} is no number of seconds", param, ctx)
         return seconds
+
+
+_SECTIONS = {
+    "Workflow": ("inputs", "inputs_file", "target", "run", "new_id", "tags", "outputs"),
+    "Which": (
+        *("last", "statuses", "workflow", "workflows", "limit", "keep", "older_than", "max_bytes", "checkpoint"),
+        *("from_step", "attempt", "reasons", "verified", "dry_run", "if_attempt"),
+    ),
+    "What may be reused": ("on_stale", "on_code_change", "reuse", "verify", "allow_network", "force", "only_plan"),
+    "Saving": ("every", "interval", "on_save_error"),
+    "Limits and ends": ("retry_budget", "max_crashes", "max_deaths", "stay", "rolls_back", "on_stop", "steal"),
+    "Execution": ("executors", "jobs", "check", "same_process"),
+    "Output": ("as_json", "as_events", "no_color"),
+}
+_LONG = 10
+"""A help page with more options shows them by section."""
+
+
+class Command(click.Command):
+    """A command: one that takes RUN takes `--last` instead, and a long help page shows its options by section."""
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        kinds = [each.type for each in self.params if isinstance(each.type, RunName)]
+        if kinds:
+            which = "unfinished " if kinds[0].is_unfinished else ""
+            said = f"Instead of RUN: the {which}run that was updated last."
+            self.params.append(click.Option(["--last"], is_flag=True, expose_value=False, help=said))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; with `--last`, all of them but RUN were given."""
+        if any(each.name == "last" for each in self.params) and "--last" in args:
+            given, _, _ = self.make_parser(ctx).parse_args(list(args))
+            if given.get("last"):
+                from flowckpt.cli.runs import LAST  # noqa: PLC0415 - as above
+
+                args = [LAST, *args]
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, by section where there are many."""
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option) and not each.hidden]
+        rows: dict[str, list[tuple[str, str]]] = {section: [] for section in (*_SECTIONS, "Options")}
+        for each in options:
+            section = next((name for name, members in _SECTIONS.items() if each.name in members), "Output")
+            if (record := each.get_help_record(ctx)) is not None:
+                rows[section if len(options) > _LONG else "Options"].append(record)
+        for section, records in rows.items():
+            if records:
+                with formatter.section(section):
+                    formatter.write_dl(records)
 
 
 _TYPES: dict[type, Callable[[Any], click.ParamType[Any]]] = {

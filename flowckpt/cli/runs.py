@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import Coroutine, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.engine.history.checkpoints import left_behind
 from flowckpt.engine.rules.crash_loop import Deaths, limit_of
 from flowckpt.engine.run.resumption import parked, parked_at
-from flowckpt.errors import CheckpointNotFoundError
+from flowckpt.errors import CheckpointNotFoundError, FlowckptError
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import (
     CheckpointStore,
@@ -151,17 +152,63 @@ def parked_runs(store: CheckpointStore, runs: Sequence[RunInfo]) -> dict[str, De
     return waited(look())
 
 
+LAST = "\0last"
+"""Stands for the id of a run where `--last` was given: no shell can pass such a text."""
+
 RESUMABLE = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.RUNNING})
+_SHOWN = 5
 
 
-def last_unfinished(runs: Sequence[RunInfo]) -> RunInfo | None:
-    """Return the run that was updated last among those that can be resumed; a task is none of them.
+def chosen_run(store: CheckpointStore, typed: str, *, is_unfinished: bool = False) -> str:
+    """Return the id of the run that was typed: the id itself, a unique prefix of it, or `LAST`.
 
     Args:
-        runs: those that are not complete, and not running.
+        store: the store.
+        typed: what was typed.
+        is_unfinished: whether the last run is one that can be resumed; a task of a CheckpointManager cannot.
+
+    Raises:
+        CheckpointNotFoundError: there is no such run.
+        click.UsageError: several ids begin so.
     """
-    unfinished = [info for info in runs if info.workflow_name != MANAGED]
-    return max(unfinished, key=lambda info: info.updated_at, default=None)
+    if typed == LAST:
+        return _last_run(store, is_unfinished=is_unfinished)
+    if not isinstance(store, ListsRuns) or _exists(store, typed):
+        return typed
+    survey = surveyed_runs(store)
+    ids = [info.workflow_id for info in survey.runs] + [finding.workflow_id for finding in survey.unreadable]
+    found = [each for each in ids if each.startswith(typed)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        shown = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
+        raise click.UsageError(f"{len(found)} runs begin with {typed!r}: {shown}")
+    lowered = {each.lower(): each for each in ids}
+    if near := difflib.get_close_matches(typed.lower(), lowered, n=1, cutoff=0.6):
+        raise CheckpointNotFoundError(typed, remedy=f"Did you mean {lowered[near[0]]!r}? See 'flowckpt list'.")
+    raise CheckpointNotFoundError(typed)
+
+
+def _exists(store: ListsRuns, workflow_id: str) -> bool:
+    try:
+        return waited(store.describe_run(workflow_id)) is not None
+    except CheckpointNotFoundError:
+        return False
+    except FlowckptError:  # it is damaged, or a key is missing: what is done with it says so
+        return True
+
+
+def _last_run(store: CheckpointStore, *, is_unfinished: bool) -> str:
+    survey = surveyed_runs(store, RESUMABLE if is_unfinished else None)
+    runs = [info for info in survey.runs if not is_unfinished or info.workflow_name != MANAGED]
+    if not runs:
+        code = tell_left_out(survey.unreadable)
+        if code is ExitCode.DONE:
+            why = "is left to resume: each is completed or running, or there is none" if is_unfinished else "exists"
+            say(f"flowckpt: no run {why}")
+            code = ExitCode.NOT_FOUND
+        raise click.exceptions.Exit(code)
+    return max(runs, key=lambda info: info.updated_at).workflow_id
 
 
 def latest_of(store: CheckpointStore, workflow_id: str) -> CheckpointData:

@@ -72,7 +72,7 @@ def test_list_filters(filled, filters, found):
 def test_an_empty_store(flowckpt, tmp_path):
     ran = flowckpt("list").expect(0)
     assert ran.out == "" and "no runs in" in ran.err
-    assert "no such run in" in flowckpt("list", "--workflow", "x").expect(0).err
+    assert "no run matches in" in flowckpt("list", "--workflow", "x").expect(0).err
     assert flowckpt("list", "--json").expect(0).document == []
     assert not (tmp_path / ".flowckpt").exists()  # reading makes nothing
     for arguments in (["show", "x"], ["export", "x"], ["store", "clear", "x"], ["store", "check", "x"]):
@@ -186,3 +186,41 @@ def test_the_directory_of_a_run_has_its_id_and_show_names_it(flowckpt):
 def test_a_directory_is_a_file_store(flowckpt, typed):
     flowckpt("run", "pipeline.py:naps", "--id", "one", "--store", "file:there").expect(0)
     assert "one" in flowckpt("list", "--store", typed.format(flowckpt.directory)).expect(0).out
+
+
+WITH_RUN = (
+    *("resume RUN --plan", "plan RUN", "show RUN", "verify RUN", "diff RUN one", "rollback RUN a", "fork RUN"),
+    *("signal RUN go", "approve RUN it", "reject RUN it", "export RUN", "cancel RUN", "copy RUN --to file:there"),
+    *(
+        "store check RUN",
+        "store stats RUN",
+        "store prune RUN",
+        "store clear RUN --yes",
+        "store pin RUN",
+        "store trust RUN",
+    ),
+)
+
+
+@pytest.mark.parametrize("command", WITH_RUN)
+def test_a_command_takes_a_prefix_of_an_id_or_the_last_run_and_suggests_the_nearest(filled, command):
+    filled("run", "pipeline.py:etl", "-i", "source=x", "--id", "nightly-1").expect(1)
+    filled("run", "pipeline.py:etl", "-i", "source=x", "--id", "nightly-2").expect(1)
+    wrong = filled(*command.replace("RUN", "nightly-9").split())
+    assert wrong.code == (2 if "trust" in command else 12)
+    if wrong.code == 12:
+        assert "no run 'nightly-9'" in wrong.err and "Did you mean 'nightly-" in wrong.err
+        assert "2 runs begin with 'nightly'" in filled(*command.replace("RUN", "nightly").split()).expect(2).err
+    words = command.split()
+    words.remove("RUN")
+    for given in ([*words, "--last"], command.replace("RUN", "on").split()):
+        ran = filled(*given)
+        assert ran.code != 12 or "checkpoint" in ran.err, given
+
+
+def test_json_prints_a_document_on_errors_too(flowckpt):
+    document = flowckpt("show", "none", "--json").expect(12).document
+    assert document["exit_code"] == 12 and document["error"]["type"] == "CheckpointNotFoundError"
+    document = flowckpt("run", "pipeline.py:naps", "-i", "count=x", "--json").expect(2).document
+    assert "'count'" in document["error"]["message"]
+    assert "--nope" in flowckpt("list", "--json", "--nope").expect(2).document["error"]["message"]

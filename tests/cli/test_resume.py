@@ -36,7 +36,7 @@ def test_a_changed_workflow_exits_14(flowckpt, tmp_path):
     pipeline = tmp_path / "pipeline.py"
     pipeline.write_text(pipeline.read_text().replace('step("fetch")', 'step("get")'))
     ran = flowckpt("resume", "one").expect(14)
-    assert "'get'" in ran.err and ran.err.splitlines()[-1] == "Resume with: flowckpt resume one"
+    assert "'get'" in ran.err and "Resume with:" not in ran.err
 
 
 def test_a_moved_target_is_named_again(flowckpt, tmp_path):
@@ -70,9 +70,9 @@ def test_a_workflow_without_a_place(flowckpt, tmp_path):
     flowckpt("resume", "one").expect(0)
 
 
-@pytest.mark.parametrize("arguments", [[], ["one", "--last"]])
-def test_a_run_or_last(flowckpt, arguments):
-    assert "either the id of a run or --last" in flowckpt("resume", *arguments).expect(2).err
+def test_a_run_or_last(flowckpt):
+    assert "or --last; 'flowckpt list' shows the ids" in flowckpt("resume").expect(2).err
+    assert "unexpected extra argument (one)" in flowckpt("resume", "one", "--last").expect(2).err
 
 
 def test_no_such_run_exits_12(flowckpt):
@@ -110,7 +110,7 @@ def test_a_kill_in_the_middle_a_live_owner_and_a_resume(flowckpt, gate):
     flowckpt.wait_for("start 1")
     ran = flowckpt("resume", "one").expect(75)
     assert f"owned by process {process.pid} on " in ran.err
-    assert ran.err.splitlines()[-1] == "Resume with: flowckpt resume one"
+    assert "Wait for it" in ran.err.splitlines()[-1] and "Resume with:" not in ran.err
     process.kill()
     process.communicate()
     assert flowckpt("list", "--json").expect(0).document[0]["status"] == "crashed"

@@ -9,6 +9,7 @@ from flowckpt.cli.groups import with_store
 from flowckpt.cli.loaded_run import recorded_run
 from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import (
+    Command,
     RunName,
     SecondsRange,
     input_option,
@@ -18,7 +19,7 @@ from flowckpt.cli.options import (
     without_repeats,
 )
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
-from flowckpt.cli.runs import opened_store, waited
+from flowckpt.cli.runs import chosen_run, opened_store, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine import RunOptions, WorkflowEngine
@@ -35,8 +36,8 @@ class _ProgramNeededError(Exception):
     """Nobody runs it, so its program must say what is to be undone."""
 
 
-@click.command("cancel", epilog=_EXAMPLE)
-@click.argument("run", type=RunName())
+@click.command("cancel", cls=Command, epilog=_EXAMPLE)
+@click.argument("run", type=RunName(is_unfinished=True))
 @click.option("--no-rollback", is_flag=True, help="Leave what its steps did as it is. Needs no program.")
 @click.option(
     "--force",
@@ -77,6 +78,7 @@ def command(
         keep_for_document()
     texts = without_repeats(inputs, "-i")
     checkpoints, choice = opened_store(store), choose_store(store)
+    run = chosen_run(checkpoints, run, is_unfinished=True)
 
     def undoing() -> Session:
         raise _ProgramNeededError

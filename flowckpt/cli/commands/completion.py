@@ -24,4 +24,5 @@ def command(shell: str) -> None:
     cls = get_completion_class(shell)
     assert cls is not None
     completion = cls(group, {}, "flowckpt", "_FLOWCKPT_COMPLETE")
-    write(f"{ShellComplete.source(completion)}\n")  # the plain one: bash's own would start a bash to ask its version
+    script = ShellComplete.source(completion)  # the plain one: that of bash would start a bash to ask its version
+    write("".join(f"{line.removesuffix(chr(59))}\n" for line in script.strip().splitlines()))

@@ -10,11 +10,11 @@ import click
 from flowckpt.cli.exit_codes import code_of_error
 from flowckpt.cli.next_steps import command_line
 from flowckpt.cli.notices import warn
-from flowckpt.cli.options import NewRunName, RunName, json_option, store_option
+from flowckpt.cli.options import Command, NewRunName, RunName, json_option, store_option
 from flowckpt.cli.render.errors import show_error
 from flowckpt.cli.render.tables import size_of_run
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
-from flowckpt.cli.runs import opened_store, surveyed_runs, tell_left_out, waited
+from flowckpt.cli.runs import chosen_run, opened_store, surveyed_runs, tell_left_out, waited
 from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.codec import Json
 from flowckpt.core.system.ids import new_run_id
@@ -30,7 +30,7 @@ Examples:
   flowckpt copy --all --to file:/backup/flowckpt"""
 
 
-@click.command("copy", epilog=_EXAMPLE)
+@click.command("copy", cls=Command, epilog=_EXAMPLE)
 @click.argument("runs", metavar="RUN…", type=RunName(), nargs=-1)
 @click.option("--all", "is_all", is_flag=True, help="Every run of the store.")
 @click.option("--to", metavar="STORE", required=True, help="The store to copy to, as sqlite:FILE or file:DIRECTORY.")
@@ -66,6 +66,7 @@ def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as
     first: FlowckptError | None = None
     for run in wanted:
         try:
+            run = chosen_run(source, run) if runs else run  # noqa: PLW2901
             done = waited(copy_run(source, target, run, new_id=new_id))
         except FlowckptError as error:
             first = first or error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from flowckpt.cli.arguments import named_checkpoint
-from flowckpt.cli.options import RunName, color_option, json_option, store_option
+from flowckpt.cli.options import Command, RunName, color_option, json_option, store_option
 from flowckpt.cli.render.diff import diff_document, diff_text
 from flowckpt.cli.render.terminal import is_terminal, json_text, write
 from flowckpt.cli.runs import opened_store
@@ -21,7 +21,7 @@ Examples:
 _DIFFERENT = 1
 
 
-@click.command("diff", epilog=_EXAMPLE)
+@click.command("diff", cls=Command, epilog=_EXAMPLE)
 @click.argument("old", metavar="RUN[@CHECKPOINT]", type=RunName())
 @click.argument("new", metavar="RUN[@CHECKPOINT]", type=RunName())
 @click.option("--exit-code", "as_code", is_flag=True, help="Exit with 1 where anything differs, as git diff does.")

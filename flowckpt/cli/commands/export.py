@@ -10,10 +10,10 @@ import click
 
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.notices import warn
-from flowckpt.cli.options import RunName, store_option
+from flowckpt.cli.options import Command, RunName, store_option
 from flowckpt.cli.render.tables import size_of_run
 from flowckpt.cli.render.terminal import escaped, escaped_json, is_terminal, say, write, write_bytes
-from flowckpt.cli.runs import latest_of, opened_store, waited
+from flowckpt.cli.runs import chosen_run, latest_of, opened_store, waited
 from flowckpt.core.codec.checkpoints import export_text
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.system.numbers import counted
@@ -38,7 +38,7 @@ _MISNAMED = (
 """What the system says of a place where nothing can be written, whatever is: another one must be named."""
 
 
-@click.command("export", epilog=_EXAMPLE)
+@click.command("export", cls=Command, epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
 @click.option("--checkpoint", metavar="ID", help="Only this checkpoint, by its id or sequence, as one JSON document.")
 @click.option(
@@ -59,6 +59,7 @@ def command(run: str, checkpoint: str | None, output: str | None, force: bool, s
     the very same is no hindrance.
     """
     checkpoints = opened_store(store, runs_nothing=True)
+    run = chosen_run(checkpoints, run)
     is_directory = output is not None and output != "-" and (output.endswith("/") or Path(output).is_dir())
     try:
         if checkpoint is None and output is not None:

@@ -11,6 +11,7 @@ from flowckpt.cli.arguments import convert_inputs, edits_from_texts, typed_targe
 from flowckpt.cli.loaded_run import program_at_need, recorded_program
 from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import (
+    Command,
     KeyValue,
     NewRunName,
     RunName,
@@ -24,7 +25,7 @@ from flowckpt.cli.options import (
     without_repeats,
 )
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, shortened, write
-from flowckpt.cli.runs import opened_store, waited
+from flowckpt.cli.runs import chosen_run, opened_store, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.system.clock import SystemClock
@@ -41,7 +42,7 @@ Examples:
   flowckpt fork nightly -i limit=500 --json"""
 
 
-@click.command("fork", epilog=_EXAMPLE)
+@click.command("fork", cls=Command, epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
 @click.option(
     "--checkpoint",
@@ -93,6 +94,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if as_json:
         keep_for_document()
     checkpoints, choice = opened_store(store), choose_store(store)
+    run = chosen_run(checkpoints, run)
     edits = edits_from_texts(without_repeats(outputs, "--set"))
     texts = without_repeats(inputs, "-i")
     program = program_at_need(checkpoints, run, target)

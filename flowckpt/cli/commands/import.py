@@ -8,7 +8,7 @@ import click
 
 from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.notices import warn
-from flowckpt.cli.options import NewRunName, json_option, store_option
+from flowckpt.cli.options import Command, NewRunName, json_option, store_option
 from flowckpt.cli.render.tables import size_of_run
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, write
 from flowckpt.cli.runs import opened_store, waited
@@ -26,7 +26,7 @@ _DEFAULT = ImportLimits()
 _COUNT = click.IntRange(min=1)
 
 
-@click.command("import", epilog=_EXAMPLE)
+@click.command("import", cls=Command, epilog=_EXAMPLE)
 @click.argument("file")
 @click.option(
     "--id",

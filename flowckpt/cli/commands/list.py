@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from flowckpt.cli.options import color_option, json_option, store_option
+from flowckpt.cli.options import Command, color_option, json_option, store_option
 from flowckpt.cli.render.documents import listed_document
 from flowckpt.cli.render.tables import ago_text, moment_text, show_table
 from flowckpt.cli.render.terminal import is_terminal, json_text, say, write
@@ -23,7 +23,7 @@ Examples:
 _HEADER = ("RUN", "WORKFLOW", "STATUS", "STEPS", "STARTED", "UPDATED", "TAGS")
 
 
-@click.command("list", epilog=_EXAMPLE)
+@click.command("list", cls=Command, epilog=_EXAMPLE)
 @click.option(
     "--status", "statuses", type=click.Choice([str(s) for s in Status]), multiple=True, help="Only runs that stand so."
 )
@@ -62,7 +62,7 @@ def command(
         show_table(_HEADER, rows, wrapped=("WORKFLOW", "TAGS"), no_color=no_color)
     elif not survey.unreadable:
         has_filter = statuses or workflow is not None or tags
-        say(f"flowckpt: no {'such run' if has_filter else 'runs'} in {choose_store(store).shown}")
+        say(f"flowckpt: {'no run matches' if has_filter else 'no runs'} in {choose_store(store).shown}")
     return tell_left_out(survey.unreadable)
 
 

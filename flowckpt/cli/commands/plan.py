@@ -9,6 +9,7 @@ import click
 from flowckpt.cli.loaded_run import recorded_run
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
+    Command,
     RunName,
     StepName,
     color_option,
@@ -33,8 +34,8 @@ Examples:
   flowckpt plan nightly 'parse[24]' --json"""
 
 
-@click.command("plan", epilog=_EXAMPLE)
-@click.argument("run", type=RunName())
+@click.command("plan", cls=Command, epilog=_EXAMPLE)
+@click.argument("run", type=RunName(is_unfinished=True))
 @click.argument("step", type=StepName(), required=False)
 @policy_options
 @input_option

@@ -12,7 +12,7 @@ import attrs
 import click
 
 from flowckpt.cli.exit_codes import ExitCode, code_of_signal
-from flowckpt.cli.options import SecondsRange, executor_option, json_option, named_executors, store_option
+from flowckpt.cli.options import Command, SecondsRange, executor_option, json_option, named_executors, store_option
 from flowckpt.cli.recoverer.child import Child
 from flowckpt.cli.recoverer.recoverer import Recoverer
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
@@ -33,7 +33,7 @@ Examples:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@click.command("recover", epilog=_EXAMPLE)
+@click.command("recover", cls=Command, epilog=_EXAMPLE)
 @click.option("--once", is_flag=True, help="Resume what is due now, then exit. So it is where --watch is not given.")
 @click.option("--watch", is_flag=True, help="Go on looking until a signal comes.")
 @click.option(

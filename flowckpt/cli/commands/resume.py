@@ -8,11 +8,11 @@ import click
 
 from flowckpt.cli import drive
 from flowckpt.cli.drive import Form, Resuming, follow
-from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.loaded_run import RecordedRun, recorded_run
 from flowckpt.cli.next_steps import ResumeLine
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
+    Command,
     RunName,
     color_option,
     events_option,
@@ -29,8 +29,7 @@ from flowckpt.cli.options import (
     target_option,
     without_repeats,
 )
-from flowckpt.cli.render.terminal import keep_for_document, say
-from flowckpt.cli.runs import RESUMABLE, last_unfinished, opened, surveyed_runs, tell_left_out
+from flowckpt.cli.render.terminal import keep_for_document
 from flowckpt.cli.settings import choose_store, limits_setting, retention_set_here
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine import RunOptions, WorkflowEngine
@@ -55,9 +54,8 @@ Examples:
   flowckpt resume nightly --target moved/pipeline.py:etl --json"""
 
 
-@click.command("resume", epilog=_EXAMPLE)
-@click.argument("run", type=RunName(), required=False)
-@click.option("--last", is_flag=True, help="The run that was updated last among those that are not completed.")
+@click.command("resume", cls=Command, epilog=_EXAMPLE)
+@click.argument("run", type=RunName(is_unfinished=True))
 @click.option("--plan", "only_plan", is_flag=True, help="Show what would be done, as plan does, and do nothing.")
 @policy_options
 @setting_option("on_save_error")
@@ -85,8 +83,7 @@ Examples:
 @store_option
 @color_option
 def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
-    run: str | None,
-    last: bool,
+    run: str,
     only_plan: bool,
     inputs: tuple[tuple[str, str], ...],
     target: str | None,
@@ -106,10 +103,6 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     ones were not recorded, and are asked for. Where a step's function was edited, a person at a terminal is shown the plan and asked; elsewhere the resume stops, exits
     with 10 and says how to go on.
     """
-    if (run is None) is not last:
-        raise click.UsageError(
-            "give either the id of a run or --last" + ("" if last else "; 'flowckpt list' shows ids")
-        )
     if as_json and as_events:
         raise click.UsageError("--json and --events exclude each other: both print to standard output")
     if only_plan and as_events:
@@ -120,23 +113,15 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     texts = without_repeats(inputs, "-i")
     places = named_executors(executors)
     choice = choose_store(store)
-    if run is None:
-        survey = surveyed_runs(opened(choice), RESUMABLE)
-        found = last_unfinished(survey.runs)
-        if found is None:
-            if (code := tell_left_out(survey.unreadable)) is not ExitCode.DONE:
-                return code
-            say(f"flowckpt: no run in {choice.shown} is left to resume: each is completed or running, or there is none")
-            return ExitCode.NOT_FOUND
-        run = found.workflow_id
     recorded = recorded_run(
         choice,
         run,
         target=target,
         inputs=texts,
         asks_for_secrets=not only_plan,
-        accepts=None if only_plan else lambda shown: accept_import or drive.ask_about_import(run, shown),
+        accepts=None if only_plan else lambda found, shown: accept_import or drive.ask_about_import(found, shown),
     )
+    run = recorded.workflow_id
     options = RunOptions(target=recorded.moved_to, executors=places, **policy)
     if only_plan:
         return plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)

@@ -6,9 +6,17 @@ import click
 
 from flowckpt.cli.loaded_run import program_at_need
 from flowckpt.cli.next_steps import show_resume_hint
-from flowckpt.cli.options import RunName, json_option, network_option, store_option, target_option, verify_option
+from flowckpt.cli.options import (
+    Command,
+    RunName,
+    json_option,
+    network_option,
+    store_option,
+    target_option,
+    verify_option,
+)
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, shortened, write
-from flowckpt.cli.runs import opened_store, waited
+from flowckpt.cli.runs import chosen_run, opened_store, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine import RunOptions
@@ -23,7 +31,7 @@ Examples:
 _MOST = 8
 
 
-@click.command("rollback", epilog=_EXAMPLE)
+@click.command("rollback", cls=Command, epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
 @click.argument("checkpoint")
 @verify_option
@@ -49,6 +57,7 @@ def command(
     if as_json:
         keep_for_document()
     checkpoints, choice = opened_store(store), choose_store(store)
+    run = chosen_run(checkpoints, run)
     program = program_at_need(checkpoints, run, target)
     rechecking = Rechecking(RunOptions(verify=verify, allow_network=allow_network), program=program)
     done = waited(roll_back(checkpoints, SystemClock(), run, checkpoint, rechecking))

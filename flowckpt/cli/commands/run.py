@@ -14,6 +14,7 @@ from flowckpt.cli.drive import Form, follow
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
+    Command,
     KeyValue,
     NewRunName,
     TargetName,
@@ -55,7 +56,7 @@ Examples:
   flowckpt run pipeline.py:etl -i source=sample.csv --check"""
 
 
-@click.command("run", epilog=_EXAMPLE)
+@click.command("run", cls=Command, epilog=_EXAMPLE)
 @click.argument("target", type=TargetName())
 @input_option
 @click.option("--inputs", "inputs_file", metavar="FILE", help="The inputs as a JSON object (or TOML); - reads JSON.")

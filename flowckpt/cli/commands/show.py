@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from flowckpt.cli.next_steps import wait_lines
-from flowckpt.cli.options import RunName, color_option, json_option, store_option
+from flowckpt.cli.options import Command, RunName, color_option, json_option, store_option
 from flowckpt.cli.progress.state import COMPOSITES
 from flowckpt.cli.render.documents import Standing, recorded_claims, run_document, run_history
 from flowckpt.cli.render.rich_table import status_text
 from flowckpt.cli.render.steps import Branch, step_tree
 from flowckpt.cli.render.tables import ago_text, duration_text, moment_text, show_table
 from flowckpt.cli.render.terminal import escaped, json_text, say, short_value, write
-from flowckpt.cli.runs import StoredRun, opened_store, stored_run
+from flowckpt.cli.runs import StoredRun, chosen_run, opened_store, stored_run
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.records import Reason, Status, StepResult
@@ -54,7 +54,7 @@ _VERDICTS = {True: "yes", False: "no", None: "-"}
 _ANSWERS = {"yes": True, "no": False, "none": None}
 
 
-@click.command("show", epilog=_EXAMPLE)
+@click.command("show", cls=Command, epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
 @click.option("--steps", is_flag=True, help="Also each step with its evidence.")
 @click.option("--members", is_flag=True, help="With --steps: each member of large maps and groups.")
@@ -95,6 +95,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if members and not steps:
         raise click.UsageError("--members goes with --steps")
     opened = opened_store(store, runs_nothing=True)
+    run = chosen_run(opened, run)
     found = stored_run(opened, run)
     attempts = run_history(opened, run, found) if history else []
     is_filtered = attempt is not None or bool(reasons) or verified is not None

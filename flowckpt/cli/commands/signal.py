@@ -9,9 +9,9 @@ import click
 
 from flowckpt.cli.answers import by_option, resume_option, resumed, tell_sent, user_name
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.options import RunName, json_option, store_option
+from flowckpt.cli.options import Command, RunName, json_option, store_option
 from flowckpt.cli.render.terminal import keep_for_document
-from flowckpt.cli.runs import opened_store, waited
+from flowckpt.cli.runs import chosen_run, opened_store, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.engine import WorkflowEngine
 
@@ -22,8 +22,8 @@ Examples:
   flowckpt signal nightly go --id 2026-11-20 --resume"""
 
 
-@click.command("signal", epilog=_EXAMPLE)
-@click.argument("run", type=RunName())
+@click.command("signal", cls=Command, epilog=_EXAMPLE)
+@click.argument("run", type=RunName(is_unfinished=True))
 @click.argument("name")
 @click.option("--data", metavar="JSON", help="What it carries, as JSON; nothing where not given.")
 @by_option
@@ -53,6 +53,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if as_json:
         keep_for_document()
     checkpoints, choice = opened_store(store), choose_store(store)
+    run = chosen_run(checkpoints, run, is_unfinished=True)
     carried = None if data is None else _parsed(data)
     who = user_name() if by is None else by
     engine = WorkflowEngine(checkpoints)

@@ -11,6 +11,7 @@ import click
 from flowckpt.cli.config.settings import SETTINGS
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.options import (
+    Command,
     RunName,
     color_option,
     json_option,
@@ -23,7 +24,7 @@ from flowckpt.cli.options import (
 from flowckpt.cli.render.documents import verdict_text
 from flowckpt.cli.render.terminal import escaped, is_terminal, json_text, keep_for_document, write
 from flowckpt.cli.render.verification import Checked, check_evidence
-from flowckpt.cli.runs import latest_of, opened_store, waited
+from flowckpt.cli.runs import chosen_run, latest_of, opened_store, waited
 from flowckpt.cli.settings import color_allowed
 from flowckpt.core.records import CheckpointData
 from flowckpt.engine import RunOptions
@@ -45,7 +46,7 @@ _SUMMED = {
 _COLORS = {"holds": "green", "fails": "red", "cannot be checked": "yellow", "not checked again": "bright_black"}
 
 
-@click.command("verify", epilog=_EXAMPLE)
+@click.command("verify", cls=Command, epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
 @click.option("--checkpoint", metavar="ID", help="The newest checkpoint of this id; the latest one where not given.")
 @setting_option("jobs")
@@ -74,6 +75,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if as_json:
         keep_for_document()
     checkpoints = opened_store(store)
+    run = chosen_run(checkpoints, run)
     data = latest_of(checkpoints, run)
     if checkpoint is not None:
         data = waited(any_checkpoint(checkpoints, run, data, checkpoint))

@@ -18,6 +18,10 @@ else:
     settings = LazyModule("flowckpt.cli.settings")
 
 
+shown: list[dict[str, str]] = []
+"""The errors that the command has shown, as documents; `--json` prints the last one if there is no result."""
+
+
 def show_error(error: FlowckptError, remedies: Sequence[str] | None = None) -> None:
     """Show an error and its remedy on standard error, and its traceback where the settings ask for it.
 
@@ -28,6 +32,7 @@ def show_error(error: FlowckptError, remedies: Sequence[str] | None = None) -> N
     if _is_traceback_shown():
         with contextlib.suppress(Exception):  # a traceback that cannot be written must not hide the error
             say(escaped_lines("".join(traceback.format_exception(error)).rstrip()))
+    shown.append({"type": type(error).__name__, "message": error.message, "remedy": error.remedy})
     say(f"flowckpt: {escaped(error.message)}")
     for remedy in [escaped(error.remedy)] * bool(error.remedy) if remedies is None else remedies:
         say(with_store(remedy))

@@ -31,6 +31,7 @@ class _Place:
 
     descriptor = _STDOUT
     is_closed = False
+    is_written = False
 
 
 def open_missing_descriptors() -> None:
@@ -87,6 +88,7 @@ def write_bytes(data: bytes) -> None:
         OutputClosedError: nobody reads it.
         OutputFailedError: it cannot be written.
     """
+    _Place.is_written = True
     try:
         left = memoryview(data)
         while left:
@@ -96,6 +98,16 @@ def write_bytes(data: bytes) -> None:
         raise OutputClosedError from None
     except OSError as error:
         raise OutputFailedError(error.strerror or str(error)) from error
+
+
+def forget_written() -> None:
+    """Forget what was written before: a new command begins."""
+    _Place.is_written = False
+
+
+def has_written() -> bool:
+    """Return whether a result was written to standard output."""
+    return _Place.is_written
 
 
 def write_if_read(text: str) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.options import RunName, json_option, store_option
+from flowckpt.cli.options import Command, RunName, json_option, store_option
 from flowckpt.cli.render.documents import finding_document
 from flowckpt.cli.render.terminal import escaped, json_text, say, write
-from flowckpt.cli.runs import checked, opened_store
+from flowckpt.cli.runs import checked, chosen_run, opened_store
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.system.numbers import counted
 from flowckpt.stores.base import Finding
@@ -20,7 +20,7 @@ Examples:
   flowckpt store check --json"""
 
 
-@click.command("check", epilog=_EXAMPLE)
+@click.command("check", cls=Command, epilog=_EXAMPLE)
 @click.argument("run", type=RunName(), required=False)
 @json_option
 @store_option
@@ -30,7 +30,8 @@ def command(run: str | None, as_json: bool, store: str | None) -> int:
     A notice is harmless, as a record that a crash cut short. Exits with 11 where something is corrupt, and with 2 where
     a key is missing without which nothing can be said.
     """
-    findings = checked(opened_store(store, runs_nothing=True), run)
+    checkpoints = opened_store(store, runs_nothing=True)
+    findings = checked(checkpoints, None if run is None else chosen_run(checkpoints, run))
     if as_json:
         write(f"{json_text([finding_document(finding) for finding in findings], indent=2)}\n")
     else:

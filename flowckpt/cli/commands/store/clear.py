@@ -7,9 +7,9 @@ import sys
 import click
 
 from flowckpt.cli.notices import warn
-from flowckpt.cli.options import RunName, store_option
+from flowckpt.cli.options import Command, RunName, store_option
 from flowckpt.cli.render.terminal import escaped, say, write
-from flowckpt.cli.runs import latest_of, opened_store, waited
+from flowckpt.cli.runs import chosen_run, latest_of, opened_store, waited
 from flowckpt.core.system.numbers import counted
 from flowckpt.errors import CheckpointCorruptedError, UnauthenticatedRecordError, WrongKeyError
 
@@ -19,13 +19,14 @@ Examples:
   flowckpt store clear nightly --yes"""
 
 
-@click.command("clear", epilog=_EXAMPLE)
+@click.command("clear", cls=Command, epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
 @click.option("--yes", is_flag=True, help="Do not ask. Nobody is asked either where no terminal is there to answer.")
 @store_option
 def command(run: str, yes: bool, store: str | None) -> None:
     """Remove a run with all its checkpoints. It cannot be brought back. A store with a key needs the key for it."""
     checkpoints = opened_store(store, runs_nothing=True)
+    run = chosen_run(checkpoints, run)
     what = "its record is damaged"
     try:
         latest = latest_of(checkpoints, run)

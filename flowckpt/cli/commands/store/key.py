@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from flowckpt.cli.options import json_option
+from flowckpt.cli.options import Command, json_option
 from flowckpt.cli.render.terminal import escaped, json_text, say, write
 from flowckpt.stores.log.sealing.cipher import check_installed
 from flowckpt.stores.log.sealing.keys import AUTHENTICATE, ENCRYPT, KeyRing, new_key, read_key_file, write_key_file
@@ -19,7 +19,7 @@ Examples:
   flowckpt store key show ~/.flowckpt.key"""
 
 
-@click.command("key", epilog=_EXAMPLE)
+@click.command("key", cls=Command, epilog=_EXAMPLE)
 @click.argument("action", type=click.Choice(["new", "rotate", "show"]))
 @click.argument("file", type=click.Path())
 @click.option(

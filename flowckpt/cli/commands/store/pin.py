@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from flowckpt.cli.options import RunName, json_option, store_option
+from flowckpt.cli.options import Command, RunName, json_option, store_option
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, write
-from flowckpt.cli.runs import latest_of, opened_store, waited
+from flowckpt.cli.runs import chosen_run, latest_of, opened_store, waited
 from flowckpt.engine.history.checkpoints import earlier_checkpoint
 from flowckpt.stores.base import PinsCheckpoints
 
@@ -19,7 +19,7 @@ Examples:
   flowckpt store pin nightly trained --unpin"""
 
 
-@click.command("pin", epilog=_EXAMPLE)
+@click.command("pin", cls=Command, epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
 @click.argument("checkpoint", required=False)
 @click.option("--unpin", is_flag=True, help="Take the pin away again.")
@@ -36,6 +36,7 @@ def command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, store:
     checkpoints = opened_store(store, runs_nothing=True)
     if not isinstance(checkpoints, PinsCheckpoints):
         raise click.UsageError(f"{checkpoints!r} cannot pin checkpoints")
+    run = chosen_run(checkpoints, run)
     data = latest_of(checkpoints, run)
     if checkpoint is not None:
         data = waited(earlier_checkpoint(checkpoints, run, data, checkpoint))

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.options import AgeText, RunName, json_option, store_option
+from flowckpt.cli.options import AgeText, Command, RunName, json_option, store_option
 from flowckpt.cli.render.statistics import bytes_text, checkpoints_document, summary_document
 from flowckpt.cli.render.tables import ago_text
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
-from flowckpt.cli.runs import opened_store, tell_unreadable, waited
+from flowckpt.cli.runs import chosen_run, opened_store, tell_unreadable, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.records import Status
 from flowckpt.core.system.numbers import counted
@@ -31,7 +31,7 @@ Examples:
 _STATUSES = [str(status) for status in Status if status is not Status.RUNNING]
 
 
-@click.command("prune", epilog=_EXAMPLE)
+@click.command("prune", cls=Command, epilog=_EXAMPLE)
 @click.argument("run", type=RunName(), required=False)
 @click.option(
     "--keep",
@@ -92,6 +92,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         keep_for_document()
     checkpoints = opened_store(store, runs_nothing=True)
     if run is not None:
+        run = chosen_run(checkpoints, run)
         conditions: dict[str, Any] = {"keep": keep, "older_than": older_than, "max_bytes": max_bytes}
         _prune_one(checkpoints, run, conditions, is_dry_run=dry_run, as_json=as_json)
         return ExitCode.DONE

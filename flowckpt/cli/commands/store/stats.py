@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from flowckpt.cli.options import RunName, color_option, json_option, store_option
+from flowckpt.cli.options import Command, RunName, color_option, json_option, store_option
 from flowckpt.cli.render.statistics import figures_document, figures_lines, figures_tables
 from flowckpt.cli.render.tables import show_table
 from flowckpt.cli.render.terminal import escaped, json_text, write
-from flowckpt.cli.runs import opened_store, tell_unreadable, waited
+from flowckpt.cli.runs import chosen_run, opened_store, tell_unreadable, waited
 from flowckpt.stores.queries import store_statistics
 
 _EXAMPLE = """\b
@@ -18,7 +18,7 @@ Examples:
   flowckpt store stats --limit 30 --json"""
 
 
-@click.command("stats", epilog=_EXAMPLE)
+@click.command("stats", cls=Command, epilog=_EXAMPLE)
 @click.argument("run", type=RunName(), required=False)
 @click.option(
     "--limit",
@@ -37,7 +37,9 @@ def command(run: str | None, limit: int, as_json: bool, store: str | None, no_co
     What no longer counts is counted too, as it happened. Large values are not in the sizes. A run whose record cannot be
     read is left out and named, and the exit code is 11.
     """
-    figures = waited(store_statistics(opened_store(store, runs_nothing=True), run, limit=limit))
+    checkpoints = opened_store(store, runs_nothing=True)
+    run = None if run is None else chosen_run(checkpoints, run)
+    figures = waited(store_statistics(checkpoints, run, limit=limit))
     if as_json:
         write(f"{json_text(figures_document(figures), indent=2)}\n")
         return tell_unreadable(figures.unreadable)

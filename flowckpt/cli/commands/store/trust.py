@@ -8,9 +8,9 @@ import click
 
 from flowckpt.cli.next_steps import command_line
 from flowckpt.cli.notices import warn
-from flowckpt.cli.options import RunName, store_option
+from flowckpt.cli.options import Command, RunName, store_option
 from flowckpt.cli.render.terminal import escaped, say, write
-from flowckpt.cli.runs import latest_of, waited
+from flowckpt.cli.runs import chosen_run, latest_of, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.system.numbers import counted
 from flowckpt.stores.file import FileCheckpointStore
@@ -25,7 +25,7 @@ Examples:
   flowckpt store trust nightly --yes"""
 
 
-@click.command("trust", epilog=_EXAMPLE)
+@click.command("trust", cls=Command, epilog=_EXAMPLE)
 @click.argument("run", type=RunName())
 @click.option("--yes", is_flag=True, help="Do not ask. Nobody is asked either where no terminal is there to answer.")
 @store_option
@@ -40,6 +40,7 @@ def command(run: str, yes: bool, store: str | None) -> None:
     checkpoints = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression, trust=True)
     if not isinstance(checkpoints, FileCheckpointStore) or choice.key_file is None:
         raise click.UsageError("trust is for a file store with a key: name the key file by FLOWCKPT_KEY_FILE")
+    run = chosen_run(checkpoints, run)
     latest = latest_of(checkpoints, run)
     if not yes and sys.stdin is not None and sys.stdin.isatty():
         for line in _said_of(checkpoints.runs.doubts(run), "would be"):
