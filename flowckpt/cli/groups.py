@@ -81,23 +81,18 @@ def _remember(context: click.Context, parameter: click.Parameter, value: str | N
         context.meta.setdefault(_BEFORE_COMMAND, {})[parameter.name] = value
 
 
+_COMMON = {
+    "--store": ("SPEC", "The store with the runs: a directory, sqlite:FILE, postgresql://…"),
+    "--log-level": ("LEVEL", "The lowest level of log messages to show."),
+}
+
+
 def _common_options() -> list[click.Parameter]:
     """Return the options that may stand before a command's name; the command converts and checks their values."""
+    how: dict[str, Any] = {"expose_value": False, "callback": _remember}
     return [
-        click.Option(
-            ["--store"],
-            metavar="SPEC",
-            expose_value=False,
-            callback=_remember,
-            help="The store with the runs: a directory, sqlite:FILE, postgresql://… Also accepted after the command.",
-        ),
-        click.Option(
-            ["--log-level"],
-            metavar="LEVEL",
-            expose_value=False,
-            callback=_remember,
-            help="The lowest level of log messages to show. Also accepted after the command.",
-        ),
+        click.Option([name], metavar=metavar, help=f"{text} Also accepted after the command.", **how)
+        for name, (metavar, text) in _COMMON.items()
     ]
 
 
@@ -147,22 +142,15 @@ class CommandGroup(click.Group):
         """Write the table of commands, section by section, without loading any."""
         width = max(len(name) - len(self.prefix) for name in COMMANDS if name.startswith(self.prefix))
         for section, rows in SECTIONS.items():
-            own = [
-                (name.removeprefix(self.prefix).ljust(width), text)
-                for name, text in rows.items()
-                if name.startswith(self.prefix)
-            ]
-            if own:
+            names = [name for name in rows if name.startswith(self.prefix)]
+            if own := [(name.removeprefix(self.prefix).ljust(width), rows[name]) for name in names]:
                 with formatter.section("Commands" if self.prefix else section):
                     formatter.write_dl(own)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command without loading any."""
-        found = [
-            CompletionItem(name, help=COMMANDS.get(f"{self.prefix}{name}", "Keep a store."))
-            for name in self.names
-            if name.startswith(incomplete)
-        ]
+        names = [name for name in self.names if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=COMMANDS.get(f"{self.prefix}{name}", "Keep a store.")) for name in names]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
 

@@ -318,14 +318,7 @@ def target_option(command: F) -> F:
     )(command)
 
 
-def verify_option(command: F) -> F:
-    """Add `--verify`."""
-    return setting_option("verify")(command)
-
-
-def network_option(command: F) -> F:
-    """Add `--allow-network`."""
-    return setting_option("allow_network")(command)
+verify_option, network_option = setting_option("verify"), setting_option("allow_network")
 
 
 def rollback_option(command: F) -> F:

@@ -36,7 +36,7 @@ from flowckpt.stores.base import (
     PinsCheckpoints,
 )
 from flowckpt.stores.open import open_store
-from flowckpt.stores.queries import RunSurvey, find_runs, surveyed
+from flowckpt.stores.queries import RunSurvey, surveyed
 
 T = TypeVar("T")
 _OFFERED = 1_000
@@ -117,18 +117,6 @@ def waited(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(alone())
 
 
-def found_runs(store: CheckpointStore, wanted: RunFilter) -> list[RunInfo]:
-    """Return the runs of a store that are wanted, the one started last first."""
-    if not isinstance(store, ListsRuns):
-        raise click.UsageError(f"{store!r} cannot list its runs")
-    return list(waited(find_runs(store, wanted)))
-
-
-def listed_runs(store: CheckpointStore) -> list[RunInfo]:
-    """Return the runs of a store, the one started last first."""
-    return list(surveyed_runs(store).runs)
-
-
 def surveyed_runs(store: CheckpointStore, wanted: RunFilter | None = None) -> RunSurvey:
     """Return the runs of a store, the one started last first, and those that cannot be read.
 
@@ -192,8 +180,6 @@ def chosen_run(store: CheckpointStore, typed: str, *, is_unfinished: bool = Fals
 def _exists(store: ListsRuns, workflow_id: str) -> bool:
     try:
         return waited(store.describe_run(workflow_id)) is not None
-    except CheckpointNotFoundError:
-        return False
     except FlowckptError:  # it is damaged, or a key is missing: what is done with it says so
         return True
 
@@ -287,7 +273,8 @@ def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]
         option: the store on the command line, or None.
     """
     try:
-        runs = found_runs(opened(choose_store(option), runs_nothing=True), RunFilter(limit=_OFFERED))
+        store = opened(choose_store(option), runs_nothing=True)
+        runs = surveyed_runs(store, RunFilter(limit=_OFFERED)).runs
     except Exception:
         return []
     return [

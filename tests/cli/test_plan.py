@@ -123,7 +123,7 @@ def test_an_edited_function_stops_the_resume_until_somebody_says(shop):
         "Take its recorded result all the same: flowckpt resume --on-code-change reuse one",
         "See it step by step: flowckpt plan one",
     ]
-    assert shop("resume", "one", "--json").expect(10).out == "" and shop.log() == []
+    assert shop("resume", "one", "--json").expect(10).document["exit_code"] == 10 and shop.log() == []
     changed = {file for file, held in shop.stored().items() if before.get(file) != held}
     assert all("segment" not in file and not file.endswith(".jsonl") for file in changed), changed
     assert shop.decisions("--on-code-change", "reuse", code=10) == HELD

@@ -30,7 +30,7 @@ def test_it_is_refused_with_10_when_the_evidence_no_longer_holds(shop, tmp_path)
     ran = shop("rollback", "one", "count").expect(10)
     assert "checkpoint 'count' of run 'one' is stale: clean: clean.csv" in ran.err and ran.out == ""
     assert "flowckpt verify one --checkpoint count" in ran.err
-    assert shop("rollback", "one", "count", "--json").expect(10).out == ""
+    assert shop("rollback", "one", "count", "--json").expect(10).document["error"]["type"] == "StaleCheckpointError"
     assert {name: found for name, found in shop.stored().items() if name.endswith("jsonl")} == {
         name: found for name, found in before.items() if name.endswith("jsonl")
     }
