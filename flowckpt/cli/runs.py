@@ -192,8 +192,7 @@ def _last_run(store: CheckpointStore, *, is_unfinished: bool) -> str:
         if code is ExitCode.DONE:
             why = "is left to resume: each is completed or running, or there is none" if is_unfinished else "exists"
             say(f"flowckpt: no run {why}")
-            code = ExitCode.NOT_FOUND
-        raise click.exceptions.Exit(code)
+        raise click.exceptions.Exit(code or ExitCode.NOT_FOUND)
     return max(runs, key=lambda info: info.updated_at).workflow_id
 
 
@@ -329,14 +328,7 @@ def tell_unreadable(names: Sequence[str]) -> ExitCode:
     Args:
         names: their ids, or where they lie where the id cannot be read.
     """
-    if not names:
-        return ExitCode.DONE
-    for name in names[:_MOST]:
-        say(f"flowckpt: {escaped(name)} is left out: its record is damaged")
-    if len(names) > _MOST:
-        say(f"flowckpt: {len(names) - _MOST} more are left out")
-    _point_at_check(len(names))
-    return ExitCode.CORRUPT
+    return tell_left_out([Finding(name, "corrupt", "its record is damaged") for name in names])
 
 
 def _point_at_check(count: int) -> None:

@@ -164,15 +164,7 @@ def _check(
 
 
 def _check_document(report: DeterminismReport) -> dict[str, object]:
-    return {
-        "workflow_name": report.workflow_name,
-        "status": report.status.value,
-        "steps": report.steps,
-        "is_deterministic": report.is_deterministic,
-        "is_other_process_checked": report.is_other_process_checked,
-        "note": report.note,
-        "differences": [attrs.asdict(each) for each in report.differences],
-    }
+    return {**attrs.asdict(report), "status": report.status.value, "is_deterministic": report.is_deterministic}
 
 
 def _check_text(report: DeterminismReport) -> str:
@@ -181,7 +173,6 @@ def _check_text(report: DeterminismReport) -> str:
     for each in report.differences:
         lines.append(f"{escaped(each.where)}: {each.kind} of {escaped(each.path or 'the workflow')} ({each.place})")
         lines += [f"  first: {escaped(each.recorded)}", f"  then:  {escaped(each.now)}"]
-    if report.note:
-        lines.append(f"note: {escaped(report.note)}")
+    lines += [f"note: {escaped(report.note)}"] * bool(report.note)
     lines.append(f"{len(report.differences)} differences" if report.differences else "no difference")
     return "".join(f"{line}\n" for line in lines)
