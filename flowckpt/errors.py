@@ -526,13 +526,12 @@ class InputMismatchError(FlowckptError):
     expected_hash: str = field("the hash in the record")
     actual_hash: str = field("the hash of the given inputs")
     differences: Mapping[str, tuple[str, str]] = field("what differs, by leaf: (recorded, given) as text")
-    message: str = derived("the inputs differ from the recorded ones ({recorded}, now {given}): {found}")
+    message: str = derived("the inputs differ from the recorded ones ({expected_hash}, now {actual_hash}): {found}")
     remedy: str = "Resume without inputs to use the recorded ones, or start a new run with the new inputs."
 
     def _words(self) -> Mapping[str, object]:
         found = "; ".join(f"{leaf}: {old} → {new}" for leaf, (old, new) in self.differences.items())
-        recorded, given = (each.rpartition(":")[2][:12] for each in (self.expected_hash, self.actual_hash))
-        return {"recorded": recorded, "given": given, "found": found or "only their digests differ"}
+        return {"found": found or "only their digests differ"}
 
 
 class NestedLoopError(FlowckptError):
