@@ -55,14 +55,10 @@ NAMES = {
     process_exists register_predicate
     """,
     "flowckpt.stores": """
-    AnnouncesSignals CheckpointStore ChecksIntegrity ClaimStatistics Compacted CompactsRuns DayStatistics
-    DeletesCheckpoints DeliversSignals EvictsCheckpoints FailureStatistics FileCheckpointStore FiltersCheckpoints
-    Finding FindsRuns KeepsAttempts KeyRing Lease ListsAttempts ListsRuns MemoryCheckpointStore NotesBeginnings
-    ObjectCheckpointStore OwnsRuns PinsCheckpoints PostgresCheckpointStore PrunesRuns ReadsAttempts ReceivesRuns
-    RenewsAttempts RunStatistics RunFilter RunSurvey Selection SharesValues SqliteCheckpointStore StepStatistics
-    StoreStatistics SurveysRuns SweepsLeftovers TellsFigures TellsOfLostRuns as_view decode_head decode_result dumps
-    encode_head filters_checkpoints find_runs open_store refused_as_encoding_error runs_of_status store_statistics
-    surveyed unreadable_runs
+    Ability CheckpointStore ClaimStatistics Compacted DayStatistics FailureStatistics FileCheckpointStore Finding
+    KeyRing Lease MemoryCheckpointStore ObjectCheckpointStore PostgresCheckpointStore RunFilter RunStatistics
+    RunSurvey Selection SqliteCheckpointStore StepStatistics StoreBase StoreStatistics adapt as_view decode_head
+    decode_result dumps encode_head find_runs open_store refused_as_encoding_error runs_of_status store_statistics
     """,
     "flowckpt.maintenance": """
     CopiedRun ExportedRun ImportLimits ImportedRun PruneReport PrunedRun Resting copy_run export_document

@@ -27,7 +27,7 @@ from flowckpt.core.system.secret import HIDDEN, Secret
 from flowckpt.engine.history.checkpoints import any_checkpoint
 from flowckpt.engine.values.target import load_target, parse_target
 from flowckpt.errors import CheckpointNotFoundError, InputError, TargetError
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import StoreBase
 
 
 def convert_inputs(
@@ -191,7 +191,7 @@ class NamedCheckpoint:
         }
 
 
-def named_checkpoint(store: CheckpointStore, text: str) -> NamedCheckpoint:
+def named_checkpoint(store: StoreBase, text: str) -> NamedCheckpoint:
     """Find a checkpoint.
 
     Args:
@@ -212,7 +212,7 @@ def named_checkpoint(store: CheckpointStore, text: str) -> NamedCheckpoint:
         return waited(_found(store, chosen_run(store, run) + rest))
 
 
-async def _found(store: CheckpointStore, text: str) -> NamedCheckpoint:
+async def _found(store: StoreBase, text: str) -> NamedCheckpoint:
     if (latest := await store.load_latest(text)) is not None:
         return NamedCheckpoint(text, latest)
     at = text.find("@", 1)

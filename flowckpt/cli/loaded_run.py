@@ -24,7 +24,7 @@ from flowckpt.engine.rules.reasons import ReasonKind
 from flowckpt.engine.undo.plan_resume import PlannedResume, plan_resume
 from flowckpt.engine.values.task_refusal import refuse_task
 from flowckpt.errors import CheckpointNotFoundError, UntrustedStoreError
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import StoreBase
 
 
 @attrs.frozen
@@ -44,7 +44,7 @@ class RecordedRun:
 
     workflow_id: str
     choice: StoreChoice
-    store: CheckpointStore
+    store: StoreBase
     latest: CheckpointData
     workflow: Workflow[..., Any]
     target: str | None
@@ -107,7 +107,7 @@ def _needed(workflow: Workflow[..., Any], latest: CheckpointData) -> list[str]:
 # The program of a recorded run, for commands that can do without it.
 
 
-def recorded_program(store: CheckpointStore, workflow_id: str, target: str | None) -> Workflow[..., Any]:
+def recorded_program(store: StoreBase, workflow_id: str, target: str | None) -> Workflow[..., Any]:
     """Load the workflow of a run.
 
     Args:
@@ -122,9 +122,7 @@ def recorded_program(store: CheckpointStore, workflow_id: str, target: str | Non
     return _loaded(latest_of(store, workflow_id), workflow_id, target)
 
 
-def program_at_need(
-    store: CheckpointStore, workflow_id: str, target: str | None
-) -> Callable[[], Workflow[..., Any] | None]:
+def program_at_need(store: StoreBase, workflow_id: str, target: str | None) -> Callable[[], Workflow[..., Any] | None]:
     """Return what loads the workflow of a run where its record alone cannot answer, and says so where it cannot.
 
     Args:

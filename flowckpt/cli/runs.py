@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import attrs
-import click
 
 from flowckpt.cli.config.read import check_store
 from flowckpt.cli.exit_codes import ExitCode
@@ -27,16 +26,12 @@ from flowckpt.engine.run.resumption import parked, parked_at
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import (
-    CheckpointStore,
-    ChecksIntegrity,
-    DeliversSignals,
+    Ability,
     Finding,
-    ListsRuns,
-    OwnsRuns,
-    PinsCheckpoints,
+    RunSurvey,
+    StoreBase,
 )
 from flowckpt.stores.open import open_store
-from flowckpt.stores.queries import RunSurvey, surveyed
 
 T = TypeVar("T")
 _OFFERED = 1_000
@@ -84,7 +79,7 @@ class StoredRun:
         return self.checkpoints[-1].saved_at if self.checkpoints else self.latest.saved_at
 
 
-def opened_store(option: str | None, *, runs_nothing: bool = False) -> CheckpointStore:
+def opened_store(option: str | None, *, runs_nothing: bool = False) -> StoreBase:
     """Open the store that a command works on.
 
     Args:
@@ -98,12 +93,11 @@ def opened_store(option: str | None, *, runs_nothing: bool = False) -> Checkpoin
     return opened(choose_store(option), runs_nothing=runs_nothing)
 
 
-def opened(choice: StoreChoice, *, runs_nothing: bool = False) -> CheckpointStore:
+def opened(choice: StoreChoice, *, runs_nothing: bool = False) -> StoreBase:
     """Open a store, with its keys."""
     if not runs_nothing:
         check_store(choice.spec)
-    store: CheckpointStore = open_store(choice.spec, key_file=choice.key_file, compression=choice.compression)
-    return store
+    return open_store(choice.spec, key_file=choice.key_file, compression=choice.compression)
 
 
 def waited(work: Coroutine[Any, Any, T]) -> T:
@@ -117,19 +111,17 @@ def waited(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(alone())
 
 
-def surveyed_runs(store: CheckpointStore, wanted: RunFilter | None = None) -> RunSurvey:
+def surveyed_runs(store: StoreBase, wanted: RunFilter | None = None) -> RunSurvey:
     """Return the runs of a store, the one started last first, and those that cannot be read.
 
     Args:
         store: the store.
         wanted: which of the runs; all where not given.
     """
-    if not isinstance(store, ListsRuns):
-        raise click.UsageError(f"{store!r} cannot list its runs")
-    return waited(surveyed(store, wanted))
+    return waited(store.survey_runs(wanted))
 
 
-def parked_runs(store: CheckpointStore, runs: Sequence[RunInfo]) -> dict[str, Deaths]:
+def parked_runs(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, Deaths]:
     """Return those of some runs that a resume would refuse because they died too often, by id."""
     most = max_deaths_setting()
 
@@ -147,7 +139,7 @@ RESUMABLE = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.RUNNING})
 _SHOWN = 5
 
 
-def chosen_run(store: CheckpointStore, typed: str, *, is_unfinished: bool = False) -> str:
+def chosen_run(store: StoreBase, typed: str, *, is_unfinished: bool = False) -> str:
     """Return the id of the run that was typed: the id itself, a unique prefix of it, or `LAST`.
 
     Args:
@@ -184,7 +176,7 @@ def _exists(store: ListsRuns, workflow_id: str) -> bool:
         return True
 
 
-def _last_run(store: CheckpointStore, *, is_unfinished: bool) -> str:
+def _last_run(store: StoreBase, *, is_unfinished: bool) -> str:
     survey = surveyed_runs(store, RESUMABLE if is_unfinished else None)
     runs = [info for info in survey.runs if not is_unfinished or info.workflow_name != MANAGED]
     if not runs:
@@ -196,7 +188,7 @@ def _last_run(store: CheckpointStore, *, is_unfinished: bool) -> str:
     return max(runs, key=lambda info: info.updated_at).workflow_id
 
 
-def latest_of(store: CheckpointStore, workflow_id: str) -> CheckpointData:
+def latest_of(store: StoreBase, workflow_id: str) -> CheckpointData:
     """Return the newest checkpoint of a run.
 
     Raises:
@@ -208,12 +200,12 @@ def latest_of(store: CheckpointStore, workflow_id: str) -> CheckpointData:
     return latest
 
 
-def owner_of(store: CheckpointStore, workflow_id: str) -> Owner | None:
+def owner_of(store: StoreBase, workflow_id: str) -> Owner | None:
     """Return the process that runs a run now, or None."""
-    return waited(store.owner(workflow_id)) if isinstance(store, OwnsRuns) else None
+    return waited(store.owner(workflow_id))
 
 
-def stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
+def stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     """Return a run with everything that a command shows of it.
 
     Raises:
@@ -222,19 +214,19 @@ def stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
     return waited(_stored_run(store, workflow_id))
 
 
-async def _stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
+async def _stored_run(store: StoreBase, workflow_id: str) -> StoredRun:
     latest = await store.load_latest(workflow_id)
     if latest is None:
         raise CheckpointNotFoundError(workflow_id)
-    owner = await store.owner(workflow_id) if isinstance(store, OwnsRuns) else None
+    owner = await store.owner(workflow_id)
     status = latest.status
-    if status is Status.RUNNING and owner is None and isinstance(store, OwnsRuns):
+    if status is Status.RUNNING and owner is None and store.has(Ability.OWNERS):
         # It may have ended between the two questions: only a run that still says "running" has crashed.
         latest = await store.load_latest(workflow_id) or latest
         status = Status.CRASHED if latest.status is Status.RUNNING else latest.status
     checkpoints = tuple(await store.list_checkpoints(workflow_id))
-    info = await store.describe_run(workflow_id) if isinstance(store, ListsRuns) else None
-    pinned = await store.pinned(workflow_id) if isinstance(store, PinsCheckpoints) else frozenset[int]()
+    info = await store.describe_run(workflow_id)
+    pinned = await store.pinned(workflow_id)
     started = None if info is None else info.started_at
     untaken = await _untaken(store, workflow_id, latest)
     parked = None
@@ -245,22 +237,18 @@ async def _stored_run(store: CheckpointStore, workflow_id: str) -> StoredRun:
     return StoredRun(latest, checkpoints, owner, status, untaken, started, pinned, parked, behind)
 
 
-async def _untaken(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> list[Signal]:
-    if not isinstance(store, DeliversSignals):
-        return []
+async def _untaken(store: StoreBase, workflow_id: str, latest: CheckpointData) -> list[Signal]:
     taken = {result.signal for result in latest.step_results if result.signal} | {*latest.metadata.get(TAKEN, ())}
     return [signal for signal in await store.signals(workflow_id) if signal.signal_id not in taken]
 
 
-def checked(store: CheckpointStore, workflow_id: str | None) -> list[Finding]:
+def checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:
     """Return what the check of a store found.
 
     Args:
         store: the store.
         workflow_id: one run, or None for all.
     """
-    if not isinstance(store, ChecksIntegrity):
-        raise click.UsageError(f"{store!r} cannot check itself")
     return list(waited(store.check(workflow_id)))
 
 

@@ -19,7 +19,7 @@ from flowckpt.engine.values.inputs import check_workflow, checked_id, checked_ne
 from flowckpt.engine.values.options import Limits, RunOptions, Saving
 from flowckpt.errors import CheckpointNotFoundError, NestedLoopError
 from flowckpt.execution.remote.loading import refuse_while_loading
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import CheckpointStore, StoreBase, adapt
 from flowckpt.stores.file import FileCheckpointStore
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def in_own_loop(work: Coroutine[Any, Any, T], door: str) -> T:
 class AnswersRuns:
     """What an engine can tell the runs of its store."""
 
-    store: CheckpointStore
+    store: StoreBase
     _clock: Clock
     _new_id: IdFactory
     _verifier: EvidenceVerifier | None
@@ -178,7 +178,7 @@ class AnswersRuns:
 class CancelsRuns:
     """How an engine stops the runs of its store."""
 
-    store: CheckpointStore
+    store: StoreBase
     _clock: Clock
 
     if TYPE_CHECKING:
@@ -288,7 +288,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
         new_uuid: Callable[[], UUID] = ids.new_uuid,
         executors: Mapping[str, Given] | None = None,
     ) -> None:
-        self.store: CheckpointStore = FileCheckpointStore() if checkpoint_store is None else checkpoint_store
+        self.store = FileCheckpointStore() if checkpoint_store is None else adapt(checkpoint_store, "checkpoint_store")
         self._clock = clock or SystemClock()
         self._new_id = new_id
         self._random = random

@@ -17,7 +17,7 @@ from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import CheckpointStorageError, FlowckptError, RunLockedError
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
-from flowckpt.stores.base import CheckpointStore, DeliversSignals, ListsRuns, OwnsRuns
+from flowckpt.stores.base import StoreBase
 from flowckpt.stores.queries import runs_of_status
 
 # Which runs are to be resumed now: a rule over how they stand, without I/O.
@@ -107,7 +107,7 @@ def why_due(info: RunInfo, now: datetime, *, waits: int, due_at: datetime | None
     return Why.SIGNALLED if is_signalled else None
 
 
-async def due_runs(store: CheckpointStore, clock: Clock, *, workflows: Collection[str] = ()) -> list[DueRun]:
+async def due_runs(store: StoreBase, clock: Clock, *, workflows: Collection[str] = ()) -> list[DueRun]:
     """Return the runs that are to be resumed now, the one that was updated first of all first.
 
     Args:
@@ -129,17 +129,15 @@ async def due_runs(store: CheckpointStore, clock: Clock, *, workflows: Collectio
     return sorted(found, key=lambda due: due.info.updated_at)
 
 
-async def look_again(store: CheckpointStore, clock: Clock, run: DueRun) -> DueRun | None:
+async def look_again(store: StoreBase, clock: Clock, run: DueRun) -> DueRun | None:
     """Return a run as it is now if it is still due and nobody has resumed it; else None."""
-    if not isinstance(store, ListsRuns):
-        return run
     info = await store.describe_run(run.workflow_id)
     if info is None or info.attempt != run.info.attempt or info.status not in RECOVERED_STATUSES:
         return None
     return await _looked_at(store, info, clock.now())
 
 
-async def _looked_at(store: CheckpointStore, info: RunInfo, now: datetime) -> DueRun | None:
+async def _looked_at(store: StoreBase, info: RunInfo, now: datetime) -> DueRun | None:
     """Return why one run is due, or its damage, which does not stop the look at the other runs."""
     try:
         waits = info.waits
@@ -154,9 +152,9 @@ async def _looked_at(store: CheckpointStore, info: RunInfo, now: datetime) -> Du
     return None if why is None else DueRun(info, why)
 
 
-async def _is_signalled(store: CheckpointStore, info: RunInfo, waits: Sequence[Wait]) -> bool:
+async def _is_signalled(store: StoreBase, info: RunInfo, waits: Sequence[Wait]) -> bool:
     """Tell whether something lies there that a wait is for."""
-    if not isinstance(store, DeliversSignals) or all(wait.kind is WaitKind.SLEEP for wait in waits):
+    if all(wait.kind is WaitKind.SLEEP for wait in waits):
         return False
     taken = info.metadata.get(TAKEN, ())
     found = [signal for signal in await store.signals(info.workflow_id) if signal.signal_id not in taken]
@@ -175,19 +173,19 @@ class KeptRun:
         workflow_id: the run.
     """
 
-    store: CheckpointStore
+    store: StoreBase
     workflow_id: str
     _is_kept: bool = True
 
     async def give_up(self) -> None:
         """Give the run up, once: who asks for it next has it. The claim leaves no trace."""
-        if self._is_kept and isinstance(self.store, OwnsRuns):
+        if self._is_kept:
             await finish_despite_cancel(self.store.release(self.workflow_id))
         self._is_kept = False
 
 
 @asynccontextmanager
-async def kept(store: CheckpointStore, run: DueRun) -> AsyncGenerator[KeptRun | None, None]:
+async def kept(store: StoreBase, run: DueRun) -> AsyncGenerator[KeptRun | None, None]:
     """Keep a run for the block, or until it is given up; None if another process has it, or has resumed it.
 
     Args:
@@ -198,9 +196,6 @@ async def kept(store: CheckpointStore, run: DueRun) -> AsyncGenerator[KeptRun | 
         CheckpointCorruptedError: its record is damaged.
         CheckpointStorageError: the medium failed.
     """
-    if not isinstance(store, OwnsRuns):
-        yield KeptRun(store, run.workflow_id)
-        return
     try:
         lease = await finish_despite_cancel(store.acquire(run.workflow_id))
     except RunLockedError:

@@ -22,7 +22,7 @@ from flowckpt.core.system.ids import why_no_run_id
 from flowckpt.errors import CheckpointNotFoundError, ForeignRecordError, SettingError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import PackOutcome
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import StoreBase
 
 # What may be given to a manager, and the ids of tasks, steps and checkpoints.
 #
@@ -598,7 +598,7 @@ def description_of(step: StartedStep) -> dict[str, Any]:
     }
 
 
-async def read_log(store: CheckpointStore, task_id: str, latest: CheckpointData | None) -> TaskLog:
+async def read_log(store: StoreBase, task_id: str, latest: CheckpointData | None) -> TaskLog:
     """Read what a task has done.
 
     Args:
@@ -639,9 +639,7 @@ async def read_log(store: CheckpointStore, task_id: str, latest: CheckpointData 
     return log
 
 
-async def _begun_step(
-    store: CheckpointStore, task_id: str, local_id: str, path: str, latest: CheckpointData
-) -> StartedStep:
+async def _begun_step(store: StoreBase, task_id: str, local_id: str, path: str, latest: CheckpointData) -> StartedStep:
     try:
         data = await store.load(task_id, local_id)
     except CheckpointNotFoundError:  # somebody deleted the record: it is in doubt all the same

@@ -5,22 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowckpt.core.system.lazy import lazy_exports
-from flowckpt.stores.base import (
-    CheckpointStore,
-    DeletesCheckpoints,
-    FiltersCheckpoints,
-    KeepsAttempts,
-    Lease,
-    ListsAttempts,
-    ListsRuns,
-    NotesBeginnings,
-    OwnsRuns,
-    ReadsAttempts,
-    ReceivesRuns,
-    SharesValues,
-    TellsFigures,
-    filters_checkpoints,
-)
+from flowckpt.stores.base import Ability, CheckpointStore, Lease, StoreBase, adapt
 
 if TYPE_CHECKING:
     from flowckpt.core.codec import dumps
@@ -37,36 +22,14 @@ if TYPE_CHECKING:
         StoreStatistics,
     )
     from flowckpt.stores.async_store import refused_as_encoding_error
-    from flowckpt.stores.base import (
-        AnnouncesSignals,
-        ChecksIntegrity,
-        Compacted,
-        CompactsRuns,
-        DeliversSignals,
-        EvictsCheckpoints,
-        Finding,
-        PinsCheckpoints,
-        PrunesRuns,
-        RenewsAttempts,
-        SweepsLeftovers,
-        TellsOfLostRuns,
-    )
+    from flowckpt.stores.base import Compacted, Finding, RunSurvey
     from flowckpt.stores.file import FileCheckpointStore
     from flowckpt.stores.log.sealing.keys import KeyRing
     from flowckpt.stores.memory import MemoryCheckpointStore
     from flowckpt.stores.objects import ObjectCheckpointStore
     from flowckpt.stores.open import open_store
     from flowckpt.stores.postgres import PostgresCheckpointStore
-    from flowckpt.stores.queries import (
-        FindsRuns,
-        RunSurvey,
-        SurveysRuns,
-        find_runs,
-        runs_of_status,
-        store_statistics,
-        surveyed,
-        unreadable_runs,
-    )
+    from flowckpt.stores.queries import find_runs, runs_of_status, store_statistics
     from flowckpt.stores.sqlite import SqliteCheckpointStore
 
 
@@ -78,75 +41,51 @@ _EXPORTS = {
     "flowckpt.core.records.listing": "RunFilter",
     "flowckpt.core.records.statistics": "ClaimStatistics DayStatistics FailureStatistics RunStatistics StepStatistics StoreStatistics",
     "flowckpt.stores.async_store": "refused_as_encoding_error",
-    "flowckpt.stores.base": "AnnouncesSignals ChecksIntegrity Compacted CompactsRuns DeliversSignals EvictsCheckpoints Finding "
-    "PinsCheckpoints PrunesRuns RenewsAttempts SweepsLeftovers TellsOfLostRuns",
+    "flowckpt.stores.base": "Compacted Finding RunSurvey",
     "flowckpt.stores.file": "FileCheckpointStore",
     "flowckpt.stores.log.sealing.keys": "KeyRing",
     "flowckpt.stores.memory": "MemoryCheckpointStore",
     "flowckpt.stores.objects": "ObjectCheckpointStore",
     "flowckpt.stores.open": "open_store",
     "flowckpt.stores.postgres": "PostgresCheckpointStore",
-    "flowckpt.stores.queries": "FindsRuns RunSurvey SurveysRuns find_runs runs_of_status store_statistics surveyed unreadable_runs",
+    "flowckpt.stores.queries": "find_runs runs_of_status store_statistics",
     "flowckpt.stores.sqlite": "SqliteCheckpointStore",
 }
 
 # fmt: off
 __all__ = [
-    "AnnouncesSignals",
+    "Ability",
     "CheckpointStore",
-    "ChecksIntegrity",
     "ClaimStatistics",
     "Compacted",
-    "CompactsRuns",
     "DayStatistics",
-    "DeletesCheckpoints",
-    "DeliversSignals",
-    "EvictsCheckpoints",
     "FailureStatistics",
     "FileCheckpointStore",
-    "FiltersCheckpoints",
     "Finding",
-    "FindsRuns",
-    "KeepsAttempts",
     "KeyRing",
     "Lease",
-    "ListsAttempts",
-    "ListsRuns",
     "MemoryCheckpointStore",
-    "NotesBeginnings",
     "ObjectCheckpointStore",
-    "OwnsRuns",
-    "PinsCheckpoints",
     "PostgresCheckpointStore",
-    "PrunesRuns",
-    "ReadsAttempts",
-    "ReceivesRuns",
-    "RenewsAttempts",
     "RunFilter",
     "RunStatistics",
     "RunSurvey",
     "Selection",
-    "SharesValues",
     "SqliteCheckpointStore",
     "StepStatistics",
+    "StoreBase",
     "StoreStatistics",
-    "SurveysRuns",
-    "SweepsLeftovers",
-    "TellsFigures",
-    "TellsOfLostRuns",
+    "adapt",
     "as_view",
     "decode_head",
     "decode_result",
     "dumps",
     "encode_head",
-    "filters_checkpoints",
     "find_runs",
     "open_store",
     "refused_as_encoding_error",
     "runs_of_status",
     "store_statistics",
-    "surveyed",
-    "unreadable_runs",
 ]
 # fmt: on
 

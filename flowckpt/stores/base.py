@@ -1,7 +1,7 @@
 """The store port: what the engine asks of a place where checkpoints live.
 
 A store speaks the domain. It is asked to save a `CheckpointData` and to load one; it is never asked about paths, rows
-or bytes, and it holds no policy: when to save, what to keep and whom to tell is decided above it.
+or bytes, and it holds no policy: when to save, what to keep and whom to notify is decided above it.
 
 What every store promises:
 
@@ -10,33 +10,44 @@ What every store promises:
 - `data.attempt` is the fencing number. A writer owns one attempt of a run; a save from an attempt that is not the
   newest, or that belongs to another writer, is refused with `FencedError`.
 - `data.sequence` grows. A save at or below the last one is refused with `SaveConflictError`.
-- The history in `data.step_results` is saved once: a store writes what it does not hold yet. Where a new attempt goes
-  on from an earlier point, the results behind that point stay in the store and no longer belong to the run.
-- What is not of the closed set of types is refused with `EncodingError`, before anything is written.
+- The history in `data.step_results` is saved once: a store writes what it does not hold yet. Where a new attempt
+  continues from an earlier point, the results after that point stay in the store and no longer belong to the run.
+- A value outside the closed set of types is refused with `EncodingError`, before anything is written.
 - Missing, corrupt, foreign, locked and fenced are different errors.
 
-The five methods are all that the engine needs. What a store can do beyond them is a small protocol of its own below.
+`CheckpointStore` is the port for everybody: five methods are all that a store needs. `StoreBase` is the same port with
+everything that a store may do beyond them; whoever uses a store calls `adapt` once, at its door, and then simply calls
+methods. The default of a method is slow but right where an answer can be derived from the five methods, does nothing where
+nothing is a right answer, and else raises `StoreAbilityError`. `StoreBase.has` answers the few questions that remain.
 """
+
+# ruff: noqa: B027  # a default that does nothing is what an empty method of StoreBase is for
 
 from __future__ import annotations
 
 import asyncio
-import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Protocol, TypeGuard, TypeVar, runtime_checkable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from enum import Enum
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import attrs
 
 from flowckpt.core.system.attrs_base import FieldEquality
-from flowckpt.errors import SettingError
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import CheckpointNotFoundError, RunLockedError, SettingError, StoreAbilityError
 
 if TYPE_CHECKING:
-    from flowckpt.core.records import CheckpointData, HistoryView, Reason
-    from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
+    from flowckpt.core.records import CheckpointData, HistoryView, Reason, listing
+    from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
     from flowckpt.core.records.statistics import StoreStatistics
     from flowckpt.core.records.wait import Signal
     from flowckpt.errors import FencedError
+    from flowckpt.stores import queries
+else:
+    listing = LazyModule("flowckpt.core.records.listing")
+    queries = LazyModule("flowckpt.stores.queries")
 
 
 class CheckpointStore(Protocol):
@@ -97,7 +108,7 @@ class CheckpointStore(Protocol):
 
 @attrs.frozen(eq=False, repr=False)
 class Lease(FieldEquality):
-    """The rights of a run's owner.
+    """What the owner of a run holds.
 
     Attributes:
         attempt: the attempt that it may save under.
@@ -113,324 +124,6 @@ class Lease(FieldEquality):
     last_sequence: int = 0
     notices: tuple[str, ...] = ()
     token: str = ""
-
-
-@runtime_checkable
-class OwnsRuns(Protocol):
-    """A store whose runs have one owner at a time."""
-
-    async def acquire(self, workflow_id: str, *, steal: bool = False) -> Lease:
-        """Become the owner of a run: claim its next attempt, which fences all earlier ones, then read the run.
-
-        Args:
-            workflow_id: the run; it need not exist.
-            steal: take it although its owner is alive.
-
-        Raises:
-            RunLockedError: another live process owns it.
-            CheckpointCorruptedError: its record is damaged.
-        """
-        ...
-
-    async def release(self, workflow_id: str, *, token: str = "") -> None:
-        """Release a run; a claim without a save leaves no trace. No error if it is not owned.
-
-        Args:
-            workflow_id: the run.
-            token: of the lease to end, so that a later owner through the same store object keeps the run; by default
-                any lease of this store ends.
-        """
-        ...
-
-    async def owner(self, workflow_id: str) -> Owner | None:
-        """Return the live owner of the run, or None."""
-        ...
-
-
-@runtime_checkable
-class ListsRuns(Protocol):
-    """A store that can list its runs."""
-
-    async def list_runs(self) -> Sequence[RunInfo]:
-        """Return the runs, most recently started first, without damaged ones, which `check` reports."""
-        ...
-
-    async def describe_run(self, workflow_id: str) -> RunInfo | None:
-        """Return one run as listed, without loading it; None if it does not exist."""
-        ...
-
-
-@runtime_checkable
-class DeletesCheckpoints(Protocol):
-    """A store that can delete single checkpoints."""
-
-    async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
-        """Delete all checkpoints of an id, and return whether there were any.
-
-        Results stay, because later checkpoints need them. A deleted checkpoint never returns: not after a crash, a
-        takeover or a rollback.
-
-        Args:
-            workflow_id: the run.
-            checkpoint_id: the id.
-
-        Raises:
-            RunLockedError: another process owns the run.
-            FencedError: another process has taken the run over; whether the checkpoint was deleted is unknown.
-        """
-        ...
-
-
-@runtime_checkable
-class KeepsAttempts(Protocol):
-    """A store that keeps what an attempt left behind, even after a later attempt went back."""
-
-    async def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
-        """Return the last checkpoint of an attempt as the attempt left it; None if it saved none.
-
-        Args:
-            workflow_id: the run.
-            attempt: the attempt, from 1.
-
-        Raises:
-            CheckpointCorruptedError: its record is damaged.
-        """
-        ...
-
-
-@runtime_checkable
-class NotesBeginnings(Protocol):
-    """A store that can note started steps at almost no cost: a hint that survives a killed process, but not a power cut."""
-
-    def note_begun(self, workflow_id: str, path: str) -> None:
-        """Note that a step starts; never raises, never waits for a disk.
-
-        Args:
-            workflow_id: a run that the caller owns.
-            path: the step.
-        """
-        ...
-
-    async def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
-        """Return the attempt of the last note, and the steps it started since its last checkpoint.
-
-        Without notes it is `(0, ())`.
-
-        Some of these steps may have ended and be in the record.
-        """
-        ...
-
-
-@runtime_checkable
-class ListsAttempts(Protocol):
-    """A store that can list what each attempt saved, even after a later attempt went back."""
-
-    async def attempts(self, workflow_id: str) -> Sequence[int]:
-        """Return the numbers of the attempts that wrote something, ascending, possibly with gaps.
-
-        An attempt that only deleted checkpoints has written something; one whose writes were all refused has not.
-
-        Raises:
-            CheckpointCorruptedError: the run's record is damaged.
-        """
-        ...
-
-    async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
-        """Return the checkpoints of an attempt as the attempt left them, oldest first.
-
-        Args:
-            workflow_id: the run.
-            attempt: the attempt, from 1.
-
-        Raises:
-            CheckpointCorruptedError: its record is damaged.
-        """
-        ...
-
-
-@runtime_checkable
-class ReadsAttempts(Protocol):
-    """A store that can read everything an attempt saved, even after a later attempt went back."""
-
-    async def read_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
-        """Return the checkpoints of an attempt as the attempt left them, oldest first, without deleted ones.
-
-        Large values are read when they are accessed.
-
-        Args:
-            workflow_id: the run.
-            attempt: the attempt, from 1.
-
-        Raises:
-            CheckpointCorruptedError: its record is damaged.
-        """
-        ...
-
-
-@runtime_checkable
-class ReceivesRuns(Protocol):
-    """A store that can receive a whole run atomically."""
-
-    async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-        """Store a run durably, with its attempts, sequences and times; afterwards nobody owns it.
-
-        After a crash in the middle nothing is visible, and the call can be repeated.
-
-        Args:
-            workflow_id: the run; it must not exist.
-            checkpoints: returns the checkpoints afresh at each call, attempt by attempt, oldest first. Its errors are
-                raised here, and nothing is stored.
-
-        Raises:
-            RunExistsError: the run exists; nothing was read from the source.
-            RunLockedError: another process is about to start it; nothing was read from the source.
-            EncodingError: a value cannot be recorded.
-            CheckpointStorageError: the medium failed.
-        """
-        ...
-
-
-@runtime_checkable
-class DeliversSignals(Protocol):
-    """A store that keeps messages for its runs; any process may send one, whoever owns the run."""
-
-    async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Make a message durable, and return whether it is new; a repeated id is not.
-
-        Args:
-            workflow_id: the run, which may have no checkpoints left.
-            signal: the message.
-
-        Raises:
-            CheckpointNotFoundError: the run does not exist.
-            CheckpointStorageError: the medium failed.
-        """
-        ...
-
-    async def signals(self, workflow_id: str) -> Sequence[Signal]:
-        """Return the stored messages in the order of sending; none if the run does not exist.
-
-        Messages that the run has taken may still be included; the run's record says which.
-
-        Raises:
-            CheckpointCorruptedError: a message is damaged.
-        """
-        ...
-
-    async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
-        """Remove messages that the run's record says were taken; missing ones are ignored.
-
-        Args:
-            workflow_id: the run.
-            signal_ids: the ids of the messages.
-        """
-        ...
-
-
-@runtime_checkable
-class SharesValues(Protocol):
-    """A store in which two runs can share a large value."""
-
-    async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
-        """Prepare a save that refers to large values of another run. Values that cannot be shared are copied by the save.
-
-        Args:
-            source_id: the run that has them.
-            workflow_id: the other run, which the caller owns.
-            sizes: the length of each value in bytes, by digest.
-        """
-        ...
-
-
-@runtime_checkable
-class TellsFigures(Protocol):
-    """A store that can compute its own statistics."""
-
-    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
-        """Return the statistics; prefer the function `store_statistics`, which supports every store.
-
-        Args:
-            workflow_id: one run; all by default.
-            limit: the number of largest runs, largest checkpoints and slowest steps, from 1.
-
-        Raises:
-            CheckpointNotFoundError: the run does not exist.
-            CheckpointStorageError: the medium failed.
-        """
-        ...
-
-
-# Going on saving after a save that failed: what a store can do beyond the five methods.
-
-
-@runtime_checkable
-class RenewsAttempts(Protocol):
-    """A store that lets an owner save again after a failed save, once the medium works again."""
-
-    async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
-        """Make an owned run savable again without releasing it.
-
-        If repeating the same save is harmless (a database, a bucket), the store repeats it and the attempt continues.
-        If a failed write must never be repeated (files), the store starts the next attempt. The engine calls this
-        before each save after a failed one, with `on_save_error="continue"` only, so it must not wait long.
-
-        Args:
-            workflow_id: the run.
-            history: the results of the next save, none of which is written yet.
-
-        Returns:
-            The new attempt; None if the old one can be saved to, or a new one would not help.
-
-        Raises:
-            FencedError: another owner has the run, or it was removed.
-            CheckpointStorageError: the medium still fails; the old attempt is unchanged.
-        """
-        ...
-
-
-# The ability of a store to tell an owner that its run is another's now, while a step still works for it.
-
-
-@runtime_checkable
-class TellsOfLostRuns(Protocol):
-    """A store that checks regularly whether the runs it owns are still its own.
-
-    It only saves time: saves of a previous owner are refused anyway.
-    """
-
-    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
-        """Call a function when an owned run is lost, until the run is released.
-
-        Args:
-            workflow_id: a run that this store owns; otherwise nothing happens.
-            tell: called from a thread of the store with the error that a save would raise, at each check. It must
-                return at once.
-        """
-        ...
-
-
-# The ability of a store to tell those who wait that a message has come, so that they need not ask all the time.
-
-
-@runtime_checkable
-class AnnouncesSignals(Protocol):
-    """A store that announces new messages.
-
-    An announcement is a hint: it may be lost or spurious, so listeners still poll now and then.
-    """
-
-    def announcements(self, workflow_id: str | None = None) -> AbstractAsyncContextManager[asyncio.Event]:
-        """Listen during an `async with` block: the event is set when a message may have arrived.
-
-        The listener clears the event.
-
-        Args:
-            workflow_id: the run; all runs by default.
-        """
-        ...
-
-
-# Checking all that a store holds, and what is found in it.
 
 
 @attrs.frozen
@@ -449,29 +142,107 @@ class Finding:
     detail: str
 
 
-@runtime_checkable
-class ChecksIntegrity(Protocol):
-    """A store that can check everything it holds for damage."""
+@attrs.frozen
+class RunSurvey:
+    """The runs of a store, and those that its list leaves out.
 
-    async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
-        """Read and verify everything; changes nothing.
-
-        Args:
-            workflow_id: one run; all by default.
-        """
-        ...
-
-
-# Stores that pick checkpoints themselves.
-
-
-class FiltersCheckpoints(CheckpointStore, Protocol):
-    """A store that selects checkpoints itself.
-
-    Check with `filters_checkpoints`, because `isinstance` sees only method names. Only checkpoints that count are
-    selected; `ListsAttempts` and `KeepsAttempts` return the others.
+    Attributes:
+        runs: the runs that can be read, most recently started first.
+        unreadable: the other ones: `corrupt`, or `locked` where a key is missing.
     """
 
+    runs: Sequence[RunInfo]
+    unreadable: Sequence[Finding] = ()
+
+
+@attrs.frozen
+class Compacted:
+    """The outcome of a compaction.
+
+    Attributes:
+        is_changed: whether anything was removed.
+        bytes_freed: how many bytes were freed.
+    """
+
+    is_changed: bool = False
+    bytes_freed: int = 0
+
+
+class Ability(Enum):
+    """What a store may do beyond the five methods; the value names the methods. A store has it if it has them all."""
+
+    OWNERS = ("acquire", "release", "owner")
+    LIST = ("list_runs",)
+    FIND = ("find_runs",)
+    DELETE = ("delete_checkpoint",)
+    ATTEMPTS = ("attempts", "list_attempt", "load_attempt", "read_attempt")
+    RECEIVE = ("receive_run",)
+    SIGNALS = ("send_signal", "signals", "remove_signals")
+    ANNOUNCE = ("announcements",)
+    HINTS = ("note_begun", "begun_steps")
+    RENEW = ("renew",)
+    WATCH = ("tell_when_lost",)
+    SHARE = ("share_values",)
+    FIGURES = ("figures",)
+    CHECK = ("check",)
+    EVICT = ("evict_with_next_save", "delete_sequences")
+    PINS = ("pin", "unpin", "pinned")
+    COMPACT = ("compactable", "compact")
+    PRUNE = ("page_runs", "stored_bytes", "clear_unchanged")
+    TIDY = ("tidy",)
+
+
+class StoreBase(ABC):
+    """A store with everything that one may be able to do.
+
+    A subclass has the five methods, and of the others those that it can do better than the defaults.
+
+    Attributes:
+        abilities: what the store does itself.
+    """
+
+    abilities: frozenset[Ability] = frozenset()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.abilities = frozenset(
+            ability
+            for ability in Ability
+            if all(getattr(cls, name) not in (None, getattr(StoreBase, name)) for name in ability.value)
+        )
+
+    def has(self, ability: Ability) -> bool:
+        """Return whether the store does this itself. Where a default does the right thing, nobody needs to ask."""
+        return ability in self.abilities
+
+    def lacks(self, ability: Ability, purpose: str) -> NoReturn:
+        """Refuse what needs an ability that the store lacks.
+
+        Args:
+            ability: what it lacks.
+            purpose: what was asked of the store, to follow "cannot".
+
+        Raises:
+            StoreAbilityError: always.
+        """
+        raise StoreAbilityError(repr(self), ability=str(ability), purpose=purpose)
+
+    @property
+    def kind(self) -> str:
+        """The name of the store's class, for messages."""
+        return type(self).__name__
+
+    # --- the five methods -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def save(self, workflow_id: str, data: CheckpointData) -> None:
+        """Make a checkpoint durable, atomically; see `CheckpointStore.save`."""
+
+    @abstractmethod
+    async def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
+        """Return the newest checkpoint of that id; see `CheckpointStore.load`."""
+
+    @abstractmethod
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
         """Return the checkpoint with the highest sequence, or None.
 
@@ -483,8 +254,12 @@ class FiltersCheckpoints(CheckpointStore, Protocol):
             CheckpointCorruptedError: the record is damaged.
             SettingError: the attempt is not a whole number from 1.
         """
-        ...
 
+    @abstractmethod
+    async def clear(self, workflow_id: str) -> None:
+        """Remove a run with all that belongs to it; see `CheckpointStore.clear`."""
+
+    @abstractmethod
     async def list_checkpoints(
         self,
         workflow_id: str,
@@ -507,38 +282,348 @@ class FiltersCheckpoints(CheckpointStore, Protocol):
             CheckpointCorruptedError: the record is damaged.
             SettingError: an argument is invalid.
         """
-        ...
 
+    # --- one owner at a time --------------------------------------------------------------------------------------
 
-def filters_checkpoints(store: object) -> TypeGuard[FiltersCheckpoints]:
-    """Return whether a store supports the keywords of `FiltersCheckpoints`."""
-    asked = {"load_latest": ("attempt",), "list_checkpoints": ("attempt", "reason", "verified", "limit")}
-    return all(
-        callable(method := getattr(store, name, None))
-        and (taken := inspect.signature(method).parameters).keys() >= {*keywords}
-        and all(taken[keyword].kind is not inspect.Parameter.POSITIONAL_ONLY for keyword in keywords)
-        for name, keywords in asked.items()
-    )
+    async def acquire(self, workflow_id: str, *, steal: bool = False) -> Lease:
+        """Become the owner of a run: claim its next attempt, which fences all earlier ones, then read the run.
 
+        A store without this ability claims nothing; each run must have one user.
 
-# What a store can do so that it does not grow without bound: small protocols, as those of `flowckpt.stores.base`.
-#
-# None of them decides what goes; that is said by whoever calls. What each promises over a crash: what was to stay is there,
-# what went does not come back, and doing it again finishes it.
+        Args:
+            workflow_id: the run; it need not exist.
+            steal: take it although its owner is alive.
 
+        Raises:
+            RunLockedError: another live process owns it.
+            CheckpointCorruptedError: its record is damaged.
+        """
+        del steal
+        latest = await self.load_latest(workflow_id)
+        if latest is None:
+            return Lease(workflow_id, 1, None)
+        return Lease(workflow_id, latest.attempt + 1, latest, latest.sequence)
 
-@runtime_checkable
-class EvictsCheckpoints(Protocol):
-    """A store that can remove checkpoints by their sequences. Results stay, because later checkpoints need them."""
+    async def release(self, workflow_id: str, *, token: str = "") -> None:
+        """Release a run; a claim without a save leaves no trace. No error if it is not owned.
+
+        Args:
+            workflow_id: the run.
+            token: of the lease to end, so that a later owner through the same store object keeps the run; by default
+                any lease of this store ends.
+        """
+
+    async def owner(self, workflow_id: str) -> Owner | None:
+        """Return the live owner of the run, or None."""
+        del workflow_id
+        return None
+
+    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+        """Call a function when an owned run is lost, until the run is released.
+
+        Args:
+            workflow_id: a run that this store owns; otherwise nothing happens.
+            tell: called from a thread of the store with the error that a save would raise, at each check. It must
+                return at once. It only saves time: saves of a previous owner are refused anyway.
+        """
+
+    async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
+        """Make an owned run savable again without releasing it.
+
+        If repeating the same save is harmless (a database, a bucket), the store repeats it and the attempt continues.
+        If a failed write must never be repeated (files), the store starts the next attempt. The engine calls this
+        before each save after a failed one, with `on_save_error="continue"` only, so it must not wait long.
+
+        Args:
+            workflow_id: the run.
+            history: the results of the next save, none of which is written yet.
+
+        Returns:
+            The new attempt; None if the old one can be saved to, or a new one would not help.
+
+        Raises:
+            FencedError: another owner has the run, or it was removed.
+            CheckpointStorageError: the medium still fails; the old attempt is unchanged.
+        """
+        del workflow_id, history
+        return None
+
+    # --- the runs -------------------------------------------------------------------------------------------------
+
+    async def list_runs(self) -> Sequence[RunInfo]:
+        """Return the runs, most recently started first, without damaged ones, which `check` reports.
+
+        Raises:
+            StoreAbilityError: the store cannot.
+        """
+        self.lacks(Ability.LIST, "list its runs")
+
+    async def describe_run(self, workflow_id: str) -> RunInfo | None:
+        """Return one run as listed, if possible without loading it; None if it does not exist."""
+        if self.has(Ability.LIST):
+            return next((info for info in await self.list_runs() if info.workflow_id == workflow_id), None)
+        latest = await self.load_latest(workflow_id)
+        if latest is None:
+            return None
+        references = await self.list_checkpoints(workflow_id)
+        info = listing.RunInfo(
+            workflow_id,
+            latest.workflow_name,
+            latest.status,
+            latest.attempt,
+            references[-1].saved_at if references else latest.saved_at,
+            latest.saved_at,
+            len(latest.step_results),
+            latest.metadata,
+        )
+        return info.with_owner(await self.owner(workflow_id)) if self.has(Ability.OWNERS) else info
+
+    async def find_runs(self, wanted: RunFilter) -> Sequence[RunInfo]:
+        """Return the selected runs, most recently started first; a store with an index reads no others.
+
+        Args:
+            wanted: the filter.
+
+        Raises:
+            CheckpointStorageError: the medium failed.
+            StoreAbilityError: the store cannot list its runs.
+        """
+        return wanted.of(await self.list_runs())
+
+    async def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
+        """Return the runs, and those that the list leaves out.
+
+        Args:
+            wanted: the filter; all by default. A store with an index reports only unreadable runs that it comes across.
+
+        Raises:
+            CheckpointStorageError: the medium failed.
+            StoreAbilityError: the store cannot list its runs.
+        """
+        runs = await self.list_runs()
+        return RunSurvey(runs if wanted is None else wanted.of(runs))
+
+    async def unreadable_runs(self) -> Sequence[Finding]:
+        """Return only the runs that the list leaves out.
+
+        Raises:
+            CheckpointStorageError: the medium failed.
+        """
+        return ()
+
+    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
+        """Return the statistics; the function `store_statistics` also checks the limit.
+
+        Args:
+            workflow_id: one run; all by default.
+            limit: the number of largest runs, largest checkpoints and slowest steps, from 1.
+
+        Raises:
+            CheckpointNotFoundError: the run does not exist.
+            CheckpointStorageError: the medium failed.
+            StoreAbilityError: the store cannot list its runs.
+        """
+        return await queries.added_up(self, workflow_id, limit=limit)
+
+    async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
+        """Read and verify everything; changes nothing.
+
+        Args:
+            workflow_id: one run; all by default.
+
+        Raises:
+            StoreAbilityError: the store cannot.
+        """
+        del workflow_id
+        self.lacks(Ability.CHECK, "check itself")
+
+    # --- what an attempt left, also where a later one went back to a point before it ----------------------------------
+
+    async def attempts(self, workflow_id: str) -> Sequence[int]:
+        """Return the numbers of the attempts that wrote something, ascending, possibly with gaps.
+
+        An attempt that only deleted checkpoints has written something; one whose writes were all refused has not.
+        A store without this ability knows only attempts whose checkpoints still count.
+
+        Raises:
+            CheckpointCorruptedError: the run's record is damaged.
+        """
+        return sorted({each.attempt for each in await self.list_checkpoints(workflow_id)})
+
+    async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
+        """Return the checkpoints of an attempt as the attempt left them, oldest first.
+
+        Args:
+            workflow_id: the run.
+            attempt: the attempt, from 1.
+
+        Raises:
+            CheckpointCorruptedError: its record is damaged.
+        """
+        return [each for each in await self.list_checkpoints(workflow_id) if each.attempt == attempt][::-1]
+
+    async def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
+        """Return the last checkpoint of an attempt as the attempt left it; None if it saved none.
+
+        Args:
+            workflow_id: the run.
+            attempt: the attempt, from 1.
+
+        Raises:
+            CheckpointCorruptedError: its record is damaged.
+            StoreAbilityError: the store cannot.
+        """
+        del workflow_id, attempt
+        self.lacks(Ability.ATTEMPTS, "return what an attempt left")
+
+    async def read_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
+        """Return the checkpoints of an attempt as the attempt left them, oldest first, without deleted ones.
+
+        Large values are read when they are accessed.
+
+        Args:
+            workflow_id: the run.
+            attempt: the attempt, from 1.
+
+        Raises:
+            CheckpointCorruptedError: its record is damaged.
+            StoreAbilityError: the store cannot.
+        """
+        del workflow_id, attempt
+        self.lacks(Ability.ATTEMPTS, "hand out a whole run")
+
+    # --- a whole run, and values in common ------------------------------------------------------------------------
+
+    async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
+        """Store a run durably, with its attempts, sequences and times; afterwards nobody owns it.
+
+        After a crash in the middle nothing is visible, and the call can be repeated.
+
+        Args:
+            workflow_id: the run; it must not exist.
+            checkpoints: returns the checkpoints afresh at each call, attempt by attempt, oldest first. Its errors are
+                raised here, and nothing is stored.
+
+        Raises:
+            RunExistsError: the run exists; nothing was read from the source.
+            RunLockedError: another process is about to start it; nothing was read from the source.
+            EncodingError: a value cannot be recorded.
+            CheckpointStorageError: the medium failed.
+            StoreAbilityError: the store cannot.
+        """
+        del workflow_id, checkpoints
+        self.lacks(Ability.RECEIVE, "take in a whole run")
+
+    async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
+        """Prepare a save that refers to large values of another run. Values that cannot be shared are copied by the save.
+
+        Args:
+            source_id: the run that has them.
+            workflow_id: the other run, which the caller owns.
+            sizes: the length of each value in bytes, by digest.
+        """
+
+    # --- messages: their sender does not own the run, which may be live elsewhere -------------------------------------
+
+    async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
+        """Make a message durable, and return whether it is new; a repeated id is not.
+
+        Args:
+            workflow_id: the run, which may have no checkpoints left.
+            signal: the message.
+
+        Raises:
+            CheckpointNotFoundError: the run does not exist.
+            CheckpointStorageError: the medium failed.
+            StoreAbilityError: the store cannot.
+        """
+        del workflow_id, signal
+        self.lacks(Ability.SIGNALS, "deliver signals")
+
+    async def signals(self, workflow_id: str) -> Sequence[Signal]:
+        """Return the stored messages in the order of sending; none if the run does not exist.
+
+        Messages that the run has taken may still be included; the run's record says which.
+
+        Raises:
+            CheckpointCorruptedError: a message is damaged.
+        """
+        del workflow_id
+        return ()
+
+    async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
+        """Remove messages that the run's record says were taken; missing ones are no error.
+
+        Args:
+            workflow_id: the run.
+            signal_ids: the ids of the messages.
+        """
+
+    def announcements(self, workflow_id: str | None = None) -> AbstractAsyncContextManager[asyncio.Event | None]:
+        """Listen during an `async with` block: the event is set when a message may have arrived.
+
+        The listener clears the event. An announcement is a hint: it may be lost or spurious, so listeners still poll now
+        and then. A store without this ability has no event.
+
+        Args:
+            workflow_id: the run; all runs by default.
+        """
+        del workflow_id
+        return nullcontext()
+
+    # --- which steps have started: a hint that outlives the process, at next to no cost -------------------------------
+
+    def note_begun(self, workflow_id: str, path: str) -> None:
+        """Note that a step starts; never raises, never waits for a disk.
+
+        Args:
+            workflow_id: a run that the caller owns.
+            path: the step.
+        """
+
+    async def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
+        """Return the attempt of the last note, and the steps it started since its last checkpoint.
+
+        Without notes it is `(0, ())`. The notes survive a killed process, but not a power cut. Some of these steps may have ended and be in the record.
+        """
+        del workflow_id
+        return 0, ()
+
+    # --- keeping it small -----------------------------------------------------------------------------------------
+    #
+    # None of these methods decides what goes; the caller does. What each promises over a crash: what was to stay is there,
+    # what went does not come back, and a second call finishes it.
+
+    async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
+        """Delete all checkpoints of an id, and return whether there were any.
+
+        Results stay, because later checkpoints need them. A deleted checkpoint never returns: not after a crash, a
+        takeover or a rollback.
+
+        Args:
+            workflow_id: the run.
+            checkpoint_id: the id.
+
+        Raises:
+            RunLockedError: another process owns the run.
+            FencedError: another process has taken the run over; whether the checkpoint was deleted is unknown.
+            StoreAbilityError: the store cannot.
+        """
+        del workflow_id, checkpoint_id
+        self.lacks(Ability.DELETE, "delete single checkpoints")
 
     def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
-        """Remove checkpoints in the same write as the next save; without I/O.
+        """Remove checkpoints in the same write as the next save: they go with it or stay; without I/O.
 
         Args:
             workflow_id: a run that the caller owns; otherwise nothing happens.
             sequences: the checkpoints, never the one saved next.
+
+        Raises:
+            StoreAbilityError: the store cannot.
         """
-        ...
+        del workflow_id, sequences
+        self.lacks(Ability.EVICT, "remove the checkpoints of a run while it goes on")
 
     async def delete_sequences(self, workflow_id: str, sequences: Sequence[int]) -> int:
         """Remove checkpoints now, and return how many there were.
@@ -549,17 +634,14 @@ class EvictsCheckpoints(Protocol):
 
         Raises:
             RunLockedError: another process owns the run.
-            FencedError: another process has taken the run over; see `DeletesCheckpoints`.
+            FencedError: another process has taken the run over; see `delete_checkpoint`.
+            StoreAbilityError: the store cannot.
         """
-        ...
-
-
-@runtime_checkable
-class PinsCheckpoints(Protocol):
-    """A store whose checkpoints can be pinned: retention removes neither a pinned checkpoint nor its run."""
+        del workflow_id, sequences
+        self.lacks(Ability.EVICT, "remove single checkpoints")
 
     async def pin(self, workflow_id: str, sequence: int) -> None:
-        """Pin a checkpoint durably, also of a live run; pinning twice is harmless.
+        """Pin a checkpoint durably, also of a live run; pinning twice is no error.
 
         Args:
             workflow_id: the run.
@@ -567,39 +649,23 @@ class PinsCheckpoints(Protocol):
 
         Raises:
             CheckpointNotFoundError: the checkpoint does not exist.
+            StoreAbilityError: the store cannot.
         """
-        ...
+        del workflow_id, sequence
+        self.lacks(Ability.PINS, "pin checkpoints")
 
     async def unpin(self, workflow_id: str, sequence: int) -> None:
-        """Remove a pin durably, if there is one.
+        """Remove a pin durably; no error without one.
 
         Args:
             workflow_id: the run.
             sequence: the checkpoint.
         """
-        ...
 
     async def pinned(self, workflow_id: str) -> frozenset[int]:
         """Return the pinned sequences."""
-        ...
-
-
-@attrs.frozen
-class Compacted:
-    """The outcome of a compaction.
-
-    Attributes:
-        is_changed: whether anything was removed.
-        bytes_freed: how many bytes were freed.
-    """
-
-    is_changed: bool = False
-    bytes_freed: int = 0
-
-
-@runtime_checkable
-class CompactsRuns(Protocol):
-    """A store that can rewrite a run without removed checkpoints and values that only they had."""
+        del workflow_id
+        return frozenset()
 
     async def compactable(self, after: str, limit: int) -> Sequence[str]:
         """Return runs that compaction may shrink, in a stable order.
@@ -608,47 +674,39 @@ class CompactsRuns(Protocol):
             after: start after this run; an empty string for the start.
             limit: at most this many.
         """
-        ...
+        del after, limit
+        return ()
 
     async def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
         """Drop unused data of a run; everything that any attempt recorded stays, except removed checkpoints.
 
         Args:
-            workflow_id: the run; it need not exist.
+            workflow_id: the run; no error if it does not exist.
             is_forced: compact even if little is gained.
 
         Raises:
             RunLockedError: another process owns the run.
             CheckpointCorruptedError: its record is damaged; nothing was changed.
         """
-        ...
-
-
-@runtime_checkable
-class SweepsLeftovers(Protocol):
-    """A store that can remove data that belongs to no run, while others work."""
-
-    async def tidy(self) -> None:
-        """Finish removals that a crash interrupted, and free space where this is cheap."""
-        ...
-
-
-@runtime_checkable
-class PrunesRuns(Protocol):
-    """A store that can scan and remove very many runs in bounded batches."""
+        del workflow_id, is_forced
+        return Compacted()
 
     async def page_runs(self, before: RunInfo | None, limit: int) -> Sequence[RunInfo]:
         """Return runs, most recently started first, without loading them.
 
         Args:
             before: start after this run; None for the start.
-            limit: at most this many.
-        """
-        ...
+            limit: at most this many; a store without this ability returns all runs as its first page.
 
-    async def stored_bytes(self, workflow_ids: Sequence[str]) -> Sequence[int]:
-        """Return approximately how many bytes each run takes; 0 if it does not exist."""
-        ...
+        Raises:
+            StoreAbilityError: the store cannot list its runs.
+        """
+        del limit
+        return await self.list_runs() if before is None else ()
+
+    async def stored_bytes(self, workflow_ids: Sequence[str]) -> Sequence[int | None]:
+        """Return approximately how many bytes each run takes; 0 if it does not exist, None if the store cannot tell."""
+        return [None] * len(workflow_ids)
 
     async def clear_unchanged(self, runs: Sequence[RunInfo]) -> Sequence[str]:
         """Remove those of the runs that nobody owns, that have no pin, and that are unchanged since they were listed.
@@ -659,52 +717,128 @@ class PrunesRuns(Protocol):
         Returns:
             The ids of the removed runs.
         """
-        ...
+        removed = []
+        for info in runs:
+            workflow_id = info.workflow_id
+            if await self.pinned(workflow_id) or await self.describe_run(workflow_id) != info:
+                continue
+            try:
+                await self.clear(workflow_id)
+            except RunLockedError:
+                continue
+            removed.append(workflow_id)
+        return removed
 
     async def tidy(self) -> None:
         """Finish removals that a crash interrupted, and free space where this is cheap."""
-        ...
 
 
-# Whether what was given as a store is one, told before anything is run or saved.
+# Any store as a `StoreBase`.
 
-
-S = TypeVar("S")
 
 _METHODS = ("save", "load", "load_latest", "clear", "list_checkpoints")
+_OPTIONAL = [name for ability in Ability for name in ability.value]
+_OPTIONAL += ["describe_run", "survey_runs", "unreadable_runs"]
 
 
-def check_store(store: S, setting: str) -> S:
-    """Return what was given as a store, or refuse it: a description of one, a class, what lacks one of the five methods.
+class AdaptedStore(StoreBase):
+    """A store of a third party that has the five methods, and maybe more of those of `StoreBase`. Made by `adapt`.
+
+    The other ones count where its class has them. Two adapted stores are equal where they adapt the same object.
+    """
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self.store = store
+        found = {name for name in _OPTIONAL if callable(getattr(type(store), name, None))}
+        for name in found:
+            setattr(self, name, getattr(store, name))
+        self.abilities = frozenset(ability for ability in Ability if found.issuperset(ability.value))
+
+    def __repr__(self) -> str:
+        return repr(self.store)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AdaptedStore) and self.store is other.store
+
+    def __hash__(self) -> int:
+        return id(self.store)
+
+    @property
+    def kind(self) -> str:
+        """The name of the adapted store's class."""
+        return type(self.store).__name__
+
+    async def save(self, workflow_id: str, data: CheckpointData) -> None:
+        """Make a checkpoint durable; see `CheckpointStore.save`."""
+        await self.store.save(workflow_id, data)
+
+    async def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
+        """Return the newest checkpoint of that id; see `CheckpointStore.load`."""
+        return await self.store.load(workflow_id, checkpoint_id)
+
+    async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
+        """Return the newest checkpoint, of all or of an attempt; see `StoreBase.load_latest`.
+
+        Raises:
+            CheckpointNotFoundError: the newest one of the attempt cannot be told from a later one of the same id.
+        """
+        latest = await self.store.load_latest(workflow_id)
+        if attempt is None:
+            return latest
+        found = await self.list_checkpoints(workflow_id, attempt=attempt, limit=1)
+        if not found:
+            return None
+        if latest is None or latest.sequence != found[0].sequence:
+            latest = await self.store.load(workflow_id, found[0].checkpoint_id)
+        if latest.sequence != found[0].sequence:
+            detail = "a later one of the same id has taken its place"
+            raise CheckpointNotFoundError(workflow_id, found[0].checkpoint_id, detail=detail)
+        return latest
+
+    async def clear(self, workflow_id: str) -> None:
+        """Remove a run; see `CheckpointStore.clear`."""
+        await self.store.clear(workflow_id)
+
+    async def list_checkpoints(
+        self,
+        workflow_id: str,
+        *,
+        attempt: int | None = None,
+        reason: Reason | str | None = None,
+        verified: bool | None = None,
+        limit: int | None = None,
+    ) -> Sequence[CheckpointRef]:
+        """Return the run's checkpoints that are wanted, the newest first; see `StoreBase.list_checkpoints`."""
+        wanted = listing.Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
+        return wanted.of(await self.store.list_checkpoints(workflow_id))
+
+
+def adapt(store: CheckpointStore, setting: str = "store") -> StoreBase:
+    """Return a store as a `StoreBase`: itself, or an adapter around an object with the five methods.
 
     Args:
-        store: what was given.
+        store: the store.
         setting: the argument's name, for the error.
 
     Raises:
-        SettingError: it is none.
+        SettingError: it is not a store, but a description of one, a class, or an object that lacks one of the methods.
     """
-    if not isinstance(store, type) and all(callable(getattr(store, name, None)) for name in _METHODS):
+    if isinstance(store, StoreBase):
         return store
+    if not isinstance(store, type) and all(callable(getattr(store, name, None)) for name in _METHODS):
+        return AdaptedStore(store)
     way = "Give a FileCheckpointStore(…), a MemoryCheckpointStore() or open_store(…)"
     if isinstance(store, str):
         way = f"Open it first: open_store({store!r:.80})"
     raise SettingError(
-        f"{setting}={store!r:.80} ({type(store).__name__}) is no store",
+        f"{setting}={store!r:.80} ({type(store).__name__}) is not a store",
         setting=setting,
-        remedy=f"{way}; one of your own has the methods {', '.join(_METHODS)}.",
+        remedy=f"{way}; a store of your own has the methods {', '.join(_METHODS)}.",
     )
 
 
-# Giving a run back that was taken, and no other owner's.
-
-
-async def released(store: OwnsRuns, lease: Lease) -> None:
-    """Give a run back that was taken; one that somebody else has taken since, through the same store, stays theirs.
-
-    Args:
-        store: where it lies.
-        lease: what was taken.
+async def released(store: StoreBase, lease: Lease) -> None:
+    """Release a lease; a later owner through the same store object keeps the run.
 
     Raises:
         CheckpointStorageError: the medium failed.

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -27,10 +27,8 @@ from flowckpt.errors import (
     RunLockedError,
     SaveConflictError,
 )
-from flowckpt.stores import base as integrity
-from flowckpt.stores import base as retention
 from flowckpt.stores.async_store import refusal_of_field, refused_as_encoding_error
-from flowckpt.stores.base import Lease
+from flowckpt.stores.base import Compacted, Finding, Lease, StoreBase
 
 if TYPE_CHECKING:
     from flowckpt.core import codec
@@ -39,11 +37,8 @@ if TYPE_CHECKING:
     from flowckpt.core.records import listing
     from flowckpt.core.records import wait as messages
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
-    from flowckpt.core.records.statistics import StoreStatistics
     from flowckpt.core.records.wait import Signal
     from flowckpt.core.system import process as processes
-    from flowckpt.stores import queries
-    from flowckpt.stores.base import Compacted
 else:
     checkpoints = LazyModule("flowckpt.core.codec.checkpoints")
     codec = LazyModule("flowckpt.core.codec")
@@ -51,194 +46,6 @@ else:
     processes = LazyModule("flowckpt.core.system.process")
     listing = LazyModule("flowckpt.core.records.listing")
     results = LazyModule("flowckpt.core.codec.results")
-    queries = LazyModule("flowckpt.stores.queries")
-
-
-# How the store in memory is kept small.
-
-
-class MemoryRetention:
-    """The part of the store in memory that forgets; `_runs` is what the store holds, by run."""
-
-    _runs: dict[str, Any]
-
-    # --- checkpoints -----------------------------------------------------------------------------------------------
-
-    def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
-        """Let the next save remove checkpoints, too; see `EvictsCheckpoints`."""
-        run = self._runs.get(workflow_id)
-        if run is not None and run.is_owned:
-            run.evicted.update(sequences)
-
-    @staticmethod
-    def _delete_evicted(run: Any) -> None:
-        """Mark what goes with the save that was just made; found by halving, so it costs the same in a long run."""
-        for sequence in run.evicted:
-            place = bisect_left(run.records, sequence, key=lambda record: record.sequence)
-            if place < len(run.records) - 1 and run.records[place].sequence == sequence:
-                run.records[place].is_deleted = True
-        run.evicted = set()
-
-    async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
-        """Remove the checkpoints of that id; see `DeletesCheckpoints`."""
-        run = self._runs.get(workflow_id)
-        if run is None:
-            return False
-        doomed = [record for record in run.live if record.head["checkpoint_id"] == checkpoint_id]
-        return await self._delete(workflow_id, run, doomed) > 0
-
-    async def _delete(self, workflow_id: str, run: Any, doomed: Sequence[Any]) -> int:
-        if not doomed:
-            return 0
-        is_mine = run.is_owned
-        if not is_mine:
-            self._claimed(workflow_id, 0)  # type: ignore[attr-defined]
-        if not run.is_adopted:
-            self._go_back_to(run, self._history(run, run.live[-1].results).view())  # type: ignore[attr-defined]
-        run.is_adopted = True
-        run.written_by.add(run.attempt)
-        for record in doomed:
-            record.is_deleted = True
-        if not is_mine:
-            await self.release(workflow_id)  # type: ignore[attr-defined]
-        return len(doomed)
-
-    async def delete_sequences(self, workflow_id: str, sequences: Sequence[int]) -> int:
-        """Remove checkpoints; see `EvictsCheckpoints`."""
-        run = self._runs.get(workflow_id)
-        if run is None:
-            return 0
-        return await self._delete(workflow_id, run, [each for each in run.live if each.sequence in sequences])
-
-    async def pin(self, workflow_id: str, sequence: int) -> None:
-        """Remember that a checkpoint is pinned; see `PinsCheckpoints`."""
-        run = self._runs.get(workflow_id)
-        if run is None or all(each.sequence != sequence for each in run.live):
-            raise CheckpointNotFoundError(workflow_id, None if run is None or not run.live else str(sequence))
-        run.pins.add(sequence)
-
-    async def unpin(self, workflow_id: str, sequence: int) -> None:
-        """Forget a pin; see `PinsCheckpoints`."""
-        if workflow_id in self._runs:
-            self._runs[workflow_id].pins.discard(sequence)
-
-    async def pinned(self, workflow_id: str) -> frozenset[int]:
-        """Return the pins; see `PinsCheckpoints`."""
-        run = self._runs.get(workflow_id)
-        return frozenset() if run is None else frozenset(run.pins)
-
-    # --- one run ---------------------------------------------------------------------------------------------------
-
-    async def compactable(self, after: str, limit: int) -> Sequence[str]:
-        """Return the runs that hold deleted checkpoints, in the order of their ids; see `CompactsRuns`."""
-        found = (run for run in sorted(self._runs) if run > after)
-        return [run for run in found if any(each.is_deleted for each in self._runs[run].records)][:limit]
-
-    async def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
-        """Let go of deleted checkpoints and of values that only they had; see `CompactsRuns`."""
-        del is_forced  # it costs little
-        run = self._runs.get(workflow_id)
-        if run is None:
-            return retention.Compacted()
-        if run.is_owned:
-            raise RunLockedError(workflow_id, holder=f"this process, attempt {run.attempt}")
-        before = _size(run)
-        for record, following in pairwise(run.records):
-            if record.is_deleted:  # what later heads leave out, because it stands here, moves on
-                carried = {name: record.head[name] for name in checkpoints.CARRIED if name in record.head}
-                following.head.update({**carried, **following.head})
-        run.records = [
-            record for place, record in enumerate(run.records) if not record.is_deleted or place == len(run.records) - 1
-        ]
-        named = _texts_of(run)
-        run.blobs = {digest: content for digest, content in run.blobs.items() if any(digest in each for each in named)}
-        freed = before - _size(run)
-        return retention.Compacted(freed > 0, freed)
-
-    # --- many runs -------------------------------------------------------------------------------------------------
-
-    async def page_runs(self, before: RunInfo | None, limit: int) -> Sequence[RunInfo]:
-        """Return runs, the one started last first; see `PrunesRuns`."""
-        runs: list[RunInfo] = sorted(await self.list_runs(), key=_place, reverse=True)  # type: ignore[attr-defined]
-        return [info for info in runs if before is None or _place(info) < _place(before)][:limit]
-
-    async def stored_bytes(self, workflow_ids: Sequence[str]) -> Sequence[int]:
-        """Return how much results, heads and large values take; see `PrunesRuns`."""
-        return [_size(self._runs[each]) if each in self._runs else 0 for each in workflow_ids]
-
-    async def clear_unchanged(self, runs: Sequence[RunInfo]) -> Sequence[str]:
-        """Forget those of the runs that nobody owns and that stand as they did; see `PrunesRuns`."""
-        gone = []
-        for info in runs:
-            run = self._runs.get(info.workflow_id)
-            now = await self.describe_run(info.workflow_id)  # type: ignore[attr-defined]
-            if run is not None and not run.is_owned and not run.pins and now == info:
-                del self._runs[info.workflow_id]
-                gone.append(info.workflow_id)
-        return gone
-
-    async def tidy(self) -> None:
-        """Do nothing: nothing is ever left half removed here."""
-
-
-def _place(info: RunInfo) -> tuple[Any, str]:
-    return info.started_at, info.workflow_id
-
-
-def _texts_of(run: Any) -> list[str]:
-    states = [*run.former, run]
-    return [repr(each.head) for state in states for each in state.records] + [
-        text.decode() for state in states for text in state.encoded
-    ]
-
-
-def _size(run: Any) -> int:
-    heads = sum(len(repr(record.head)) for record in run.records)
-    return heads + sum(map(len, run.encoded)) + sum(map(len, run.blobs.values()))
-
-
-# The messages for the runs of the store in memory, kept encoded, as the durable ones keep them.
-
-
-class _StartedRun(Protocol):
-    started_at: datetime | None
-
-
-class HoldsSignals:
-    """What makes the store in memory one that delivers signals."""
-
-    _runs: Any  # runs by their ids; the store says more
-
-    def _held(self, workflow_id: str) -> dict[str, bytes] | None:
-        """Return the messages of a run, by their ids; None where there is no such run."""
-        run: _StartedRun | None = self._runs.get(workflow_id)
-        if run is None or not run.started_at:
-            return None
-        held: dict[str, tuple[_StartedRun, dict[str, bytes]]] = self.__dict__.setdefault("_signals", {})
-        if workflow_id not in held or held[workflow_id][0] is not run:  # it was cleared, and begun anew
-            held[workflow_id] = run, {}
-        return held[workflow_id][1]
-
-    async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
-        """Keep a message; see `DeliversSignals`."""
-        held = self._held(workflow_id)
-        if held is None:
-            raise CheckpointNotFoundError(workflow_id)
-        with refused_as_encoding_error():
-            encoded = codec.dumps(signal.to_document()).encode()
-        return held.setdefault(signal.signal_id, encoded) is encoded
-
-    async def signals(self, workflow_id: str) -> Sequence[Signal]:
-        """Return the messages for a run; see `DeliversSignals`."""
-        held = self._held(workflow_id) or {}
-        found = [messages.Signal.from_document(json.loads(each)) for each in held.values()]
-        return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
-
-    async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
-        """Forget messages; see `DeliversSignals`."""
-        held = self._held(workflow_id) or {}
-        for each in signal_ids:
-            held.pop(each, None)
 
 
 class _Record:
@@ -310,7 +117,7 @@ class _Run:
         return self.blobs[digest]
 
 
-class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
+class MemoryCheckpointStore(StoreBase):
     """Stores checkpoints in the memory of this process, for tests and for runs that need not outlive it.
 
     It encodes values like the file store, so it refuses and returns the same values.
@@ -400,7 +207,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         raise CheckpointNotFoundError(workflow_id, checkpoint_id)
 
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
-        """Decode the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""
+        """Decode the newest checkpoint, of all or of an attempt."""
         wanted = listing.Selection(attempt=attempt)
         run = self._runs.get(workflow_id)
         return self._latest(run, wanted.attempt) if run else None
@@ -425,7 +232,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         return attrs.evolve(data, extra=copy.deepcopy(data.extra)) if data.extra else data
 
     def note_begun(self, workflow_id: str, path: str) -> None:
-        """Note that a step begins; see `NotesBeginnings`."""
+        """Note that a step begins."""
         run = self._runs.get(workflow_id)
         if run is not None and run.is_owned:
             if run.begun_by != run.attempt:
@@ -433,12 +240,12 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
             run.begun[path] = None
 
     async def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
-        """Return what was noted last; see `NotesBeginnings`."""
+        """Return what was noted last."""
         run = self._runs.get(workflow_id)
         return (0, ()) if run is None else (run.begun_by, tuple(run.begun))
 
     async def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
-        """Decode the last checkpoint of an attempt, as the attempt left it; see `KeepsAttempts`."""
+        """Decode the last checkpoint of an attempt, as the attempt left it."""
         run = self._runs.get(workflow_id)
         for state in [] if run is None else [*run.former, run]:
             for record in reversed(state.live):
@@ -447,16 +254,12 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         return None
 
     async def attempts(self, workflow_id: str) -> Sequence[int]:
-        """Return the numbers of the attempts that wrote something; see `ListsAttempts`."""
+        """Return the numbers of the attempts that wrote something."""
         run = self._runs.get(workflow_id)
         return [] if run is None else sorted(run.written_by)
 
-    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
-        """Return what the store holds in figures; see `TellsFigures`."""
-        return await queries.added_up(self, workflow_id, limit=limit)
-
     async def list_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointRef]:
-        """Return the checkpoints of an attempt, oldest first; see `ListsAttempts`."""
+        """Return the checkpoints of an attempt, oldest first."""
         run = self._runs.get(workflow_id)
         for state in [] if run is None else [*run.former, run]:
             found = [each for each in self._references(workflow_id, state) if each.attempt == attempt]
@@ -465,7 +268,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         return []
 
     async def read_attempt(self, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
-        """Decode the checkpoints of an attempt, oldest first; see `ReadsAttempts`."""
+        """Decode the checkpoints of an attempt, oldest first."""
         run = self._runs.get(workflow_id)
         for state in [] if run is None else [*run.former, run]:
             found = [self._data(state, each) for each in state.live if each.head["attempt"] == attempt]
@@ -474,7 +277,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         return []
 
     async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-        """Take in a whole run; see `ReceivesRuns`."""
+        """Take in a whole run."""
         run = self._runs.get(workflow_id)
         if run is not None and run.written_by:
             raise RunExistsError(workflow_id)
@@ -491,7 +294,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         self._runs.update(staged._runs)
 
     async def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
-        """Let one run have large values of another; see `SharesValues`."""
+        """Let one run have large values of another."""
         run, source = self._runs.get(workflow_id), self._runs.get(source_id)
         if run is not None and run.is_owned and source is not None:
             run.blobs.update({digest: source.blobs[digest] for digest in sizes if digest in source.blobs})
@@ -512,7 +315,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         verified: bool | None = None,
         limit: int | None = None,
     ) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints, newest first; see `FiltersCheckpoints.list_checkpoints`."""
+        """Return the run's checkpoints, newest first."""
         wanted = listing.Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
         run = self._runs.get(workflow_id)
         return [] if run is None else wanted.of(self._references(workflow_id, run)[::-1])
@@ -545,7 +348,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         )
 
     async def acquire(self, workflow_id: str, *, steal: bool = False) -> Lease:
-        """Become the run's owner; see `OwnsRuns.acquire`."""
+        """Become the run's owner."""
         run = self._runs.get(workflow_id)
         if run is not None and run.is_owned and not steal:
             raise RunLockedError(workflow_id, holder=f"this process, attempt {run.attempt}")
@@ -560,7 +363,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         return run
 
     async def release(self, workflow_id: str, *, token: str = "") -> None:
-        """Give the run up; see `OwnsRuns.release`."""
+        """Give the run up."""
         run = self._runs.get(workflow_id)
         if run is None or not run.is_owned or token not in ("", run.token):
             return
@@ -571,7 +374,7 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
             del self._runs[workflow_id]
 
     async def owner(self, workflow_id: str) -> Owner | None:
-        """Return this process where the run is owned; see `OwnsRuns.owner`."""
+        """Return this process where the run is owned."""
         run = self._runs.get(workflow_id)
         if run is None or not run.is_owned or run.acquired_at is None:
             return None
@@ -579,12 +382,12 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
         return listing.Owner(me.host, me.boot_id, me.pid, me.start_time, run.acquired_at)
 
     async def list_runs(self) -> Sequence[RunInfo]:
-        """Return the runs; see `ListsRuns`."""
+        """Return the runs."""
         found = [info for workflow_id in self._runs if (info := await self.describe_run(workflow_id))]
         return sorted(found, key=lambda info: info.started_at, reverse=True)
 
     async def describe_run(self, workflow_id: str) -> RunInfo | None:
-        """Return one run as the list shows it; see `ListsRuns`."""
+        """Return one run as the list shows it."""
         run = self._runs.get(workflow_id)
         data = self._latest(run) if run else None
         if run is None or data is None or run.started_at is None:
@@ -600,11 +403,178 @@ class MemoryCheckpointStore(HoldsSignals, MemoryRetention):
             data.metadata,
         ).with_owner(await self.owner(workflow_id))
 
-    async def check(self, workflow_id: str | None = None) -> Sequence[integrity.Finding]:
-        """Read everything; see `ChecksIntegrity`."""
+    async def check(self, workflow_id: str | None = None) -> Sequence[Finding]:
+        """Read everything."""
         ids = list(self._runs) if workflow_id is None else [workflow_id]
         if workflow_id is not None and workflow_id not in self._runs:
             raise CheckpointNotFoundError(workflow_id)
         for each in ids:
             await self.load_latest(each)
-        return [integrity.Finding(each, "ok", counted(len(self._runs[each].live), "checkpoint")) for each in ids]
+        return [Finding(each, "ok", counted(len(self._runs[each].live), "checkpoint")) for each in ids]
+
+    # --- messages, kept encoded, as the durable stores keep them -------------------------------------------------
+
+    def _held(self, workflow_id: str) -> dict[str, bytes] | None:
+        """Return the messages of a run, by their ids; None where there is no such run."""
+        run: _Run | None = self._runs.get(workflow_id)
+        if run is None or not run.started_at:
+            return None
+        held: dict[str, tuple[_Run, dict[str, bytes]]] = self.__dict__.setdefault("_signals", {})
+        if workflow_id not in held or held[workflow_id][0] is not run:  # it was cleared, and begun anew
+            held[workflow_id] = run, {}
+        return held[workflow_id][1]
+
+    async def send_signal(self, workflow_id: str, signal: Signal) -> bool:
+        """Keep a message."""
+        held = self._held(workflow_id)
+        if held is None:
+            raise CheckpointNotFoundError(workflow_id)
+        with refused_as_encoding_error():
+            encoded = codec.dumps(signal.to_document()).encode()
+        return held.setdefault(signal.signal_id, encoded) is encoded
+
+    async def signals(self, workflow_id: str) -> Sequence[Signal]:
+        """Return the messages for a run."""
+        held = self._held(workflow_id) or {}
+        found = [messages.Signal.from_document(json.loads(each)) for each in held.values()]
+        return sorted(found, key=lambda signal: (signal.sent_at, signal.signal_id))
+
+    async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
+        """Forget messages."""
+        held = self._held(workflow_id) or {}
+        for each in signal_ids:
+            held.pop(each, None)
+
+    # --- checkpoints -----------------------------------------------------------------------------------------------
+
+    def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
+        """Let the next save remove checkpoints, too."""
+        run = self._runs.get(workflow_id)
+        if run is not None and run.is_owned:
+            run.evicted.update(sequences)
+
+    @staticmethod
+    def _delete_evicted(run: _Run) -> None:
+        """Mark what goes with the save that was just made; found by halving, so it costs the same in a long run."""
+        for sequence in run.evicted:
+            place = bisect_left(run.records, sequence, key=lambda record: record.sequence)
+            if place < len(run.records) - 1 and run.records[place].sequence == sequence:
+                run.records[place].is_deleted = True
+        run.evicted = set()
+
+    async def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
+        """Remove the checkpoints of that id."""
+        run = self._runs.get(workflow_id)
+        if run is None:
+            return False
+        doomed = [record for record in run.live if record.head["checkpoint_id"] == checkpoint_id]
+        return await self._delete(workflow_id, run, doomed) > 0
+
+    async def _delete(self, workflow_id: str, run: _Run, doomed: Sequence[_Record]) -> int:
+        if not doomed:
+            return 0
+        is_mine = run.is_owned
+        if not is_mine:
+            self._claimed(workflow_id, 0)
+        if not run.is_adopted:
+            self._go_back_to(run, self._history(run, run.live[-1].results).view())
+        run.is_adopted = True
+        run.written_by.add(run.attempt)
+        for record in doomed:
+            record.is_deleted = True
+        if not is_mine:
+            await self.release(workflow_id)
+        return len(doomed)
+
+    async def delete_sequences(self, workflow_id: str, sequences: Sequence[int]) -> int:
+        """Remove checkpoints."""
+        run = self._runs.get(workflow_id)
+        if run is None:
+            return 0
+        return await self._delete(workflow_id, run, [each for each in run.live if each.sequence in sequences])
+
+    async def pin(self, workflow_id: str, sequence: int) -> None:
+        """Remember that a checkpoint is pinned."""
+        run = self._runs.get(workflow_id)
+        if run is None or all(each.sequence != sequence for each in run.live):
+            raise CheckpointNotFoundError(workflow_id, None if run is None or not run.live else str(sequence))
+        run.pins.add(sequence)
+
+    async def unpin(self, workflow_id: str, sequence: int) -> None:
+        """Forget a pin."""
+        if workflow_id in self._runs:
+            self._runs[workflow_id].pins.discard(sequence)
+
+    async def pinned(self, workflow_id: str) -> frozenset[int]:
+        """Return the pins."""
+        run = self._runs.get(workflow_id)
+        return frozenset() if run is None else frozenset(run.pins)
+
+    # --- one run ---------------------------------------------------------------------------------------------------
+
+    async def compactable(self, after: str, limit: int) -> Sequence[str]:
+        """Return the runs that hold deleted checkpoints, in the order of their ids."""
+        found = (run for run in sorted(self._runs) if run > after)
+        return [run for run in found if any(each.is_deleted for each in self._runs[run].records)][:limit]
+
+    async def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
+        """Let go of deleted checkpoints and of values that only they had."""
+        del is_forced  # it costs little
+        run = self._runs.get(workflow_id)
+        if run is None:
+            return Compacted()
+        if run.is_owned:
+            raise RunLockedError(workflow_id, holder=f"this process, attempt {run.attempt}")
+        before = _size(run)
+        for record, following in pairwise(run.records):
+            if record.is_deleted:  # what later heads leave out, because it stands here, moves on
+                carried = {name: record.head[name] for name in checkpoints.CARRIED if name in record.head}
+                following.head.update({**carried, **following.head})
+        run.records = [
+            record for place, record in enumerate(run.records) if not record.is_deleted or place == len(run.records) - 1
+        ]
+        named = _texts_of(run)
+        run.blobs = {digest: content for digest, content in run.blobs.items() if any(digest in each for each in named)}
+        freed = before - _size(run)
+        return Compacted(freed > 0, freed)
+
+    # --- many runs -------------------------------------------------------------------------------------------------
+
+    async def page_runs(self, before: RunInfo | None, limit: int) -> Sequence[RunInfo]:
+        """Return runs, the one started last first."""
+        runs: list[RunInfo] = sorted(await self.list_runs(), key=_place, reverse=True)
+        return [info for info in runs if before is None or _place(info) < _place(before)][:limit]
+
+    async def stored_bytes(self, workflow_ids: Sequence[str]) -> Sequence[int]:
+        """Return how much results, heads and large values take."""
+        return [_size(self._runs[each]) if each in self._runs else 0 for each in workflow_ids]
+
+    async def clear_unchanged(self, runs: Sequence[RunInfo]) -> Sequence[str]:
+        """Forget those of the runs that nobody owns and that stand as they did."""
+        gone = []
+        for info in runs:
+            run = self._runs.get(info.workflow_id)
+            now = await self.describe_run(info.workflow_id)
+            if run is not None and not run.is_owned and not run.pins and now == info:
+                del self._runs[info.workflow_id]
+                gone.append(info.workflow_id)
+        return gone
+
+    async def tidy(self) -> None:
+        """Do nothing: nothing is ever left half removed here."""
+
+
+def _place(info: RunInfo) -> tuple[Any, str]:
+    return info.started_at, info.workflow_id
+
+
+def _texts_of(run: _Run) -> list[str]:
+    states = [*run.former, run]
+    return [repr(each.head) for state in states for each in state.records] + [
+        text.decode() for state in states for text in state.encoded
+    ]
+
+
+def _size(run: _Run) -> int:
+    heads = sum(len(repr(record.head)) for record in run.records)
+    return heads + sum(map(len, run.encoded)) + sum(map(len, run.blobs.values()))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import StoreSpecError
+from flowckpt.stores.base import StoreBase, adapt
 from flowckpt.stores.file import FileCheckpointStore
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _objects(url: str) -> Any:
 
 def open_store(
     spec: str, *, key_file: str | os.PathLike[str] | None = None, compression: str = "none", trust: bool = False
-) -> Any:
+) -> StoreBase:
     """Open the store of a specification.
 
     Args:
@@ -95,10 +96,11 @@ def open_store(
     if scheme != _NOT_AT_REST:
         _refuse_protection(spec, key_file, compression)
     if scheme in _BUILT_IN:
-        return _BUILT_IN[scheme](rest)
+        built_in: StoreBase = _BUILT_IN[scheme](rest)
+        return built_in
     found = metadata.entry_points(group=ENTRY_POINTS, name=scheme)
     for entry_point in found:
-        return entry_point.load()(rest)
+        return adapt(entry_point.load()(rest))
     shown = shown_spec(spec)
     others = sorted({entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)})
     raise StoreSpecError(

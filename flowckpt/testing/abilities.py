@@ -29,24 +29,8 @@ from flowckpt.errors import (
     SettingError,
     UnsupportedSchemaError,
 )
-from flowckpt.stores.base import (
-    CheckpointStore,
-    DeletesCheckpoints,
-    DeliversSignals,
-    EvictsCheckpoints,
-    FiltersCheckpoints,
-    KeepsAttempts,
-    ListsAttempts,
-    ListsRuns,
-    NotesBeginnings,
-    OwnsRuns,
-    ReadsAttempts,
-    ReceivesRuns,
-    SharesValues,
-    TellsFigures,
-    filters_checkpoints,
-)
-from flowckpt.stores.queries import FindsRuns, added_up, runs_of_status, store_statistics
+from flowckpt.stores.base import Ability, StoreBase
+from flowckpt.stores.queries import added_up, runs_of_status, store_statistics
 from flowckpt.testing.store_under_test import CLAIM, NOON, RUN, StoreUnderTest, checkpoint, claimed, results
 
 # The conformance tests of what stores once answered differently; part of `flowckpt.testing.contract.CheckpointStoreContract`.
@@ -55,15 +39,15 @@ from flowckpt.testing.store_under_test import CLAIM, NOON, RUN, StoreUnderTest, 
 class AgreementContract(StoreUnderTest):
     """What a run is that was fought for, emptied, or refused."""
 
-    def two_owners(self, store: CheckpointStore) -> tuple[Any, Any]:
+    def two_owners(self, store: StoreBase) -> tuple[Any, Any]:
         """Return the store for two owners, or skip the test where this process cannot be two."""
-        first, second = self.able(store, OwnsRuns), self.reopen(store)
+        first, second = self.able(store, Ability.OWNERS), self.another(store)
         if first is second:
             pytest.skip(f"{type(store).__name__} has one owner a process")
         return first, second
 
-    async def test_a_run_was_started_when_its_first_checkpoint_was_saved(self, store: CheckpointStore) -> None:
-        listing, owning = self.able(store, ListsRuns), self.able(store, OwnsRuns)
+    async def test_a_run_was_started_when_its_first_checkpoint_was_saved(self, store: StoreBase) -> None:
+        listing, owning = self.able(store, Ability.LIST), self.able(store, Ability.OWNERS)
         moments = [NOON + timedelta(seconds=number) for number in range(4)]
         await owning.acquire("claimed first, begun last")
         await store.save(RUN, checkpoint(1, results("a"), saved_at=moments[1]))
@@ -75,19 +59,19 @@ class AgreementContract(StoreUnderTest):
             data = checkpoint(attempt, results(f"other-{attempt}"), attempt=attempt, saved_at=moments[2])
             await store.save(RUN, data)
             await owning.release(RUN)
-        info = await self.able(self.reopen(store), ListsRuns).describe_run(RUN)
+        info = await self.able(self.another(store), Ability.LIST).describe_run(RUN)
         assert info is not None
         assert (info.started_at, info.updated_at) == (moments[1], moments[2])
 
-    async def test_a_run_whose_checkpoints_were_all_removed_takes_messages(self, store: CheckpointStore) -> None:
-        deleting, sending = self.able(store, DeletesCheckpoints), self.able(store, DeliversSignals)
+    async def test_a_run_whose_checkpoints_were_all_removed_takes_messages(self, store: StoreBase) -> None:
+        deleting, sending = self.able(store, Ability.DELETE), self.able(store, Ability.SIGNALS)
         await store.save(RUN, checkpoint(1))
         assert await deleting.delete_checkpoint(RUN, "c1")
         message = Signal("one", "go", NOON, None, "ann")
         assert await sending.send_signal(RUN, message)
-        assert list(await self.able(self.reopen(store), DeliversSignals).signals(RUN)) == [message]
+        assert list(await self.able(self.another(store), Ability.SIGNALS).signals(RUN)) == [message]
 
-    async def test_a_thief_that_saved_and_gave_the_run_up_leaves_it_to_anybody(self, store: CheckpointStore) -> None:
+    async def test_a_thief_that_saved_and_gave_the_run_up_leaves_it_to_anybody(self, store: StoreBase) -> None:
         robbed, thief = self.two_owners(store)
         await robbed.acquire(RUN)
         await robbed.save(RUN, checkpoint(1))
@@ -96,7 +80,7 @@ class AgreementContract(StoreUnderTest):
         await thief.save(RUN, checkpoint(2, attempt=2))
         await thief.release(RUN)
         assert await robbed.owner(RUN) is await thief.owner(RUN) is None
-        lease = await self.reopen(store).acquire(RUN)  # type: ignore[attr-defined]
+        lease = await self.another(store).acquire(RUN)
         assert (lease.attempt, lease.last_sequence) == (3, 2)
         with pytest.raises(RunLockedError):
             await thief.acquire(RUN)
@@ -104,15 +88,16 @@ class AgreementContract(StoreUnderTest):
             await robbed.save(RUN, checkpoint(2))
 
     async def test_what_a_fenced_owner_was_refused_is_nothing_that_its_attempt_left_behind(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
         robbed, thief = self.two_owners(store)
-        reading = self.able(store, ReadsAttempts)
-        self.able(store, KeepsAttempts)
+        reading = self.able(store, Ability.ATTEMPTS)
+        self.able(store, Ability.ATTEMPTS)
         await robbed.acquire(RUN)
         for sequence in (1, 2):
             await robbed.save(RUN, checkpoint(sequence, results("a", "b")[:sequence]))
         lease = await thief.acquire(RUN, steal=True)
+        assert lease.latest is not None
         back = list(lease.latest.step_results[:1])
         await thief.save(RUN, checkpoint(3, [*back, *results("c", first=2)], attempt=2))
         with pytest.raises(FencedError):
@@ -120,11 +105,12 @@ class AgreementContract(StoreUnderTest):
         assert [each.sequence for each in await reading.read_attempt(RUN, 1)] == [1, 2]
         assert [each.sequence for each in await reading.list_attempt(RUN, 1)] == [1, 2]
         left = await reading.load_attempt(RUN, 1)
+        assert left is not None
         assert left.sequence == 2
 
-    async def test_an_attempt_whose_every_save_was_refused_is_none(self, store: CheckpointStore) -> None:
+    async def test_an_attempt_whose_every_save_was_refused_is_none(self, store: StoreBase) -> None:
         robbed, thief = self.two_owners(store)
-        listing = self.able(store, ListsAttempts)
+        listing = self.able(store, Ability.ATTEMPTS)
         await robbed.acquire(RUN)
         await thief.acquire(RUN, steal=True)
         await thief.save(RUN, checkpoint(1, attempt=2, saved_at=NOON + timedelta(seconds=9)))
@@ -132,14 +118,14 @@ class AgreementContract(StoreUnderTest):
             await robbed.save(RUN, checkpoint(1))
         assert list(await listing.attempts(RUN)) == [2]
         assert list(await listing.list_attempt(RUN, 1)) == []
-        if isinstance(thief, ListsRuns):
+        if thief.has(Ability.LIST):
             info = await thief.describe_run(RUN)
             assert info is not None
             assert info.started_at == NOON + timedelta(seconds=9)
 
-    async def test_an_attempt_that_only_removed_something_has_written(self, store: CheckpointStore) -> None:
-        deleting, owning = self.able(store, DeletesCheckpoints), self.able(store, OwnsRuns)
-        listing = self.able(store, ListsAttempts)
+    async def test_an_attempt_that_only_removed_something_has_written(self, store: StoreBase) -> None:
+        deleting, owning = self.able(store, Ability.DELETE), self.able(store, Ability.OWNERS)
+        listing = self.able(store, Ability.ATTEMPTS)
         for sequence in (1, 2):
             await store.save(RUN, checkpoint(sequence))
         await owning.release(RUN)
@@ -148,10 +134,10 @@ class AgreementContract(StoreUnderTest):
         assert list(await listing.list_attempt(RUN, 2)) == []
 
     async def test_what_was_removed_stays_removed_where_a_later_attempt_goes_back_behind_it(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
-        deleting, owning = self.able(store, DeletesCheckpoints), self.able(store, OwnsRuns)
-        listing = self.able(store, ListsAttempts)
+        deleting, owning = self.able(store, Ability.DELETE), self.able(store, Ability.OWNERS)
+        listing = self.able(store, Ability.ATTEMPTS)
         steps = results("a", "b", "c")
         for sequence in (1, 2, 3):
             await store.save(RUN, checkpoint(sequence, steps[:sequence]))
@@ -162,28 +148,29 @@ class AgreementContract(StoreUnderTest):
         assert [each.sequence for each in await listing.list_attempt(RUN, 1)] == [1, 3]
 
     async def test_what_was_removed_stays_removed_and_nothing_else_goes_where_the_run_is_taken_over(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
-        deleting, thief = self.able(store, DeletesCheckpoints), self.able(self.reopen(store), OwnsRuns)
+        deleting, thief = self.able(store, Ability.DELETE), self.able(self.another(store), Ability.OWNERS)
         steps = results("a", "b", "c")
         for sequence in (1, 2, 3):
             await store.save(RUN, checkpoint(sequence, steps[:sequence]))
         for name in ("c1", "c3"):  # the newest, too
             assert await deleting.delete_checkpoint(RUN, name)
         lease = await thief.acquire(RUN, steal=True)
+        assert lease.latest is not None
         assert lease.latest.checkpoint_id == "c2"
         assert lease.last_sequence == 3
         assert await self.shown(thief) == [(2, "c2")]
         await thief.save(RUN, checkpoint(4, [*lease.latest.step_results], attempt=2))
-        assert await self.shown(self.reopen(store)) == [(4, "c4"), (2, "c2")]
+        assert await self.shown(self.another(store)) == [(4, "c4"), (2, "c2")]
         assert [result.output for result in (await store.load(RUN, "c2")).step_results] == ["a", "b"]
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(5, steps))
         assert not await deleting.delete_checkpoint(RUN, "c1")
 
-    async def test_a_removal_that_is_refused_is_never_taken_for_one_of_nothing(self, store: CheckpointStore) -> None:
+    async def test_a_removal_that_is_refused_is_never_taken_for_one_of_nothing(self, store: StoreBase) -> None:
         robbed, thief = self.two_owners(store)
-        deleting = self.able(store, DeletesCheckpoints)
+        deleting = self.able(store, Ability.DELETE)
         steps = results("a", "b")
         for sequence in (1, 2):
             await store.save(RUN, checkpoint(sequence, steps[:sequence]))
@@ -198,10 +185,8 @@ class AgreementContract(StoreUnderTest):
         assert await thief.delete_checkpoint(RUN, "c1")
         assert not await deleting.delete_checkpoint(RUN, "c1")  # now there is none, whoever asks
 
-    async def test_a_run_that_cannot_be_taken_in_is_refused_before_its_source_is_asked(
-        self, store: CheckpointStore
-    ) -> None:
-        receiving, owning = self.able(store, ReceivesRuns), self.able(store, OwnsRuns)
+    async def test_a_run_that_cannot_be_taken_in_is_refused_before_its_source_is_asked(self, store: StoreBase) -> None:
+        receiving, owning = self.able(store, Ability.RECEIVE), self.able(store, Ability.OWNERS)
 
         def source() -> Iterator[CheckpointData]:
             raise AssertionError("it was asked")
@@ -213,10 +198,8 @@ class AgreementContract(StoreUnderTest):
         with pytest.raises(RunExistsError):  # it is owned, too
             await receiving.receive_run(RUN, source)
 
-    async def test_checkpoints_go_with_the_next_save_and_never_the_one_that_is_saved(
-        self, store: CheckpointStore
-    ) -> None:
-        evicting = self.able(store, EvictsCheckpoints)
+    async def test_checkpoints_go_with_the_next_save_and_never_the_one_that_is_saved(self, store: StoreBase) -> None:
+        evicting = self.able(store, Ability.EVICT)
         for sequence in (1, 2, 3):
             await store.save(RUN, checkpoint(sequence))
         evicting.evict_with_next_save(RUN, [1, 3, 4])
@@ -227,9 +210,9 @@ class AgreementContract(StoreUnderTest):
         assert await self.shown(store) == [(4, "c4")]
 
     async def test_a_checkpoint_that_was_named_to_go_with_itself_stays_removed_once_it_is(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
-        evicting, owning = self.able(store, EvictsCheckpoints), self.able(store, OwnsRuns)
+        evicting, owning = self.able(store, Ability.EVICT), self.able(store, Ability.OWNERS)
         steps = results("a", "b", "c")
         await store.save(RUN, checkpoint(1, steps[:1]))
         evicting.evict_with_next_save(RUN, [2])
@@ -239,19 +222,19 @@ class AgreementContract(StoreUnderTest):
         await owning.release(RUN)
         await owning.acquire(RUN)
         await store.save(RUN, checkpoint(4, steps[:2], attempt=2))  # back behind where the removal was said
-        assert await self.shown(self.reopen(store)) == [(4, "c4"), (1, "c1")]
+        assert await self.shown(self.another(store)) == [(4, "c4"), (1, "c1")]
 
 
 # The conformance tests of the figures of a store; part of `flowckpt.testing.contract.CheckpointStoreContract`.
 
 
 class FiguresContract(StoreUnderTest):
-    """What a store promises that has the ability `TellsFigures`."""
+    """What the figures of a store promise."""
 
     async def test_the_figures_are_those_of_all_that_happened_and_of_one_run_where_it_is_named(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
-        telling, owning = self.able(store, TellsFigures), self.able(store, OwnsRuns)
+        telling, owning = self.able(store, Ability.LIST), self.able(store, Ability.OWNERS)
         empty = await telling.figures()
         assert (empty.runs, empty.checkpoints, empty.size, empty.days, empty.slowest_steps) == (0, 0, 0, (), ())
         assert empty.mean_run_size is empty.all_claims.success_rate is None
@@ -259,7 +242,7 @@ class FiguresContract(StoreUnderTest):
             await self._figured(store, run)
         await owning.acquire("alive")
         await store.save("alive", checkpoint(1, workflow_name="other", saved_at=NOON + timedelta(days=2)))
-        figures = await store_statistics(self.reopen(store), limit=2)
+        figures = await store_statistics(self.another(store), limit=2)
         assert dict(figures.statuses) == {Status.COMPLETED: 2, Status.RUNNING: 1}
         assert (figures.runs, figures.checkpoints, figures.steps) == (3, 11, 10)
         day = NOON.date()
@@ -291,9 +274,9 @@ class FiguresContract(StoreUnderTest):
             with pytest.raises(SettingError):
                 await store_statistics(store, limit=limit)  # type: ignore[arg-type]
 
-    async def _figured(self, store: CheckpointStore, run: str) -> None:
+    async def _figured(self, store: StoreBase, run: str) -> None:
         """Save a run whose first attempt failed, and whose second one went back and came to its end."""
-        owning = self.able(store, OwnsRuns)
+        owning = self.able(store, Ability.OWNERS)
         error = StepError("ValueError", "no")
         first = [
             StepResult("from a fork", attempt=0, duration_ms=5000.0, evidence=claimed("failed").evidence),
@@ -302,7 +285,7 @@ class FiguresContract(StoreUnderTest):
         ]
         await store.save(run, checkpoint(1, first[:2]))
         await store.save(run, checkpoint(2, first, reason=Reason.FAILED, error=error))
-        if isinstance(store, DeletesCheckpoints):
+        if store.has(Ability.DELETE):
             await store.save(run, checkpoint(3, first, checkpoint_id="gone"))
             await store.delete_checkpoint(run, "gone")
         await owning.release(run)
@@ -329,11 +312,11 @@ _REASONS = (Reason.COMPLETED, Reason.FAILED, Reason.SUSPENDED, Reason.STEP, Reas
 
 
 class FindingContract(StoreUnderTest):
-    """What a store promises that has the ability `FindsRuns`: it finds what reading all runs would find."""
+    """What a store promises of its filters: it finds what reading all runs would find."""
 
-    async def test_runs_are_found_by_status_workflow_and_tags_as_if_all_were_read(self, store: CheckpointStore) -> None:
-        self.able(store, FindsRuns)
-        listing, owning = self.able(store, ListsRuns), self.able(store, OwnsRuns)
+    async def test_runs_are_found_by_status_workflow_and_tags_as_if_all_were_read(self, store: StoreBase) -> None:
+        self.able(store, Ability.LIST)
+        listing, owning = self.able(store, Ability.LIST), self.able(store, Ability.OWNERS)
         for number in range(20):
             run = f"run-{number:02d}"
             tags = {"team": ("data", "web")[number % 2], **({"urgent": ""} if number % 7 == 0 else {})}
@@ -353,7 +336,7 @@ class FindingContract(StoreUnderTest):
             if number != 3:  # the only one that is live
                 await owning.release(run)
         everything = list(await listing.list_runs())
-        finding = self.able(self.reopen(store), FindsRuns)
+        finding = self.able(self.another(store), Ability.LIST)
         wanted: list[dict[str, Any]] = [
             {},
             *({"statuses": [status]} for status in Status),
@@ -375,8 +358,8 @@ class FindingContract(StoreUnderTest):
                 expected = RunFilter(**each, limit=limit).of(everything)
                 assert [info.workflow_id for info in found] == [info.workflow_id for info in expected], (each, limit)
 
-    async def test_a_run_is_found_by_a_tag_of_any_text(self, store: CheckpointStore) -> None:
-        finding = self.able(store, FindsRuns)
+    async def test_a_run_is_found_by_a_tag_of_any_text(self, store: StoreBase) -> None:
+        finding = self.able(store, Ability.LIST)
         tags = {text: text[::-1] for text in _HOSTILE_TAGS}
         await store.save("one", checkpoint(1, results(1), metadata={"tags": tags}))
         await store.save("two", checkpoint(1, results(1), metadata={"tags": {"a": "b"}}))
@@ -421,60 +404,62 @@ def signal(signal_id: str, data: Any = None) -> Signal:
 
 
 class SignalsContract(StoreUnderTest):
-    """What a store promises that has the ability `DeliversSignals`."""
+    """What a store promises that delivers signals."""
 
-    async def test_a_message_is_kept_for_a_run_that_another_process_owns(self, store: CheckpointStore) -> None:
-        owning, sender = self.able(store, OwnsRuns), self.able(self.reopen(store), DeliversSignals)
+    async def test_a_message_is_kept_for_a_run_that_another_process_owns(self, store: StoreBase) -> None:
+        owning, sender = self.able(store, Ability.OWNERS), self.able(self.another(store), Ability.SIGNALS)
         await owning.acquire(RUN)
         await store.save(RUN, checkpoint(1, results("a")))
         assert list(await sender.signals(RUN)) == []
         assert await sender.send_signal(RUN, signal("one", {"rows": [1, 2]}))
         await store.save(RUN, checkpoint(2, results("a", "b")))
-        assert list(await self.able(store, DeliversSignals).signals(RUN)) == [signal("one", {"rows": [1, 2]})]
+        assert list(await self.able(store, Ability.SIGNALS).signals(RUN)) == [signal("one", {"rows": [1, 2]})]
         latest = await store.load_latest(RUN)
         assert latest is not None
         assert (latest.sequence, latest.attempt) == (2, 1)
 
-    async def test_messages_come_in_the_order_in_which_they_were_sent(self, store: CheckpointStore) -> None:
-        door = self.able(store, DeliversSignals)
+    async def test_messages_come_in_the_order_in_which_they_were_sent(self, store: StoreBase) -> None:
+        door = self.able(store, Ability.SIGNALS)
         await store.save(RUN, checkpoint(1, []))
         times = [NOON + timedelta(seconds=number) for number in (3, 1, 2, 1)]
         for index, moment in enumerate(times):
             await door.send_signal(RUN, attrs.evolve(signal(f"{index}"), sent_at=moment))
-        found = [each.signal_id for each in await self.able(self.reopen(store), DeliversSignals).signals(RUN)]
+        found = [each.signal_id for each in await self.able(self.another(store), Ability.SIGNALS).signals(RUN)]
         assert found == ["1", "3", "2", "0"]
 
-    async def test_a_message_sent_twice_is_there_once_as_it_was_first(self, store: CheckpointStore) -> None:
-        door = self.able(store, DeliversSignals)
+    async def test_a_message_sent_twice_is_there_once_as_it_was_first(self, store: StoreBase) -> None:
+        door = self.able(store, Ability.SIGNALS)
         await store.save(RUN, checkpoint(1, []))
         assert await door.send_signal(RUN, signal("01ARZ3NDEKTSV4RRFFQ69G5FAV", 1)) is True
         assert await door.send_signal(RUN, signal("01ARZ3NDEKTSV4RRFFQ69G5FAV", 2)) is False
         assert await door.send_signal(RUN, signal("01arz3ndektsv4rrffq69g5fav", 3)) is True  # another id
         assert [each.data for each in await door.signals(RUN)] in ([1, 3], [3, 1])
 
-    async def test_a_message_for_no_run_is_refused_and_leaves_nothing(self, store: CheckpointStore) -> None:
-        door = self.able(store, DeliversSignals)
+    async def test_a_message_for_no_run_is_refused_and_leaves_nothing(self, store: StoreBase) -> None:
+        door = self.able(store, Ability.SIGNALS)
         with pytest.raises(CheckpointNotFoundError):
             await door.send_signal(RUN, signal("one"))
         assert list(await door.signals(RUN)) == []
-        owning = self.able(store, OwnsRuns)
+        owning = self.able(store, Ability.OWNERS)
         await owning.acquire(RUN)
         with pytest.raises(CheckpointNotFoundError):  # claimed, but nothing was ever saved
             await door.send_signal(RUN, signal("one"))
         await store.save(RUN, checkpoint(1, []))
         assert list(await door.signals(RUN)) == []
 
-    async def test_removed_messages_are_gone_and_others_stay(self, store: CheckpointStore) -> None:
-        door = self.able(store, DeliversSignals)
+    async def test_removed_messages_are_gone_and_others_stay(self, store: StoreBase) -> None:
+        door = self.able(store, Ability.SIGNALS)
         await store.save(RUN, checkpoint(1, []))
         for name in ("one", "two"):
             await door.send_signal(RUN, signal(name))
         await door.remove_signals(RUN, ["one", "no such"])
         await door.remove_signals("no-such-run", ["two"])
-        assert [each.signal_id for each in await self.able(self.reopen(store), DeliversSignals).signals(RUN)] == ["two"]
+        assert [each.signal_id for each in await self.able(self.another(store), Ability.SIGNALS).signals(RUN)] == [
+            "two"
+        ]
 
-    async def test_a_cleared_run_takes_its_messages_with_it(self, store: CheckpointStore) -> None:
-        door = self.able(store, DeliversSignals)
+    async def test_a_cleared_run_takes_its_messages_with_it(self, store: StoreBase) -> None:
+        door = self.able(store, Ability.SIGNALS)
         for run in (RUN, "other"):
             await store.save(run, checkpoint(1, []))
             await door.send_signal(run, signal("one"))
@@ -485,8 +470,8 @@ class SignalsContract(StoreUnderTest):
         assert list(await door.signals(RUN)) == []
         assert [each.signal_id for each in await door.signals("other")] == ["one"]
 
-    async def test_hostile_names_and_texts_in_messages_come_back_or_are_refused(self, store: CheckpointStore) -> None:
-        door = self.able(store, DeliversSignals)
+    async def test_hostile_names_and_texts_in_messages_come_back_or_are_refused(self, store: StoreBase) -> None:
+        door = self.able(store, Ability.SIGNALS)
         await store.save(RUN, checkpoint(1, []))
         for text in HOSTILE_TEXTS:
             sent = attrs.evolve(signal(text), name=text, by=text, path=text, request=text)
@@ -502,8 +487,8 @@ class SignalsContract(StoreUnderTest):
             await door.send_signal(RUN, signal("one", "\udc80"))
         assert list(await door.signals(RUN)) == []
 
-    async def test_what_a_run_waits_for_is_told_without_loading_it(self, store: CheckpointStore) -> None:
-        listing = self.able(store, ListsRuns)
+    async def test_what_a_run_waits_for_is_told_without_loading_it(self, store: StoreBase) -> None:
+        listing = self.able(store, Ability.LIST)
         wait = Wait("nap", WaitKind.SLEEP, "", NOON, NOON + timedelta(hours=1))
         waiting = {"target": {}, "tags": {}, "waits": {"nap": wait.to_document()}}
         done = results("a", "b")
@@ -512,7 +497,7 @@ class SignalsContract(StoreUnderTest):
             if sequence >= 4:
                 data = attrs.evolve(data, reason=Reason.SUSPENDED, status=Status.SUSPENDED, metadata=waiting)
             await store.save(RUN, data)
-        info = await self.able(self.reopen(store), ListsRuns).describe_run(RUN)
+        info = await self.able(self.another(store), Ability.LIST).describe_run(RUN)
         assert info is not None
         assert (info.waits, info.due_at) == ((wait,), NOON + timedelta(hours=1))
         await store.save(RUN, attrs.evolve(checkpoint(8, done), reason=Reason.STEP, status=Status.RUNNING))
@@ -526,17 +511,17 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
 
     # --- what a reference says -------------------------------------------------------------------------------------
 
-    async def test_a_reference_says_what_its_checkpoint_is_without_loading_it(self, store: CheckpointStore) -> None:
+    async def test_a_reference_says_what_its_checkpoint_is_without_loading_it(self, store: StoreBase) -> None:
         steps = results("a", "b")
         data = checkpoint(3, steps, checkpoint_id="späte Post", reason=Reason.TRIGGER)
         await store.save(RUN, data)
-        (found,) = await self.reopen(store).list_checkpoints(RUN)
+        (found,) = await self.another(store).list_checkpoints(RUN)
         assert found.size > 0
         assert attrs.evolve(found, size=0) == type(found).of(RUN, data)
         assert (found.saved_at, found.steps, found.reason, found.verified) == (NOON, 2, Reason.TRIGGER, None)
 
     async def test_a_checkpoint_is_verified_where_the_claims_of_all_its_results_were_found_to_hold(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
         steps = [
             *results("plain"),
@@ -551,16 +536,16 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
             await store.save(RUN, checkpoint(sequence, steps[:sequence]))
         await store.save("asked by nobody", checkpoint(1, [claimed(None)]))
         await store.save("all at once", checkpoint(1, [claimed("verified", "a"), claimed("failed", "b")]))
-        for door in (store, self.reopen(store)):
+        for door in (store, self.another(store)):
             found = [reference.verified for reference in await door.list_checkpoints(RUN)]
             assert found == [False, False, True, True, True, None, None]
             assert [each.verified for each in await door.list_checkpoints("asked by nobody")] == [False]
             assert [each.verified for each in await door.list_checkpoints("all at once")] == [False]
 
     async def test_what_was_left_behind_does_not_count_for_whether_a_checkpoint_is_verified(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
-        owning = self.able(store, OwnsRuns)
+        owning = self.able(store, Ability.OWNERS)
         steps = [claimed("verified", "a"), claimed("failed", "b")]
         for sequence in (1, 2):
             await store.save(RUN, checkpoint(sequence, steps[:sequence]))
@@ -570,16 +555,16 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
         again = [*lease.latest.step_results[:1], *results("other", first=2)]
         await store.save(RUN, checkpoint(3, again, attempt=2))
         await store.save(RUN, checkpoint(4, [*again, claimed("failed", "c")], attempt=2))
-        found = await self.reopen(store).list_checkpoints(RUN)
+        found = await self.another(store).list_checkpoints(RUN)
         assert [(each.sequence, each.verified) for each in found] == [(4, False), (3, True), (1, True)]
-        if isinstance(store, DeletesCheckpoints):
+        if store.has(Ability.DELETE):
             assert await store.delete_checkpoint(RUN, "c1")
-            found = await self.reopen(store).list_checkpoints(RUN)
+            found = await self.another(store).list_checkpoints(RUN)
             assert [(each.sequence, each.verified) for each in found] == [(4, False), (3, True)]
 
     # --- forms of other versions -----------------------------------------------------------------------------------
 
-    async def test_a_checkpoint_of_a_newer_form_is_refused_and_nothing_is_written(self, store: CheckpointStore) -> None:
+    async def test_a_checkpoint_of_a_newer_form_is_refused_and_nothing_is_written(self, store: StoreBase) -> None:
         first = checkpoint(1)
         for sequence in (1, 2, 3):  # one that says only its place is written in another way than the first
             data = attrs.evolve(first, sequence=sequence, checkpoint_id=f"c{sequence}")
@@ -590,7 +575,7 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
         assert await self.shown(store) == [(3, "c3"), (2, "c2"), (1, "c1")]
 
     async def test_fields_that_nobody_knows_are_kept_wherever_they_stand_also_when_they_are_saved_again(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
         new: dict[str, Any] = {"later": {"a": [1, None, "ü"]}}
         error = StepError("ValueError", "no", extra=new)
@@ -604,11 +589,11 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
         data = checkpoint(1, steps, error=error, evidence=({"path": "step-1", **new},), extra=new)
         await store.save(RUN, data)
         for run in ("copy", "copy of the copy"):
-            loaded = await self.reopen(store).load_latest(RUN if run == "copy" else "copy")
+            loaded = await self.another(store).load_latest(RUN if run == "copy" else "copy")
             assert loaded is not None
             assert loaded == data
             await store.save(run, loaded)
-        loaded = await self.reopen(store).load_latest("copy of the copy")
+        loaded = await self.another(store).load_latest("copy of the copy")
         assert loaded is not None
         assert loaded == data
         assert loaded.error is not None
@@ -617,10 +602,8 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
 
     # --- ability: picking checkpoints --------------------------------------------------------------------------------
 
-    async def _attempts_with_all_kinds(self, store: CheckpointStore) -> FiltersCheckpoints:
-        if not filters_checkpoints(store):
-            pytest.skip(f"{type(store).__name__} has not the ability FiltersCheckpoints")
-        owning = self.able(store, OwnsRuns)
+    async def _attempts_with_all_kinds(self, store: StoreBase) -> StoreBase:
+        owning = self.able(store, Ability.OWNERS)
         steps = [*results("a"), claimed("verified", "b"), claimed("failed", "c"), claimed("verified", "d")]
         reasons = (Reason.STARTED, Reason.STEP, Reason.STEP, Reason.MANUAL)
         for sequence, reason in enumerate(reasons, 1):
@@ -641,11 +624,9 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
         for given in itertools.product(*chosen):
             yield dict(zip(("attempt", "reason", "verified", "limit"), given, strict=True))
 
-    async def test_what_is_picked_are_those_of_the_runs_checkpoints_that_are_wanted(
-        self, store: CheckpointStore
-    ) -> None:
+    async def test_what_is_picked_are_those_of_the_runs_checkpoints_that_are_wanted(self, store: StoreBase) -> None:
         await self._attempts_with_all_kinds(store)
-        door: Any = self.reopen(store)
+        door: Any = self.another(store)
         every = await door.list_checkpoints(RUN)
         assert [each.sequence for each in every] == [8, 7, 6, 5, 2, 1]
         for given in self._selections():
@@ -656,18 +637,16 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
         assert list(await door.list_checkpoints(RUN, verified=False)) == []
         assert list(await door.list_checkpoints("no-such-run", attempt=1)) == []
 
-    async def test_the_newest_checkpoint_of_an_attempt_is_the_newest_of_it_that_counts(
-        self, store: CheckpointStore
-    ) -> None:
+    async def test_the_newest_checkpoint_of_an_attempt_is_the_newest_of_it_that_counts(self, store: StoreBase) -> None:
         await self._attempts_with_all_kinds(store)
-        door: Any = self.reopen(store)
+        door: Any = self.another(store)
         for attempt, sequence in ((None, 8), (1, 2), (2, 8)):
             found = await door.load_latest(RUN, attempt=attempt)
             assert (found.sequence, len(found.step_results)) == (sequence, {8: 6, 2: 2}[sequence])
         assert await door.load_latest(RUN, attempt=3) is None
         assert await door.load_latest("no-such-run", attempt=1) is None
 
-    async def test_what_cannot_be_picked_is_refused(self, store: CheckpointStore) -> None:
+    async def test_what_cannot_be_picked_is_refused(self, store: StoreBase) -> None:
         door: Any = await self._attempts_with_all_kinds(store)
         wrong = {"attempt": (0, "1", True), "reason": ("stopped", 1), "verified": ("yes", 1), "limit": (-1, 1.5)}
         for name, values in wrong.items():
@@ -682,9 +661,9 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
     # --- ability: deleting one checkpoint, again and again --------------------------------------------------------------
 
     async def test_an_owner_that_saves_and_deletes_in_turn_leaves_what_it_did_not_delete(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
-        deleting, owning = self.able(store, DeletesCheckpoints), self.able(store, OwnsRuns)
+        deleting, owning = self.able(store, Ability.DELETE), self.able(store, Ability.OWNERS)
         await store.save(RUN, checkpoint(1, checkpoint_id="old"))
         await owning.release(RUN)
         await owning.acquire(RUN)
@@ -705,9 +684,9 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
     # --- ability: what attempts left behind ---------------------------------------------------------------------------
 
     async def test_what_an_attempt_left_behind_can_be_loaded_also_when_a_later_one_went_back(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
-        owning, keeping = self.able(store, OwnsRuns), self.able(store, KeepsAttempts)
+        owning, keeping = self.able(store, Ability.OWNERS), self.able(store, Ability.ATTEMPTS)
         old = results("a", "b", "c")
         for sequence in (1, 2, 3):
             await store.save(RUN, checkpoint(sequence, old[:sequence]))
@@ -720,7 +699,7 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
         await owning.acquire(RUN)
         await store.save(RUN, checkpoint(5, results("anew"), attempt=3))
         await owning.release(RUN)
-        keeping = self.able(self.reopen(store), KeepsAttempts)
+        keeping = self.able(self.another(store), Ability.ATTEMPTS)
         for attempt, sequence, held in ((1, 3, old), (2, 4, new), (3, 5, results("anew"))):
             found = await keeping.load_attempt(RUN, attempt)
             assert found is not None
@@ -729,12 +708,12 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
         assert await keeping.load_attempt("no-such-run", 1) is None
 
     async def test_what_an_attempt_saved_is_listed_oldest_first_also_where_a_later_one_went_back(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
-        listing = self.able(store, ListsAttempts)
+        listing = self.able(store, Ability.ATTEMPTS)
         assert list(await listing.attempts(RUN)) == []
         await self._attempts_with_all_kinds(store)
-        listing = self.able(self.reopen(store), ListsAttempts)
+        listing = self.able(self.another(store), Ability.ATTEMPTS)
         assert list(await listing.attempts(RUN)) == [1, 2]
         first, second = await listing.list_attempt(RUN, 1), await listing.list_attempt(RUN, 2)
         assert [(each.sequence, each.steps, each.verified) for each in first] == [
@@ -749,11 +728,9 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
         assert list(await listing.list_attempt(RUN, 3)) == []
         assert list(await listing.list_attempt("no-such-run", 1)) == []
 
-    async def test_what_a_later_attempt_deleted_is_not_among_what_an_attempt_saved(
-        self, store: CheckpointStore
-    ) -> None:
-        listing, keeping = self.able(store, ListsAttempts), self.able(store, KeepsAttempts)
-        deleting, owning = self.able(store, DeletesCheckpoints), self.able(store, OwnsRuns)
+    async def test_what_a_later_attempt_deleted_is_not_among_what_an_attempt_saved(self, store: StoreBase) -> None:
+        listing, keeping = self.able(store, Ability.ATTEMPTS), self.able(store, Ability.ATTEMPTS)
+        deleting, owning = self.able(store, Ability.DELETE), self.able(store, Ability.OWNERS)
         for sequence in (1, 2, 3):
             await store.save(RUN, checkpoint(sequence))
         await owning.release(RUN)
@@ -770,23 +747,21 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
         assert found is not None
         assert found.sequence == 2
 
-    async def test_attempts_may_leave_numbers_out_and_one_that_wrote_nothing_is_none(
-        self, store: CheckpointStore
-    ) -> None:
-        listing, owning = self.able(store, ListsAttempts), self.able(store, OwnsRuns)
+    async def test_attempts_may_leave_numbers_out_and_one_that_wrote_nothing_is_none(self, store: StoreBase) -> None:
+        listing, owning = self.able(store, Ability.ATTEMPTS), self.able(store, Ability.OWNERS)
         await store.save(RUN, checkpoint(1, attempt=3))
         await owning.release(RUN)
         await store.save(RUN, checkpoint(2, attempt=1_000_000))
         await owning.release(RUN)
         await owning.acquire(RUN)
-        assert list(await self.able(self.reopen(store), ListsAttempts).attempts(RUN)) == [3, 1_000_000]
+        assert list(await self.able(self.another(store), Ability.ATTEMPTS).attempts(RUN)) == [3, 1_000_000]
         await owning.release(RUN)
         assert list(await listing.attempts(RUN)) == [3, 1_000_000]
         await store.clear(RUN)
         assert list(await listing.attempts(RUN)) == []
 
-    async def test_runs_are_found_by_how_they_stand(self, store: CheckpointStore) -> None:
-        owning = self.able(store, OwnsRuns)
+    async def test_runs_are_found_by_how_they_stand(self, store: StoreBase) -> None:
+        owning = self.able(store, Ability.OWNERS)
         for name, reason in (
             ("done", Reason.COMPLETED),
             ("failed", Reason.FAILED),
@@ -813,15 +788,15 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
         assert await found(Status.SUSPENDED) == set()
 
     async def test_what_was_begun_since_the_last_checkpoint_is_known_after_the_process_has_died(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
-        owning, noting = self.able(store, OwnsRuns), self.able(store, NotesBeginnings)
+        owning, noting = self.able(store, Ability.OWNERS), self.able(store, Ability.HINTS)
         assert await noting.begun_steps(RUN) == (0, ())
         await owning.acquire(RUN)
         await store.save(RUN, checkpoint(1, []))
         for path in ("a", "b[1]", "ü"):
             noting.note_begun(RUN, path)
-        assert await self.able(self.reopen(store), NotesBeginnings).begun_steps(RUN) == (1, ("a", "b[1]", "ü"))
+        assert await self.able(self.another(store), Ability.HINTS).begun_steps(RUN) == (1, ("a", "b[1]", "ü"))
         await store.save(RUN, checkpoint(2, results("a", "b")))
         noting.note_begun(RUN, "c")
         noting.note_begun("no-such-run", "d")
@@ -839,8 +814,8 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
 
     # --- ability: values that two runs have ------------------------------------------------------------------------------
 
-    async def test_a_large_value_that_two_runs_share_lives_as_long_as_one_of_them(self, store: CheckpointStore) -> None:
-        sharing, owning = self.able(store, SharesValues), self.able(store, OwnsRuns)
+    async def test_a_large_value_that_two_runs_share_lives_as_long_as_one_of_them(self, store: StoreBase) -> None:
+        sharing, owning = self.able(store, Ability.SHARE), self.able(store, Ability.OWNERS)
         large, other = "ä" * 70_000, "o" * 70_000
         await store.save("source", checkpoint(1, results(large, other)))
         source = await store.load_latest("source")
@@ -858,17 +833,17 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
         await store.save("target", source)
         await owning.release("source")
         await store.clear("source")
-        found = await self.reopen(store).load_latest("target")
+        found = await self.another(store).load_latest("target")
         assert found is not None
         assert [result.output for result in found.step_results] == [large, other]
         await owning.release("target")
         await store.clear("target")
-        assert await self.reopen(store).load_latest("target") is None
+        assert await self.another(store).load_latest("target") is None
 
     async def test_a_run_that_shared_values_and_was_given_up_unsaved_takes_nothing_with_it(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
-        sharing, owning = self.able(store, SharesValues), self.able(store, OwnsRuns)
+        sharing, owning = self.able(store, Ability.SHARE), self.able(store, Ability.OWNERS)
         await store.save("source", checkpoint(1, results("ä" * 70_000)))
         source = await store.load_latest("source")
         assert source is not None
@@ -876,6 +851,6 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
         await owning.acquire("target")
         await sharing.share_values("source", "target", {blob.digest: blob.size})
         await owning.release("target")
-        found = await self.reopen(store).load_latest("source")
+        found = await self.another(store).load_latest("source")
         assert found is not None
         assert found.step_results[0].output == "ä" * 70_000

@@ -43,7 +43,7 @@ from flowckpt.errors import (
     RunLockedError,
     SaveConflictError,
 )
-from flowckpt.stores.base import CheckpointStore, DeletesCheckpoints, ListsRuns, OwnsRuns, ReadsAttempts, ReceivesRuns
+from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.testing.abilities import AbilityContract
 from flowckpt.testing.store_under_test import NOON, RUN, checkpoint, results, same
 
@@ -137,12 +137,12 @@ class CheckpointStoreContract(AbilityContract):
 
     # --- what is not there -----------------------------------------------------------------------------------------
 
-    async def test_a_run_that_does_not_exist_is_empty_and_no_error(self, store: CheckpointStore) -> None:
+    async def test_a_run_that_does_not_exist_is_empty_and_no_error(self, store: StoreBase) -> None:
         assert await store.load_latest(RUN) is None
         assert list(await store.list_checkpoints(RUN)) == []
         await store.clear(RUN)
 
-    async def test_a_missing_run_and_a_missing_checkpoint_are_not_found(self, store: CheckpointStore) -> None:
+    async def test_a_missing_run_and_a_missing_checkpoint_are_not_found(self, store: StoreBase) -> None:
         with pytest.raises(CheckpointNotFoundError) as no_run:
             await store.load(RUN, "c1")
         assert no_run.value.workflow_id == RUN
@@ -153,7 +153,7 @@ class CheckpointStoreContract(AbilityContract):
 
     # --- what was saved comes back ---------------------------------------------------------------------------------
 
-    async def test_what_was_saved_is_loaded_equal_in_every_field(self, store: CheckpointStore) -> None:
+    async def test_what_was_saved_is_loaded_equal_in_every_field(self, store: StoreBase) -> None:
         error = StepError("ValueError", "bad ☃", ("ValueError", "Exception"), "Traceback …", "step-2", 3)
         steps = [
             *results((1, 2)),
@@ -188,22 +188,22 @@ class CheckpointStoreContract(AbilityContract):
             error=error,
         )
         await store.save(RUN, data)
-        for door in (store, self.reopen(store)):
+        for door in (store, self.another(store)):
             assert await door.load_latest(RUN) == data
             assert await door.load(RUN, "späte Post") == data
 
     @pytest.mark.parametrize("value", EXACT, ids=_stable_id)
-    async def test_a_value_comes_back_with_its_type(self, store: CheckpointStore, value: Any) -> None:
+    async def test_a_value_comes_back_with_its_type(self, store: StoreBase, value: Any) -> None:
         data = checkpoint(1, results(value), inputs={"it": value}, snapshot=[value], output=(value,))
         await store.save(RUN, data)
-        loaded = await self.reopen(store).load_latest(RUN)
+        loaded = await self.another(store).load_latest(RUN)
         assert loaded is not None
         assert same(loaded.step_results[0].output, value)
         assert same(loaded.inputs, {"it": value})
         assert same(loaded.snapshot, [value])
         assert same(loaded.output, (value,))
 
-    async def test_a_change_to_what_was_saved_or_loaded_never_reaches_the_store(self, store: CheckpointStore) -> None:
+    async def test_a_change_to_what_was_saved_or_loaded_never_reaches_the_store(self, store: StoreBase) -> None:
         output, inputs, snapshot = {"rows": [[1]]}, {"deep": [[1]]}, [{"a": [1]}]
         metadata, extra = {"tags": {"a": "b"}}, {"new": {"list": [1]}}
         steps = results(output)
@@ -229,47 +229,45 @@ class CheckpointStoreContract(AbilityContract):
             dict(loaded.metadata)["tags"]["a"] = "changed"
             dict(loaded.extra)["new"]["list"].append(3)
 
-    async def test_large_values_come_back_and_stay_readable_at_every_later_checkpoint(
-        self, store: CheckpointStore
-    ) -> None:
+    async def test_large_values_come_back_and_stay_readable_at_every_later_checkpoint(self, store: StoreBase) -> None:
         large = {"text": "ä" * 70_000, "tuple": (1, b"x" * 70_000)}
         steps = results(large, "small", large)
         for sequence in (1, 2, 3):
             await store.save(RUN, checkpoint(sequence, steps[:sequence], snapshot=large, inputs=large))
-        door = self.reopen(store)
+        door = self.another(store)
         for sequence in (1, 2, 3):
             loaded = await door.load(RUN, f"c{sequence}")
             assert [result.output for result in loaded.step_results] == [large, "small", large][:sequence]
             assert (loaded.snapshot, loaded.inputs) == (large, large)
 
-    async def test_fields_of_a_newer_version_are_kept(self, store: CheckpointStore) -> None:
+    async def test_fields_of_a_newer_version_are_kept(self, store: StoreBase) -> None:
         steps = [StepResult("step-1", extra={"colour": {"red": [1]}})]
         await store.save(RUN, checkpoint(1, steps, extra={"later": {"a": [1, None]}}))
-        loaded = await self.reopen(store).load_latest(RUN)
+        loaded = await self.another(store).load_latest(RUN)
         assert loaded is not None
         assert dict(loaded.extra) == {"later": {"a": [1, None]}}
         assert dict(loaded.step_results[0].extra) == {"colour": {"red": [1]}}
 
-    async def test_what_changes_from_checkpoint_to_checkpoint_is_told_apart(self, store: CheckpointStore) -> None:
+    async def test_what_changes_from_checkpoint_to_checkpoint_is_told_apart(self, store: StoreBase) -> None:
         names = ("etl", "etl", "other", "etl")
         for sequence, name in enumerate(names, 1):
             await store.save(
                 RUN, checkpoint(sequence, workflow_name=name, inputs={"x": sequence // 2}, metadata={"n": sequence % 2})
             )
         for sequence, name in enumerate(names, 1):
-            loaded = await self.reopen(store).load(RUN, f"c{sequence}")
+            loaded = await self.another(store).load(RUN, f"c{sequence}")
             assert (loaded.workflow_name, loaded.inputs, loaded.metadata) == (
                 name,
                 {"x": sequence // 2},
                 {"n": sequence % 2},
             )
 
-    async def test_the_history_grows_and_each_checkpoint_shows_its_own_part(self, store: CheckpointStore) -> None:
+    async def test_the_history_grows_and_each_checkpoint_shows_its_own_part(self, store: StoreBase) -> None:
         steps = results(*range(20))
         for sequence in range(1, 21):
             await store.save(RUN, checkpoint(sequence, steps[:sequence]))
         for sequence in (1, 7, 20):
-            assert list((await self.reopen(store).load(RUN, f"c{sequence}")).step_results) == steps[:sequence]
+            assert list((await self.another(store).load(RUN, f"c{sequence}")).step_results) == steps[:sequence]
 
     # --- the newest is the one with the highest sequence ----------------------------------------------------------
 
@@ -284,7 +282,7 @@ class CheckpointStoreContract(AbilityContract):
         ids=["equal times", "a clock going backwards", "other time zones", "Z and +00:00"],
     )
     async def test_the_order_is_that_of_the_sequence_whatever_the_clock_said(
-        self, store: CheckpointStore, times: tuple[datetime, ...]
+        self, store: StoreBase, times: tuple[datetime, ...]
     ) -> None:
         for sequence, saved_at in zip((1, 5, 6), times, strict=True):
             await store.save(RUN, checkpoint(sequence, saved_at=saved_at))
@@ -294,24 +292,24 @@ class CheckpointStoreContract(AbilityContract):
         assert latest.sequence == 6
         assert [ref.saved_at for ref in reversed(await store.list_checkpoints(RUN))] == list(times)
 
-    async def test_an_id_saved_again_is_the_newest_and_the_one_that_is_loaded(self, store: CheckpointStore) -> None:
+    async def test_an_id_saved_again_is_the_newest_and_the_one_that_is_loaded(self, store: StoreBase) -> None:
         steps = results("a", "b", "c")
         for sequence, name in enumerate(("first", "second", "first"), 1):
             await store.save(RUN, checkpoint(sequence, steps[:sequence], checkpoint_id=name))
         assert await self.shown(store) == [(3, "first"), (2, "second"), (1, "first")]
-        assert len((await self.reopen(store).load(RUN, "first")).step_results) == 3
+        assert len((await self.another(store).load(RUN, "first")).step_results) == 3
         latest = await store.load_latest(RUN)
         assert latest is not None
         assert latest.checkpoint_id == "first"
 
-    async def test_a_reference_says_what_the_checkpoint_is(self, store: CheckpointStore) -> None:
+    async def test_a_reference_says_what_the_checkpoint_is(self, store: StoreBase) -> None:
         await store.save(RUN, checkpoint(3, results(1, 2), reason=Reason.STEP))
-        (ref,) = await self.reopen(store).list_checkpoints(RUN)
+        (ref,) = await self.another(store).list_checkpoints(RUN)
         assert (ref.workflow_id, ref.checkpoint_id, ref.sequence, ref.attempt) == (RUN, "c3", 3, 1)
         assert (ref.reason, ref.saved_at, ref.steps) == (Reason.STEP, NOON, 2)
         assert ref.size > 0
 
-    async def test_what_steps_saved_of_themselves_comes_back_with_each_checkpoint(self, store: CheckpointStore) -> None:
+    async def test_what_steps_saved_of_themselves_comes_back_with_each_checkpoint(self, store: StoreBase) -> None:
         large = "large " * 50_000
         states = [
             {"a": PartialState({"at": (1, 2)}, "m:f", "1:abc", {"n": 1, "x": "sha256:0"}, "v2")},
@@ -321,16 +319,16 @@ class CheckpointStoreContract(AbilityContract):
         ]
         for sequence, partial in enumerate(states, 1):
             await store.save(RUN, checkpoint(sequence, partial=partial))
-            latest = await self.reopen(store).load_latest(RUN)
+            latest = await self.another(store).load_latest(RUN)
             assert latest is not None
             assert latest.partial == partial
         for sequence, partial in enumerate(states, 1):
-            assert (await self.reopen(store).load(RUN, f"c{sequence}")).partial == partial
+            assert (await self.another(store).load(RUN, f"c{sequence}")).partial == partial
 
     # --- what is refused -------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("sequence", [2, 1, 0, -1])
-    async def test_a_sequence_that_is_taken_or_passed_is_refused(self, store: CheckpointStore, sequence: int) -> None:
+    async def test_a_sequence_that_is_taken_or_passed_is_refused(self, store: StoreBase, sequence: int) -> None:
         await store.save(RUN, checkpoint(2))
         with pytest.raises(SaveConflictError) as refused:
             await store.save(RUN, checkpoint(sequence, checkpoint_id="again"))
@@ -356,7 +354,7 @@ class CheckpointStoreContract(AbilityContract):
         ids=", ".join,
     )
     async def test_what_cannot_be_recorded_is_refused_before_anything_is_written(
-        self, store: CheckpointStore, broken: dict[str, Any]
+        self, store: StoreBase, broken: dict[str, Any]
     ) -> None:
         steps = results(1, "x" * 100_000)
         await store.save(RUN, checkpoint(1, steps[:1]))
@@ -367,18 +365,18 @@ class CheckpointStoreContract(AbilityContract):
         assert await self.shown(store) == [(1, "c1")]
         await store.save(RUN, checkpoint(2, steps))
         assert await self.shown(store) == [(2, "c2"), (1, "c1")]
-        latest = await self.reopen(store).load_latest(RUN)
+        latest = await self.another(store).load_latest(RUN)
         assert latest is not None
         assert list(latest.step_results) == steps
 
-    async def test_a_first_save_that_is_refused_leaves_the_run_usable(self, store: CheckpointStore) -> None:
+    async def test_a_first_save_that_is_refused_leaves_the_run_usable(self, store: StoreBase) -> None:
         with pytest.raises(EncodingError):
             await store.save(RUN, checkpoint(1, results(object())))
         assert await store.load_latest(RUN) is None
         await store.save(RUN, checkpoint(1))
         assert await self.shown(store) == [(1, "c1")]
 
-    async def test_a_history_that_does_not_continue_the_stored_one_is_refused(self, store: CheckpointStore) -> None:
+    async def test_a_history_that_does_not_continue_the_stored_one_is_refused(self, store: StoreBase) -> None:
         await store.save(RUN, checkpoint(1, results("a", "b")))
         for other in (results("a"), results("a", "c"), results("a", "c", "d"), []):
             with pytest.raises(ForeignRecordError):
@@ -387,10 +385,8 @@ class CheckpointStoreContract(AbilityContract):
         assert await self.shown(store) == [(2, "c2"), (1, "c1")]
 
     @pytest.mark.parametrize("attempt", [0, 1, 3])
-    async def test_a_save_of_another_attempt_than_the_owners_is_fenced(
-        self, store: CheckpointStore, attempt: int
-    ) -> None:
-        if attempt > 2 and not isinstance(store, OwnsRuns):
+    async def test_a_save_of_another_attempt_than_the_owners_is_fenced(self, store: StoreBase, attempt: int) -> None:
+        if attempt > 2 and not store.has(Ability.OWNERS):
             return  # without owners a newer attempt is how a resume takes the run over
         await store.save(RUN, checkpoint(1, attempt=2))
         with pytest.raises(FencedError) as refused:
@@ -401,16 +397,16 @@ class CheckpointStoreContract(AbilityContract):
 
     # --- names -----------------------------------------------------------------------------------------------------
 
-    async def test_every_run_id_is_a_run_of_its_own(self, store: CheckpointStore) -> None:
+    async def test_every_run_id_is_a_run_of_its_own(self, store: StoreBase) -> None:
         for number, run in enumerate(HOSTILE_IDS):
             await store.save(run, checkpoint(1, results(number)))
-        door = self.reopen(store)
+        door = self.another(store)
         for number, run in enumerate(HOSTILE_IDS):
             loaded = await door.load_latest(run)
             assert loaded is not None
             assert loaded.step_results[0].output == number, run
-        if isinstance(store, ListsRuns):
-            assert sorted(info.workflow_id for info in await self.able(door, ListsRuns).list_runs()) == sorted(
+        if store.has(Ability.LIST):
+            assert sorted(info.workflow_id for info in await self.able(door, Ability.LIST).list_runs()) == sorted(
                 HOSTILE_IDS
             )
         await store.clear(HOSTILE_IDS[0])
@@ -419,20 +415,20 @@ class CheckpointStoreContract(AbilityContract):
             assert await door.load_latest(run) is not None
 
     @pytest.mark.parametrize("name", ["../x", "a/b", "", "x" * 300, "🚀", "a\x00b", '"quoted"', "line\nfeed"])
-    async def test_every_checkpoint_id_is_found_again(self, store: CheckpointStore, name: str) -> None:
+    async def test_every_checkpoint_id_is_found_again(self, store: StoreBase, name: str) -> None:
         await store.save(RUN, checkpoint(1, checkpoint_id="before"))
         await store.save(RUN, attrs.evolve(checkpoint(2), checkpoint_id=name))
-        assert (await self.reopen(store).load(RUN, name)).sequence == 2
+        assert (await self.another(store).load(RUN, name)).sequence == 2
         assert await self.shown(store) == [(2, name), (1, "before")]
 
     # --- clearing --------------------------------------------------------------------------------------------------
 
     async def test_a_large_value_that_is_asked_for_behind_the_clear_is_there_or_said_to_be_cleared(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
         """Large values are read when somebody asks for them: a record that is gone by then was not damaged."""
         await store.save(RUN, checkpoint(1, results("ä" * 70_000)))
-        loaded = await self.reopen(store).load_latest(RUN)
+        loaded = await self.another(store).load_latest(RUN)
         assert loaded is not None
         await store.clear(RUN)
         try:
@@ -440,15 +436,15 @@ class CheckpointStoreContract(AbilityContract):
         except CheckpointNotFoundError as error:
             assert "it was cleared" in error.message
 
-    async def test_a_cleared_run_is_gone_and_begins_anew(self, store: CheckpointStore) -> None:
+    async def test_a_cleared_run_is_gone_and_begins_anew(self, store: StoreBase) -> None:
         await store.save(RUN, checkpoint(5, results("x" * 100_000)))
         await store.save("other", checkpoint(1))
         await store.clear(RUN)
-        assert await self.reopen(store).load_latest(RUN) is None
+        assert await self.another(store).load_latest(RUN) is None
         assert await self.shown(store) == []
         with pytest.raises(CheckpointNotFoundError):
             await store.load(RUN, "c5")
-        if isinstance(store, ListsRuns):
+        if store.has(Ability.LIST):
             assert [info.workflow_id for info in await store.list_runs()] == ["other"]
         await store.clear(RUN)
         await store.save(RUN, checkpoint(1, results("new")))
@@ -457,8 +453,8 @@ class CheckpointStoreContract(AbilityContract):
 
     # --- ability: deleting one checkpoint -------------------------------------------------------------------------
 
-    async def test_a_deleted_checkpoint_is_gone_and_later_ones_keep_its_results(self, store: CheckpointStore) -> None:
-        deleting = self.able(store, DeletesCheckpoints)
+    async def test_a_deleted_checkpoint_is_gone_and_later_ones_keep_its_results(self, store: StoreBase) -> None:
+        deleting = self.able(store, Ability.DELETE)
         steps = results("a", "b", "c")
         for sequence, name in enumerate(("one", "two", "one", "three"), 1):
             await store.save(RUN, checkpoint(sequence, steps[: min(sequence, 3)], checkpoint_id=name))
@@ -468,18 +464,18 @@ class CheckpointStoreContract(AbilityContract):
         assert await deleting.delete_checkpoint("no run", "one") is False
         assert await self.shown(store) == [(4, "three"), (2, "two")]
         with pytest.raises(CheckpointNotFoundError):
-            await self.reopen(store).load(RUN, "one")
-        latest = await self.reopen(store).load_latest(RUN)
+            await self.another(store).load(RUN, "one")
+        latest = await self.another(store).load_latest(RUN)
         assert latest is not None
         assert list(latest.step_results) == steps
         assert latest.workflow_name == "etl"
 
-    async def test_after_the_newest_was_deleted_the_one_before_is_the_newest(self, store: CheckpointStore) -> None:
-        deleting = self.able(store, DeletesCheckpoints)
+    async def test_after_the_newest_was_deleted_the_one_before_is_the_newest(self, store: StoreBase) -> None:
+        deleting = self.able(store, Ability.DELETE)
         for sequence in (1, 2):
             await store.save(RUN, checkpoint(sequence, metadata={"n": sequence}))
         assert await deleting.delete_checkpoint(RUN, "c2")
-        latest = await self.reopen(store).load_latest(RUN)
+        latest = await self.another(store).load_latest(RUN)
         assert latest is not None
         assert (latest.sequence, latest.metadata) == (1, {"n": 1})
         with pytest.raises(SaveConflictError):
@@ -487,9 +483,9 @@ class CheckpointStoreContract(AbilityContract):
         await store.save(RUN, checkpoint(3))
         assert await self.shown(store) == [(3, "c3"), (1, "c1")]
 
-    async def test_a_deletion_stands_when_the_run_goes_back_behind_it(self, store: CheckpointStore) -> None:
-        deleting = self.able(store, DeletesCheckpoints)
-        owning = self.able(store, OwnsRuns)
+    async def test_a_deletion_stands_when_the_run_goes_back_behind_it(self, store: StoreBase) -> None:
+        deleting = self.able(store, Ability.DELETE)
+        owning = self.able(store, Ability.OWNERS)
         steps = results("a", "b", "c")
         for sequence in (1, 2, 3):
             await store.save(RUN, checkpoint(sequence, steps[:sequence]))
@@ -502,10 +498,10 @@ class CheckpointStoreContract(AbilityContract):
             await owning.release(RUN)
         assert await self.shown(store) == [(5, "c5"), (4, "c4"), (2, "c2")]
 
-    async def test_a_run_stays_listed_when_one_of_its_checkpoints_was_deleted(self, store: CheckpointStore) -> None:
-        deleting = self.able(store, DeletesCheckpoints)
-        listing = self.able(store, ListsRuns)
-        owning = self.able(store, OwnsRuns)
+    async def test_a_run_stays_listed_when_one_of_its_checkpoints_was_deleted(self, store: StoreBase) -> None:
+        deleting = self.able(store, Ability.DELETE)
+        listing = self.able(store, Ability.LIST)
+        owning = self.able(store, Ability.OWNERS)
         await store.save(RUN, checkpoint(1, metadata={"tags": {"a": "b"}}))
         await store.save(RUN, checkpoint(2, results(1), reason=Reason.COMPLETED))
         await owning.release(RUN)
@@ -516,9 +512,9 @@ class CheckpointStoreContract(AbilityContract):
         await deleting.delete_checkpoint(RUN, "c1")
         assert list(await listing.list_runs()) == []
 
-    async def test_an_owner_may_delete_before_it_saves(self, store: CheckpointStore) -> None:
-        deleting = self.able(store, DeletesCheckpoints)
-        owning = self.able(store, OwnsRuns)
+    async def test_an_owner_may_delete_before_it_saves(self, store: StoreBase) -> None:
+        deleting = self.able(store, Ability.DELETE)
+        owning = self.able(store, Ability.OWNERS)
         steps = results("a", "b", "c")
         for sequence in (1, 2, 3):
             await store.save(RUN, checkpoint(sequence, steps[:sequence]))
@@ -532,23 +528,23 @@ class CheckpointStoreContract(AbilityContract):
         assert await self.shown(store) == [(4, "c4"), (2, "c2")]
 
     async def test_what_a_fenced_writer_left_behind_cannot_be_deleted_nor_hide_what_comes(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
-        owning = self.able(store, OwnsRuns)
+        owning = self.able(store, Ability.OWNERS)
         await owning.acquire(RUN)
         await store.save(RUN, checkpoint(1))
-        thief = self.reopen(store)
-        lease = await self.able(thief, OwnsRuns).acquire(RUN, steal=True)
+        thief = self.another(store)
+        lease = await self.able(thief, Ability.OWNERS).acquire(RUN, steal=True)
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(2, checkpoint_id="x"))
-        assert await self.able(thief, DeletesCheckpoints).delete_checkpoint(RUN, "x") is False
+        assert await self.able(thief, Ability.DELETE).delete_checkpoint(RUN, "x") is False
         await thief.save(RUN, checkpoint(2, attempt=lease.attempt, checkpoint_id="kept"))
         assert await self.shown(store) == [(2, "kept"), (1, "c1")]
 
     # --- ability: listing runs ------------------------------------------------------------------------------------
 
-    async def test_runs_are_listed_with_where_they_stand(self, store: CheckpointStore) -> None:
-        listing = self.able(store, ListsRuns)
+    async def test_runs_are_listed_with_where_they_stand(self, store: StoreBase) -> None:
+        listing = self.able(store, Ability.LIST)
         assert list(await listing.list_runs()) == []
         await store.save("one", checkpoint(1, metadata={"tags": {"team": "ops"}}))
         await store.save(
@@ -562,9 +558,9 @@ class CheckpointStoreContract(AbilityContract):
         assert (one.updated_at, one.tags) == (NOON, {"team": "ops"})
         assert found["two"].workflow_name == "other"
 
-    async def test_a_running_run_without_an_owner_has_crashed(self, store: CheckpointStore) -> None:
-        listing = self.able(store, ListsRuns)
-        owning = self.able(store, OwnsRuns)
+    async def test_a_running_run_without_an_owner_has_crashed(self, store: StoreBase) -> None:
+        listing = self.able(store, Ability.LIST)
+        owning = self.able(store, Ability.OWNERS)
         await owning.acquire(RUN)
         assert list(await listing.list_runs()) == []
         await store.save(RUN, checkpoint())
@@ -578,45 +574,45 @@ class CheckpointStoreContract(AbilityContract):
 
     # --- ability: owning runs -------------------------------------------------------------------------------------
 
-    async def test_a_new_run_is_acquired_under_attempt_one(self, store: CheckpointStore) -> None:
-        owning = self.able(store, OwnsRuns)
+    async def test_a_new_run_is_acquired_under_attempt_one(self, store: StoreBase) -> None:
+        owning = self.able(store, Ability.OWNERS)
         lease = await owning.acquire(RUN)
         assert (lease.workflow_id, lease.attempt, lease.latest, lease.last_sequence) == (RUN, 1, None, 0)
         owner = await owning.owner(RUN)
         assert owner is not None
         assert str(owner.pid) in str(owner)
 
-    async def test_a_run_that_is_owned_cannot_be_acquired_twice(self, store: CheckpointStore) -> None:
-        owning = self.able(store, OwnsRuns)
+    async def test_a_run_that_is_owned_cannot_be_acquired_twice(self, store: StoreBase) -> None:
+        owning = self.able(store, Ability.OWNERS)
         await owning.acquire(RUN)
-        for door in (store, self.reopen(store)):
+        for door in (store, self.another(store)):
             with pytest.raises(RunLockedError) as refused:
-                await self.able(door, OwnsRuns).acquire(RUN)
+                await self.able(door, Ability.OWNERS).acquire(RUN)
             assert refused.value.workflow_id == RUN
             assert refused.value.holder
         await store.save(RUN, checkpoint())
         assert await self.shown(store) == [(1, "c1")]
 
-    async def test_a_resumed_run_goes_on_under_the_next_attempt(self, store: CheckpointStore) -> None:
-        owning = self.able(store, OwnsRuns)
+    async def test_a_resumed_run_goes_on_under_the_next_attempt(self, store: StoreBase) -> None:
+        owning = self.able(store, Ability.OWNERS)
         steps = results("a", "b")
         await store.save(RUN, checkpoint(1, steps[:1]))
         await owning.release(RUN)
         assert await owning.owner(RUN) is None
-        door = self.reopen(store)
-        lease = await self.able(door, OwnsRuns).acquire(RUN)
+        door = self.another(store)
+        lease = await self.able(door, Ability.OWNERS).acquire(RUN)
         assert (lease.attempt, lease.last_sequence) == (2, 1)
         assert lease.latest is not None
         assert list(lease.latest.step_results) == steps[:1]
         await door.save(RUN, checkpoint(2, steps, attempt=2))
-        assert [ref.attempt for ref in await self.reopen(store).list_checkpoints(RUN)] == [2, 1]
+        assert [ref.attempt for ref in await self.another(store).list_checkpoints(RUN)] == [2, 1]
 
-    async def test_a_writer_that_was_stolen_from_is_fenced_for_good(self, store: CheckpointStore) -> None:
-        owning = self.able(store, OwnsRuns)
+    async def test_a_writer_that_was_stolen_from_is_fenced_for_good(self, store: StoreBase) -> None:
+        owning = self.able(store, Ability.OWNERS)
         await owning.acquire(RUN)
         await store.save(RUN, checkpoint(1))
-        thief = self.reopen(store)
-        lease = await self.able(thief, OwnsRuns).acquire(RUN, steal=True)
+        thief = self.another(store)
+        lease = await self.able(thief, Ability.OWNERS).acquire(RUN, steal=True)
         assert lease.attempt == 2
         for sequence in (2, 3):
             with pytest.raises(FencedError) as refused:
@@ -625,14 +621,14 @@ class CheckpointStoreContract(AbilityContract):
         await thief.save(RUN, checkpoint(2, attempt=2, checkpoint_id="from the thief"))
         assert await self.shown(store) == [(2, "from the thief"), (1, "c1")]
 
-    async def test_a_released_claim_under_which_nothing_was_saved_leaves_no_trace(self, store: CheckpointStore) -> None:
-        owning = self.able(store, OwnsRuns)
+    async def test_a_released_claim_under_which_nothing_was_saved_leaves_no_trace(self, store: StoreBase) -> None:
+        owning = self.able(store, Ability.OWNERS)
         for _ in range(2):
             assert (await owning.acquire(RUN)).attempt == 1
             await owning.release(RUN)
         assert await owning.owner(RUN) is None
-        assert await self.reopen(store).load_latest(RUN) is None
-        if isinstance(store, ListsRuns):
+        assert await self.another(store).load_latest(RUN) is None
+        if store.has(Ability.LIST):
             assert list(await store.list_runs()) == []
         await store.save(RUN, checkpoint())
         await owning.release(RUN)
@@ -642,8 +638,8 @@ class CheckpointStoreContract(AbilityContract):
         await owning.release(RUN)
         await owning.release("never acquired")
 
-    async def test_an_owner_gives_up_what_it_owns_itself_and_never_the_thiefs_run(self, store: CheckpointStore) -> None:
-        owning = self.able(store, OwnsRuns)
+    async def test_an_owner_gives_up_what_it_owns_itself_and_never_the_thiefs_run(self, store: StoreBase) -> None:
+        owning = self.able(store, Ability.OWNERS)
         first = await owning.acquire(RUN)
         await store.save(RUN, checkpoint(1))
         second = await owning.acquire(RUN, steal=True)
@@ -661,32 +657,30 @@ class CheckpointStoreContract(AbilityContract):
         await store.save(RUN, checkpoint(4, attempt=third.attempt))
         assert await self.shown(store) == [(4, "c4"), (3, "c3"), (2, "c2"), (1, "c1")]
 
-    async def test_a_writer_that_gave_the_run_up_is_fenced(self, store: CheckpointStore) -> None:
-        owning = self.able(store, OwnsRuns)
+    async def test_a_writer_that_gave_the_run_up_is_fenced(self, store: StoreBase) -> None:
+        owning = self.able(store, Ability.OWNERS)
         await store.save(RUN, checkpoint(1))
         await owning.release(RUN)
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(2))
         assert await self.shown(store) == [(1, "c1")]
 
-    async def test_an_old_owner_stays_fenced_when_the_one_between_gave_up_unwritten(
-        self, store: CheckpointStore
-    ) -> None:
-        owning = self.able(store, OwnsRuns)
+    async def test_an_old_owner_stays_fenced_when_the_one_between_gave_up_unwritten(self, store: StoreBase) -> None:
+        owning = self.able(store, Ability.OWNERS)
         await owning.acquire(RUN)
         await store.save(RUN, checkpoint(1))
-        between, last = self.reopen(store), self.reopen(store)
-        await self.able(between, OwnsRuns).acquire(RUN, steal=True)
-        lease = await self.able(last, OwnsRuns).acquire(RUN, steal=True)
+        between, last = self.another(store), self.another(store)
+        await self.able(between, Ability.OWNERS).acquire(RUN, steal=True)
+        lease = await self.able(last, Ability.OWNERS).acquire(RUN, steal=True)
         await last.save(RUN, checkpoint(2, attempt=lease.attempt, checkpoint_id="kept"))
         if between is not last:
-            await self.able(between, OwnsRuns).release(RUN)
+            await self.able(between, Ability.OWNERS).release(RUN)
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(3, checkpoint_id="lost"))
         assert await self.shown(store) == [(2, "kept"), (1, "c1")]
 
-    async def test_a_claim_that_skips_numbers_fences_all_below(self, store: CheckpointStore) -> None:
-        owning = self.able(store, OwnsRuns)
+    async def test_a_claim_that_skips_numbers_fences_all_below(self, store: StoreBase) -> None:
+        owning = self.able(store, Ability.OWNERS)
         await store.save(RUN, checkpoint(1, attempt=1))
         await owning.release(RUN)
         await store.save(RUN, checkpoint(2, attempt=1_000_000_000))
@@ -696,11 +690,11 @@ class CheckpointStoreContract(AbilityContract):
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(3, attempt=2))
 
-    async def test_an_owner_may_clear_its_run_and_nobody_else_may(self, store: CheckpointStore) -> None:
-        owning = self.able(store, OwnsRuns)
+    async def test_an_owner_may_clear_its_run_and_nobody_else_may(self, store: StoreBase) -> None:
+        owning = self.able(store, Ability.OWNERS)
         await owning.acquire(RUN)
         await store.save(RUN, checkpoint(1))
-        door = self.reopen(store)
+        door = self.another(store)
         if door is not store:
             with pytest.raises(RunLockedError):
                 await door.clear(RUN)
@@ -712,16 +706,14 @@ class CheckpointStoreContract(AbilityContract):
 
     # --- going back -------------------------------------------------------------------------------------------------
 
-    async def test_after_going_back_the_later_checkpoints_no_longer_belong_to_the_run(
-        self, store: CheckpointStore
-    ) -> None:
-        owning = self.able(store, OwnsRuns)
+    async def test_after_going_back_the_later_checkpoints_no_longer_belong_to_the_run(self, store: StoreBase) -> None:
+        owning = self.able(store, Ability.OWNERS)
         old = results("a", "b", "c", "d")
         for sequence in (1, 2, 3, 4):
             await store.save(RUN, checkpoint(sequence, old[:sequence]))
         await owning.release(RUN)
-        door = self.reopen(store)
-        owning = self.able(door, OwnsRuns)
+        door = self.another(store)
+        owning = self.able(door, Ability.OWNERS)
         lease = await owning.acquire(RUN)
         assert await self.shown(store) == [(4, "c4"), (3, "c3"), (2, "c2"), (1, "c1")]
         new = [*old[:2], *results("other", first=3)]
@@ -730,8 +722,8 @@ class CheckpointStoreContract(AbilityContract):
         await door.save(RUN, checkpoint(5, new, attempt=lease.attempt))
         assert await self.shown(store) == [(5, "c5"), (2, "c2"), (1, "c1")]
         with pytest.raises(CheckpointNotFoundError):
-            await self.reopen(store).load(RUN, "c4")
-        latest = await self.reopen(store).load_latest(RUN)
+            await self.another(store).load(RUN, "c4")
+        latest = await self.another(store).load_latest(RUN)
         assert latest is not None
         assert list(latest.step_results) == new
         await owning.release(RUN)
@@ -745,9 +737,9 @@ class CheckpointStoreContract(AbilityContract):
     # --- what attempts left behind -----------------------------------------------------------------------------------
 
     async def test_all_that_an_attempt_saved_can_be_read_also_when_a_later_one_went_back(
-        self, store: CheckpointStore
+        self, store: StoreBase
     ) -> None:
-        owning, reading = self.able(store, OwnsRuns), self.able(store, ReadsAttempts)
+        owning, reading = self.able(store, Ability.OWNERS), self.able(store, Ability.ATTEMPTS)
         old = results("a", "b" * 70_000, "c")
         await store.save(RUN, checkpoint(1, []))
         for sequence in (2, 3, 4):  # ids that come again
@@ -757,7 +749,7 @@ class CheckpointStoreContract(AbilityContract):
         new = [*old[:1], *results("other", first=2)]
         await store.save(RUN, checkpoint(5, new, attempt=2, snapshot={"at": (5,)}))
         await owning.release(RUN)
-        reading = self.able(self.reopen(store), ReadsAttempts)
+        reading = self.able(self.another(store), Ability.ATTEMPTS)
         first, second = await reading.read_attempt(RUN, 1), await reading.read_attempt(RUN, 2)
         assert [(data.sequence, list(data.step_results)) for data in first] == [
             *((sequence, old[: sequence - 1]) for sequence in (1, 2, 3, 4))
@@ -765,8 +757,8 @@ class CheckpointStoreContract(AbilityContract):
         assert [(data.sequence, list(data.step_results), data.snapshot) for data in second] == [(5, new, {"at": (5,)})]
         assert list(await reading.read_attempt(RUN, 3)) == list(await reading.read_attempt("no-such-run", 1)) == []
 
-    async def test_a_whole_run_is_taken_in_at_once_or_not_at_all(self, store: CheckpointStore) -> None:
-        receiving, reading = self.able(store, ReceivesRuns), self.able(store, ReadsAttempts)
+    async def test_a_whole_run_is_taken_in_at_once_or_not_at_all(self, store: StoreBase) -> None:
+        receiving, reading = self.able(store, Ability.RECEIVE), self.able(store, Ability.ATTEMPTS)
         old = results("a", "b" * 70_000)
         new = [*old[:1], *results("other", first=2)]
         run = [
@@ -785,12 +777,12 @@ class CheckpointStoreContract(AbilityContract):
 
         with pytest.raises(StoppedError):
             await receiving.receive_run(RUN, stopped)
-        assert await self.reopen(store).load_latest(RUN) is None
-        if isinstance(store, ListsRuns):
+        assert await self.another(store).load_latest(RUN) is None
+        if store.has(Ability.LIST):
             assert list(await store.list_runs()) == []
         await receiving.receive_run(RUN, lambda: iter(run))
-        again = self.reopen(store)
-        reading = self.able(again, ReadsAttempts)
+        again = self.another(store)
+        reading = self.able(again, Ability.ATTEMPTS)
         taken = [data for attempt in (1, 2, 3) for data in await reading.read_attempt(RUN, attempt)]
         assert [(d.sequence, d.checkpoint_id, d.attempt, list(d.step_results), d.saved_at) for d in taken] == [
             (d.sequence, d.checkpoint_id, d.attempt, list(d.step_results), d.saved_at) for d in run
@@ -800,15 +792,15 @@ class CheckpointStoreContract(AbilityContract):
         assert (latest.sequence, latest.output, latest.status) == (7, (1,), Status.COMPLETED)
         with pytest.raises(RunExistsError):
             await receiving.receive_run(RUN, lambda: iter(run))
-        if isinstance(again, OwnsRuns):
+        if again.has(Ability.OWNERS):
             assert await again.owner(RUN) is None
             lease = await again.acquire(RUN)
             assert (lease.attempt, lease.last_sequence) == (4, 7)
             await again.save(RUN, checkpoint(8, [*new, *results("on", first=3)], attempt=4))
             await again.release(RUN)
 
-    async def test_a_run_that_another_has_taken_and_not_begun_is_not_taken_in(self, store: CheckpointStore) -> None:
-        owning, receiving = self.able(store, OwnsRuns), self.able(store, ReceivesRuns)
+    async def test_a_run_that_another_has_taken_and_not_begun_is_not_taken_in(self, store: StoreBase) -> None:
+        owning, receiving = self.able(store, Ability.OWNERS), self.able(store, Ability.RECEIVE)
         await owning.acquire(RUN)
         with pytest.raises(RunLockedError):
             await receiving.receive_run(RUN, lambda: iter([checkpoint(1, [])]))
@@ -816,6 +808,6 @@ class CheckpointStoreContract(AbilityContract):
         await receiving.receive_run(RUN, lambda: iter([checkpoint(1, [])]))
         await store.clear(RUN)
         await receiving.receive_run(RUN, lambda: iter([checkpoint(1, results("a"))]))
-        latest = await self.reopen(store).load_latest(RUN)
+        latest = await self.another(store).load_latest(RUN)
         assert latest is not None
         assert list(latest.step_results) == results("a")

@@ -21,18 +21,7 @@ import pytest
 
 from flowckpt.core.records import CheckpointData, Reason, StepResult
 from flowckpt.errors import CheckpointNotFoundError, RunLockedError, SaveConflictError
-from flowckpt.stores.base import (
-    CheckpointStore,
-    CompactsRuns,
-    EvictsCheckpoints,
-    KeepsAttempts,
-    ListsAttempts,
-    ListsRuns,
-    OwnsRuns,
-    PinsCheckpoints,
-    PrunesRuns,
-    ReadsAttempts,
-)
+from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.testing.contract import RUN, checkpoint, results
 
 LARGE = b85encode(b"".join(sha256(b"%d" % n).digest() for n in range(2_500))).decode()
@@ -45,19 +34,17 @@ async def told(store: Any, run: str = RUN) -> dict[str, Any]:
     references = await store.list_checkpoints(run)
     attempts = range(1, 1 + max((each.attempt for each in references), default=0))
     listing: Any = store
-    info = await listing.describe_run(run) if isinstance(listing, ListsRuns) else None
+    info = await listing.describe_run(run) if listing.has(Ability.LIST) else None
     return {
         "latest": None if latest is None else plain(latest),
         "checkpoints": [attrs.evolve(each, size=0) for each in references],
         "whole": {each.checkpoint_id: plain(await store.load(run, each.checkpoint_id)) for each in references},
-        "left": {n: plain(await store.load_attempt(run, n)) for n in attempts}
-        if isinstance(store, KeepsAttempts)
-        else {},
+        "left": {n: plain(await store.load_attempt(run, n)) for n in attempts} if store.has(Ability.ATTEMPTS) else {},
         "listed": {n: [attrs.evolve(each, size=0) for each in await store.list_attempt(run, n)] for n in attempts}
-        if isinstance(store, ListsAttempts)
+        if store.has(Ability.ATTEMPTS)
         else {},
         "read": {n: [plain(each) for each in await store.read_attempt(run, n)] for n in attempts}
-        if isinstance(store, ReadsAttempts)
+        if store.has(Ability.ATTEMPTS)
         else {},
         "info": info,
     }
@@ -78,7 +65,7 @@ class RetentionContract:
 
     async def filled(self, store: Any) -> list[StepResult]:
         """Save a run of three attempts: the second goes back behind the first, the third goes on from the second."""
-        owning = self.able(store, OwnsRuns)  # type: ignore[attr-defined]
+        owning = self.able(store, Ability.OWNERS)  # type: ignore[attr-defined]
         steps = results("a", LARGE, "c", "d")
         lease = await owning.acquire(RUN)
         for sequence in (1, 2, 3, 4):
@@ -100,8 +87,8 @@ class RetentionContract:
 
     # --- removing checkpoints ---------------------------------------------------------------------------------------
 
-    async def test_what_is_evicted_goes_with_the_next_save_and_not_without_it(self, store: CheckpointStore) -> None:
-        evicting = self.able(store, EvictsCheckpoints)  # type: ignore[attr-defined]
+    async def test_what_is_evicted_goes_with_the_next_save_and_not_without_it(self, store: StoreBase) -> None:
+        evicting = self.able(store, Ability.EVICT)  # type: ignore[attr-defined]
         steps = results("a", "b", "c", "d")
         for sequence in (1, 2, 3):
             await store.save(RUN, checkpoint(sequence, steps[:sequence]))
@@ -113,15 +100,15 @@ class RetentionContract:
         assert len(await self.shown(store)) == 3  # type: ignore[attr-defined]
         await store.save(RUN, checkpoint(4, steps))
         assert await self.shown(store) == [(4, "c4"), (3, "c3")]  # type: ignore[attr-defined]
-        latest = await self.reopen(store).load_latest(RUN)  # type: ignore[attr-defined]
+        latest = await self.another(store).load_latest(RUN)  # type: ignore[attr-defined]
         assert list(latest.step_results) == steps
         assert latest.extra == {}
         await store.save(RUN, checkpoint(5, steps))
         assert await self.shown(store) == [(5, "c5"), (4, "c4"), (3, "c3")]  # type: ignore[attr-defined]
 
-    async def test_what_an_owner_wanted_to_evict_stays_when_it_gives_the_run_up(self, store: CheckpointStore) -> None:
-        evicting = self.able(store, EvictsCheckpoints)  # type: ignore[attr-defined]
-        owning = self.able(store, OwnsRuns)  # type: ignore[attr-defined]
+    async def test_what_an_owner_wanted_to_evict_stays_when_it_gives_the_run_up(self, store: StoreBase) -> None:
+        evicting = self.able(store, Ability.EVICT)  # type: ignore[attr-defined]
+        owning = self.able(store, Ability.OWNERS)  # type: ignore[attr-defined]
         await store.save(RUN, checkpoint(1))
         evicting.evict_with_next_save(RUN, [1])
         await owning.release(RUN)
@@ -129,8 +116,8 @@ class RetentionContract:
         await store.save(RUN, checkpoint(2, attempt=lease.attempt))
         assert await self.shown(store) == [(2, "c2"), (1, "c1")]  # type: ignore[attr-defined]
 
-    async def test_checkpoints_are_removed_by_their_sequences(self, store: CheckpointStore) -> None:
-        evicting = self.able(store, EvictsCheckpoints)  # type: ignore[attr-defined]
+    async def test_checkpoints_are_removed_by_their_sequences(self, store: StoreBase) -> None:
+        evicting = self.able(store, Ability.EVICT)  # type: ignore[attr-defined]
         steps = results("a", "b", "c")
         for sequence in (1, 2, 3):
             await store.save(RUN, checkpoint(sequence, steps[:sequence], checkpoint_id="same"))
@@ -141,15 +128,15 @@ class RetentionContract:
 
     # --- pins -------------------------------------------------------------------------------------------------------
 
-    async def test_a_pin_is_kept_until_it_is_taken_away_and_goes_with_its_run(self, store: CheckpointStore) -> None:
-        pinning = self.able(store, PinsCheckpoints)  # type: ignore[attr-defined]
+    async def test_a_pin_is_kept_until_it_is_taken_away_and_goes_with_its_run(self, store: StoreBase) -> None:
+        pinning = self.able(store, Ability.PINS)  # type: ignore[attr-defined]
         await store.save(RUN, checkpoint(1))
         await store.save(RUN, checkpoint(2))
         assert await pinning.pinned(RUN) == await pinning.pinned("no run") == frozenset()
         for _ in range(2):
             await pinning.pin(RUN, 1)
         await pinning.pin(RUN, 2)
-        other = self.reopen(store)  # type: ignore[attr-defined]
+        other = self.another(store)  # type: ignore[attr-defined]
         assert await other.pinned(RUN) == {1, 2}
         for _ in range(2):
             await other.unpin(RUN, 2)
@@ -164,30 +151,30 @@ class RetentionContract:
 
     # --- compaction -------------------------------------------------------------------------------------------------
 
-    async def test_a_compaction_loses_nothing_that_any_attempt_recorded(self, store: CheckpointStore) -> None:
-        compacting = self.able(store, CompactsRuns)  # type: ignore[attr-defined]
+    async def test_a_compaction_loses_nothing_that_any_attempt_recorded(self, store: StoreBase) -> None:
+        compacting = self.able(store, Ability.COMPACT)  # type: ignore[attr-defined]
         await self.filled(store)
-        before = await told(self.reopen(store))  # type: ignore[attr-defined]
+        before = await told(self.another(store))  # type: ignore[attr-defined]
         assert before["latest"]["output"] == "done"
         assert before["left"][1]["step_results"][-1][1] == "d"
         for _ in range(3):
             await compacting.compact(RUN, is_forced=True)
-            assert await told(self.reopen(store)) == before  # type: ignore[attr-defined]
+            assert await told(self.another(store)) == before  # type: ignore[attr-defined]
             assert await told(store) == before
 
     @pytest.mark.parametrize("gone", [(1,), (4,), (8,), (1, 2, 3, 4), (5, 6), (2, 3, 7, 8), (7,)], ids=str)
     async def test_what_was_removed_does_not_come_back_and_all_else_is_there(
-        self, store: CheckpointStore, gone: tuple[int, ...]
+        self, store: StoreBase, gone: tuple[int, ...]
     ) -> None:
-        compacting = self.able(store, CompactsRuns)  # type: ignore[attr-defined]
-        evicting = self.able(store, EvictsCheckpoints)  # type: ignore[attr-defined]
-        owning = self.able(store, OwnsRuns)  # type: ignore[attr-defined]
+        compacting = self.able(store, Ability.COMPACT)  # type: ignore[attr-defined]
+        evicting = self.able(store, Ability.EVICT)  # type: ignore[attr-defined]
+        owning = self.able(store, Ability.OWNERS)  # type: ignore[attr-defined]
         steps = await self.filled(store)
         await evicting.delete_sequences(RUN, gone)
         before = await told(store)
         for _ in range(2):
             await compacting.compact(RUN, is_forced=True)
-            after = await told(self.reopen(store))  # type: ignore[attr-defined]
+            after = await told(self.another(store))  # type: ignore[attr-defined]
             for name in ("latest", "checkpoints", "whole", "info"):
                 assert after[name] == before[name]
         lease = await owning.acquire(RUN)
@@ -197,10 +184,10 @@ class RetentionContract:
         shown = await self.shown(store)  # type: ignore[attr-defined]
         assert shown == [(9, "c9"), *((each.sequence, each.checkpoint_id) for each in before["checkpoints"])]
 
-    async def test_after_a_compaction_a_run_can_go_back_and_be_compacted_again(self, store: CheckpointStore) -> None:
-        compacting = self.able(store, CompactsRuns)  # type: ignore[attr-defined]
-        evicting = self.able(store, EvictsCheckpoints)  # type: ignore[attr-defined]
-        owning = self.able(store, OwnsRuns)  # type: ignore[attr-defined]
+    async def test_after_a_compaction_a_run_can_go_back_and_be_compacted_again(self, store: StoreBase) -> None:
+        compacting = self.able(store, Ability.COMPACT)  # type: ignore[attr-defined]
+        evicting = self.able(store, Ability.EVICT)  # type: ignore[attr-defined]
+        owning = self.able(store, Ability.OWNERS)  # type: ignore[attr-defined]
         steps = await self.filled(store)
         await evicting.delete_sequences(RUN, [5])
         for sequence, length in ((9, 3), (10, 0), (11, 1), (12, 2)):
@@ -212,12 +199,12 @@ class RetentionContract:
             before = await told(store)
             assert before["latest"]["step_results"] == [(each.path, each.output, each.attempt) for each in steps]
             await compacting.compact(RUN, is_forced=True)
-            assert await told(self.reopen(store)) == before  # type: ignore[attr-defined]
+            assert await told(self.another(store)) == before  # type: ignore[attr-defined]
 
-    async def test_what_only_removed_checkpoints_had_is_freed(self, store: CheckpointStore) -> None:
-        compacting = self.able(store, CompactsRuns)  # type: ignore[attr-defined]
-        pruning = self.able(store, PrunesRuns)  # type: ignore[attr-defined]
-        evicting = self.able(store, EvictsCheckpoints)  # type: ignore[attr-defined]
+    async def test_what_only_removed_checkpoints_had_is_freed(self, store: StoreBase) -> None:
+        compacting = self.able(store, Ability.COMPACT)  # type: ignore[attr-defined]
+        pruning = self.able(store, Ability.PRUNE)  # type: ignore[attr-defined]
+        evicting = self.able(store, Ability.EVICT)  # type: ignore[attr-defined]
         await self.filled(store)
         await evicting.delete_sequences(RUN, [5, 6])
         assert RUN in await compacting.compactable("", 10)
@@ -231,22 +218,22 @@ class RetentionContract:
         assert not again.is_changed
         assert not (await compacting.compact("no run", is_forced=True)).is_changed
 
-    async def test_a_run_that_is_owned_is_not_compacted(self, store: CheckpointStore) -> None:
-        self.able(store, CompactsRuns)  # type: ignore[attr-defined]
-        owning = self.able(store, OwnsRuns)  # type: ignore[attr-defined]
+    async def test_a_run_that_is_owned_is_not_compacted(self, store: StoreBase) -> None:
+        self.able(store, Ability.COMPACT)  # type: ignore[attr-defined]
+        owning = self.able(store, Ability.OWNERS)  # type: ignore[attr-defined]
         await self.filled(store)
         lease = await owning.acquire(RUN)
         assert lease.latest is not None
-        for door in (store, self.reopen(store)):  # type: ignore[attr-defined]
+        for door in (store, self.another(store)):  # type: ignore[attr-defined]
             with pytest.raises(RunLockedError):
-                await self.able(door, CompactsRuns).compact(RUN, is_forced=True)  # type: ignore[attr-defined]
+                await self.able(door, Ability.COMPACT).compact(RUN, is_forced=True)  # type: ignore[attr-defined]
         await store.save(RUN, checkpoint(9, lease.latest.step_results, attempt=lease.attempt))
 
     # --- removing runs ----------------------------------------------------------------------------------------------
 
-    async def test_runs_are_gone_through_in_pages_while_they_are_removed(self, store: CheckpointStore) -> None:
-        pruning = self.able(store, PrunesRuns)  # type: ignore[attr-defined]
-        owning = self.able(store, OwnsRuns)  # type: ignore[attr-defined]
+    async def test_runs_are_gone_through_in_pages_while_they_are_removed(self, store: StoreBase) -> None:
+        pruning = self.able(store, Ability.PRUNE)  # type: ignore[attr-defined]
+        owning = self.able(store, Ability.OWNERS)  # type: ignore[attr-defined]
         names = [f"run {number}" for number in range(7)]
         for name in names:
             await store.save(name, checkpoint(1))
@@ -263,10 +250,10 @@ class RetentionContract:
         assert list(await pruning.stored_bytes(["no run"])) == [0]
         await pruning.tidy()
 
-    async def test_a_run_is_removed_only_as_it_was_described(self, store: CheckpointStore) -> None:
-        pruning = self.able(store, PrunesRuns)  # type: ignore[attr-defined]
-        pinning = self.able(store, PinsCheckpoints)  # type: ignore[attr-defined]
-        owning = self.able(store, OwnsRuns)  # type: ignore[attr-defined]
+    async def test_a_run_is_removed_only_as_it_was_described(self, store: StoreBase) -> None:
+        pruning = self.able(store, Ability.PRUNE)  # type: ignore[attr-defined]
+        pinning = self.able(store, Ability.PINS)  # type: ignore[attr-defined]
+        owning = self.able(store, Ability.OWNERS)  # type: ignore[attr-defined]
         for name in ("owned", "changed", "pinned", "gone", "there"):
             await store.save(name, checkpoint(1))
             await owning.release(name)
@@ -277,7 +264,7 @@ class RetentionContract:
         await owning.acquire("owned")
         await pinning.pin("pinned", 1)
         await store.clear("gone")
-        door = self.reopen(store)  # type: ignore[attr-defined]
+        door = self.another(store)  # type: ignore[attr-defined]
         assert await door.clear_unchanged(runs) == ["there"]
         left = {info.workflow_id for info in await door.page_runs(None, 10)}
         assert left == {"owned", "changed", "pinned"}

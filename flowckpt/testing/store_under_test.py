@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowckpt.core.records import CheckpointData, StepResult
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import Ability, AdaptedStore, CheckpointStore, StoreBase, adapt
 
 RUN = "run-1"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -90,7 +90,7 @@ class StoreUnderTest:
         """Return a new, empty store. Called once a test."""
         raise NotImplementedError
 
-    def reopen(self, store: CheckpointStore) -> CheckpointStore:
+    def reopen(self, store: Any) -> Any:
         """Return another door to what the store holds, as a second process has it; the first one stays open.
 
         Args:
@@ -99,21 +99,20 @@ class StoreUnderTest:
         return store
 
     @pytest.fixture
-    def store(self) -> CheckpointStore:
+    def store(self) -> StoreBase:
         """The store under test, empty."""
-        return self.make_store()
+        return adapt(self.make_store())
 
-    def able(self, store: CheckpointStore, ability: Any) -> Any:
-        """Return the store as one that has an ability, or skip the test.
+    def another(self, store: StoreBase) -> StoreBase:
+        """Return what `reopen` returns, adapted as the store is."""
+        return adapt(self.reopen(store.store if isinstance(store, AdaptedStore) else store))
 
-        Args:
-            store: the store.
-            ability: one of the protocols of `flowckpt.stores.base`.
-        """
-        if not isinstance(store, ability):
-            pytest.skip(f"{type(store).__name__} has not the ability {ability.__name__}")
+    def able(self, store: StoreBase, ability: Ability) -> StoreBase:
+        """Return the store, or skip the test if it lacks the ability."""
+        if not store.has(ability):
+            pytest.skip(f"{store.kind} lacks {ability}")
         return store
 
-    async def shown(self, store: CheckpointStore, run: str = RUN) -> list[tuple[int, str]]:
+    async def shown(self, store: StoreBase, run: str = RUN) -> list[tuple[int, str]]:
         """Return sequence and id of each checkpoint, as the store lists them through another door."""
-        return [(ref.sequence, ref.checkpoint_id) for ref in await self.reopen(store).list_checkpoints(run)]
+        return [(ref.sequence, ref.checkpoint_id) for ref in await self.another(store).list_checkpoints(run)]

@@ -12,7 +12,7 @@ from crashing import SimulatedCrash
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, step, workflow
 from flowckpt.engine.run.resumption import parked
 from flowckpt.errors import RunParkedError
-from flowckpt.stores.base import OwnsRuns
+from flowckpt.stores.base import Ability
 
 world: dict[str, Any] = {}
 
@@ -100,7 +100,7 @@ def test_it_is_refused_after_five_deaths_and_the_error_says_all(reopen: Callable
         assert "died 5 times at step 'poison' since 2" in str(refused.value)
         assert "flowckpt resume run --force" in str(refused.value)
     assert asyncio.run(store.load_latest("run")) == before
-    assert isinstance(store, OwnsRuns)
+    assert store.has(Ability.OWNERS)
     assert asyncio.run(store.owner("run")) is None
     plan = WorkflowEngine(store).plan_sync(flow, workflow_id="run")
     assert (plan.is_parked, "is parked" in plan.stops) == (True, True)

@@ -243,7 +243,7 @@ def test_what_is_no_trigger_is_refused_before_anything_depends_on_it(trigger: An
 )
 def test_what_is_no_store_is_refused_before_anything_is_run(store: Any) -> None:
     for setting, make in (("checkpoint_store", WorkflowEngine), ("store", CheckpointManager)):
-        with pytest.raises(SettingError, match=f"{setting}=.* is no store") as caught:
+        with pytest.raises(SettingError, match=f"{setting}=.* is not a store") as caught:
             make(store)
         assert caught.value.setting == setting
         assert ("open_store('file:runs')" in caught.value.remedy) is (store == "file:runs")

@@ -20,7 +20,7 @@ from flowckpt.errors import (
     StepNotStartedError,
 )
 from flowckpt.evidence import artifact_exists, file_sha256
-from flowckpt.stores.base import OwnsRuns
+from flowckpt.stores.base import Ability
 from flowckpt.testing.contract import HOSTILE_IDS
 
 NO_EVIDENCE = EvidencePack([])
@@ -383,7 +383,7 @@ async def test_an_owner_that_was_robbed_cannot_save(reopen, able):
     store = reopen()
     manager = CheckpointManager(store)
     begun = await manager.begin_step("task", "train", 1)
-    assert isinstance(store, OwnsRuns)
+    assert store.has(Ability.OWNERS)
     thief = reopen()
     await thief.acquire("task", steal=True)
     before = [reference.sequence for reference in await thief.list_checkpoints("task")]

@@ -18,7 +18,7 @@ from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.maintenance import copy_run
 from flowckpt.stores import open_store
-from flowckpt.stores.base import CompactsRuns
+from flowckpt.stores.base import Ability
 from flowckpt.testing.contract import checkpoint, results
 from tests.forked import processes
 
@@ -48,7 +48,7 @@ def write_for_ever(spec, is_begun):
             steps = list(lease.latest.step_results) if lease.latest else []
             add(store, lease, steps, 3)
             store.runs.release(RUN)
-            if lease.attempt % 3 == 0 and isinstance(store, CompactsRuns):
+            if lease.attempt % 3 == 0 and store.has(Ability.COMPACT):
                 store.runs.compact(RUN, is_forced=True)
             is_begun.set()
             time.sleep(0.03)

@@ -186,12 +186,11 @@ def test_a_run_that_is_not_there_is_not_exported(source, tmp_path):
 
 def test_a_store_that_cannot_is_told_so_and_nothing_falls_back(source, tmp_path):
     class Plain:
-        async def load_latest(self, workflow_id):
-            return None
+        save = load = load_latest = clear = list_checkpoints = MemoryCheckpointStore.load_latest
 
-    with pytest.raises(StoreAbilityError, match="ReceivesRuns"):
+    with pytest.raises(StoreAbilityError, match="Ability.RECEIVE"):
         done(copy_run(source, Plain(), "run"))
-    with pytest.raises(StoreAbilityError, match="ReadsAttempts"):
+    with pytest.raises(StoreAbilityError, match="Ability.ATTEMPTS"):
         done(export_run(Plain(), "run", tmp_path / "x"))
 
 

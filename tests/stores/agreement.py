@@ -16,22 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from flowckpt.core.records import Reason, Signal
 from flowckpt.core.records.listing import RunFilter
 from flowckpt.errors import FlowckptError
-from flowckpt.stores.base import (
-    ChecksIntegrity,
-    CompactsRuns,
-    DeletesCheckpoints,
-    DeliversSignals,
-    KeepsAttempts,
-    ListsAttempts,
-    ListsRuns,
-    OwnsRuns,
-    PinsCheckpoints,
-    PrunesRuns,
-    ReadsAttempts,
-    ReceivesRuns,
-    filters_checkpoints,
-)
-from flowckpt.stores.queries import find_runs, surveyed
+from flowckpt.stores.base import Ability
+from flowckpt.stores.queries import find_runs
 from flowckpt.testing.contract import EXACT, NOON, checkpoint, results
 from tests.crash.workload import done
 
@@ -116,7 +102,7 @@ class Agreement(RuleBasedStateMachine):
             self.look_at(FOUGHT_FOR)
             self.look_behind(FOUGHT_FOR)
             self.find(RunFilter())
-            self.ask(self.severities, ChecksIntegrity)
+            self.ask(self.severities, Ability.CHECK)
         finally:
             for place in self.places:
                 place.close()
@@ -128,7 +114,7 @@ class Agreement(RuleBasedStateMachine):
         """Ask all stores that have the abilities; return their answer, or None where it is an error."""
         answers = {}
         for place in of or self.places:
-            if not all(isinstance(place.store, ability) for ability in abilities):
+            if not all(place.store.has(ability) for ability in abilities):
                 continue
             try:
                 answers[place.name] = done(question(place.store))
@@ -172,15 +158,15 @@ class Agreement(RuleBasedStateMachine):
     def look_at(self, run):
         of = self.places_of(run)
         self.ask(lambda store: self.seen(store, run), of=of)
-        self.ask(lambda store: self.stands(store, run), OwnsRuns, ListsRuns, of=of)
-        self.ask(lambda store: store.signals(run), DeliversSignals, of=of)
-        self.ask(lambda store: store.pinned(run), PinsCheckpoints, of=of)
+        self.ask(lambda store: self.stands(store, run), Ability.OWNERS, Ability.LIST, of=of)
+        self.ask(lambda store: store.signals(run), Ability.SIGNALS, of=of)
+        self.ask(lambda store: store.pinned(run), Ability.PINS, of=of)
 
     @rule(run=st.sampled_from([*OWN, FOUGHT_FOR]))
     def look_behind(self, run):
         """What attempts left behind; what was refused of a fenced one is no part of it."""
         of = self.places_of(run)
-        self.ask(lambda store: self.left_behind(store, run), ListsAttempts, ReadsAttempts, KeepsAttempts, of=of)
+        self.ask(lambda store: self.left_behind(store, run), Ability.ATTEMPTS, of=of)
 
     def places_of(self, run):
         return [place for place in self.places if run != FOUGHT_FOR or place.other is not None]
@@ -193,7 +179,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(run=RUNS, steal=st.booleans())
     def acquire(self, run, steal):
-        lease = self.ask(lambda store: taken(store, run, steal), OwnsRuns)
+        lease = self.ask(lambda store: taken(store, run, steal), Ability.OWNERS)
         if lease:
             self.leases[run] = lease[0]
             self.histories[run] = list(lease[1].step_results) if lease[1] else []
@@ -242,7 +228,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(run=RUNS)
     def release(self, run):
-        self.ask(lambda store: store.release(run), OwnsRuns)
+        self.ask(lambda store: store.release(run), Ability.OWNERS)
 
     @rule(run=RUNS)
     def clear(self, run):
@@ -296,13 +282,13 @@ class Agreement(RuleBasedStateMachine):
             for place in self.places
             if place.other is not None
         ]
-        return self.ask(question, OwnsRuns, of=of)
+        return self.ask(question, Ability.OWNERS, of=of)
 
     # --- single checkpoints ------------------------------------------------------------------------------------------
 
     @rule(run=RUNS, name=NAMES)
     def delete(self, run, name):
-        self.ask(lambda store: store.delete_checkpoint(run, name), DeletesCheckpoints)
+        self.ask(lambda store: store.delete_checkpoint(run, name), Ability.DELETE)
         self.look_at(run)
 
     @rule(run=RUNS, sequences=SEQUENCES)
@@ -325,14 +311,14 @@ class Agreement(RuleBasedStateMachine):
             found = await store.list_checkpoints(run, attempt=attempt, reason=reason, limit=limit)
             return [ref.sequence for ref in found], await store.load_latest(run, attempt=attempt)
 
-        self.ask(question, of=[place for place in self.places if filters_checkpoints(place.store)])
+        self.ask(question)
 
     @rule(run=RUNS, sequence=st.integers(1, 6), is_unpinned=st.booleans())
     def pin(self, run, sequence, is_unpinned):
         if is_unpinned:
-            self.ask(lambda store: store.unpin(run, sequence), PinsCheckpoints)
+            self.ask(lambda store: store.unpin(run, sequence), Ability.PINS)
         else:
-            self.ask(lambda store: store.pin(run, sequence), PinsCheckpoints)
+            self.ask(lambda store: store.pin(run, sequence), Ability.PINS)
 
     @rule(run=RUNS, is_forced=st.booleans(), rounds=st.lists(st.tuples(BACK, EMPTY, SEQUENCES), min_size=1, max_size=3))
     def compact(self, run, is_forced, rounds):
@@ -341,10 +327,10 @@ class Agreement(RuleBasedStateMachine):
         async def question(store):
             await store.compact(run, is_forced=is_forced)
 
-        self.ask(question, CompactsRuns)
+        self.ask(question, Ability.COMPACT)
         self.look_at(run)
-        looking = (ListsAttempts, ReadsAttempts, KeepsAttempts)
-        self.ask(lambda store: self.kept_of_each(store, run), *looking)
+        looking = Ability.ATTEMPTS
+        self.ask(lambda store: self.kept_of_each(store, run), looking)
         moments = [self.moment() for _ in rounds]
 
         async def going_on(store):
@@ -364,7 +350,7 @@ class Agreement(RuleBasedStateMachine):
                 seen.append(await self.kept_by(store, run, later))
             return seen
 
-        self.ask(going_on, CompactsRuns, OwnsRuns, *looking)
+        self.ask(going_on, Ability.COMPACT, Ability.OWNERS, looking)
         self.clear(run)
 
     async def kept_by(self, store, run, later):
@@ -391,13 +377,13 @@ class Agreement(RuleBasedStateMachine):
         describe = all_described if wanted.limit is None else lambda infos: list(map(described, infos))
 
         async def question(store):
-            survey = await surveyed(store, wanted)
+            survey = await store.survey_runs(wanted)
             found = describe(await find_runs(store, wanted))
             assert found == describe(survey.runs)
             return found, list(survey.unreadable)
 
         of = [place for place in self.places if wanted.limit is None or place.other is not None]
-        self.ask(question, ListsRuns, of=of)
+        self.ask(question, Ability.LIST, of=of)
 
     @rule(limit=st.integers(1, 3), run=RUNS)
     def prune(self, limit, run):
@@ -411,7 +397,7 @@ class Agreement(RuleBasedStateMachine):
             gone = await store.clear_unchanged([info for info in found if info.workflow_id == run])
             return all_described(found), list(gone)
 
-        answer = self.ask(question, PrunesRuns)
+        answer = self.ask(question, Ability.PRUNE)
         if answer and answer[1]:
             self.ask(lambda store: store.clear(run))
             self.leases.pop(run, None)
@@ -424,12 +410,12 @@ class Agreement(RuleBasedStateMachine):
     def send(self, run, name, data):
         """Send one, also to a run whose checkpoints were all removed."""
         message = Signal(name, "go", NOON, VALUES[data], "ann")
-        self.ask(lambda store: store.send_signal(run, message), DeliversSignals)
+        self.ask(lambda store: store.send_signal(run, message), Ability.SIGNALS)
 
     @rule(run=RUNS, names=st.lists(st.sampled_from(["m1", "m2", "../m"]), max_size=2))
     def receive_messages(self, run, names):
-        self.ask(lambda store: store.signals(run), DeliversSignals)
-        self.ask(lambda store: store.remove_signals(run, names), DeliversSignals)
+        self.ask(lambda store: store.signals(run), Ability.SIGNALS)
+        self.ask(lambda store: store.remove_signals(run, names), Ability.SIGNALS)
 
     @rule(run=RUNS, arriving=st.sampled_from(RECEIVED), breaks_at=st.sampled_from([None, None, 0, 1]))
     def receive(self, run, arriving, breaks_at):
@@ -452,7 +438,7 @@ class Agreement(RuleBasedStateMachine):
             await store.receive_run(arriving, checkpoints)
             return True
 
-        self.ask(question, ReceivesRuns, ReadsAttempts, ListsAttempts)
+        self.ask(question, Ability.RECEIVE, Ability.ATTEMPTS)
         self.look_at(arriving)
 
 

@@ -17,7 +17,7 @@ from obstore.store import MemoryStore
 from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, RunLockedError
 from flowckpt.stores import FileCheckpointStore, ObjectCheckpointStore
-from flowckpt.stores.base import PinsCheckpoints
+from flowckpt.stores.base import Ability
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.testing.abilities import signal
 from flowckpt.testing.contract import checkpoint, results
@@ -155,7 +155,7 @@ class Files:
             if ends == (1, 3):  # it had a life before
                 done(store.clear(RUN))
         store, _ = self.opened(place)
-        if isinstance(store, PinsCheckpoints):
+        if store.has(Ability.PINS):
             done(store.pin(RUN, 1))
         done(store.send_signal(RUN, OLD))
         store.close()

@@ -12,7 +12,7 @@ from flowckpt import RunOptions, WorkflowEngine, step, workflow
 from flowckpt.core.records import Status
 from flowckpt.engine.session import suspend
 from flowckpt.stores import PostgresCheckpointStore
-from flowckpt.stores.base import AnnouncesSignals
+from flowckpt.stores.base import Ability
 from flowckpt.stores.postgres import store as announcements
 
 
@@ -56,7 +56,7 @@ async def hears(heard, seconds=20.0):
 
 async def test_a_message_is_heard_of_by_those_who_wait_for_its_run_and_by_those_who_wait_for_any(store, sender):
     await suspended(store, "a", "b")
-    assert isinstance(store, AnnouncesSignals)
+    assert store.has(Ability.ANNOUNCE)
     async with store.announcements("a") as of_a, store.announcements() as of_any:
         assert await hears(of_a) and await hears(of_any), "what was sent before is to be looked for"
         await sender.signal("b", "go")

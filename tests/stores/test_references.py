@@ -13,34 +13,12 @@ import pytest
 from flowckpt.core.system.filesystem import PosixFileSystem
 from flowckpt.stores import (
     FileCheckpointStore,
-    MemoryCheckpointStore,
     PostgresCheckpointStore,
     SqliteCheckpointStore,
-    filters_checkpoints,
 )
 from flowckpt.testing.contract import RUN, checkpoint, results
 from flowckpt.testing.store_under_test import claimed
 from tests.postgres import postgres  # noqa: F401 - a fixture
-
-# --- who takes the keywords --------------------------------------------------------------------------------------------
-
-
-class Plain:
-    async def load_latest(self, workflow_id): ...
-
-    async def list_checkpoints(self, workflow_id): ...
-
-
-class Half(Plain):
-    async def load_latest(self, workflow_id, *, attempt=None): ...
-
-
-def test_a_store_takes_the_keywords_only_where_both_methods_have_them_all():
-    assert filters_checkpoints(MemoryCheckpointStore())
-    assert not filters_checkpoints(Plain())
-    assert not filters_checkpoints(Half())
-    assert not filters_checkpoints(object())
-
 
 # --- deleting --------------------------------------------------------------------------------------------------------
 

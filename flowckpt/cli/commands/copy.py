@@ -20,7 +20,7 @@ from flowckpt.core.codec import Json
 from flowckpt.core.system.ids import new_run_id
 from flowckpt.errors import FlowckptError, StoreSpecError
 from flowckpt.maintenance import CopiedRun, copy_run
-from flowckpt.stores.base import CheckpointStore, Finding
+from flowckpt.stores.base import Finding, StoreBase
 from flowckpt.stores.open import shown_spec
 
 _EXAMPLE = """\b
@@ -84,7 +84,7 @@ def command(runs: tuple[str, ...], is_all: bool, to: str, new_id: str | None, as
     return code if first is None else code_of_error(first)
 
 
-def _fault(store: CheckpointStore, run: str) -> FlowckptError | None:
+def _fault(store: StoreBase, run: str) -> FlowckptError | None:
     """Return why a store cannot tell whether it has a run."""
     try:
         waited(store.load_latest(run))
@@ -98,7 +98,7 @@ def _show_fault(error: FlowckptError, store: StoreChoice) -> None:
     show_error(error)
 
 
-def _opened_target(to: str, source: StoreChoice) -> CheckpointStore:
+def _opened_target(to: str, source: StoreChoice) -> StoreBase:
     """Open the store that is copied to; one that cannot keep what the key protects is refused, and the way is named."""
     choice = choose_store(to)
     try:

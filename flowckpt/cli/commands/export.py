@@ -20,7 +20,7 @@ from flowckpt.core.system.numbers import counted
 from flowckpt.engine.history.checkpoints import any_checkpoint
 from flowckpt.maintenance import ExportedRun, export_documents, export_run
 from flowckpt.maintenance.portable.export import document_name, refuse_other, stream_run, whole_file
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import StoreBase
 from flowckpt.stores.file import FileCheckpointStore
 
 _EXAMPLE = """\b
@@ -86,7 +86,7 @@ def command(run: str, checkpoint: str | None, output: str | None, force: bool, s
     return ExitCode.DONE
 
 
-def _write_run(store: CheckpointStore, run: str, output: str, *, is_directory: bool, is_forced: bool) -> None:
+def _write_run(store: StoreBase, run: str, output: str, *, is_directory: bool, is_forced: bool) -> None:
     if is_directory:
         done = waited(export_documents(store, run, output, is_forced=is_forced))
         what = f"{counted(done.checkpoints, 'checkpoint')} of {escaped(run)}, one document each,"

@@ -21,7 +21,7 @@ from flowckpt.cli.settings import StoreChoice, choose_store
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.errors import CheckpointStorageError
 from flowckpt.maintenance.recovery import DueRun, Outcome, Recovered
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import StoreBase
 
 _EXAMPLE = """\b
 Examples:
@@ -101,7 +101,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 
 async def _recover(
-    store: CheckpointStore,
+    store: StoreBase,
     choice: StoreChoice,
     found: list[Recovered],
     every: float | None,

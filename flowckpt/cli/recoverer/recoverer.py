@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, MutableSequence
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack
 from typing import Any, TypeAlias
 
 from flowckpt.cli.exit_codes import ExitCode
@@ -15,7 +15,7 @@ from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import CheckpointStorageError, FlowckptError, ReadOnlyStoreError
 from flowckpt.maintenance.recovery import DueRun, Outcome, Recovered, Tries, due_runs, kept, look_again
-from flowckpt.stores.base import AnnouncesSignals, CheckpointStore, ListsRuns
+from flowckpt.stores.base import StoreBase
 
 _BREATHER_SECONDS = 0.2
 """How long a watcher waits behind an announcement before it looks."""
@@ -51,7 +51,7 @@ class Recoverer:
 
     def __init__(  # noqa: PLR0913 - one parameter for each option of the command
         self,
-        store: CheckpointStore,
+        store: StoreBase,
         clock: Clock,
         new_child: Callable[[DueRun], Child],
         *,
@@ -114,7 +114,7 @@ class Recoverer:
         stopping = asyncio.ensure_future(self._stop.wait())
         store = self._store
         try:
-            async with store.announcements() if isinstance(store, AnnouncesSignals) else nullcontext() as heard:
+            async with store.announcements() as heard:
                 while not self._stop.is_set():
                     if heard is not None:
                         heard.clear()
@@ -192,7 +192,7 @@ class Recoverer:
                 end = await child.end(keeping.give_up)
             finally:
                 del self._children[run.workflow_id]
-        info = await self._store.describe_run(run.workflow_id) if isinstance(self._store, ListsRuns) else None
+        info = await self._store.describe_run(run.workflow_id)
         outcome = _outcome(now, end, info, is_stopping=self._stop.is_set())
         attempt = run.info.attempt if info is None else info.attempt
         detail = end.detail if outcome.is_trouble else ""

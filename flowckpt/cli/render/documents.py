@@ -30,7 +30,7 @@ from flowckpt.evidence.report import Verdict, VerdictStatus
 from flowckpt.execution.claims import recorded_pack
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 from flowckpt.maintenance.task_log import is_task
-from flowckpt.stores.base import CheckpointStore, Finding, KeepsAttempts, ListsAttempts
+from flowckpt.stores.base import Ability, Finding, StoreBase
 
 if TYPE_CHECKING:
     from flowckpt.engine.values import approved
@@ -329,19 +329,19 @@ class Attempt:
         }
 
 
-def run_history(store: CheckpointStore, workflow_id: str, run: StoredRun) -> list[Attempt]:
+def run_history(store: StoreBase, workflow_id: str, run: StoredRun) -> list[Attempt]:
     """Return the attempts of a run, the first one first.
 
     Raises:
         click.UsageError: the store keeps nothing but what counts.
         CheckpointCorruptedError: its record is damaged.
     """
-    if not isinstance(store, KeepsAttempts):
+    if not store.has(Ability.ATTEMPTS):
         raise click.UsageError(f"{store!r} keeps nothing but what counts, so there is no history to show")
     return waited(_history(store, workflow_id, run))
 
 
-async def _history(store: KeepsAttempts, workflow_id: str, run: StoredRun) -> list[Attempt]:
+async def _history(store: StoreBase, workflow_id: str, run: StoredRun) -> list[Attempt]:
     counting = {_identity(result) for result in run.latest.step_results}
     newest: dict[str, int] = {}
     for reference in reversed(run.checkpoints):
@@ -356,16 +356,11 @@ async def _history(store: KeepsAttempts, workflow_id: str, run: StoredRun) -> li
 
     found: list[Attempt] = []
     shown: set[tuple[Any, ...]] = set()
-    numbers: Sequence[int] = range(1, run.latest.attempt + 1)
-    if isinstance(store, ListsAttempts):
-        numbers = await store.attempts(workflow_id)
-    for number in numbers:
+    for number in await store.attempts(workflow_id):
         last = await store.load_attempt(workflow_id, number)
         if last is None:
             continue
-        references = [CheckpointRef.of(workflow_id, last)]  # of a store that cannot list the others
-        if isinstance(store, ListsAttempts):
-            references = list(await store.list_attempt(workflow_id, number))
+        references = await store.list_attempt(workflow_id, number)
         made = [
             each
             for each in last.step_results

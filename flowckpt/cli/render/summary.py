@@ -14,7 +14,7 @@ from flowckpt.engine.rules.paths import step_of
 from flowckpt.engine.values.failures import failed_step, recorded_error
 from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.errors import FlowckptError, StepFailedError
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import StoreBase
 
 
 def summary_text(result: WorkflowResult, *, no_color: bool) -> str:
@@ -84,7 +84,7 @@ def show_unsaved_output(result: WorkflowResult) -> None:
 
 
 def show_what_is_left(
-    workflow_id: str, store: CheckpointStore, choice: StoreChoice, *, last_saved: str | None = None
+    workflow_id: str, store: StoreBase, choice: StoreChoice, *, last_saved: str | None = None
 ) -> None:
     """Show from which checkpoint a resume would go on, as the store is now, and the very command for it.
 

@@ -26,16 +26,14 @@ from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerificationReport
 from flowckpt.execution import claims
-from flowckpt.stores.base import CheckpointStore, ListsAttempts, ReadsAttempts
+from flowckpt.stores.base import StoreBase
 
 if TYPE_CHECKING:
     from flowckpt.core.records import StepResult
     from flowckpt.evidence.verifier import EvidenceVerifier
 
 
-async def earlier_checkpoint(
-    store: CheckpointStore, workflow_id: str, latest: CheckpointData, wanted: str
-) -> CheckpointData:
+async def earlier_checkpoint(store: StoreBase, workflow_id: str, latest: CheckpointData, wanted: str) -> CheckpointData:
     """Return a checkpoint that counts.
 
     Args:
@@ -85,9 +83,7 @@ async def earlier_checkpoint(
     )
 
 
-async def any_checkpoint(
-    store: CheckpointStore, workflow_id: str, latest: CheckpointData, wanted: str
-) -> CheckpointData:
+async def any_checkpoint(store: StoreBase, workflow_id: str, latest: CheckpointData, wanted: str) -> CheckpointData:
     """Return a checkpoint to look at or to start anew from: one that counts, else one that was left behind.
 
     Args:
@@ -104,7 +100,7 @@ async def any_checkpoint(
         return await earlier_checkpoint(store, workflow_id, latest, wanted)
     except CheckpointNotFoundError:
         found = _named(await left_behind(store, workflow_id), wanted)
-        if found is None or not isinstance(store, ReadsAttempts):
+        if found is None:
             raise
     for data in await store.read_attempt(workflow_id, found.attempt):
         if data.sequence == found.sequence:
@@ -112,18 +108,16 @@ async def any_checkpoint(
     raise CheckpointNotFoundError(workflow_id, wanted)
 
 
-async def left_behind(store: CheckpointStore, workflow_id: str) -> list[CheckpointRef]:
+async def left_behind(store: StoreBase, workflow_id: str) -> list[CheckpointRef]:
     """Return the checkpoints that no longer count, because a later attempt went on from before them; the oldest first.
 
     Args:
-        store: where the run lies; one that cannot tell has none.
+        store: where the run lies; one without that ability has none.
         workflow_id: the run.
 
     Raises:
         CheckpointCorruptedError: the record is damaged.
     """
-    if not isinstance(store, ListsAttempts):
-        return []
     counting = {(each.attempt, each.sequence) for each in await store.list_checkpoints(workflow_id)}
     parts: list[list[CheckpointRef]] = []
     bound: int | None = None

@@ -44,7 +44,7 @@ from flowckpt.engine.values.waits import without_waits
 from flowckpt.errors import CheckpointNotFoundError, InputError, RunExistsError, StaleCheckpointError, StepNotFoundError
 from flowckpt.execution.redaction import refuse_secrets
 from flowckpt.execution.runner import output_annotation
-from flowckpt.stores.base import CheckpointStore, SharesValues
+from flowckpt.stores.base import StoreBase
 
 # Recorded outputs that somebody replaces: typed as their steps ask, and recorded as if those had returned them.
 
@@ -236,7 +236,7 @@ class ForkPlan:
 
 
 async def fork_run(
-    store: CheckpointStore,
+    store: StoreBase,
     clock: Clock,
     source_id: str,
     plan: ForkPlan,
@@ -314,14 +314,14 @@ async def fork_run(
     )
 
 
-async def _saved(store: CheckpointStore, new_id: str, data: CheckpointData) -> bool:
+async def _saved(store: StoreBase, new_id: str, data: CheckpointData) -> bool:
     async with taken(store, new_id) as lease:
         if lease.latest is not None:
             if _is_the_same(lease.latest, data):  # made by a command that died before it could say so
                 return False
             raise RunExistsError(new_id)
         data = attrs.evolve(data, attempt=lease.attempt, sequence=lease.last_sequence + 1)
-        if isinstance(store, SharesValues) and (sizes := _large_values(data)):
+        if sizes := _large_values(data):
             await finish_despite_cancel(store.share_values(data.metadata[KEY]["workflow_id"], new_id, sizes))
         await finish_despite_cancel(store.save(new_id, data))
     return True

@@ -24,7 +24,7 @@ from flowckpt.engine.values.superseded import Superseded
 from flowckpt.engine.values.task_refusal import refuse_task
 from flowckpt.engine.values.waits import waits_after_rollback
 from flowckpt.errors import CheckpointNotFoundError, StaleCheckpointError
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import StoreBase
 
 KEY = "rolled_back_to"
 """In the metadata: the checkpoint that the run went back to last."""
@@ -57,7 +57,7 @@ class RolledBack:
 
 
 async def roll_back(
-    store: CheckpointStore,
+    store: StoreBase,
     clock: Clock,
     workflow_id: str,
     checkpoint_id: str,

@@ -20,7 +20,7 @@ from flowckpt.evidence.report import VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
 from flowckpt.maintenance import task_log
 from flowckpt.maintenance.task_log import CommittedStep, RestoredTask, StartedStep, TaskCheckpoint, TaskLog, local_part
-from flowckpt.stores.base import CheckpointStore, DeletesCheckpoints, check_store
+from flowckpt.stores.base import Ability, StoreBase, adapt
 
 # Removing checkpoints: one that somebody names, and those that are too many.
 
@@ -28,7 +28,7 @@ from flowckpt.stores.base import CheckpointStore, DeletesCheckpoints, check_stor
 _log = logging.getLogger("flowckpt")
 
 
-def deleting_store(store: CheckpointStore, setting: str) -> DeletesCheckpoints:
+def deleting_store(store: StoreBase, setting: str) -> StoreBase:
     """Return a store as one that can delete single checkpoints, or refuse it.
 
     Args:
@@ -38,7 +38,7 @@ def deleting_store(store: CheckpointStore, setting: str) -> DeletesCheckpoints:
     Raises:
         SettingError: it cannot.
     """
-    if isinstance(store, DeletesCheckpoints):
+    if store.has(Ability.DELETE):
         return store
     raise SettingError(
         f"{store!r} cannot delete single checkpoints",
@@ -47,7 +47,7 @@ def deleting_store(store: CheckpointStore, setting: str) -> DeletesCheckpoints:
     )
 
 
-async def remove(store: DeletesCheckpoints, task: OwnedTask, step: CommittedStep) -> bool:
+async def remove(store: StoreBase, task: OwnedTask, step: CommittedStep) -> bool:
     """Remove a checkpoint, and the record that its step was begun; tell whether there was one.
 
     Args:
@@ -64,7 +64,7 @@ async def remove(store: DeletesCheckpoints, task: OwnedTask, step: CommittedStep
     return is_removed
 
 
-async def remove_surplus(store: DeletesCheckpoints, task: OwnedTask, most: int, verifying: Verifying) -> None:
+async def remove_surplus(store: StoreBase, task: OwnedTask, most: int, verifying: Verifying) -> None:
     """Remove the checkpoints that are too many, and begun steps that are settled.
 
     What fails here is told to the log: the step before it is durable.
@@ -97,7 +97,7 @@ async def remove_surplus(store: DeletesCheckpoints, task: OwnedTask, most: int, 
 # Where a task can be taken up again: a committed step with its state, and what is left to do.
 
 
-async def load(store: CheckpointStore, step: CommittedStep) -> TaskCheckpoint:
+async def load(store: StoreBase, step: CommittedStep) -> TaskCheckpoint:
     """Return a committed step with its state.
 
     Args:
@@ -111,7 +111,7 @@ async def load(store: CheckpointStore, step: CommittedStep) -> TaskCheckpoint:
     return TaskCheckpoint.of(step, data.held_snapshot)
 
 
-async def restore(store: CheckpointStore, log: TaskLog, index: int, verifying: Verifying) -> RestoredTask:
+async def restore(store: StoreBase, log: TaskLog, index: int, verifying: Verifying) -> RestoredTask:
     """Return the state after a committed step.
 
     Args:
@@ -163,7 +163,7 @@ class CheckpointManager:
 
     def __init__(
         self,
-        store: CheckpointStore,
+        store: StoreBase,
         base_path: str | os.PathLike[str] | None = None,
         auto_verify: bool = True,
         max_per_task: int | None = None,
@@ -174,14 +174,14 @@ class CheckpointManager:
         if verifier is not None and base_path is not None:
             said = f"base_path {os.fspath(base_path)!r} is given, and a verifier, which has one of its own"
             raise SettingError(said, setting="base_path", remedy="Give one of the two.")
-        self.store = check_store(store, "store")
+        self.store = adapt(store, "store")
         self._most = task_log.checked_most(max_per_task)
         if self._most is not None:
-            deleting_store(store, "max_per_task")
+            deleting_store(self.store, "max_per_task")
         self._clock: Clock = clock or SystemClock()
         base = None if base_path is None else str(Path(base_path).absolute())
         self._verifying = Verifying(verifier, base, self._clock, is_automatic=auto_verify)
-        self._tasks = Tasks(store, self._clock, self._verifying)
+        self._tasks = Tasks(self.store, self._clock, self._verifying)
 
     def __repr__(self) -> str:
         return f"<CheckpointManager on {self.store!r}>"

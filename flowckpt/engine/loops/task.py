@@ -16,7 +16,6 @@ from flowckpt.core.records.listing import RunFilter
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.loops.claims import Verifying
-from flowckpt.engine.run.lease import acquired
 from flowckpt.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
@@ -40,7 +39,7 @@ from flowckpt.maintenance.task_log import (
     result_of_commit,
     split_id,
 )
-from flowckpt.stores.base import CheckpointStore, Lease, ListsRuns, OwnsRuns, released
+from flowckpt.stores.base import Ability, Lease, StoreBase, released
 from flowckpt.stores.queries import find_runs
 
 _log = logging.getLogger("flowckpt")
@@ -65,7 +64,7 @@ class OwnedTask:
         one_at_a_time: held by whoever changes the task.
     """
 
-    def __init__(self, store: CheckpointStore, clock: Clock, lease: Lease, log: TaskLog) -> None:
+    def __init__(self, store: StoreBase, clock: Clock, lease: Lease, log: TaskLog) -> None:
         self.log = log
         self.lease = lease
         self.attempt = lease.attempt
@@ -133,7 +132,7 @@ class OwnedTask:
             raise
         except Exception as failure:
             raise CheckpointStorageError(
-                f"{type(self._store).__name__} raised {type(failure).__name__} while it saved: {failure}",
+                f"{self._store.kind} raised {type(failure).__name__} while it saved: {failure}",
                 workflow_id=self.log.task_id,
                 operation="save",
                 is_outcome_unknown=True,
@@ -143,7 +142,7 @@ class OwnedTask:
         self.is_usable = True
 
 
-async def take(store: CheckpointStore, clock: Clock, task_id: str) -> OwnedTask:
+async def take(store: StoreBase, clock: Clock, task_id: str) -> OwnedTask:
     """Become the owner of a task.
 
     Args:
@@ -156,12 +155,11 @@ async def take(store: CheckpointStore, clock: Clock, task_id: str) -> OwnedTask:
         ForeignRecordError: it is a run of the engine.
         FlowckptError: one of the store's errors.
     """
-    lease = await acquired(store, task_id)
+    lease = await store.acquire(task_id)
     try:
         log = await read_log(store, task_id, lease.latest)
     except BaseException:
-        if isinstance(store, OwnsRuns):
-            await released(store, lease)
+        await released(store, lease)
         raise
     for notice in lease.notices:
         _log.warning("task %s: %s", task_id, notice)
@@ -185,7 +183,7 @@ class Tasks:
         verifying: knows where relative paths of evidence are taken from.
     """
 
-    def __init__(self, store: CheckpointStore, clock: Clock, verifying: Verifying) -> None:
+    def __init__(self, store: StoreBase, clock: Clock, verifying: Verifying) -> None:
         self._store = store
         self._clock = clock
         self._verifying = verifying
@@ -233,8 +231,7 @@ class Tasks:
         task_id = task.log.task_id
         if self._owned.get(task_id) is task:
             del self._owned[task_id]
-            if isinstance(self._store, OwnsRuns):
-                await finish_despite_cancel(released(self._store, task.lease), is_last=True)
+            await finish_despite_cancel(released(self._store, task.lease), is_last=True)
 
     async def release(self, task_id: str) -> None:
         """Give a task up when nobody is changing it any more.
@@ -288,7 +285,7 @@ class Tasks:
 
     async def _found_in_any(self, local_id: str) -> tuple[TaskLog, int]:
         names = set(self._owned)
-        if isinstance(self._store, ListsRuns):
+        if self._store.has(Ability.LIST):
             found = await find_runs(self._store, RunFilter(workflow=WORKFLOW_NAME))
             names |= {run.workflow_id for run in found}
         logs = [log for name in sorted(names) if (log := await self.log_of(name)) and local_id in log.live]

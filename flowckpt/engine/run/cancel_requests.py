@@ -14,7 +14,7 @@ from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import FlowckptError
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.stores.base import CheckpointStore, DeliversSignals
+from flowckpt.stores.base import StoreBase
 
 _ROLLS_BACK = "rolls_back"
 
@@ -32,17 +32,16 @@ def new_request(signal_id: str, sent_at: datetime, *, rolls_back: bool) -> Signa
     return Signal(signal_id, "cancel", sent_at, {_ROLLS_BACK: rolls_back}, kind=WaitKind.CANCEL)
 
 
-async def remove_requests(store: CheckpointStore, workflow_id: str) -> None:
+async def remove_requests(store: StoreBase, workflow_id: str) -> None:
     """Remove the requests of a run that was cancelled.
 
     Args:
         store: where it lies.
         workflow_id: the run.
     """
-    if isinstance(store, DeliversSignals):
-        found = [each.signal_id for each in await store.signals(workflow_id) if each.kind is WaitKind.CANCEL]
-        if found:
-            await store.remove_signals(workflow_id, found)
+    found = [each.signal_id for each in await store.signals(workflow_id) if each.kind is WaitKind.CANCEL]
+    if found:
+        await store.remove_signals(workflow_id, found)
 
 
 @attrs.define(eq=False, repr=False)
@@ -57,7 +56,7 @@ class CancelRequests:
         after: requests that were made before count no more: the run was cancelled and resumed since.
     """
 
-    store: CheckpointStore
+    store: StoreBase
     workflow_id: str
     clock: Clock
     interrupts: Interrupts
@@ -72,7 +71,7 @@ class CancelRequests:
 
     async def look(self) -> None:
         """Look for a request, and stop the run where there is one. A store that cannot be read now is read later."""
-        if self.interrupts.noted or not isinstance(self.store, DeliversSignals):
+        if self.interrupts.noted:
             return
         try:
             signals = await self.store.signals(self.workflow_id)

@@ -15,7 +15,7 @@ from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import CheckpointStorageError, EncodingError, FencedError, FlowckptError
-from flowckpt.stores.base import CheckpointStore, RenewsAttempts
+from flowckpt.stores.base import StoreBase
 
 if TYPE_CHECKING:
     from flowckpt.core.records import PartialState
@@ -73,7 +73,7 @@ class Checkpointer:
         last_saved: the id of the last checkpoint known to be saved, or None.
     """
 
-    store: CheckpointStore
+    store: StoreBase
     clock: Clock
     workflow_id: str
     workflow_name: str
@@ -219,7 +219,7 @@ class Checkpointer:
             raise
         except Exception as failure:
             raise CheckpointStorageError(
-                f"{type(self.store).__name__} raised {type(failure).__name__} while it saved: {failure}",
+                f"{self.store.kind} raised {type(failure).__name__} while it saved: {failure}",
                 workflow_id=self.workflow_id,
                 operation="save",
                 is_outcome_unknown=True,
@@ -237,8 +237,6 @@ class Checkpointer:
 
     async def _renewed(self) -> FlowckptError | None:
         """Go on in another attempt where the store asks for that after a save that failed; return why it cannot."""
-        if not isinstance(self.store, RenewsAttempts):
-            return None
         try:
             renewing = self.store.renew(self.workflow_id, self.history.view())
             lease = await (renewing if may_block() else finish_despite_cancel(renewing))

@@ -11,7 +11,7 @@ from flowckpt.core.records.wait import Wait, WaitKind
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.values.waits import Waits
 from flowckpt.errors import CheckpointStorageError, FlowckptError, SettingError
-from flowckpt.stores.base import CheckpointStore, DeliversSignals
+from flowckpt.stores.base import Ability, StoreBase
 
 if TYPE_CHECKING:
     from flowckpt.core.records.wait import Signal
@@ -34,7 +34,7 @@ class Inbox:
         history: the results at the beginning of the attempt, which name what they took.
     """
 
-    def __init__(self, store: CheckpointStore, workflow_id: str, clock: Clock, waits: Waits, history: History) -> None:
+    def __init__(self, store: StoreBase, workflow_id: str, clock: Clock, waits: Waits, history: History) -> None:
         self._store = store
         self._workflow_id = workflow_id
         self._clock = clock
@@ -95,15 +95,14 @@ class Inbox:
         Args:
             signal_ids: which.
         """
-        if isinstance(self._store, DeliversSignals):
-            try:
-                await self._store.remove_signals(self._workflow_id, tuple(signal_ids))
-            except CheckpointStorageError as error:
-                _log.warning("run %s: a signal that was taken could not be removed: %s", self._workflow_id, error)
+        try:
+            await self._store.remove_signals(self._workflow_id, tuple(signal_ids))
+        except CheckpointStorageError as error:
+            _log.warning("run %s: a signal that was taken could not be removed: %s", self._workflow_id, error)
 
     async def tidy(self) -> None:
         """Remove what earlier attempts have taken, and could not remove any more."""
-        if isinstance(self._store, DeliversSignals) and any(result.signal for result in self._history.results):
+        if self._store.has(Ability.SIGNALS) and any(result.signal for result in self._history.results):
             try:
                 await self._pending(is_fresh=True)
             except FlowckptError as error:  # the run is done; what cannot be read now is nothing to it
@@ -113,11 +112,11 @@ class Inbox:
         now_ns = self._clock.elapsed_ns()
         if is_fresh or self._read_ns is None or now_ns - self._read_ns > _FRESH_NS:
             store = self._store
-            if not isinstance(store, DeliversSignals):
+            if not store.has(Ability.SIGNALS):
                 raise SettingError(
                     f"{store!r} cannot deliver signals, so nothing could ever end this wait",
                     setting="checkpoint_store",
-                    remedy="Use another store, or give it the three methods of DeliversSignals.",
+                    remedy="Use another store, or give it the methods send_signal, signals and remove_signals.",
                 )
             self._found, self._read_ns = await store.signals(self._workflow_id), now_ns
         if self._taken is None:

@@ -9,54 +9,31 @@ from contextlib import asynccontextmanager, contextmanager
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.execution.interrupts import Interrupts
-from flowckpt.stores.base import CheckpointStore, Lease, OwnsRuns, TellsOfLostRuns, released
+from flowckpt.stores.base import Lease, StoreBase, released
 
 _log = logging.getLogger("flowckpt")
 
 
 @asynccontextmanager
-async def taken(store: CheckpointStore, workflow_id: str) -> AsyncGenerator[Lease, None]:
+async def taken(store: StoreBase, workflow_id: str) -> AsyncGenerator[Lease, None]:
     """Own a run for the block.
 
     Args:
-        store: where it lies; one that knows no owners is trusted to have one user.
+        store: where it lies.
         workflow_id: the run; it need not exist.
 
     Raises:
         RunLockedError: another process owns it.
         CheckpointCorruptedError: its record is damaged.
     """
-    lease = await finish_despite_cancel(acquired(store, workflow_id))
-    if not isinstance(store, OwnsRuns):
-        yield lease
-        return
+    lease = await finish_despite_cancel(store.acquire(workflow_id))
     try:
         yield lease
     finally:
         await finish_despite_cancel(released(store, lease), is_last=True)
 
 
-async def acquired(store: CheckpointStore, workflow_id: str, *, steal: bool = False) -> Lease:
-    """Take a run; a store that knows no owners is trusted to have one user.
-
-    Args:
-        store: where it lies.
-        workflow_id: the run; it need not exist.
-        steal: take it although its owner's process still holds it.
-
-    Raises:
-        RunLockedError: another process owns it.
-        CheckpointCorruptedError: its record is damaged.
-    """
-    if isinstance(store, OwnsRuns):
-        return await store.acquire(workflow_id, steal=steal)
-    latest = await store.load_latest(workflow_id)
-    if latest is None:
-        return Lease(workflow_id, 1, None)
-    return Lease(workflow_id, latest.attempt + 1, latest, latest.sequence)
-
-
-async def given_back(store: OwnsRuns, lease: Lease) -> None:
+async def given_back(store: StoreBase, lease: Lease) -> None:
     """Give a run back. Where that fails the run has ended all the same, and how must not be hidden.
 
     Args:
@@ -72,11 +49,11 @@ async def given_back(store: OwnsRuns, lease: Lease) -> None:
 # The runs that this very process drives, so that they can be stopped without a signal.
 
 
-_live: dict[str, list[tuple[CheckpointStore, Interrupts]]] = {}
+_live: dict[str, list[tuple[StoreBase, Interrupts]]] = {}
 
 
 @contextmanager
-def known_as_live(store: CheckpointStore, workflow_id: str, interrupts: Interrupts) -> Iterator[None]:
+def known_as_live(store: StoreBase, workflow_id: str, interrupts: Interrupts) -> Iterator[None]:
     """Let a run be found for the block.
 
     Args:
@@ -109,15 +86,13 @@ def live_interrupts(store: object, workflow_id: str) -> Interrupts | None:
         store: where it lies.
         workflow_id: the run.
     """
-    return next((interrupts for place, interrupts in _live.get(workflow_id, ()) if place is store), None)
+    return next((interrupts for place, interrupts in _live.get(workflow_id, ()) if place == store), None)
 
 
 # The end of work for a run that another process has taken over.
 
 
-def stop_when_lost(
-    store: CheckpointStore, workflow_id: str, interrupts: Interrupts, *, continue_on_save_error: bool
-) -> None:
+def stop_when_lost(store: StoreBase, workflow_id: str, interrupts: Interrupts, *, continue_on_save_error: bool) -> None:
     """Let the store stop a run once it is lost, where it can tell; else the next save finds out.
 
     Args:
@@ -131,5 +106,4 @@ def stop_when_lost(
         if error.newest_attempt or not continue_on_save_error:
             interrupts.lose(error)
 
-    if isinstance(store, TellsOfLostRuns):
-        store.tell_when_lost(workflow_id, tell)
+    store.tell_when_lost(workflow_id, tell)

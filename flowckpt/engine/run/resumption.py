@@ -30,13 +30,9 @@ from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.superseded import Superseded
 from flowckpt.errors import RunParkedError, StepNotFoundError, WorkflowChangedError
 from flowckpt.stores.base import (
-    CheckpointStore,
-    DeliversSignals,
-    KeepsAttempts,
+    Ability,
     Lease,
-    ListsAttempts,
-    NotesBeginnings,
-    OwnsRuns,
+    StoreBase,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +46,7 @@ else:
 # A run that keeps dying at the same step is parked: what its record says, read from a store.
 
 
-async def deaths_at_resume(store: CheckpointStore, lease: Lease, latest: CheckpointData) -> Deaths:
+async def deaths_at_resume(store: StoreBase, lease: Lease, latest: CheckpointData) -> Deaths:
     """Return how often a run that was just taken over has died where it died last.
 
     Args:
@@ -60,12 +56,12 @@ async def deaths_at_resume(store: CheckpointStore, lease: Lease, latest: Checkpo
     """
     silent = 0
     between = range(latest.attempt + 1, lease.attempt)
-    if between and isinstance(store, ListsAttempts):  # those that only deleted checkpoints have written something
+    if between and store.has(Ability.ATTEMPTS):  # those that only deleted checkpoints have written something
         silent = len(between) - sum(number in between for number in await store.attempts(lease.workflow_id))
     return deaths_of(latest, await _started_steps(store, lease.workflow_id, latest), silent=silent)
 
 
-async def parked(store: CheckpointStore, info: RunInfo, *, max_deaths: int = MAX_DEATHS) -> Deaths | None:
+async def parked(store: StoreBase, info: RunInfo, *, max_deaths: int = MAX_DEATHS) -> Deaths | None:
     """Return the crash count of a run in a crash loop; None if a resume would start.
 
     Args:
@@ -81,7 +77,7 @@ async def parked(store: CheckpointStore, info: RunInfo, *, max_deaths: int = MAX
     return None if latest is None else await parked_at(store, info.workflow_id, latest, most=most)
 
 
-async def parked_at(store: CheckpointStore, workflow_id: str, latest: CheckpointData, *, most: int) -> Deaths | None:
+async def parked_at(store: StoreBase, workflow_id: str, latest: CheckpointData, *, most: int) -> Deaths | None:
     """Return how often a run has died where it died last, if it is parked.
 
     Args:
@@ -95,8 +91,7 @@ async def parked_at(store: CheckpointStore, workflow_id: str, latest: Checkpoint
     found = deaths_of(latest, await _started_steps(store, workflow_id, latest))
     if not found.is_parked(most):
         return None
-    is_alive = isinstance(store, OwnsRuns) and await store.owner(workflow_id) is not None
-    return None if is_alive else found
+    return found if await store.owner(workflow_id) is None else None
 
 
 def parked_error(workflow_id: str, deaths: Deaths) -> RunParkedError:
@@ -111,9 +106,7 @@ def parked_error(workflow_id: str, deaths: Deaths) -> RunParkedError:
     )
 
 
-async def _started_steps(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> tuple[str, ...]:
-    if not isinstance(store, NotesBeginnings):
-        return ()
+async def _started_steps(store: StoreBase, workflow_id: str, latest: CheckpointData) -> tuple[str, ...]:
     attempt, paths = await store.begun_steps(workflow_id)
     return paths if attempt == latest.attempt else ()
 
@@ -204,7 +197,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     inputs: Mapping[str, Any],
     options: RunOptions,
     verifying: Verifying,
-    store: CheckpointStore,
+    store: StoreBase,
     max_deaths: int = MAX_DEATHS,
     drops_answers: bool | None = None,
 ) -> Resumption:
@@ -258,18 +251,16 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     return Resumption(latest, bound, *found, await _messages(store, workflow_id, latest))
 
 
-async def _messages(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> Sequence[Signal]:
+async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) -> Sequence[Signal]:
     """Return what was sent to a run that waits, and nobody has taken; for its plan."""
-    if not isinstance(store, DeliversSignals) or not waits_in(latest.metadata):
+    if not waits_in(latest.metadata):
         return ()
     taken = (*latest.metadata.get(TAKEN, ()), *(result.signal for result in latest.step_results))
     return waitings.untaken(await store.signals(workflow_id), taken)
 
 
-async def _interrupted_steps(store: CheckpointStore, workflow_id: str, latest: CheckpointData) -> frozenset[str]:
+async def _interrupted_steps(store: StoreBase, workflow_id: str, latest: CheckpointData) -> frozenset[str]:
     """Return the steps of which the attempt that saved last left word that it began them, and recorded no end."""
-    if not isinstance(store, NotesBeginnings):
-        return frozenset()
     attempt, paths = await store.begun_steps(workflow_id)
     if attempt != latest.attempt:
         return frozenset()
@@ -277,11 +268,11 @@ async def _interrupted_steps(store: CheckpointStore, workflow_id: str, latest: C
 
 
 async def _spare(
-    store: CheckpointStore, workflow_id: str, latest: CheckpointData, taken: Collection[str]
+    store: StoreBase, workflow_id: str, latest: CheckpointData, taken: Collection[str]
 ) -> dict[str, StepResult]:
     """Return what earlier attempts left behind for reuse, when the one that was to reuse it died on the way."""
     found: dict[str, StepResult] = {}
-    if isinstance(store, KeepsAttempts):
+    if store.has(Ability.ATTEMPTS):
         for attempt in latest.metadata[REUSABLE]:
             data = await store.load_attempt(workflow_id, attempt)
             results = () if data is None else data.step_results

@@ -18,7 +18,7 @@ from flowckpt.engine.run.lease import live_interrupts, taken
 from flowckpt.engine.undo.compensate import cancelling, without_key
 from flowckpt.errors import CancelPendingError, CheckpointNotFoundError, RunLockedError
 from flowckpt.execution.interrupts import CANCEL_SIGNALS
-from flowckpt.stores.base import CheckpointStore, DeliversSignals, OwnsRuns
+from flowckpt.stores.base import Ability, StoreBase
 
 if TYPE_CHECKING:
     from flowckpt.engine.session.session import Session
@@ -48,7 +48,7 @@ class Cancelled:
 
 
 async def cancel_run(
-    store: CheckpointStore,
+    store: StoreBase,
     clock: Clock,
     workflow_id: str,
     *,
@@ -73,8 +73,8 @@ async def cancel_run(
     before = await _latest(store, workflow_id)
     cancelling(workflow_id, before)
     was = before.status
-    owner = await store.owner(workflow_id) if isinstance(store, OwnsRuns) else None
-    if owner is not None and isinstance(store, OwnsRuns):
+    owner = await store.owner(workflow_id)
+    if owner is not None:
         await _stopped(store, clock, workflow_id, owner, rolls_back=undo is not None, patience=patience_seconds)
         now = await _latest(store, workflow_id)
         await remove_requests(store, workflow_id)
@@ -126,7 +126,7 @@ def _left(before: CheckpointData, now: CheckpointData) -> bool:
     return not tried and bool(not_yielded(now.step_results, tried))
 
 
-async def _latest(store: CheckpointStore, workflow_id: str) -> CheckpointData:
+async def _latest(store: StoreBase, workflow_id: str) -> CheckpointData:
     latest = await store.load_latest(workflow_id)
     if latest is None:
         raise CheckpointNotFoundError(workflow_id)
@@ -134,15 +134,15 @@ async def _latest(store: CheckpointStore, workflow_id: str) -> CheckpointData:
 
 
 async def _stopped(
-    store: OwnsRuns, clock: Clock, workflow_id: str, owner: Owner, *, rolls_back: bool, patience: float
+    store: StoreBase, clock: Clock, workflow_id: str, owner: Owner, *, rolls_back: bool, patience: float
 ) -> None:
     """Ask the owner of a live run to stop it, and wait until it has given it up."""
     own = live_interrupts(store, workflow_id)
     if own is not None:
         own.request_cancel(rolls_back=rolls_back)
     else:
-        can_leave_word = isinstance(store, DeliversSignals)
-        if isinstance(store, DeliversSignals):
+        can_leave_word = store.has(Ability.SIGNALS)
+        if can_leave_word:
             request = new_request(f"cancel-{clock.now():%Y%m%dT%H%M%S.%f}", clock.now(), rolls_back=rolls_back)
             await store.send_signal(workflow_id, request)
         process = ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)

@@ -21,7 +21,7 @@ from flowckpt.engine.run.verification import verifying_of
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.errors import ApprovalStaleError, CheckpointNotFoundError, InputError, SettingError, SignalRefusedError
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
-from flowckpt.stores.base import CheckpointStore, DeliversSignals, ListsRuns
+from flowckpt.stores.base import Ability, StoreBase
 
 if TYPE_CHECKING:
     from flowckpt.evidence import claims
@@ -65,7 +65,7 @@ class Sent:
 
 
 async def send_signal(
-    store: CheckpointStore,
+    store: StoreBase,
     clock: Clock,
     workflow_id: str,
     name: str,
@@ -121,7 +121,7 @@ async def send_signal(
 
 
 async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answer
-    store: CheckpointStore,
+    store: StoreBase,
     clock: Clock,
     workflow_id: str,
     name: str,
@@ -199,32 +199,20 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
 
 
-def _able(store: CheckpointStore) -> DeliversSignals:
-    if not isinstance(store, DeliversSignals):
+def _able(store: StoreBase) -> StoreBase:
+    if not store.has(Ability.SIGNALS):
         raise SettingError(
             f"{store!r} cannot deliver signals",
             setting="checkpoint_store",
-            remedy="Use another store, or give it the three methods of DeliversSignals.",
+            remedy="Use another store, or give it the methods send_signal, signals and remove_signals.",
         )
     return store
 
 
-async def _described(store: CheckpointStore, workflow_id: str) -> RunInfo:
-    info = await store.describe_run(workflow_id) if isinstance(store, ListsRuns) else None
+async def _described(store: StoreBase, workflow_id: str) -> RunInfo:
+    info = await store.describe_run(workflow_id)
     if info is None:
-        latest = await store.load_latest(workflow_id)
-        if latest is None:
-            raise CheckpointNotFoundError(workflow_id)
-        info = RunInfo(
-            workflow_id,
-            latest.workflow_name,
-            latest.status,
-            latest.attempt,
-            latest.saved_at,
-            latest.saved_at,
-            len(latest.step_results),
-            latest.metadata,
-        )
+        raise CheckpointNotFoundError(workflow_id)
     return info
 
 
@@ -254,6 +242,6 @@ def _refuse_misfit(info: RunInfo, name: str, tree: Any, before: Sequence[Signal]
         raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy="Nothing was sent: send what fits.")
 
 
-async def _was_taken(store: CheckpointStore, workflow_id: str, signal_id: str) -> bool:
+async def _was_taken(store: StoreBase, workflow_id: str, signal_id: str) -> bool:
     latest = await store.load_latest(workflow_id)
     return latest is not None and any(result.signal == signal_id for result in latest.step_results)

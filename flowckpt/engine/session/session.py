@@ -31,7 +31,7 @@ from flowckpt.engine.rules.paths import UNFINISHED
 from flowckpt.engine.rules.reasons import LIMITS, ResumePolicy, ReuseMode
 from flowckpt.engine.run.checkpointer import Checkpointer
 from flowckpt.engine.run.context import LOOK_NS, RunContext
-from flowckpt.engine.run.lease import acquired, given_back, known_as_live, stop_when_lost
+from flowckpt.engine.run.lease import given_back, known_as_live, stop_when_lost
 from flowckpt.engine.run.notify import EventSink, Notifier, event_stream, redact_error, redacting
 from flowckpt.engine.run.recorder import Recorder, Undo
 from flowckpt.engine.run.resumption import (
@@ -62,7 +62,7 @@ from flowckpt.errors import (
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
 from flowckpt.execution.world import Nondeterminism
-from flowckpt.stores.base import CheckpointStore, Lease, NotesBeginnings, OwnsRuns
+from flowckpt.stores.base import Lease, StoreBase
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -154,7 +154,7 @@ class Session:
 
     def __init__(  # noqa: PLR0913 - one parameter for each port of a session
         self,
-        store: CheckpointStore,
+        store: StoreBase,
         clock: Clock,
         random: Callable[[], float],
         workflow: Workflow[Any, Any],
@@ -188,7 +188,7 @@ class Session:
             refuse_in_labels(bound, workflow_id, options.tags)
 
     @property
-    def store(self) -> CheckpointStore:
+    def store(self) -> StoreBase:
         """Where checkpoints go."""
         return self._store
 
@@ -233,7 +233,7 @@ class Session:
     async def _taken(self) -> AsyncGenerator[Drive | CompletedRun, None]:
         """Own the run for the block, and give it back however the block ends."""
         store, workflow_id = self._store, self._workflow_id
-        lease = await finish_despite_cancel(acquired(store, workflow_id, steal=self._options.steal))
+        lease = await finish_despite_cancel(store.acquire(workflow_id, steal=self._options.steal))
         try:
             for notice in lease.notices:
                 _log.warning("run %s: %s", workflow_id, notice)
@@ -244,8 +244,7 @@ class Session:
             redact_error(error, self._secrets)
             raise
         finally:
-            if isinstance(store, OwnsRuns):
-                await finish_despite_cancel(given_back(store, lease), is_last=True)
+            await finish_despite_cancel(given_back(store, lease), is_last=True)
 
     async def _settled(self, result: WorkflowResult | None) -> bool:
         """Do with a run that has completed what the engine was told, and tell whether it is gone; it is given back."""
@@ -419,7 +418,7 @@ class Session:
             origin.in_doubt,
             origin.latest,
             origin.crash_count,
-            self._store.note_begun if isinstance(self._store, NotesBeginnings) else None,
+            self._store.note_begun,
         )
         context = RunContext(
             world,

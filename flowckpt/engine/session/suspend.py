@@ -22,7 +22,6 @@ from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import SuspensionUnsavedError
 from flowckpt.events import WorkflowWaiting
 from flowckpt.execution.python import waited
-from flowckpt.stores.base import AnnouncesSignals
 
 SHORT_SECONDS = 60.0
 """A wait that ends by itself within so many seconds is waited for, where nothing was said about staying."""
@@ -100,9 +99,7 @@ class _Staying:
     def _announcements(self, *, is_worth_it: bool) -> AbstractAsyncContextManager[asyncio.Event | None]:
         """Listen for messages, where the store can tell of them."""
         store = self.context.recorder.checkpointer.store
-        if is_worth_it and isinstance(store, AnnouncesSignals):
-            return store.announcements(self.context.workflow_id)
-        return nullcontext()
+        return store.announcements(self.context.workflow_id) if is_worth_it else nullcontext()
 
     def _allowed(self, waits: tuple[Wait, ...]) -> float:
         """Return for how many seconds to stay now."""

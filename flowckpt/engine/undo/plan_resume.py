@@ -25,7 +25,7 @@ from flowckpt.engine.undo.undo_run import read_undoing
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.evidence.report import VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import StoreBase
 
 
 @attrs.frozen
@@ -44,7 +44,7 @@ class PlannedResume:
 
 
 async def plan_resume(
-    store: CheckpointStore,
+    store: StoreBase,
     workflow: Workflow[Any, Any],
     workflow_id: str,
     latest: CheckpointData,

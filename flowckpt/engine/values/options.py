@@ -18,12 +18,11 @@ from flowckpt.core.system.numbers import is_finite_number
 from flowckpt.engine.rules import reasons as policies
 from flowckpt.engine.rules.reasons import LIMITS, MAX_DEATHS
 from flowckpt.errors import InputError, SettingError
-from flowckpt.stores.base import check_store
 
 if TYPE_CHECKING:
     from flowckpt.maintenance.retention import evict
     from flowckpt.maintenance.retention.rule import Retention
-    from flowckpt.stores.base import CheckpointStore
+    from flowckpt.stores.base import StoreBase
 else:
     evict = LazyModule("flowckpt.maintenance.retention.evict")
 
@@ -227,7 +226,7 @@ class Saving:
         trigger: Trigger | None,
         on_save_error: str,
         retention: Retention | None,
-        store: CheckpointStore,
+        store: StoreBase,
         limits: Limits,
     ) -> Saving:
         """Return what an engine was told, or refuse it; see `WorkflowEngine`.
@@ -241,7 +240,6 @@ class Saving:
                 setting="on_save_error",
                 remedy="Write one of them.",
             )
-        check_store(store, "checkpoint_store")
         return cls(
             None if trigger is None else checked_trigger(trigger),
             on_save_error == "continue",

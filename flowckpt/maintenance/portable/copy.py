@@ -10,16 +10,16 @@ from flowckpt.core.codec import Json
 from flowckpt.core.records import CheckpointData
 from flowckpt.core.records.listing import Owner
 from flowckpt.core.system.blocking import finish_despite_cancel
-from flowckpt.errors import RunExistsError, StoreAbilityError
+from flowckpt.errors import RunExistsError
 from flowckpt.maintenance.portable.export import gathered, identity_of
 from flowckpt.maintenance.portable.format import checked_new_id
-from flowckpt.stores.base import CheckpointStore, OwnsRuns, ReceivesRuns, released
+from flowckpt.stores.base import Ability, CheckpointStore, StoreBase, adapt, released
 
 # A run comes into a store: refused where another one has its id, and found to be there where it is the same.
 
 
 async def brought_in(
-    store: CheckpointStore, workflow_id: str, identity: str, checkpoints: Callable[[], Iterable[CheckpointData]]
+    store: StoreBase, workflow_id: str, identity: str, checkpoints: Callable[[], Iterable[CheckpointData]]
 ) -> bool:
     """Let a store take a run in; tell whether it is new there.
 
@@ -29,8 +29,8 @@ async def brought_in(
         StoreAbilityError: the store cannot take a run in at once.
         CheckpointStorageError: the store failed.
     """
-    if not isinstance(store, ReceivesRuns):
-        raise StoreAbilityError(repr(store), ability="ReceivesRuns", purpose="take in a whole run")
+    if not store.has(Ability.RECEIVE):
+        store.lacks(Ability.RECEIVE, "take in a whole run")
     if await _is_there(store, workflow_id, identity):
         return False
     try:
@@ -42,13 +42,13 @@ async def brought_in(
     return True
 
 
-async def _is_there(store: CheckpointStore, workflow_id: str, identity: str) -> bool:
+async def _is_there(store: StoreBase, workflow_id: str, identity: str) -> bool:
     if await store.load_latest(workflow_id) is None:
         return False
     there = await gathered(store, workflow_id)
     if identity_of(workflow_id, there.checkpoints) != identity:
         raise _taken(workflow_id)
-    if isinstance(store, OwnsRuns) and there.owner is None:
+    if there.owner is None:
         # Whoever brought it may have died before its name was on the disk: a claim puts it there, and leaves no trace.
         lease = await finish_despite_cancel(store.acquire(workflow_id))
         await finish_despite_cancel(released(store, lease), is_last=True)
@@ -117,6 +117,8 @@ async def copy_run(
         StoreAbilityError: the source cannot read whole runs, or the target cannot receive them.
         CheckpointStorageError: a store failed.
     """
+    source = adapt(source)
+    target = adapt(target)
     named = workflow_id if new_id is None else checked_new_id(new_id)
     run = await gathered(source, workflow_id)
     is_new = await brought_in(target, named, identity_of(workflow_id, run.checkpoints), run.afresh)

@@ -22,7 +22,7 @@ from flowckpt.core.codec.results import as_view, plain_tree
 from flowckpt.core.records import CheckpointData, History, HistoryView, PartialState
 from flowckpt.core.records.listing import IMPORTED, Owner
 from flowckpt.core.system.blocking import run_blocking
-from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, ForeignRecordError, StoreAbilityError
+from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, ForeignRecordError
 from flowckpt.maintenance.portable.format import (
     Counts,
     attempt_line,
@@ -32,7 +32,7 @@ from flowckpt.maintenance.portable.format import (
     header_line,
     result_line,
 )
-from flowckpt.stores.base import CheckpointStore, ListsAttempts, OwnsRuns, ReadsAttempts
+from flowckpt.stores.base import Ability, StoreBase, StoreBase, adapt
 
 # How many checkpoints of a run no longer count: a later attempt went on from before them.
 
@@ -149,17 +149,15 @@ def _has_same_inputs(data: CheckpointData, before: CheckpointData) -> bool:
     return bool(plain_tree(mine, "inputs") == plain_tree(others, "inputs"))
 
 
-async def _attempts(store: CheckpointStore, workflow_id: str, newest: int) -> Sequence[int]:
+async def _attempts(store: StoreBase, workflow_id: str, newest: int) -> Sequence[int]:
     """Return the attempts that may have saved something, the newest first.
 
     Their numbers may have gaps, of any width: a file that was imported says them.
     """
-    if not isinstance(store, ListsAttempts):
-        return range(newest, 0, -1)
     return [number for number in reversed(await store.attempts(workflow_id)) if number <= newest]
 
 
-async def gathered(store: CheckpointStore, workflow_id: str) -> Gathered:
+async def gathered(store: StoreBase, workflow_id: str) -> Gathered:
     """Read all checkpoints of a run. If it is live, the result is the run as of one of its checkpoints.
 
     Raises:
@@ -167,8 +165,8 @@ async def gathered(store: CheckpointStore, workflow_id: str) -> Gathered:
         CheckpointCorruptedError: a record is damaged.
         StoreAbilityError: the store cannot read what no longer counts.
     """
-    if not isinstance(store, ReadsAttempts):
-        raise StoreAbilityError(repr(store), ability="ReadsAttempts", purpose="hand out a whole run")
+    if not store.has(Ability.ATTEMPTS):
+        store.lacks(Ability.ATTEMPTS, "hand out a whole run")
     latest = await store.load_latest(workflow_id)
     if latest is None:
         raise CheckpointNotFoundError(workflow_id)
@@ -189,7 +187,7 @@ async def gathered(store: CheckpointStore, workflow_id: str) -> Gathered:
     checkpoints = [data for part in reversed(found) for data in part]
     if not checkpoints:
         raise CheckpointNotFoundError(workflow_id, detail="it was cleared meanwhile")
-    owner = await store.owner(workflow_id) if isinstance(store, OwnsRuns) else None
+    owner = await store.owner(workflow_id)
     return Gathered(workflow_id, checkpoints, owner)
 
 
@@ -430,6 +428,7 @@ async def export_run(store: CheckpointStore, workflow_id: str, file: Path | str)
         StoreAbilityError: the store cannot read checkpoints that no longer count.
         OSError: the file cannot be written.
     """
+    store = adapt(store)
     run = await gathered(store, workflow_id)
     place = Path(file)
 
@@ -455,6 +454,7 @@ async def stream_run(store: CheckpointStore, workflow_id: str, write: Callable[[
         CheckpointCorruptedError: a record is damaged.
         StoreAbilityError: the store cannot read what no longer counts.
     """
+    store = adapt(store)
     run = await gathered(store, workflow_id)
 
     def write_all() -> None:
@@ -466,7 +466,7 @@ async def stream_run(store: CheckpointStore, workflow_id: str, write: Callable[[
 
 
 async def export_documents(
-    store: CheckpointStore, workflow_id: str, directory: Path | str, *, is_forced: bool = True
+    store: StoreBase, workflow_id: str, directory: Path | str, *, is_forced: bool = True
 ) -> ExportedRun:
     """Write each checkpoint as its own JSON document, in a directory suitable for git.
 
@@ -485,6 +485,7 @@ async def export_documents(
         FileExistsError: a different document exists; nothing was written.
         OSError: a file cannot be written.
     """
+    store = adapt(store)
     run = await gathered(store, workflow_id)
     place = Path(directory)
 

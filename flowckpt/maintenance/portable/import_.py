@@ -46,7 +46,7 @@ from flowckpt.maintenance.portable.format import (
     strict_json,
 )
 from flowckpt.maintenance.task_log import is_task
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import CheckpointStore, adapt
 
 # The document of one checkpoint, read again: what `export` prints, perhaps from a hand that has edited it.
 
@@ -509,6 +509,7 @@ async def import_run(
         StoreAbilityError: the store cannot receive a whole run.
         CheckpointStorageError: the store failed.
     """
+    store = adapt(store)
     limits = limits or ImportLimits()
     if workflow_id is not None:
         checked_new_id(workflow_id)

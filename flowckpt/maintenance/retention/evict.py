@@ -26,7 +26,7 @@ from flowckpt.maintenance.retention.rule import (
     protected,
     removable,
 )
-from flowckpt.stores.base import CheckpointStore, CompactsRuns, EvictsCheckpoints, PinsCheckpoints
+from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.queries import check_references
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ _HEAD_BYTES = 250
 _ENDS = (Reason.COMPLETED, Reason.FAILED, Reason.CANCELLED, Reason.SUSPENDED)
 
 
-def evicting_store(store: CheckpointStore) -> EvictsCheckpoints:
+def evicting_store(store: StoreBase) -> StoreBase:
     """Return a store as one that can evict checkpoints, or refuse it.
 
     Raises:
         SettingError: it cannot.
     """
-    if isinstance(store, EvictsCheckpoints):
+    if store.has(Ability.EVICT):
         return store
     raise SettingError(
         f"{store!r} cannot remove the checkpoints of a live run",
@@ -58,7 +58,7 @@ def evicting_store(store: CheckpointStore) -> EvictsCheckpoints:
     )
 
 
-def checked_for(value: object, store: CheckpointStore) -> Retention:
+def checked_for(value: object, store: StoreBase) -> Retention:
     """Return a retention, or refuse a wrong value and a retention that the store cannot do.
 
     Raises:
@@ -83,7 +83,7 @@ class Evictor:
         is_new: whether the run has no checkpoint yet.
     """
 
-    store: CheckpointStore
+    store: StoreBase
     retention: Retention
     clock: Clock
     workflow_id: str
@@ -120,7 +120,7 @@ class Evictor:
         try:
             store = evicting_store(self.store)
             held = await self._known()
-            pinned = await self.store.pinned(self.workflow_id) if isinstance(self.store, PinsCheckpoints) else ()
+            pinned = await self.store.pinned(self.workflow_id)
             references = [*held, self._reference(data)]
             found = removable(references, retention, self.clock.now(), pinned=pinned)
             sequences = [each.sequence for each in found]
@@ -212,7 +212,7 @@ class Evictor:
 # What becomes of a run that has completed, after it was told: nothing, a compaction, or its removal.
 
 
-async def settle_completed(store: CheckpointStore, workflow_id: str, retention: Retention) -> bool:
+async def settle_completed(store: StoreBase, workflow_id: str, retention: Retention) -> bool:
     """Apply `on_success` to a completed run; return whether the run was removed.
 
     Never raises: the run has succeeded; a failure is logged.
@@ -230,15 +230,14 @@ async def settle_completed(store: CheckpointStore, workflow_id: str, retention: 
         if retention.on_success is OnSuccess.CLEAR and not await _is_pinned(store, workflow_id, retention):
             await store.clear(workflow_id)
             return True
-        if isinstance(store, CompactsRuns):
-            await store.compact(workflow_id, is_forced=True)
+        await store.compact(workflow_id, is_forced=True)
     except Exception as error:
         _log.warning("run %s has completed, and stays as it is: %s", workflow_id, error)
     return False
 
 
-async def _is_pinned(store: CheckpointStore, workflow_id: str, retention: Retention) -> bool:
-    if isinstance(store, PinsCheckpoints) and await store.pinned(workflow_id):
+async def _is_pinned(store: StoreBase, workflow_id: str, retention: Retention) -> bool:
+    if await store.pinned(workflow_id):
         return True
     if not retention.pinned:
         return False

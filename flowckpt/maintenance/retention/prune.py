@@ -34,17 +34,12 @@ from flowckpt.maintenance.retention.rule import (
     removable,
 )
 from flowckpt.stores.base import (
-    CheckpointStore,
-    CompactsRuns,
-    EvictsCheckpoints,
-    ListsRuns,
-    OwnsRuns,
-    PinsCheckpoints,
-    PrunesRuns,
-    SweepsLeftovers,
+    Ability,
+    StoreBase,
+    adapt,
     released,
 )
-from flowckpt.stores.queries import check_references, listing, unreadable_runs
+from flowckpt.stores.queries import check_references
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import CheckpointRef
@@ -117,7 +112,7 @@ class _Which:
 
 
 async def prune(
-    store: CheckpointStore,
+    store: StoreBase,
     *,
     keep: int | None = None,
     older_than: timedelta | float | str | None = None,
@@ -147,6 +142,7 @@ async def prune(
         SettingError: a value is out of its range, or the store cannot list its runs.
         CheckpointStorageError: the store failed.
     """
+    store = adapt(store)
     which = _Which(
         _checked_keep(keep),
         None if older_than is None else age_of(older_than, "older_than"),
@@ -154,10 +150,10 @@ async def prune(
         workflow,
     )
     report = PruneReport()
-    if not isinstance(store, PrunesRuns | ListsRuns):
-        raise SettingError(f"{store!r} cannot list its runs", setting="store", remedy="Clear them one by one.")
-    report.unreadable = [each.workflow_id for each in await unreadable_runs(store) if each.severity == "corrupt"]
-    if isinstance(store, SweepsLeftovers) and not is_dry_run:
+    if not (store.has(Ability.LIST) or store.has(Ability.PRUNE)):
+        store.lacks(Ability.LIST, "list its runs")
+    report.unreadable = [each.workflow_id for each in await store.unreadable_runs() if each.severity == "corrupt"]
+    if not is_dry_run:
         await store.tidy()
     if keep is not None or older_than is not None:
         now, report.matched = (clock or SystemClock()).now(), 0
@@ -165,13 +161,12 @@ async def prune(
             await _remove(store, batch, report, on_run, is_dry_run=is_dry_run)
     if not is_dry_run:
         await _compact_all(store, report)
-        if isinstance(store, SweepsLeftovers):
-            await store.tidy()
+        await store.tidy()
     return report
 
 
 async def _runs_to_remove(
-    store: CheckpointStore, which: _Which, now: datetime, report: PruneReport
+    store: StoreBase, which: _Which, now: datetime, report: PruneReport
 ) -> AsyncIterator[RunInfo]:
     kept: Counter[str] = Counter()
     async for info in _newest_first(store):
@@ -186,7 +181,7 @@ async def _runs_to_remove(
             yield info
 
 
-async def _is_proved(store: CheckpointStore, info: RunInfo, which: _Which, report: PruneReport) -> bool:
+async def _is_proved(store: StoreBase, info: RunInfo, which: _Which, report: PruneReport) -> bool:
     """Return whether the record of a run, verified, says what the list says; report it as unreadable if it does not.
 
     A list reads one line or row of a run: one changed byte there must not remove a run, or count as the newest one.
@@ -200,7 +195,7 @@ async def _is_proved(store: CheckpointStore, info: RunInfo, which: _Which, repor
         field = "" if newest is None else info.contradicted_by(newest, oldest)
         if newest is not None and not field:
             return True
-        again = await listing(store).describe_run(workflow_id)
+        again = await store.describe_run(workflow_id)
         if again != info:  # it was saved to, or cleared, since it was listed
             return again is not None
         detail = f"the list says another {field} than its record" if field else "it has no checkpoint"
@@ -212,11 +207,7 @@ async def _is_proved(store: CheckpointStore, info: RunInfo, which: _Which, repor
         return False
 
 
-async def _newest_first(store: CheckpointStore) -> AsyncIterator[RunInfo]:
-    if not isinstance(store, PrunesRuns):
-        for info in await listing(store).list_runs():
-            yield info
-        return
+async def _newest_first(store: StoreBase) -> AsyncIterator[RunInfo]:
     last: RunInfo | None = None
     while page := await store.page_runs(last, _PAGE):
         for info in page:
@@ -236,7 +227,7 @@ async def _in_batches(runs: AsyncIterator[RunInfo]) -> AsyncIterator[list[RunInf
 
 
 async def _remove(
-    store: CheckpointStore,
+    store: StoreBase,
     batch: list[RunInfo],
     report: PruneReport,
     on_run: Callable[[PrunedRun], None] | None,
@@ -244,18 +235,14 @@ async def _remove(
     is_dry_run: bool,
 ) -> None:
     ids = [info.workflow_id for info in batch]
-    sizes: Sequence[int | None] = [None] * len(ids)
-    if isinstance(store, PrunesRuns):
-        sizes = await store.stored_bytes(ids)
+    sizes = await store.stored_bytes(ids)
     if is_dry_run:
-        gone = {info.workflow_id for info in batch if not await _is_pinned(store, info.workflow_id)}
-    elif isinstance(store, PrunesRuns):
-        gone = {*await store.clear_unchanged(batch)}
+        gone = {each for each in ids if not await store.pinned(each)}
     else:
-        gone = {info.workflow_id for info in batch if await _is_cleared(store, info)}
+        gone = {*await store.clear_unchanged(batch)}
     for info, size in zip(batch, sizes, strict=True):
         if info.workflow_id not in gone:
-            is_pinned = await _is_pinned(store, info.workflow_id)
+            is_pinned = await store.pinned(info.workflow_id)
             report.skipped[info.workflow_id] = "it is pinned" if is_pinned else _CHANGED
             continue
         report.removed += 1
@@ -265,24 +252,7 @@ async def _remove(
         (report.runs.append if on_run is None else on_run)(run)
 
 
-async def _is_pinned(store: CheckpointStore, workflow_id: str) -> bool:
-    return isinstance(store, PinsCheckpoints) and bool(await store.pinned(workflow_id))
-
-
-async def _is_cleared(store: CheckpointStore, info: RunInfo) -> bool:
-    """Clear a run of a store that can do no better than ask and clear."""
-    if await _is_pinned(store, info.workflow_id) or await listing(store).describe_run(info.workflow_id) != info:
-        return False
-    try:
-        await store.clear(info.workflow_id)
-    except RunLockedError:
-        return False
-    return True
-
-
-async def _compact_all(store: CheckpointStore, report: PruneReport) -> None:
-    if not isinstance(store, CompactsRuns):
-        return
+async def _compact_all(store: StoreBase, report: PruneReport) -> None:
     last = ""
     while page := await store.compactable(last, _PAGE):
         for workflow_id in page:
@@ -331,7 +301,7 @@ def _checked_statuses(statuses: Collection[Status | str]) -> frozenset[Status]:
 
 
 async def prune_checkpoints(
-    store: CheckpointStore,
+    store: StoreBase,
     workflow_id: str,
     *,
     keep: int | None = None,
@@ -362,6 +332,7 @@ async def prune_checkpoints(
         RunLockedError: another process owns it.
         SettingError: a value is out of its range, or the store cannot delete single checkpoints.
     """
+    store = adapt(store)
     conditions = Retention(
         keep_last=count_of(keep, "keep"),
         max_age=None if older_than is None else age_of(older_than, "older_than"),
@@ -369,25 +340,24 @@ async def prune_checkpoints(
     )
     now = (clock or SystemClock()).now()
     found, freed = await _checkpoints_to_remove(store, workflow_id, conditions, now), 0
-    if not isinstance(store, EvictsCheckpoints):
+    if not store.has(Ability.EVICT):
         raise SettingError(f"{store!r} cannot remove single checkpoints", setting="store", remedy="Clear whole runs.")
     if not is_dry_run:
         if found:
             found = await _removed(store, workflow_id, conditions, now, found)
-        if isinstance(store, CompactsRuns):
-            freed = (await store.compact(workflow_id, is_forced=True)).bytes_freed
+        freed = (await store.compact(workflow_id, is_forced=True)).bytes_freed
     return [each.sequence for each in found], freed
 
 
 async def _checkpoints_to_remove(
-    store: CheckpointStore, workflow_id: str, conditions: Retention, now: datetime
+    store: StoreBase, workflow_id: str, conditions: Retention, now: datetime
 ) -> Sequence[CheckpointRef]:
     references = await store.list_checkpoints(workflow_id)
     if not references:
         raise CheckpointNotFoundError(workflow_id)
     if not conditions.has_limits:
         return ()
-    pinned = await store.pinned(workflow_id) if isinstance(store, PinsCheckpoints) else frozenset[int]()
+    pinned = await store.pinned(workflow_id)
     resting = await _resting_of(store, workflow_id)
     found = removable(references, conditions, now, pinned=pinned, resting=resting, must_pass_all=True)
     if found:
@@ -395,7 +365,7 @@ async def _checkpoints_to_remove(
     return found
 
 
-async def _resting_of(store: CheckpointStore, workflow_id: str) -> Resting:
+async def _resting_of(store: StoreBase, workflow_id: str) -> Resting:
     latest = await store.load_latest(workflow_id)
     if latest is None or not task_log.is_task(latest):
         return ALL_IN_THE_NEWEST
@@ -404,13 +374,9 @@ async def _resting_of(store: CheckpointStore, workflow_id: str) -> Resting:
 
 
 async def _removed(
-    store: CheckpointStore, workflow_id: str, conditions: Retention, now: datetime, found: Sequence[CheckpointRef]
+    store: StoreBase, workflow_id: str, conditions: Retention, now: datetime, found: Sequence[CheckpointRef]
 ) -> Sequence[CheckpointRef]:
     """Remove checkpoints, chosen again while nobody else can change what the run rests on; return them."""
-    assert isinstance(store, EvictsCheckpoints), "it was asked before"
-    if not isinstance(store, OwnsRuns):
-        await store.delete_sequences(workflow_id, [each.sequence for each in found])
-        return found
     lease = await store.acquire(workflow_id)
     try:
         found = await _checkpoints_to_remove(store, workflow_id, conditions, now)

@@ -19,6 +19,7 @@ from flowckpt.errors import (
     UnauthenticatedRecordError,
     WrongKeyError,
 )
+from flowckpt.stores.base import Finding, RunSurvey
 from flowckpt.stores.file.directory import is_released, newest_owner, read_file, read_image, read_lines
 from flowckpt.stores.file.hints import begun_in
 from flowckpt.stores.file.layout import LOCK, run_directory, segment_name
@@ -30,14 +31,9 @@ from flowckpt.stores.log.segment import SegmentDamagedError, read_header
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
     from flowckpt.core.records.wait import Signal
-    from flowckpt.stores import base as integrity
-    from flowckpt.stores import queries
     from flowckpt.stores.file import listing, signals
     from flowckpt.stores.log.sealing.lines import LineSeal
-    from flowckpt.stores.queries import RunSurvey
 else:
-    integrity = LazyModule("flowckpt.stores.base")
-    queries = LazyModule("flowckpt.stores.queries")
     listing = LazyModule("flowckpt.stores.file.listing")
     signals = LazyModule("flowckpt.stores.file.signals")
 
@@ -217,9 +213,9 @@ class ReadableRuns(Location):
         if locked is not None and not found:
             raise locked
         found.sort(key=lambda info: info.started_at, reverse=True)
-        return queries.RunSurvey(found if wanted is None else wanted.of(found), left_out)
+        return RunSurvey(found if wanted is None else wanted.of(found), left_out)
 
-    def unreadable(self) -> list[integrity.Finding]:
+    def unreadable(self) -> list[Finding]:
         """Return the damaged runs; a missing key is no damage."""
         try:
             return [*self.survey().unreadable]
@@ -253,7 +249,7 @@ class ReadableRuns(Location):
 
         return self._steadily(workflow_id, "read", read_once)
 
-    def check(self, workflow_id: str | None) -> list[integrity.Finding]:
+    def check(self, workflow_id: str | None) -> list[Finding]:
         """Verify one run or all of them."""
         if workflow_id is not None:
             findings = self._check_run(workflow_id)
@@ -273,7 +269,7 @@ class ReadableRuns(Location):
                 continue
             if run_directory(run) != name:
                 detail = f"the directory {name} has the segments of another run, {run!r}"
-                findings.append(integrity.Finding(name, "corrupt", detail))
+                findings.append(Finding(name, "corrupt", detail))
                 continue
             findings.extend(self._check_run(run))
         if not findings:
@@ -284,7 +280,7 @@ class ReadableRuns(Location):
         with self._directory_named(name) as directory:
             return None if directory is None else listing.run_id_in(self._filesystem, directory, self.seals)
 
-    def _check_run(self, workflow_id: str) -> list[integrity.Finding]:
+    def _check_run(self, workflow_id: str) -> list[Finding]:
         try:
             image = self.image(workflow_id)
             if image.is_cleared or not image.newest:
@@ -306,19 +302,19 @@ class ReadableRuns(Location):
             return [_finding(workflow_id, error)]
         count = len(image.checkpoints())
         steps = len(image.history.results)
-        notices = [integrity.Finding(workflow_id, "notice", notice) for notice in image.notices]
+        notices = [Finding(workflow_id, "notice", notice) for notice in image.notices]
         sealed = "" if image.seal is None or image.seal.key is None else f", {image.seal}"
         return [
             *notices,
-            integrity.Finding(workflow_id, "ok", f"{counted(count, 'checkpoint')}, {counted(steps, 'result')}{sealed}"),
+            Finding(workflow_id, "ok", f"{counted(count, 'checkpoint')}, {counted(steps, 'result')}{sealed}"),
         ]
 
 
-def _finding(name: str, error: Exception) -> integrity.Finding:
+def _finding(name: str, error: Exception) -> Finding:
     severity = "locked" if isinstance(error, KeyMissingError | WrongKeyError) else "corrupt"
     known = getattr(error, "workflow_id", "")
     if isinstance(error, CheckpointCorruptedError) and not known:  # its header is damaged: nobody knows which run it is
-        return integrity.Finding(name, severity, f"its record is corrupt at {error.location}: {error.detail}")
+        return Finding(name, severity, f"its record is corrupt at {error.location}: {error.detail}")
     if isinstance(error, FlowckptError):
-        return integrity.Finding(known or name, severity, error.message)
-    return integrity.Finding(name, severity, f"{type(error).__name__}: {error}")
+        return Finding(known or name, severity, error.message)
+    return Finding(name, severity, f"{type(error).__name__}: {error}")

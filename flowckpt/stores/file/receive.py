@@ -88,7 +88,7 @@ class StagedRuns(FileRuns):
 
 
 def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-    """Take a run in; see `ReceivesRuns`.
+    """Take a run in.
 
     Args:
         runs: the store's.

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 from flowckpt.core.system.filesystem import FileSystem
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError, RunLockedError
+from flowckpt.stores.base import Compacted
 from flowckpt.stores.file.directory import read_image
 from flowckpt.stores.file.layout import BLOBS, SIGNALS, pin_name, pinned_sequences, run_directory
 from flowckpt.stores.file.runs import FileRuns
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import RunInfo
-    from flowckpt.stores import base as retention
-    from flowckpt.stores.base import Compacted
     from flowckpt.stores.file import compaction, listing
 else:
-    retention = LazyModule("flowckpt.stores.base")
     compaction = LazyModule("flowckpt.stores.file.compaction")
     listing = LazyModule("flowckpt.stores.file.listing")
 
@@ -101,7 +99,7 @@ class RetainedRuns(FileRuns):
             raise RunLockedError(workflow_id, holder=f"this process, by a store in {str(self.path)!r}")
         self._check_writer(workflow_id)
         if not self._is_worth_it(workflow_id, is_forced=is_forced):
-            return retention.Compacted()
+            return Compacted()
         before = self._stored_bytes(workflow_id)
         owned = self._claim(workflow_id, steal=False, at_least=1)
         try:
@@ -114,7 +112,7 @@ class RetainedRuns(FileRuns):
                     compaction.compact_owned(self._filesystem, directory, owned.image, number, now, self.seals, begun)
         finally:
             owned.release()
-        return retention.Compacted(True, max(0, before - self._stored_bytes(workflow_id)))
+        return Compacted(True, max(0, before - self._stored_bytes(workflow_id)))
 
     def _is_worth_it(self, workflow_id: str, *, is_forced: bool) -> bool:
         def look_once() -> bool:

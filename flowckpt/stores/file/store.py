@@ -28,11 +28,9 @@ from flowckpt.stores.async_store import RetainingDoor
 if TYPE_CHECKING:
     from flowckpt.core.records import CheckpointData, HistoryView, Reason, listing
     from flowckpt.core.records.listing import CheckpointRef
-    from flowckpt.core.records.statistics import StoreStatistics
     from flowckpt.core.system.clock import Clock
     from flowckpt.core.system.filesystem import FileSystem
     from flowckpt.errors import FencedError
-    from flowckpt.stores import queries
     from flowckpt.stores.base import Lease
     from flowckpt.stores.file import receive, retention
     from flowckpt.stores.file.trust import Doubts
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from flowckpt.stores.log.sealing.keys import KeyRing
 else:
     listing = LazyModule("flowckpt.core.records.listing")
-    queries = LazyModule("flowckpt.stores.queries")
     receive = LazyModule("flowckpt.stores.file.receive")
     retention = LazyModule("flowckpt.stores.file.retention")
     sealing_keys = LazyModule("flowckpt.stores.log.sealing.keys")
@@ -94,11 +91,11 @@ class FileCheckpointStore(RetainingDoor["retention.RetainedRuns"]):
         return f"FileCheckpointStore({str(self.path)!r})"
 
     def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
-        """Have somebody told once the run is lost; see `TellsOfLostRuns`."""
+        """Have somebody told once the run is lost."""
         self.runs.tell_when_lost(workflow_id, tell)
 
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
-        """Return the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""
+        """Return the newest checkpoint, of all or of an attempt."""
         if attempt is not None:
             attempt = listing.Selection(attempt=attempt).attempt
         return await run_blocking(lambda: self.runs.latest(workflow_id, self.runs.image(workflow_id), attempt))
@@ -112,31 +109,27 @@ class FileCheckpointStore(RetainingDoor["retention.RetainedRuns"]):
         verified: bool | None = None,
         limit: int | None = None,
     ) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints, newest first; see `FiltersCheckpoints.list_checkpoints`."""
+        """Return the run's checkpoints, newest first."""
         wanted = listing.Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
         return await run_blocking(lambda: wanted.of(self.runs.references(workflow_id)))
 
     def note_begun(self, workflow_id: str, path: str) -> None:
-        """Note in the lock file, without a sync, that a step begins; see `NotesBeginnings`."""
+        """Note in the lock file, without a sync, that a step begins."""
         owned = self.runs.owned.get(workflow_id)
         if owned is not None:
             owned.begun.add(path)
 
     async def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
-        """Return what was noted last; see `NotesBeginnings`."""
+        """Return what was noted last."""
         return await run_blocking(lambda: self.runs.begun_steps(workflow_id))
 
     async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-        """Write a whole run beside the others and give it its name; see `ReceivesRuns`."""
+        """Write a whole run beside the others and give it its name."""
         await run_blocking(lambda: receive.receive_run(self.runs, workflow_id, checkpoints))
 
     async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
-        """Go on in a new segment after a save that failed; see `RenewsAttempts`."""
+        """Go on in a new segment after a save that failed."""
         return await run_blocking(lambda: self.runs.renew(workflow_id, history))
-
-    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
-        """Return what the store holds in figures, reading run by run; see `TellsFigures`."""
-        return await queries.added_up(self, workflow_id, limit=limit)
 
     async def trust(self, workflow_id: str) -> Doubts:
         """Accept a run permanently although its records are not authenticated; the store must have `trust=True`.

@@ -18,7 +18,7 @@ from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.numbers import counted
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError, FlowckptError
-from flowckpt.stores.base import Finding
+from flowckpt.stores.base import Finding, RunSurvey
 from flowckpt.stores.log.image import RunImage, read_run
 from flowckpt.stores.objects.attempt import ChangedMeanwhileError, Content, corrupt, holder_of, read_attempt, tail_of
 from flowckpt.stores.objects.bucket import Bucket
@@ -26,7 +26,6 @@ from flowckpt.stores.objects.claim import look
 from flowckpt.stores.objects.layout import InflationError, RunKeys, run_key, unpacked
 from flowckpt.stores.objects.listing import has_records, left_behind, listed_runs, run_id_in, run_info
 from flowckpt.stores.objects.signals import read_signals
-from flowckpt.stores.queries import RunSurvey
 
 # What the attempts of a run hold, read as it is asked for: from the newest on, and some below it in the same go.
 

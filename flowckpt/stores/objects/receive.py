@@ -38,7 +38,7 @@ _PATIENCE = 100
 
 
 def receive_run(runs: ObjectRuns, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-    """Take a run in; see `ReceivesRuns`.
+    """Take a run in.
 
     Args:
         runs: the store's.

@@ -19,12 +19,10 @@ from flowckpt.stores.objects.address import driver_at
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.receive import receive_run
 from flowckpt.stores.objects.runs import ObjectRuns
-from flowckpt.stores.queries import added_up
 
 if TYPE_CHECKING:
     from flowckpt.core.records import CheckpointData, HistoryView, Reason
     from flowckpt.core.records.listing import CheckpointRef
-    from flowckpt.core.records.statistics import StoreStatistics
     from flowckpt.core.system.clock import Clock
     from flowckpt.errors import FencedError
     from flowckpt.stores.base import Lease
@@ -58,17 +56,17 @@ class ObjectCheckpointStore(EvictingDoor[ObjectRuns]):
         return f"ObjectCheckpointStore({str(self.runs.bucket)!r})"
 
     def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
-        """Have somebody told once the run is lost; see `TellsOfLostRuns`."""
+        """Have somebody told once the run is lost."""
         self.runs.tell_when_lost(workflow_id, tell)
 
     async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
-        """Find out what became of a save that failed, and go on in the same attempt; see `RenewsAttempts`."""
+        """Find out what became of a save that failed, and go on in the same attempt."""
         del history  # the next save holds it
         await run_blocking(lambda: self.runs.renew(workflow_id))
         return None
 
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
-        """Return the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""
+        """Return the newest checkpoint, of all or of an attempt."""
         if attempt is not None:
             attempt = Selection(attempt=attempt).attempt
         return await run_blocking(lambda: self.runs.latest(workflow_id, attempt))
@@ -82,18 +80,14 @@ class ObjectCheckpointStore(EvictingDoor[ObjectRuns]):
         verified: bool | None = None,
         limit: int | None = None,
     ) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints, newest first; see `FiltersCheckpoints.list_checkpoints`."""
+        """Return the run's checkpoints, newest first."""
         wanted = Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
         return await run_blocking(lambda: wanted.of(self.runs.references(workflow_id)))
 
-    async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
-        """Return what the store holds in figures, reading run by run; see `TellsFigures`."""
-        return await added_up(self, workflow_id, limit=limit)
-
     async def tidy(self) -> None:
-        """Remove what came to runs when they had been cleared; see `SweepsLeftovers`."""
+        """Remove what came to runs when they had been cleared."""
         await run_blocking(self.runs.tidy)
 
     async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-        """Write the run under a claim that nobody looks behind, and end that; see `ReceivesRuns`."""
+        """Write the run under a claim that nobody looks behind, and end that."""
         await run_blocking(lambda: receive_run(self.runs, workflow_id, checkpoints))

@@ -92,7 +92,7 @@ class PostgresCheckpointStore(SqlCheckpointStore):
         self._address = address
 
     def announcements(self, workflow_id: str | None = None) -> AbstractAsyncContextManager[asyncio.Event]:
-        """Listen for messages while the block lasts; see `AnnouncesSignals`."""
+        """Listen for messages while the block lasts."""
         return listening(self._address, workflow_id)
 
     def __repr__(self) -> str:

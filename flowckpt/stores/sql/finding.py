@@ -13,8 +13,7 @@ import attrs
 
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunFilter, RunInfo
-from flowckpt.stores.base import Finding
-from flowckpt.stores.queries import RunSurvey
+from flowckpt.stores.base import Finding, RunSurvey
 from flowckpt.stores.sql.database import Database, Session
 from flowckpt.stores.sql.rows import id_text, moment_of, sql_time, tag_text
 from flowckpt.stores.sql.summary import LISTED, readable

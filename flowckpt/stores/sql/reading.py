@@ -13,8 +13,7 @@ from flowckpt.core.records.statistics import StoreStatistics
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.numbers import counted
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, FlowckptError
-from flowckpt.stores.base import Finding
-from flowckpt.stores.queries import RunSurvey
+from flowckpt.stores.base import Finding, RunSurvey
 from flowckpt.stores.sql import rows, signals
 from flowckpt.stores.sql.database import Database, Session
 from flowckpt.stores.sql.finding import find_runs

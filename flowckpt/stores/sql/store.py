@@ -32,17 +32,17 @@ class SqlCheckpointStore(RetainingDoor["RetainedRuns"]):
         self.runs = runs
 
     def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
-        """Have somebody told once the run is lost; see `TellsOfLostRuns`."""
+        """Have somebody told once the run is lost."""
         self.runs.tell_when_lost(workflow_id, tell)
 
     async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
-        """Find out what became of a save that failed, and go on in the same attempt; see `RenewsAttempts`."""
+        """Find out what became of a save that failed, and go on in the same attempt."""
         del history  # the next save holds it
         await run_blocking(lambda: self.runs.renew(workflow_id))
         return None
 
     async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
-        """Return the newest checkpoint, of all or of an attempt; see `FiltersCheckpoints.load_latest`."""
+        """Return the newest checkpoint, of all or of an attempt."""
         wanted = Selection(attempt=attempt)
         return await run_blocking(lambda: self.runs.latest(workflow_id, wanted))
 
@@ -55,20 +55,20 @@ class SqlCheckpointStore(RetainingDoor["RetainedRuns"]):
         verified: bool | None = None,
         limit: int | None = None,
     ) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints, newest first; see `FiltersCheckpoints.list_checkpoints`."""
+        """Return the run's checkpoints, newest first."""
         wanted = Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
         return await run_blocking(lambda: self.runs.references(workflow_id, wanted))
 
     async def find_runs(self, wanted: RunFilter) -> Sequence[RunInfo]:
-        """Return the runs that are wanted, by an index; see `FindsRuns`."""
+        """Return the runs that are wanted, by an index."""
         return await run_blocking(lambda: self.runs.find_runs(wanted))
 
     async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-        """Add a whole run in one transaction; see `ReceivesRuns`."""
+        """Add a whole run in one transaction."""
         await run_blocking(lambda: self.runs.receive(workflow_id, checkpoints))
 
     async def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
-        """Return what the store holds in figures, which the database works out; see `TellsFigures`."""
+        """Return what the store holds in figures, which the database works out."""
         return await run_blocking(lambda: self.runs.figures(workflow_id, limit))
 
     # --- retention -------------------------------------------------------------------------------------------------

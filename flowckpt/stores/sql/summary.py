@@ -11,8 +11,7 @@ from flowckpt.core.codec import decode, dumps
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.errors import CheckpointCorruptedError, DecodingError
-from flowckpt.stores.base import Finding
-from flowckpt.stores.queries import RunSurvey
+from flowckpt.stores.base import Finding, RunSurvey
 from flowckpt.stores.sql.database import Row, Session
 from flowckpt.stores.sql.image import checkpoint_rows, lineage
 from flowckpt.stores.sql.rows import ADD_TAG, OWNER_COLUMNS, holder_of, id_text, moment_of, name_of, sql_time, tag_rows

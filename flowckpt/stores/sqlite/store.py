@@ -64,13 +64,13 @@ class SqliteCheckpointStore(SqlCheckpointStore):
     # --- word of what was begun, beside the database -----------------------------------------------------------------
 
     def note_begun(self, workflow_id: str, path: str) -> None:
-        """Note in a file beside the database, without a sync, that a step begins; see `NotesBeginnings`."""
+        """Note in a file beside the database, without a sync, that a step begins."""
         owned = self.runs.owned.get(workflow_id)
         if owned is not None and owned.is_mine:
             self._begun.add(workflow_id, owned.attempt, path)
 
     async def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
-        """Return what was noted last; see `NotesBeginnings`."""
+        """Return what was noted last."""
         return await run_blocking(lambda: self._begun.read(workflow_id))
 
     async def save(self, workflow_id: str, data: CheckpointData) -> None:
@@ -79,7 +79,7 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         self._begun.saved(workflow_id)
 
     async def release(self, workflow_id: str, *, token: str = "") -> None:
-        """Give the run up; see `OwnsRuns.release`."""
+        """Give the run up."""
         self._give_up_word(workflow_id, token)
         await super().release(workflow_id, token=token)
 

@@ -10,7 +10,7 @@ from flowckpt.cli.options import Command, RunName, json_option, store_option
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, write
 from flowckpt.cli.runs import chosen_run, latest_of, opened_store, waited
 from flowckpt.engine.history.checkpoints import earlier_checkpoint
-from flowckpt.stores.base import PinsCheckpoints
+from flowckpt.stores.base import Ability
 
 _EXAMPLE = """\b
 Examples:
@@ -34,7 +34,7 @@ def command(run: str, checkpoint: str | None, unpin: bool, as_json: bool, store:
     if as_json:
         keep_for_document()
     checkpoints = opened_store(store, runs_nothing=True)
-    if not isinstance(checkpoints, PinsCheckpoints):
+    if not checkpoints.has(Ability.PINS):
         raise click.UsageError(f"{checkpoints!r} cannot pin checkpoints")
     run = chosen_run(checkpoints, run)
     data = latest_of(checkpoints, run)

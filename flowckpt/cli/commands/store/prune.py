@@ -18,7 +18,7 @@ from flowckpt.core.records import Status
 from flowckpt.core.system.numbers import counted
 from flowckpt.maintenance.retention import PrunedRun, PruneReport, prune, prune_checkpoints
 from flowckpt.maintenance.retention.prune import FINISHED
-from flowckpt.stores.base import CheckpointStore
+from flowckpt.stores.base import StoreBase
 
 _EXAMPLE = """\b
 Examples:
@@ -136,7 +136,7 @@ def _summarize(report: PruneReport, verb: str, *, is_dry_run: bool) -> None:
 
 
 def _prune_one(
-    store: CheckpointStore,
+    store: StoreBase,
     run: str,
     conditions: dict[str, Any],
     *,
