@@ -171,13 +171,9 @@ PAGES = (
             "CheckpointStore",
             *_from(
                 "flowckpt.stores",
-                "OwnsRuns Lease ListsRuns RunFilter FindsRuns find_runs runs_of_status SurveysRuns RunSurvey surveyed "
-                "unreadable_runs FiltersCheckpoints filters_checkpoints Selection DeletesCheckpoints KeepsAttempts "
-                "ListsAttempts ReadsAttempts ReceivesRuns DeliversSignals AnnouncesSignals NotesBeginnings RenewsAttempts "
-                "TellsOfLostRuns SharesValues EvictsCheckpoints PinsCheckpoints CompactsRuns Compacted PrunesRuns "
-                "SweepsLeftovers ChecksIntegrity Finding TellsFigures store_statistics StoreStatistics DayStatistics RunStatistics "
-                "ClaimStatistics FailureStatistics StepStatistics encode_head decode_head as_view decode_result dumps "
-                "refused_as_encoding_error",
+                "StoreBase Ability adapt Lease RunFilter find_runs runs_of_status RunSurvey Selection Compacted Finding "
+                "store_statistics StoreStatistics DayStatistics RunStatistics ClaimStatistics FailureStatistics "
+                "StepStatistics encode_head decode_head as_view decode_result dumps refused_as_encoding_error",
             ),
         ),
         intro="[What each store can do](../stores.md) says which store has which ability; "

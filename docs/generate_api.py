@@ -136,7 +136,7 @@ def members_of(entry: str, page: Page) -> Iterator[tuple[str, Any]]:
         and (getattr(cls, "_is_protocol", False) or cls in target.__mro__)
         for name in vars(cls)
     }
-    if getattr(target, "_is_protocol", False):
+    if getattr(target, "_is_protocol", False) or inspect.isabstract(target):
         described = set()
     seen: set[str] = set()
     for cls in (each for each in target.__mro__ if each.__module__.startswith("flowckpt")):

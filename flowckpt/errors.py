@@ -641,10 +641,10 @@ class StoreAbilityError(FlowckptError):
     """A third-party store lacks the ability that an operation needs."""
 
     store: str = field("what the store calls itself", kw_only=False)
-    ability: str = field("the missing protocol of `flowckpt.stores`")
+    ability: str = field("the missing `flowckpt.stores.Ability`, as text")
     purpose: str = field("the operation")
-    message: str = derived("{store} cannot {purpose}: it lacks the ability {ability}")
-    remedy: str = derived("Use another store, or ask its author for flowckpt.stores.base.{ability}.")
+    message: str = derived("{store} cannot {purpose}: it lacks {ability}")
+    remedy: str = derived("Use another store, or ask its author for flowckpt.stores.{ability}.")
 
 
 class KeyFileError(FlowckptError):

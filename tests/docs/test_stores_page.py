@@ -1,18 +1,16 @@
 """The page of the stores says of each what it really can do."""
 
-import inspect
 import re
 
 import pytest
 from pages import DOCS
 
 from flowckpt.stores import (
+    Ability,
     FileCheckpointStore,
     MemoryCheckpointStore,
     ObjectCheckpointStore,
     SqliteCheckpointStore,
-    base,
-    queries,
 )
 from flowckpt.stores.postgres import PostgresCheckpointStore
 
@@ -23,15 +21,7 @@ STORES = {
     "PostgreSQL": PostgresCheckpointStore,
     "object storage": ObjectCheckpointStore,
 }
-ABILITIES = {
-    name: found
-    for module in (base, queries)
-    for name, found in vars(module).items()
-    if name != "SurveysRuns"  # a port between a store and the queries over it
-    and inspect.isclass(found)
-    and found.__module__ == module.__name__
-    and getattr(found, "_is_runtime_protocol", False)
-}
+ABILITIES = {ability.name: ability for ability in Ability}
 
 
 def table():
@@ -48,4 +38,4 @@ def test_all_abilities_and_stores_are_in_the_table():
 @pytest.mark.parametrize("ability", sorted(ABILITIES))
 def test_the_table_says_who_has_an_ability(ability):
     said = [cell.startswith("yes") for cell in table()[1][ability]]
-    assert said == [issubclass(store, ABILITIES[ability]) for store in STORES.values()]
+    assert said == [ABILITIES[ability] in store.abilities for store in STORES.values()]
