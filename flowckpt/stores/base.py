@@ -26,6 +26,7 @@ nothing is a right answer, and else raises `StoreAbilityError`. `StoreBase.has` 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -744,12 +745,12 @@ _OPTIONAL += ["describe_run", "survey_runs", "unreadable_runs"]
 class AdaptedStore(StoreBase):
     """A store of a third party that has the five methods, and maybe more of those of `StoreBase`. Made by `adapt`.
 
-    The other ones count where its class has them. Two adapted stores are equal where they adapt the same object.
+    The other ones count where the object or its class has them, and not by `__getattr__`. Two adapted stores are equal where they adapt the same object.
     """
 
     def __init__(self, store: CheckpointStore) -> None:
         self.store = store
-        found = {name for name in _OPTIONAL if callable(getattr(type(store), name, None))}
+        found = {name for name in _OPTIONAL if callable(inspect.getattr_static(store, name, None))}
         for name in found:
             setattr(self, name, getattr(store, name))
         self.abilities = frozenset(ability for ability in Ability if found.issuperset(ability.value))

@@ -9,8 +9,9 @@ from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.errors import RunLockedError
 from flowckpt.maintenance.recovery import due_runs, kept
-from flowckpt.stores import MemoryCheckpointStore, open_store
+from flowckpt.stores import MemoryCheckpointStore, adapt, open_store
 from flowckpt.testing.contract import checkpoint, results
+from tests.stores.test_adapt import Five
 
 RUN = "run-1"
 
@@ -93,10 +94,8 @@ async def test_a_run_that_was_removed_is_not_kept_and_does_not_come_back(doors):
 
 
 async def test_a_store_without_owners_has_one_user():
-    class Plain:
-        """Whatever is called of it is missing."""
-
-    memory, plain = MemoryCheckpointStore(), Plain()
+    memory = MemoryCheckpointStore()
+    plain = adapt(Five(memory))
     await memory.save(RUN, checkpoint())
     await memory.release(RUN)
     (run,) = await due(memory)

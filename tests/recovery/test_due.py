@@ -10,11 +10,13 @@ import pytest
 from flowckpt import MemoryCheckpointStore
 from flowckpt.core.records import Owner, Reason, RunInfo, Status
 from flowckpt.core.records.wait import Signal, Wait, WaitKind
-from flowckpt.errors import SettingError
+from flowckpt.errors import StoreAbilityError
 from flowckpt.maintenance.recovery import Why, due_runs, look_again, why_due
 from flowckpt.maintenance.task_log import WORKFLOW_NAME
+from flowckpt.stores import adapt
 from flowckpt.testing.clock import FakeClock
 from flowckpt.testing.store_under_test import checkpoint
+from tests.stores.test_adapt import Five
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -99,5 +101,5 @@ async def test_a_run_that_somebody_has_gone_on_with_is_not_due_any_more():
 
 
 async def test_a_store_that_cannot_list_its_runs_is_refused():
-    with pytest.raises(SettingError, match="cannot list"):
-        await due_runs(object(), FakeClock(NOON))
+    with pytest.raises(StoreAbilityError, match="cannot list"):
+        await due_runs(adapt(Five()), FakeClock(NOON))

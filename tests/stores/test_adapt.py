@@ -20,8 +20,8 @@ from flowckpt.testing.contract import NOON, RUN, checkpoint, results
 class Five:
     """The five methods, and nothing else."""
 
-    def __init__(self) -> None:
-        self._inner = MemoryCheckpointStore()
+    def __init__(self, inner: MemoryCheckpointStore | None = None) -> None:
+        self._inner = inner or MemoryCheckpointStore()
 
     def __repr__(self) -> str:
         return "Five()"
