@@ -12,7 +12,7 @@ from flowckpt.core.records import Reason, Status
 from flowckpt.core.records.listing import RunFilter
 from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointNotFoundError, SettingError, StoreAbilityError
-from flowckpt.stores import Ability, MemoryCheckpointStore, StoreBase, adapt, store_figures
+from flowckpt.stores import Ability, MemoryCheckpointStore, StoreBase, adapt, store_statistics
 from flowckpt.stores.base import Compacted
 from flowckpt.testing.contract import NOON, RUN, checkpoint, results
 
@@ -124,7 +124,7 @@ async def test_what_can_be_derived_is_derived():
     assert (info.status, info.attempt, info.started_at, info.steps) == (Status.RUNNING, 2, NOON, 3)
     assert info.updated_at == NOON + timedelta(seconds=1)
     assert await store.describe_run("missing") is None
-    figures = await store_figures(store, RUN)
+    figures = await store_statistics(store, RUN)
     assert (figures.runs, figures.checkpoints, figures.steps) == (1, 3, 3)
 
 

@@ -102,7 +102,7 @@ class Inbox:
 
     async def tidy(self) -> None:
         """Remove what earlier attempts have taken, and could not remove any more."""
-        if self._store.has(Ability.SIGNALS) and any(result.signal for result in self._history.results):
+        if any(result.signal for result in self._history.results) and self._store.has(Ability.SIGNALS):
             try:
                 await self._pending(is_fresh=True)
             except FlowckptError as error:  # the run is done; what cannot be read now is nothing to it

@@ -32,7 +32,7 @@ from flowckpt.maintenance.portable.format import (
     header_line,
     result_line,
 )
-from flowckpt.stores.base import Ability, StoreBase, StoreBase, adapt
+from flowckpt.stores.base import Ability, CheckpointStore, StoreBase, adapt
 
 # How many checkpoints of a run no longer count: a later attempt went on from before them.
 
