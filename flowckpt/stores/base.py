@@ -109,7 +109,7 @@ class CheckpointStore(Protocol):
 
 @attrs.frozen(eq=False, repr=False)
 class Lease(FieldEquality):
-    """What the owner of a run holds.
+    """The claim of a run's owner.
 
     Attributes:
         attempt: the attempt that it may save under.
@@ -170,7 +170,7 @@ class Compacted:
 
 
 class Ability(Enum):
-    """What a store may do beyond the five methods; the value names the methods. A store has it if it has them all."""
+    """A group of methods beyond the five; the value names them. A store has the ability if it has all of them."""
 
     OWNERS = ("acquire", "release", "owner")
     LIST = ("list_runs",)
@@ -213,7 +213,7 @@ class StoreBase(ABC):
         )
 
     def has(self, ability: Ability) -> bool:
-        """Return whether the store does this itself. Where a default does the right thing, nobody needs to ask."""
+        """Return whether the store has the methods of an ability itself."""
         return ability in self.abilities
 
     def lacks(self, ability: Ability, purpose: str) -> NoReturn:
@@ -553,7 +553,7 @@ class StoreBase(ABC):
         return ()
 
     async def remove_signals(self, workflow_id: str, signal_ids: Collection[str]) -> None:
-        """Remove messages that the run's record says were taken; missing ones are no error.
+        """Remove messages that the run's record says were taken; ids without a message are ignored.
 
         Args:
             workflow_id: the run.
@@ -624,7 +624,7 @@ class StoreBase(ABC):
             StoreAbilityError: the store cannot.
         """
         del workflow_id, sequences
-        self.lacks(Ability.EVICT, "remove the checkpoints of a run while it goes on")
+        self.lacks(Ability.EVICT, "remove checkpoints of a live run")
 
     async def delete_sequences(self, workflow_id: str, sequences: Sequence[int]) -> int:
         """Remove checkpoints now, and return how many there were.
@@ -642,7 +642,7 @@ class StoreBase(ABC):
         self.lacks(Ability.EVICT, "remove single checkpoints")
 
     async def pin(self, workflow_id: str, sequence: int) -> None:
-        """Pin a checkpoint durably, also of a live run; pinning twice is no error.
+        """Pin a checkpoint durably, also of a live run; a second pin changes nothing.
 
         Args:
             workflow_id: the run.
