@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import attrs
+import click
 
 from flowckpt.cli.config.read import check_store
 from flowckpt.cli.exit_codes import ExitCode
@@ -153,7 +154,7 @@ def chosen_run(store: StoreBase, typed: str, *, is_unfinished: bool = False) -> 
     """
     if typed == LAST:
         return _last_run(store, is_unfinished=is_unfinished)
-    if not isinstance(store, ListsRuns) or _exists(store, typed):
+    if not store.has(Ability.LIST) or _exists(store, typed):
         return typed
     survey = surveyed_runs(store)
     ids = [info.workflow_id for info in survey.runs] + [finding.workflow_id for finding in survey.unreadable]
