@@ -170,7 +170,7 @@ def chosen_run(store: StoreBase, typed: str, *, is_unfinished: bool = False) -> 
     raise CheckpointNotFoundError(typed)
 
 
-def _exists(store: ListsRuns, workflow_id: str) -> bool:
+def _exists(store: StoreBase, workflow_id: str) -> bool:
     try:
         return waited(store.describe_run(workflow_id)) is not None
     except FlowckptError:  # it is damaged, or a key is missing: what is done with it says so
