@@ -125,6 +125,7 @@ class MemoryCheckpointStore(StoreBase):
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
+        self._signals: dict[str, tuple[_Run, dict[str, bytes]]] = {}
         self._as_view = results.as_view  # each look through a lazy module takes 1 µs
 
     def __repr__(self) -> str:
@@ -419,7 +420,7 @@ class MemoryCheckpointStore(StoreBase):
         run: _Run | None = self._runs.get(workflow_id)
         if run is None or not run.started_at:
             return None
-        held: dict[str, tuple[_Run, dict[str, bytes]]] = self.__dict__.setdefault("_signals", {})
+        held = self._signals
         if workflow_id not in held or held[workflow_id][0] is not run:  # it was cleared, and begun anew
             held[workflow_id] = run, {}
         return held[workflow_id][1]

@@ -460,7 +460,7 @@ class StepBuilder(StepBase):
         return Step(self.name, self.modifiers, PythonAction(function, args, kwargs))
 
     @overload
-    def map(
+    def map(  # pyright: ignore[reportOverlappingOverload] - constants may be named as any option
         self,
         function: Callable[[Item], Coroutine[Any, Any, R]] | Workflow[..., R],
         items: Iterable[Item],

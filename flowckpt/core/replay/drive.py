@@ -37,7 +37,7 @@ class Responder(Protocol):
         ...
 
 
-async def drive(replay: Replay, responder: Responder, command: Command | None = None) -> Command:
+async def drive(replay: Replay, responder: Responder, start: Command | None = None) -> Command:
     """Drive a generator until it ends, or until its responder has no answer; return that last command.
 
     The coroutine awaits its responder and nothing else: with one that never waits, it runs without an event loop.
@@ -45,14 +45,13 @@ async def drive(replay: Replay, responder: Responder, command: Command | None = 
     Args:
         replay: the generator and its record.
         responder: answers its commands.
-        command: where an earlier drive stopped; None starts the generator.
+        start: where an earlier drive stopped; None starts the generator.
 
     Raises:
         WorkflowChangedError: the generator does something else than the record says.
         WorkflowDefinitionError: the generator yields something that is not a step.
     """
-    if command is None:
-        command = replay.start()
+    command: Command = replay.start() if start is None else start
     while True:
         answer: Answer | Execute | None
         kind = type(command)
