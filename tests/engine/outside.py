@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from crashing import SimulatedCrash
+from crashing import SimulatedCrash, pass_on
 
 from flowckpt import RunOptions, WorkflowEngine
 from flowckpt.core.records import CheckpointData, WaitKind
@@ -35,11 +35,11 @@ class MortalStore:
         self._inner = inner
         self._saves = saves
         self._is_dead = False
+        pass_on(self, inner)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    # What the engine looks for by `isinstance` must be methods of the class.
     async def acquire(self, workflow_id: str, *, steal: bool = False) -> Any:
         return await self._inner.acquire(workflow_id, steal=steal)
 

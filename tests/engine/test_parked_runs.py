@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
-from crashing import SimulatedCrash
+from crashing import SimulatedCrash, pass_on
 
 from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, current_step, step, workflow
 from flowckpt.engine.run.resumption import parked
@@ -27,6 +27,7 @@ class Dying:
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
+        pass_on(self, inner)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -289,6 +289,16 @@ UNHURRIED: dict[str, Any] = {
     None, False, 2, [("version", 1)],
     {"on_code_change": "rerun", "on_stale": "rerun", "from_step": 0, "force": True, "reuse": "inputs"}, 1, True,
 ))  # fmt: skip
+@example((
+    [Part("pure", (), "loop"), Part("pure", (), "loop")],
+    None, False, 2, [],
+    {"on_stale": "rerun", "on_code_change": "rerun", "from_step": 0, "force": True, "reuse": "inputs"}, 2, True,
+))  # fmt: skip
+@example((
+    [Part("pure", (), "loop"), Part("pure", (), "loop")],
+    None, False, 2, [],
+    {"on_stale": "rerun", "on_code_change": "rerun", "from_step": 0, "force": True, "reuse": "inputs"}, 1, True,
+))  # fmt: skip
 def test_a_resume_does_what_its_plan_said_and_ends_as_a_clean_run(drawn: Any) -> None:
     law(*drawn)
 
