@@ -99,7 +99,7 @@ CompositeTrigger(triggers, mode='any')
     "step(name)": """
 python(function, /, *args, **kwargs)
 command(argv, *, cwd=None, env=None, stdin=None, max_output=1000000)
-map(function, items, *, key=None, concurrency=None, min_success=None, tolerate=None)
+map(function, items, *, key=None, concurrency=None, min_success=None, tolerate=None, **constants)
 workflow(child, /, *args, **inputs)
 sleep(time=None, *, until=None)
 wait(signal, *, type=…, timeout=None, default=…)
@@ -178,7 +178,7 @@ FIELDS = {
     """,
     "flowckpt.WorkflowResult": """
     workflow_id workflow_name status output attempt steps duration_ms error is_saved rollback_failures failure
-    undone waits last_saved save_error is_removed
+    undone waits last_saved save_error is_removed handled
     """,
     "flowckpt.Evidence": """
     evidence_type description expected metadata state is_transient workers captured extra

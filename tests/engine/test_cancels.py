@@ -270,7 +270,7 @@ def test_an_id_that_is_no_text_is_refused(bad: Any) -> None:
         WorkflowEngine(MemoryCheckpointStore()).run_sync(two, workflow_id=bad)
 
 
-def test_errors_collected_in_a_group_name_the_step_to_run_again() -> None:
+def test_errors_collected_in_a_group_are_history_until_a_person_runs_their_step_again() -> None:
     broken = [True]
 
     def maybe(n: int) -> int:
@@ -293,5 +293,7 @@ def test_errors_collected_in_a_group_name_the_step_to_run_again() -> None:
     engine = WorkflowEngine(MemoryCheckpointStore())
     assert engine.run_sync(flow, workflow_id="run").status == "failed"
     broken.clear()
-    result = engine.resume_sync(flow, workflow_id="run")
+    same = engine.resume_sync(flow, workflow_id="run")  # another step followed the failed one: the failure was handled
+    assert (same.status, same.steps.restored, same.steps.executed) == ("failed", 3, 0)
+    result = engine.resume_sync(flow, workflow_id="run", options=RunOptions(from_step="maybe[1]"))
     assert (result.output, result.steps.restored, result.steps.executed) == (2, 1, 2)

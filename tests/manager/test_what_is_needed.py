@@ -220,7 +220,7 @@ async def test_a_document_behind_which_no_task_stands_is_refused_by_name(start, 
     for number, reference in enumerate((marker, commit)):
         data = await source.load("t", reference.checkpoint_id)
         (tmp_path / f"{number}.json").write_text(export_text(data))
-    with pytest.raises(ImportRefusedError, match=r"\[8\]w\[3\].*none behind which a task") as caught:
+    with pytest.raises(ImportRefusedError, match=r"\[8\]w\[3\].*not a committed step of a task") as caught:
         await import_run(target, tmp_path / "0.json", workflow_id="new")
     assert "flowckpt export" in caught.value.remedy
     assert await target.list_runs() == []
