@@ -112,7 +112,7 @@ def test_a_program_that_is_not_there_is_told_apart_from_one_that_has_moved(flowc
 
 def test_what_is_no_export_is_told_what_would_be_one(flowckpt):
     ran = flowckpt("import", "pipeline.py").expect(11)
-    assert "'flowckpt export RUN -o FILE' writes" in ran.err
+    assert "'flowckpt export RUN -o FILE' wrote" in ran.err
     flowckpt("run", "pipeline.py:naps", "--id", "one").expect(0)
     flowckpt("export", "one", "-o", "one.run").expect(0)
     ran = flowckpt("import", "one.run", "--max-bytes", "100", "--store", "memory:").expect(11)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 
@@ -103,7 +104,10 @@ def test_recover_says_that_the_store_is_read_only_and_starts_no_process(crashed,
             assert "is read-only here" in refused.err
             assert "resuming" not in refused.err
             assert "died" not in refused.err
-            assert refused.out == ""
+            if "--json" in options:
+                assert json.loads(refused.out)["exit_code"] == 13
+            else:
+                assert refused.out == ""
     assert processes(tmp_path) == before
     flowckpt("recover", "--store", f"sqlite:{crashed.original}/store").expect(0)
 

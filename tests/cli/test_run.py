@@ -120,7 +120,10 @@ def test_usage_errors_exit_2(flowckpt, arguments, said):
     (flowckpt.directory / "notes.md").write_text("Notes.\n")
     ran = flowckpt("run", *arguments).expect(2)
     assert said in ran.err and "Traceback" not in ran.err and "\x1b" not in ran.err
-    assert ran.out == ""
+    if "--json" in arguments:
+        assert json.loads(ran.out)["exit_code"] == 2
+    else:
+        assert ran.out == ""
 
 
 def test_a_run_that_exists_exits_2_and_a_traceback_is_shown_on_request(flowckpt):

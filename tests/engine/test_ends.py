@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from flowckpt import FileCheckpointStore, MemoryCheckpointStore, WorkflowEngine, step, workflow
+from flowckpt import FileCheckpointStore, MemoryCheckpointStore, RunOptions, WorkflowEngine, step, workflow
 from flowckpt.core.records import CheckpointData
 from flowckpt.errors import (
     CheckpointStorageError,
@@ -80,7 +80,7 @@ def test_a_step_failure_ends_the_run_as_failed_with_everything_saved() -> None:
         result.unwrap()
 
 
-def test_a_resume_of_a_failed_run_executes_the_failed_step_again() -> None:
+def test_a_resume_leaves_a_handled_failure_until_a_person_runs_its_step_again() -> None:
     broken = [True]
 
     def maybe() -> str:
@@ -102,7 +102,10 @@ def test_a_resume_of_a_failed_run_executes_the_failed_step_again() -> None:
     result = WorkflowEngine(store).run_sync(flow, workflow_id="run")
     assert isinstance(result.error, RuntimeError)
     broken.clear()
-    result = WorkflowEngine(store).resume_sync(flow, workflow_id="run")
+    same = WorkflowEngine(store).resume_sync(flow, workflow_id="run")  # "clean up" followed the failure
+    assert (same.status, same.steps.executed) == ("failed", 0)
+    assert log == ["first", "maybe", "clean up"]
+    result = WorkflowEngine(store).resume_sync(flow, workflow_id="run", options=RunOptions(from_step="maybe"))
     assert result.output == "up"
     assert (result.steps.executed, result.steps.restored) == (1, 1)
     assert log == ["first", "maybe", "clean up", "maybe"]
