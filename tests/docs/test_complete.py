@@ -51,7 +51,9 @@ def test_the_record_format_names_every_reason_field_and_tag():
     assert str(tags.MAX_DEPTH) in text
     assert f"{import_module('flowckpt.core.codec.blob').BLOB_SIZE:,}" in text
     written = set(re.findall(r"`(\$\w+)`", text))
-    assert written == {*tags._DECODERS, *tags._LATE_TAGS, "$blob", "$unset"}, "tags that are documented and do not exist"
+    assert written == {*tags._DECODERS, *tags._LATE_TAGS, "$blob", "$unset"}, (
+        "tags that are documented and do not exist"
+    )
 
 
 # --- events and errors -----------------------------------------------------------------------------------------------
