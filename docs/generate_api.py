@@ -162,7 +162,8 @@ def fields_of(cls: type, described: dict[str, str], page: Page) -> Iterator[tupl
             name = field.name.lstrip("_")  # a property without the underscore shows the value
             if (not field.name.startswith("_") or name in described) and not is_hidden(cls.__name__, name, page):
                 seen.add(name)
-                yield name, _type_text(field.type), described.get(name, "")
+                written = _annotation(cls, field.name)  # cattrs replaces `field.type` by what it resolves
+                yield name, _type_text(written), described.get(name, "")
     elif issubclass(cls, tuple) and hasattr(cls, "_fields"):
         for name in cls._fields:
             seen.add(name)
