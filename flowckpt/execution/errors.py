@@ -66,7 +66,9 @@ def recorded_error(
     message, trace = secrets.text(message), secrets.text(_formatted(error))
     trace = trace if is_whole else _shortened(trace)
     remedy = _clean(secrets.text(error.remedy)) if isinstance(error, FlowckptError) else ""
-    return StepError(_clean(type_name(type(error))), _clean(message), bases, _clean(trace), path, tries, remedy=remedy)
+    kind = secrets.text(type_name(type(error)))  # a class can be made while a program runs
+    bases = tuple(map(secrets.text, bases))
+    return StepError(_clean(kind), _clean(message), bases, _clean(trace), path, tries, remedy=remedy)
 
 
 def kind_of(error: BaseException) -> str:

@@ -110,7 +110,7 @@ def _arguments(action: Action, secrets: KnownSecrets) -> dict[str, Any]:
     if action.is_composite and isinstance(action, composites.WorkflowAction):
         return recorded_arguments(action.workflow.function, (), action.inputs, secrets)
     if action.is_waiting:
-        return recorded_arguments(_waited_for, (), action.identity)
+        return recorded_arguments(_waited_for, (), action.identity, secrets)
     return {}
 
 

@@ -1,7 +1,8 @@
 """The secret values that a run knows: found in texts and trees, and taken out of them or refused there.
 
-A secret is looked for as it is, and as others write it: by `repr`, as JSON, in a URL, in hexadecimal, in base64 (also
-in the middle of something longer), as its SHA-256. A long text has each of its lines as a form, and its beginning and
+A secret is looked for as it is, and as others write it: by `repr`, as JSON, in hexadecimal, in base64 (also in the
+middle of something longer), as its SHA-256; and in URLs, paths and HTML, which each escape other characters, so there
+any of its characters may be escaped, once or twice. A long text has each of its lines as a form, and its beginning and
 its end, because messages are cut.
 
 Short values are a trade: three letters are in many words. In texts for people, and in arguments, which are only
@@ -13,13 +14,16 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import html
 import json
 import re
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from hashlib import sha256
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import attrs
 
@@ -99,6 +103,8 @@ class KnownSecrets:
         patterns = self._made()
         if any(form in text for form in patterns.forms):  # a thousand times as fast as the pattern
             text = patterns.all.sub(HIDDEN, text)
+        if patterns.is_escaped_in(text):
+            text = patterns.escaped.sub(HIDDEN, text)
         for form in patterns.long:
             text = without_edges(text, form)
         return text
@@ -163,7 +169,9 @@ class KnownSecrets:
 
     def _is_held_by(self, text: str) -> bool:
         patterns = self._made()
-        return any(form in text for form in patterns.in_outputs) or text in patterns.whole
+        if any(form in text for form in patterns.in_outputs) or text in patterns.whole:
+            return True
+        return patterns.is_escaped_in(text, at_least=_IN_OUTPUTS)
 
     def _made(self) -> Patterns:
         if self._patterns is None:
@@ -223,7 +231,7 @@ _EDGE = 12
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen(eq=False, repr=False, slots=False)
 class Patterns:
     """The texts to look for.
 
@@ -233,6 +241,7 @@ class Patterns:
         in_outputs: the forms that an output may not hold.
         whole: what an output may not be.
         long: the forms whose beginnings and ends are looked for, too.
+        raw: the secrets as they are, where they are long enough to be looked for inside words.
     """
 
     forms: tuple[str, ...]
@@ -240,6 +249,25 @@ class Patterns:
     in_outputs: tuple[str, ...]
     whole: frozenset[str]
     long: tuple[str, ...]
+    raw: tuple[str, ...]
+
+    def is_escaped_in(self, text: str, *, at_least: int = 0) -> bool:
+        """Return whether a text holds a secret some of whose characters are escaped, as in a URL, a path or HTML.
+
+        Args:
+            text: the text.
+            at_least: how long the secrets are that are looked for.
+        """
+        if "%" not in text and "&" not in text:
+            return False
+        plain = unquote(html.unescape(text))
+        variants = {plain, unquote(plain), plain.replace("+", " ")} - {text}
+        return any(raw in each for each in variants for raw in self.raw if len(raw) >= at_least)
+
+    @cached_property
+    def escaped(self) -> re.Pattern[str]:
+        """The secrets with any of their characters escaped."""
+        return re.compile("|".join("".join(map(_any_escape, raw)) for raw in self.raw) or r"(?!)")
 
     @classmethod
     def of(cls, texts: Iterable[str], numbers: Iterable[float]) -> Patterns:
@@ -262,14 +290,31 @@ class Patterns:
             tuple(long),
             frozenset(form for form in forms if len(form) >= ANYWHERE),
             tuple(form for form in long if len(form) > _EDGE + 3 and form not in digests),
+            tuple(
+                sorted((raw for text in texts for raw in _parts(text) if len(raw) >= ANYWHERE), key=len, reverse=True)
+            ),
         )
+
+
+def _parts(text: str) -> set[str]:
+    lines = [line.strip() for line in text.splitlines()]
+    return {text, text.strip(), *(line for line in lines if len(line) >= _IN_OUTPUTS)} - {""}
+
+
+def _any_escape(character: str) -> str:
+    """Return a pattern of a character as it is, percent-escaped once or more often, or as HTML writes it."""
+    data = character.encode("utf-8", "surrogatepass")
+    ways = ["".join(f"%(?:25)*(?i:{byte:02x})" for byte in data), rf"&#0*{ord(character)};"]
+    ways.append(rf"(?i:&#x0*{ord(character):x};)")
+    if (named := html.escape(character)) != character:
+        ways.append(named)
+    return rf"(?:{'|'.join([*ways, re.escape(character)])}{'|[+]' * (character == ' ')})"
 
 
 def _forms(text: str) -> Iterator[str]:
     """Yield a text as others write it."""
-    lines = [line.strip() for line in text.splitlines()]
-    parts = {text, text.strip(), *(line for line in lines if len(line) >= _IN_OUTPUTS)}
-    for part in parts - {""}:
+    parts = _parts(text)
+    for part in parts:
         data = part.encode("utf-8", "surrogatepass")
         yield part
         written = {

@@ -8,7 +8,7 @@ so (`assumes`). It ends at the first step whose output nobody has.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -18,6 +18,7 @@ from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.dsl.composites import FanOutAction, ItemsError, WorkflowAction
 from flowckpt.core.identity.call import identify
+from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.wait import Signal, Wait, wait_in
 from flowckpt.core.replay import (
@@ -171,7 +172,8 @@ class Planning(DryResponder):
         is_parked = resumption.parked is not None
         if resumption.parked is not None:
             self.stops, self.stopped_by = parked_error(self.workflow_id, resumption.parked).message, ""
-        made = self.workflow_id, self.workflow.name, tuple(self.steps), ends_at, self.stops, self.stopped_by
+        steps = _hidden(self.steps, resumption.judge.secrets)
+        made = self.workflow_id, self.workflow.name, steps, ends_at, self.stops, self.stopped_by
         return ResumePlan(*made, is_parked, ends_otherwise=ends_otherwise, handled=handled)
 
     def _handled(self, end: Finish | Crash | str) -> HandledFailure | None:
@@ -603,6 +605,21 @@ def _crash_text(end: Finish | Crash) -> str:
     if isinstance(end, Finish):
         return ""
     return f"the workflow raises {type(end.error).__name__}: {end.error}"[:300]
+
+
+def _hidden(steps: Iterable[PlannedStep], secrets: KnownSecrets) -> tuple[PlannedStep, ...]:
+    """Take the secrets out of what a plan shows: a step that is still to come may have one in its name."""
+    if not secrets.is_any:
+        return tuple(steps)
+    return tuple(
+        attrs.evolve(
+            step,
+            path=secrets.text(step.path),
+            assumes=tuple(map(secrets.text, step.assumes)),
+            reasons=tuple(attrs.evolve(reason, detail=secrets.text(reason.detail)) for reason in step.reasons),
+        )
+        for step in steps
+    )
 
 
 def _is_work(step: PlannedStep) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
+from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, Status, StepError
 from flowckpt.core.records.checkpoint import STATUS_OF_REASON, checkpoint_of
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
@@ -20,7 +21,9 @@ from flowckpt.stores.base import StoreBase
 if TYPE_CHECKING:
     from flowckpt.core.records import PartialState
     from flowckpt.engine.values import options
+    from flowckpt.execution import redaction
 else:
+    redaction = LazyModule("flowckpt.execution.redaction")
     options = LazyModule("flowckpt.engine.values.options")
 
 
@@ -71,6 +74,8 @@ class Checkpointer:
             anyway.
         attempted: the checkpoint of the last save, successful or not.
         last_saved: the id of the last checkpoint known to be saved, or None.
+        secrets: what no checkpoint may hold.
+        searched: how many results were searched for them.
     """
 
     store: StoreBase
@@ -91,6 +96,8 @@ class Checkpointer:
     is_usable: bool = True
     attempted: CheckpointData | None = None
     last_saved: str | None = None
+    secrets: KnownSecrets = attrs.field(factory=KnownSecrets)
+    searched: int = 0
     _is_behind: bool = False
     _saved_results: int = 0
     _saved_ns: int = 0
@@ -202,6 +209,9 @@ class Checkpointer:
         if self.partial and reason is not Reason.COMPLETED:
             fields["partial"] = {**self.partial}
         data = self.attempted = checkpoint_of(fields)
+        if self.secrets.is_any:
+            redaction.refuse_secret_record(data, history.results[self.searched :], self.secrets)
+            self.searched = len(history.results)
         if self.evictor is not None:
             await finish_despite_cancel(self.evictor.before_save(data))
         self.is_usable = False

@@ -107,8 +107,6 @@ class Ending:
         """
         told: list[EventFactory] = []
         recorder, checkpointer, secrets = self.context.recorder, self._checkpointer, self.context.judge.secrets
-        if ending is not None:
-            redact_ending(ending, secrets)
         is_told = isinstance(ending, SuspensionUnsavedError)  # when it could not be saved that the run waits
         if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable and not is_told:
             told.append(partial(failed_event, checkpointer.workflow_id, checkpointer.attempted, ending))
@@ -355,6 +353,8 @@ class Drive:
             in_close = replay.close()
             if in_close is not None and ending is not None:
                 ending.add_note(f"While the generator was closed, it raised {in_close!r}.")
+        if ending is not None:
+            redact_ending(ending, run.judge.secrets)
         is_refused = isinstance(ending, FencedError) or (not run.recorder.start_saved and isinstance(ending, REFUSALS))
         is_refused |= self.undoing is not None and not self._knows_how  # what it found by then may be not all
         decided = None if self.undoing is None else self.undoing.end

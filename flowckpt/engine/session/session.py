@@ -451,6 +451,8 @@ class Session:
             self._saving.trigger_of(origin.metadata.get("saving", {})),
             self._saving.continue_on_save_error,
             partial=origin.partial,
+            secrets=origin.judge.secrets,
+            searched=len(origin.history.results),
         )
         if origin.latest is not None:
             checkpointer.last_saved = origin.latest.checkpoint_id

@@ -59,14 +59,17 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
         asyncio.CancelledError: the run was cancelled while it ran.
     """
     step, path = command.step, command.path
-    if run.judge.secrets.is_any:
-        refuse_secret_names(step, path, run.judge.secrets)
+    secrets = run.judge.secrets
+    if secrets.is_any:
+        refuse_secret_names(step, path, secrets)
     if step.action.is_waiting:
         return await wait.run_wait(run, command)
     modifiers, tries_when_lost = step.modifiers, 1
     if modifiers.placement is not None or run.runner.has_places:
         tries_when_lost = await run.runner.check_place(step, path)
     call, found = _identified(run, command), None
+    if secrets.is_any:
+        refuse_secret_names(step, path, secrets)  # its arguments may have brought others
     if not modifiers.is_ephemeral and (modifiers.is_at_most_once or path in run.recorder.superseded.by_path):
         found = await _settle(run, call)
         if found is not None and found.reused is not None:
@@ -158,7 +161,7 @@ async def _try(run: RunContext, call: StepCall, found: in_doubt.Resolution | Non
     """Run the step, as often as it may be tried, and return how it ended."""
     modifiers, clock, note_started = call.step.modifiers, run.clock, run.recorder.note_started
     if note_started is not None and not modifiers.is_ephemeral:
-        note_started(call.workflow_id, call.path)
+        note_started(call.workflow_id, run.secrets.text(call.path))
     started_at, started_ns = clock.now(), clock.elapsed_ns()
     tried, is_adopted, is_undone = 1, False, True
     is_tried_once = found is None and modifiers.retry is None and tries_when_lost == 1
