@@ -75,7 +75,7 @@ def refuse_secret_claims(document: Any, secrets: KnownSecrets, path: str) -> Non
 
 
 _OF_THE_CODE = {"function", "location", "fingerprint", "target", "base_path", "defaulted"}
-"""What a record takes from the source code and from the machine, not from what a workflow passes."""
+"""Fields that come from the source code and the machine, not from the strings that a workflow passes."""
 
 
 def refuse_secret_record(data: CheckpointData, results: Sequence[StepResult], secrets: KnownSecrets) -> None:

@@ -161,7 +161,8 @@ async def _try(run: RunContext, call: StepCall, found: in_doubt.Resolution | Non
     """Run the step, as often as it may be tried, and return how it ended."""
     modifiers, clock, note_started = call.step.modifiers, run.clock, run.recorder.note_started
     if note_started is not None and not modifiers.is_ephemeral:
-        note_started(call.workflow_id, run.secrets.text(call.path))
+        secrets = run.judge.secrets
+        note_started(call.workflow_id, secrets.text(call.path) if secrets.is_any else call.path)
     started_at, started_ns = clock.now(), clock.elapsed_ns()
     tried, is_adopted, is_undone = 1, False, True
     is_tried_once = found is None and modifiers.retry is None and tries_when_lost == 1
