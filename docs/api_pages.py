@@ -259,7 +259,7 @@ PAGES = (
             "FlowckptError",
             *_from(
                 "flowckpt.errors",
-                "WorkflowDefinitionError StepDefinitionError TargetError InputError SecretMissingError "
+                "WorkflowDefinitionError StepDefinitionError StepNotYieldedError TargetError InputError SecretMissingError "
                 "SettingError EncodingError DecodingError EvidenceError EvidenceCaptureError "
                 "EvidenceNotVerifiedError StepFailedError FanOutFailedError StepTimeoutError CommandFailedError "
                 "ExecutorError UnknownExecutorError NotSendableError WorkerDiedError RunSuspendedError "

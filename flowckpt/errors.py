@@ -37,7 +37,7 @@ __all__ = [
     "RunLockedError", "RunMovedOnError", "RunParkedError", "RunSuspendedError", "RunUndoneError", "SaveConflictError",
     "SecretMissingError", "SettingError", "SignalDataError", "SignalRefusedError", "SourceUnreadableError",
     "StaleCheckpointError", "StaleStepError", "StepDefinitionError", "StepFailedError", "StepInDoubtError",
-    "StepNotFoundError", "StepNotStartedError", "StepTimeoutError", "StoreAbilityError", "StoreSpecError",
+    "StepNotFoundError", "StepNotStartedError", "StepNotYieldedError", "StepTimeoutError", "StoreAbilityError", "StoreSpecError",
     "SuspensionUnsavedError", "TargetError", "UnauthenticatedRecordError", "UnknownExecutorError",
     "UnsupportedFilesystemError", "UnsupportedSchemaError", "UntrustedStoreError", "VanishedError", "WorkerDiedError",
     "WorkflowChangedError", "WorkflowDefinitionError", "WrongKeyError",
@@ -77,6 +77,12 @@ class StepDefinitionError(_Located, FlowckptError):
 
     step: str = field("the step's name as given", default="")
     where: str = field("`file:line` of the step, if known", default="")
+
+
+class StepNotYieldedError(StepDefinitionError, AttributeError, TypeError):
+    """A step is used as if it were its output: a `yield` is missing."""
+
+    remedy: str = derived('Yield it: value = yield step("{step}")…')
 
 
 class TargetError(FlowckptError):

@@ -36,7 +36,7 @@ NAMES = {
     NestedLoopError NoAsyncioError NotSendableError NotUndoableError ReadOnlyStoreError RunCancelledError
     RunExistsError RunLockedError RunMovedOnError RunParkedError RunSuspendedError RunUndoneError SaveConflictError
     SecretMissingError SettingError SignalDataError SignalRefusedError SourceUnreadableError StaleCheckpointError
-    StaleStepError StepDefinitionError StepFailedError StepInDoubtError StepNotStartedError StepNotFoundError
+    StaleStepError StepDefinitionError StepFailedError StepInDoubtError StepNotStartedError StepNotFoundError StepNotYieldedError
     StepTimeoutError StoreAbilityError StoreSpecError SuspensionUnsavedError TargetError UnauthenticatedRecordError
     UnknownExecutorError UnsupportedFilesystemError UnsupportedSchemaError UntrustedStoreError VanishedError
     WorkerDiedError WorkflowChangedError WorkflowDefinitionError WrongKeyError

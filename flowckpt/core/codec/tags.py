@@ -564,6 +564,13 @@ def shown(value: object) -> str:
 
 def _refusal_of(found: Any, place: str, why: str) -> EncodingError:
     name = type_name(type(found))
+    if name == "flowckpt.core.dsl.step.Step":
+        return EncodingError(
+            f"{place} is the step {found.name!r}, which was never yielded and so has no output",
+            place=place,
+            type_name=name,
+            remedy=f'Yield it: value = yield step("{found.name}")…',
+        )
     if isinstance(found, Secret):
         return EncodingError(
             f"{place} is a secret, and secrets are never recorded: mark a step that returns one .secret(), and annotate a "

@@ -4,11 +4,58 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, TypeAlias
 
 from flowckpt.core.system.functions import cached_per_function
 from flowckpt.errors import StepDefinitionError
+
+# A step is a value: one that a workflow creates and forgets to yield leaves no trace. So the steps that are created while
+# a run is driven are noted by their action, which all modifiers of a step share, and struck off when they are yielded.
+
+MOST_NOTED = 1000
+
+Noted: TypeAlias = dict[int, tuple[Any, str, str, int]]
+"""The action, the name, the file and the line of steps, by the id of the action."""
+
+CREATED: ContextVar[Noted | None] = ContextVar("created", default=None)
+"""The steps that the workflow has created and not yielded; None outside a run."""
+
+
+def note_created(action: Any, name: str, depth: int = 2) -> None:
+    """Note a step that is created now.
+
+    Args:
+        action: its action.
+        name: its name.
+        depth: how many frames up the code stands that creates it.
+    """
+    noted = CREATED.get()
+    if noted is not None and len(noted) < MOST_NOTED:
+        frame = sys._getframe(depth)
+        noted[id(action)] = (action, name, frame.f_code.co_filename, frame.f_lineno)
+
+
+def unyielded(noted: Noted, *, has_ended_well: bool) -> list[str]:
+    """Return a text for each line whose steps were never yielded.
+
+    Args:
+        noted: the steps.
+        has_ended_well: whether the workflow returned. Otherwise it may have created steps for later, so only those count to
+            which it kept no reference.
+    """
+    lost = Counter(
+        (name, file, line)
+        for action, name, file, line in noted.values()
+        if has_ended_well or sys.getrefcount(action) <= 3  # the note, the variable, the argument
+    )
+    return [
+        f"step {name!r} was created at {file}:{line}{f' {count} times' if count > 1 else ''} and never yielded, so it did "
+        "not run: write 'yield step(…)'"
+        for (name, file, line), count in lost.items()
+    ]
 
 
 def caller() -> str:

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, TypeVar, overload
 import attrs
 
 from flowckpt.core.dsl.actions import Action, PythonAction, function_name
-from flowckpt.core.dsl.checks import caller
+from flowckpt.core.dsl.checks import CREATED, caller, note_created
 from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
 from flowckpt.core.dsl.path import encode_name, path_of
-from flowckpt.core.dsl.step import Step, check_function, check_name, described
+from flowckpt.core.dsl.step import Step, argument_not_yielded, check_function, check_name, described
 from flowckpt.core.dsl.workflow import Workflow
 from flowckpt.core.system.secret import Secret
 from flowckpt.errors import FlowckptError, StepDefinitionError, StepFailedError
@@ -403,6 +403,9 @@ def map_action(
             where=caller(),
             remedy="Members are known by their place: give sorted(items).",
         )
+    for each in (*constants.values(), *(items if isinstance(items, list | tuple) else ())):
+        if type(each) is Step:
+            raise argument_not_yielded(name, each)
     if key is not None and not callable(key):
         raise StepDefinitionError(
             f"step {name!r}: .map(key={key!r:.60}) must be a function of an item", step=name, where=caller()
@@ -450,6 +453,9 @@ def workflow_action(name: str, child: Any, args: tuple[Any, ...], inputs: Mappin
             where=caller(),
             remedy=f"Its inputs: {', '.join(child.signature.parameters) or 'none'}.",
         )
+    for each in inputs.values():
+        if type(each) is Step:
+            raise argument_not_yielded(name, each)
     bound = child.bind(inputs)
     for secret in child.secret_inputs:  # a start wraps them, too
         if bound[secret] is not None:
@@ -571,4 +577,8 @@ def parallel(
     """
     check_name(name, "step name")
     action = parallel_action(name, steps, concurrency=concurrency, min_success=min_success, tolerate=tolerate)
+    if (noted := CREATED.get()) is not None:  # they are yielded if the group is
+        for each in steps:
+            noted.pop(id(each.action), None)
+        note_created(action, name)
     return Step(name, PLAIN, action)

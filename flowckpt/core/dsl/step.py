@@ -7,6 +7,7 @@ once, so the order in which a step is written never changes what it means.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
@@ -17,7 +18,7 @@ import attrs
 
 from flowckpt.core.dsl import modifiers as checked
 from flowckpt.core.dsl.actions import Action, PythonAction
-from flowckpt.core.dsl.checks import caller, explicit_arguments, of_one_argument
+from flowckpt.core.dsl.checks import CREATED, MOST_NOTED, caller, explicit_arguments, note_created, of_one_argument
 from flowckpt.core.dsl.modifiers import (
     CHECKPOINTED,
     PLAIN,
@@ -31,7 +32,7 @@ from flowckpt.core.dsl.workflow import Workflow
 from flowckpt.core.system.attrs_base import FieldEquality
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.secret import Secret
-from flowckpt.errors import StepDefinitionError
+from flowckpt.errors import StepDefinitionError, StepNotYieldedError
 
 if TYPE_CHECKING:
     from flowckpt.core.dsl import command as command_arguments
@@ -300,6 +301,18 @@ def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def argument_not_yielded(name: str, argument: StepBase) -> StepNotYieldedError:
+    """Return the error of a step that gets another step as an argument.
+
+    Args:
+        name: the name of the step; empty if it is not known.
+        argument: the other step.
+    """
+    got = f"step {name!r} gets the step {argument.name!r}" if name else f"a step gets the step {argument.name!r}"
+    where = caller() if name else ""
+    return StepNotYieldedError(f"{got} as an argument, not the output of that step", step=argument.name, where=where)
+
+
 def described(value: object) -> str:
     """Return a wrong argument as an error shows it."""
     return repr(value) if isinstance(value, StepBase) else f"{value!r:.80} ({type(value).__name__})"
@@ -391,6 +404,44 @@ class Step(StepBase, Generic[T_co]):
 
     command = map = workflow = sleep = wait = approval = python
 
+    if not TYPE_CHECKING:  # type checkers know better what a step can do
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):  # asked by Python itself, and by those that look for a protocol
+                raise AttributeError(f"'Step' object has no attribute {name!r}", name=name, obj=self)
+            raise self._not_yielded(f"has no attribute {name!r}", (name, self))
+
+        def __bool__(self) -> bool:
+            raise self._not_yielded("is neither true nor false")
+
+        def __len__(self) -> int:
+            raise self._not_yielded("has no length")
+
+        def __getitem__(self, key: object) -> Any:
+            raise self._not_yielded(f"has no item {key!r:.40}")
+
+        def __eq__(self, other: object) -> bool:
+            if not isinstance(other, StepBase):
+                raise self._not_yielded(f"cannot be compared with {other!r:.40}")
+            return super().__eq__(other)
+
+        __hash__ = FieldEquality.__hash__
+
+        def __lt__(self, other: object) -> bool:
+            raise self._not_yielded(f"cannot be compared with {other!r:.40}")
+
+        __le__ = __gt__ = __ge__ = __lt__
+
+    def _not_yielded(self, what: str, attribute: tuple[str, object] | None = None) -> StepNotYieldedError:
+        error = StepNotYieldedError(
+            f"step {self.name!r} {what}: it is a step, and has no output until it is yielded",
+            step=self.name,
+            where=caller(),
+        )
+        if attribute is not None:
+            error.name, error.obj = attribute  # with which Python says "Did you mean"
+        return error
+
     def _second_action(self) -> StepDefinitionError:
         return StepDefinitionError(
             f"step {self.name!r} has an action already: .{self.action.step_type}()",
@@ -410,6 +461,10 @@ class StepBuilder(StepBase):
 
     if not TYPE_CHECKING:  # type checkers refuse `yield from` such a step; the engine does, by its name and line
         __iter__ = Step.__iter__
+
+    def _created(self, action: Action) -> Step[Any]:
+        note_created(action, self.name, depth=3)
+        return Step(self.name, self.modifiers, action)
 
     def secret(self) -> SecretStepBuilder:
         """Modifier: keep the output out of records, logs and events.
@@ -457,7 +512,14 @@ class StepBuilder(StepBase):
             check_function(self.name, function, "python")
         if kwargs and not args and kwargs.keys() <= {"args", "kwargs"}:
             args, kwargs = explicit_arguments(self.name, function, kwargs)
-        return Step(self.name, self.modifiers, PythonAction(function, args, kwargs))
+        for argument in (*args, *kwargs.values()) if kwargs else args:
+            if type(argument) is Step:
+                raise argument_not_yielded(self.name, argument)
+        action = PythonAction(function, args, kwargs)
+        if (noted := CREATED.get()) is not None and len(noted) < MOST_NOTED:  # `note_created`, without its call
+            frame = sys._getframe(1)
+            noted[id(action)] = (action, self.name, frame.f_code.co_filename, frame.f_lineno)
+        return Step(self.name, self.modifiers, action)
 
     @overload
     def map(  # pyright: ignore[reportOverlappingOverload] - constants may be named as any option
@@ -606,7 +668,7 @@ class StepBuilder(StepBase):
         action = composites.map_action(
             self.name, function, items, constants, key=key, concurrency=concurrency, **completion
         )
-        return Step(self.name, self.modifiers, action)
+        return self._created(action)
 
     def workflow(self, child: Workflow[P, R], /, *args: P.args, **inputs: P.kwargs) -> Step[R]:
         """Action: run another workflow inside this one; the output is what the child returns.
@@ -623,7 +685,7 @@ class StepBuilder(StepBase):
             StepDefinitionError: the child is not a workflow.
             InputError: an input is unknown or missing.
         """
-        return Step(self.name, self.modifiers, composites.workflow_action(self.name, child, args, inputs))
+        return self._created(composites.workflow_action(self.name, child, args, inputs))
 
     def command(
         self,
@@ -651,8 +713,7 @@ class StepBuilder(StepBase):
         Raises:
             StepDefinitionError: an argument is invalid.
         """
-        action = command_arguments.command_action(self.name, argv, cwd, env, stdin, max_output)
-        return Step(self.name, self.modifiers, action)
+        return self._created(command_arguments.command_action(self.name, argv, cwd, env, stdin, max_output))
 
     def sleep(self, time: float | timedelta | datetime | None = None, *, until: datetime | None = None) -> Step[None]:
         """Action: wait for a time, and return None.
@@ -666,7 +727,7 @@ class StepBuilder(StepBase):
         Raises:
             StepDefinitionError: the time is negative, longer than a century, invalid, or has no zone.
         """
-        return Step(self.name, self.modifiers, waits.sleep_action(self.name, time, until))
+        return self._created(waits.sleep_action(self.name, time, until))
 
     @overload
     def wait(self, signal: str, *, timeout: float | timedelta | None = None, default: Any = ...) -> Step[Any]: ...
@@ -691,7 +752,7 @@ class StepBuilder(StepBase):
             StepDefinitionError: an argument is invalid.
         """
         given = waits.NOTHING if default is ... else default
-        return Step(self.name, self.modifiers, waits.wait_action(self.name, signal, type, timeout, given))
+        return self._created(waits.wait_action(self.name, signal, type, timeout, given))
 
     def approval(
         self,
@@ -717,8 +778,7 @@ class StepBuilder(StepBase):
         Raises:
             StepDefinitionError: an argument is invalid.
         """
-        action = waits.approval_action(self.name, name, of, timeout, on_rejection)
-        return Step(self.name, self.modifiers, action)
+        return self._created(waits.approval_action(self.name, name, of, timeout, on_rejection))
 
 
 if TYPE_CHECKING:

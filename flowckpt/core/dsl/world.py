@@ -13,6 +13,7 @@ from uuid import UUID
 import attrs
 
 from flowckpt.core.dsl.actions import Action
+from flowckpt.core.dsl.checks import note_created
 from flowckpt.core.dsl.modifiers import PLAIN, Modifiers
 from flowckpt.core.dsl.step import Step, check_name
 
@@ -96,4 +97,5 @@ def random(name: str = "random") -> Step[float]:
 
 def _of(name: str, action: WorldAction) -> Step[Any]:
     check_name(name, "step name")
+    note_created(action, name, depth=3)
     return Step(str.__str__(name), PLAIN, action)

@@ -34,11 +34,13 @@ import attrs
 from flowckpt.core.codec import Json
 from flowckpt.core.codec import encode as encode_leaf
 from flowckpt.core.codec.types import is_named_tuple, is_pydantic
+from flowckpt.core.dsl.step import Step, argument_not_yielded
 from flowckpt.core.identity.inputs_hash import canonical
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.system.functions import cached_per_function
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.secret import MARK, Secret
+from flowckpt.errors import StepNotYieldedError
 
 if TYPE_CHECKING:
     import dataclasses
@@ -256,6 +258,8 @@ def _kept(value: Any, secrets: KnownSecrets) -> Json:
         else:
             tree = _Tree(secrets).of(value, 0)
             digest = sha256(canonical(secrets.tree(tree) if secrets.is_any else tree))
+    except StepNotYieldedError:
+        raise
     except Exception:  # whatever a value does when it is looked at, the step runs
         return UNKNOWN
     return urlsafe_b64encode(digest.digest()[:16])[:22].decode()
@@ -293,6 +297,8 @@ class _Tree:
             if not value.is_absent and self._secrets is not NONE:
                 self._secrets.learn(value)
             return dict(MARK)
+        if kind is Step:
+            raise argument_not_yielded("", value)
         fields = _fields(value, kind)
         if fields is None:
             return encode_leaf(value)

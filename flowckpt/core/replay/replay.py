@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from flowckpt.core.dsl import Step, StepBuilder, Workflow
+from flowckpt.core.dsl.checks import CREATED
 from flowckpt.core.dsl.path import encode_name
 from flowckpt.core.records import StepResult
 from flowckpt.core.replay.logger import begin_repeating, end_repeating
@@ -342,6 +343,8 @@ class Replay:
             raise self._closed(_no_step(yielded, self._workflow_name, self.where()))
         step: Step[Any] = yielded
         action, modifiers = step.action, step.modifiers
+        if (created := CREATED.get()) is not None:
+            created.pop(id(action), None)
         if modifiers.adopt is not None and not modifiers.is_at_most_once:
             raise self._closed(_needless_adopt(step.name, self.where(full=True)))
         is_asked = action.refuses_modifiers or modifiers.placement is not None

@@ -7,6 +7,7 @@ goes away) ends it on one path: `_end` closes the generator, saves the final che
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from flowckpt.core import codec
 from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Workflow
+from flowckpt.core.dsl.checks import CREATED, Noted, unyielded
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError
 from flowckpt.core.records.wait import due_at
@@ -56,6 +58,8 @@ else:
     resting = LazyModule("flowckpt.engine.session.suspend")
     compensate = LazyModule("flowckpt.engine.undo.compensate")
 
+
+_log = logging.getLogger(__name__)
 
 # The end of an attempt: its final checkpoint, its result, its last event. One path for every kind of end.
 
@@ -289,30 +293,17 @@ class Drive:
         run.services.loop = asyncio.get_running_loop()
         output: Any = None
         ending: BaseException | None = None
+        created: Noted = {}
+        noting = CREATED.set(created)
         try:
-            await self._tell_of_beginning()
-            if run.recorder.resumed_from is None:
-                await run.recorder.save_start()
-            if self.undoing is not None:
-                await self.undoing.look(run)
-                self._knows_how = True
-                raise self.undoing.error()
-            scope = new_scope(run, self.replay)
-            try:
-                end = await scope.run()
-            except Suspended as pause:
-                end = await resting.driven_to_its_end(run, scope, pause, self.wait_for)
-            run.recorder.drop_stale()
-            if isinstance(end, Crash):
-                raise end.error
-            run.waits.retain(())
-            if run.recorder.resumed_from is not None:
-                await run.inbox.tidy()
-            run.recorder.checkpointer.metadata = without_reusable(run.recorder.checkpointer.metadata)
-            output = codec.encode(end.output, self.workflow.output_type, place="the workflow's output")
-            refuse_secrets(output, run.judge.secrets, "the workflow's output")
+            output = await self._output()
         except BaseException as error:
             ending = self._ending_of(error)
+        finally:
+            CREATED.reset(noting)
+        if created and self.undoing is None and (ending is None or isinstance(ending, Exception)):
+            for forgotten in unyielded(created, has_ended_well=ending is None):
+                _log.warning("run %s: %s", run.workflow_id, forgotten)
         try:
             ending = await self._end(output, ending, started_ns)
         finally:
@@ -321,6 +312,32 @@ class Drive:
         # goes on through us.
         if ending is not None and (not isinstance(ending, Exception | Suspended) or self.result is None):
             raise ending
+
+    async def _output(self) -> Any:
+        """Drive the generator to its end, and return what it returned as it is recorded."""
+        run = self.context
+        await self._tell_of_beginning()
+        if run.recorder.resumed_from is None:
+            await run.recorder.save_start()
+        if self.undoing is not None:
+            await self.undoing.look(run)
+            self._knows_how = True
+            raise self.undoing.error()
+        scope = new_scope(run, self.replay)
+        try:
+            end = await scope.run()
+        except Suspended as pause:
+            end = await resting.driven_to_its_end(run, scope, pause, self.wait_for)
+        run.recorder.drop_stale()
+        if isinstance(end, Crash):
+            raise end.error
+        run.waits.retain(())
+        if run.recorder.resumed_from is not None:
+            await run.inbox.tidy()
+        run.recorder.checkpointer.metadata = without_reusable(run.recorder.checkpointer.metadata)
+        output = codec.encode(end.output, self.workflow.output_type, place="the workflow's output")
+        refuse_secrets(output, run.judge.secrets, "the workflow's output")
+        return output
 
     def _ending_of(self, error: BaseException) -> BaseException:
         """Return what ended the run: where it was cancelled by request, that is no signal, and no end of the program."""
