@@ -82,22 +82,27 @@ def changes(old: Any, new: Any, place: str = "") -> Iterator[Change]:
                 yield from _member(inner, was, now, is_old=key in old, is_new=key in new)
             return
         bodies = old[tag], new[tag]
-        if tag in _SEQUENCES:
+        are_lists = type(bodies[0]) is list and type(bodies[1]) is list  # an imported file may hold anything
+        if tag in _SEQUENCES and are_lists:
             yield from _items(*bodies, place)
             return
-        if tag in _SETS:
+        if tag in _SETS and are_lists:
             yield from _keyed([[each, each] for each in bodies[0]], [[each, each] for each in bodies[1]], place)
             return
-        if tag == "$dict":
+        if tag == "$dict" and are_lists and all(map(_is_pair, [*bodies[0], *bodies[1]])):
             yield from _keyed(*bodies, place)
             return
-        if tag == "$as" and bodies[0][0] == bodies[1][0]:
+        if tag == "$as" and all(map(_is_pair, bodies)) and bodies[0][0] == bodies[1][0]:
             yield from changes(bodies[0][1], bodies[1][1], place)
             return
     if type(old) is list and type(new) is list:
         yield from _items(old, new, place)
     elif canonical(old) != canonical(new):
         yield Change(place, ChangeKind.CHANGED, old, new)
+
+
+def _is_pair(tree: Any) -> bool:
+    return type(tree) is list and len(tree) == 2
 
 
 def _tag(tree: dict[str, Any]) -> str:

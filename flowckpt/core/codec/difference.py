@@ -35,7 +35,7 @@ def difference(before: Any, after: Any, place: str) -> str:
     if type(before) is not type(after):
         return f"{place} is a {type_name(type(before))} and would come back as a {type_name(type(after))}"
     if _is_leaf_value(before):
-        if before != after and before == before:  # noqa: PLR0124 - NaN differs from itself
+        if not _is_same_leaf(before, after):
             return f"{place} would come back as {shown(after)} instead of {shown(before)}"
         return ""
     if isinstance(before, collections.abc.Sized) and isinstance(before, collections.abc.Iterable):
@@ -55,6 +55,13 @@ def _is_leaf_value(value: Any) -> bool:
     return isinstance(value, enum.Enum) or is_leaf(type(value))
 
 
+def _is_same_leaf(before: Any, after: Any) -> bool:
+    try:
+        return bool(before == after or before != before)  # noqa: PLR0124 - NaN differs from itself
+    except ArithmeticError:  # a signalling NaN compares with nothing
+        return repr(before) == repr(after)
+
+
 def _parts(before: Any, after: Any) -> Iterable[tuple[str, Any, Any]]:
     cls = type(before)
     if attrs.has(cls):
@@ -72,7 +79,7 @@ def _parts(before: Any, after: Any) -> Iterable[tuple[str, Any, Any]]:
         return parts
     elif isinstance(before, set | frozenset):
         return [("{…}", old, new) for old, new in zip(_types_in(before), _types_in(after), strict=True)] + (
-            [] if before == after else [("{…}", sorted(map(repr, before)), sorted(map(repr, after)))]
+            [] if before == after else [("{…}", sorted(map(_text_of, before)), sorted(map(_text_of, after)))]
         )
     else:
         return []
@@ -112,6 +119,16 @@ def _parts_of_mapping(before: Any, after: Any) -> list[tuple[str, Any, Any]]:
         made_by = before.default_factory, typing.get_origin(after.default_factory) or after.default_factory
         parts.append((".default_factory", repr(made_by[0]), repr(made_by[1])))
     return parts
+
+
+def _text_of(value: Any) -> str:
+    """Return a text that is the same for the same value, whatever the order of the sets in it: two NaNs never compare."""
+    if isinstance(value, set | frozenset):
+        return f"{type_name(type(value))}({', '.join(sorted(map(_text_of, value)))})"
+    if _is_leaf_value(value):
+        return repr(value)
+    texts = [f"{name}={_text_of(part)}" for name, part, _ in _parts(value, value)]
+    return f"{type_name(type(value))}({', '.join(texts)})" if texts else repr(value)
 
 
 def _types_in(items: Iterable[Any]) -> list[str]:

@@ -18,6 +18,7 @@ import collections.abc
 import enum
 import functools
 import inspect
+import operator
 import sys
 import types
 import typing
@@ -67,8 +68,24 @@ def is_structured(annotation: Any) -> bool:
     """Return whether values of this annotation need cattrs: whether it names a class outside the closed set."""
     try:
         return _is_structured(annotation)
-    except TypeError:  # an annotation that cannot be hashed (Annotated with a list)
-        return _is_structured.__wrapped__(annotation)
+    except TypeError:
+        return _is_structured(_hashable(annotation))
+
+
+def _hashable(annotation: Any) -> Any:
+    """Return an annotation without the facts of `Annotated`, wherever it says them: they may be a list or a dict."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _hashable(typing.get_args(annotation)[0])
+    arguments = typing.get_args(annotation)
+    if not arguments or typing.get_origin(annotation) is typing.Literal:
+        return annotation
+    bare = tuple(map(_hashable, arguments))
+    if isinstance(annotation, types.UnionType):
+        return functools.reduce(operator.or_, bare)
+    if isinstance(annotation, types.GenericAlias):
+        generic: Any = annotation.__origin__
+        return generic[bare]
+    return annotation.copy_with(bare)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -228,9 +245,13 @@ def _structure_as(cls: type, plain: Any) -> Any:
 
 
 def _bare(annotation: Any) -> Any:
-    """Strip what `Annotated` says beside the type: it may be unhashable, and cattrs wants a key."""
+    """Return an annotation that can be a key of cattrs."""
     while typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
+    try:
+        hash(annotation)
+    except TypeError:
+        return _hashable(annotation)
     return annotation
 
 

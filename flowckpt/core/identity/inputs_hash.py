@@ -122,7 +122,9 @@ def _is_tag(tree: Any) -> bool:
 def _sorted_pairs(tree: Any) -> Any:
     if isinstance(tree, dict):
         if len(tree) == 1 and "$dict" in tree:
-            pairs = [_sorted_pairs(pair) for pair in tree["$dict"]]
+            pairs = _sorted_pairs(tree["$dict"])
+            if type(pairs) is not list or not all(type(pair) is list and len(pair) == 2 for pair in pairs):
+                return {"$dict": pairs}  # an imported file may hold anything
             return {"$dict": sorted(pairs, key=lambda pair: _canonical_text(pair[0]))}
         return {key: _sorted_pairs(item) for key, item in tree.items()}
     if isinstance(tree, list):

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import attrs
 
+from flowckpt.core.dsl.path import check_depth
 from flowckpt.core.records import StepResult
 from flowckpt.core.replay.replay import Command, Enter, Execute, Nested, Own, Replay, Restore, all_of, split_record
 from flowckpt.errors import StepFailedError
@@ -88,6 +89,7 @@ class Expansion:
 
     def __iter__(self) -> Iterator[Enter]:
         enter = self.enter
+        check_depth(enter.path)
         action: Any = enter.step.action
         for place, step in action.members(enter.step):
             path = f"{enter.path}/{place}"

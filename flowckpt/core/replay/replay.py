@@ -31,7 +31,7 @@ import attrs
 
 from flowckpt.core.dsl import Step, StepBuilder, Workflow
 from flowckpt.core.dsl.checks import CREATED
-from flowckpt.core.dsl.path import encode_name
+from flowckpt.core.dsl.path import check_depth, encode_name
 from flowckpt.core.records import StepResult
 from flowckpt.core.replay.logger import begin_repeating, end_repeating
 from flowckpt.core.system.attrs_base import FieldEquality
@@ -381,6 +381,7 @@ class Replay:
 
     def _entered(self, path: str, step: Step[Any]) -> Enter:
         """Return the command for a step that is made of steps."""
+        check_depth(path)
         is_spare = path not in self._waiting
         if is_spare:
             self._refuse_unknown(path, step)

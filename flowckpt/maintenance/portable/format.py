@@ -31,6 +31,7 @@ import attrs
 from flowckpt.core.codec import Json, decode, dumps
 from flowckpt.core.records import Reason, Status
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
+from flowckpt.core.records.wait import WaitKind
 from flowckpt.core.system.ids import why_no_run_id
 from flowckpt.errors import InputError
 
@@ -382,6 +383,13 @@ def _is_partial(value: Any) -> bool:
     )
 
 
+def _is_wait(value: Any) -> bool:
+    """Return whether a value describes what a step waits for."""
+    return type(value) is dict and all(
+        check(value[name]) if name in value else name not in ("kind", "since") for name, check in _WAIT_FIELDS.items()
+    )
+
+
 def _is_way_back(value: Any) -> bool:
     """Tell whether a value says how a run ends whose steps are being undone."""
     return (
@@ -403,6 +411,16 @@ def _is_reason(value: Any) -> bool:
     return type(value) is str and value in {reason.value for reason in Reason}
 
 
+_WAIT_FIELDS: Mapping[str, Check] = {
+    "kind": lambda value: type(value) is str and value in {kind.value for kind in WaitKind},
+    "since": _is_moment,
+    "name": _is_text,
+    "due_at": _is_moment,
+    "request": _is_text,
+    "claims": _is_mapping,
+    "arguments": _is_mapping,
+    "voided": _is_text,
+}
 _RESULT_FIELDS: Mapping[str, Check] = {
     "path": _is_text,
     "name": _is_text,
@@ -453,6 +471,8 @@ _METADATA: Mapping[str, Check] = {
         and _is_text(value.get("since"))
         and _is_text(value.get("partial"))
     ),
+    "waits": lambda value: type(value) is dict and all(map(_is_wait, value.values())),
+    "taken_signals": lambda value: type(value) in (list, tuple) and _is_texts([*value]),
     "executors": _is_text_mapping,
     "imported": lambda value: value is True,
     "forked_from": _is_optional_mapping,
