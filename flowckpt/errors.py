@@ -442,6 +442,7 @@ class StaleStepError(FlowckptError):
     reasons: Sequence[str] = field("what changed, as `kind: detail`")
     remedy: str = field("what to do about it")
     others: Mapping[str, Sequence[str]] = field("the same for other steps found at the same time, by path", default={})
+    repeats_effect: bool = field("whether a rerun repeats an effect that happened once", default=False)
     message: str = derived("the recorded result of step {path!r} of run {workflow_id!r} is stale: {reasons}{also}")
 
     def _words(self) -> Mapping[str, object]:

@@ -91,13 +91,29 @@ class ResumeLine:
             yield SETTINGS["on_save_error"].option, self.on_save_error
 
 
-def stale_ways(line: ResumeLine, kinds: Collection[str]) -> list[str]:
-    """Return the ways on from a stale result, a sentence with a command each."""
+def stale_ways(line: ResumeLine, kinds: Collection[str], path: str = "") -> list[str]:
+    """Return the ways on from a stale result, a sentence with a command each.
+
+    Args:
+        line: the resume.
+        kinds: what moved.
+        path: the step, if a rerun repeats an effect that happened once.
+    """
     options = ["--on-code-change"] * (CODE in kinds) + ["--on-stale"] * any(kind != CODE for kind in kinds)
     rerun, reuse = ([word for option in options for word in (option, answer)] for answer in ("rerun", "reuse"))
     return [
         f"Run it and what follows again: {line.command(*rerun)}",
         f"Take its recorded result all the same: {line.command(*reuse)}",
+        *_ways_to_repeat(line, path, options),
+    ]
+
+
+def _ways_to_repeat(line: ResumeLine, path: str, options: Sequence[str]) -> list[str]:
+    if not path:
+        return []
+    return [
+        f"Repeat its effect, whatever else holds: {line.command('--from', path)}",
+        f"No default repeats it, nor does 'flowckpt recover' without {' and '.join(options)}.",
     ]
 
 
@@ -154,7 +170,7 @@ def show_stop(error: FlowckptError, line: ResumeLine) -> None:
         line: the resume.
     """
     if isinstance(error, StaleStepError):
-        ways = stale_ways(line, kinds_of(error))
+        ways = stale_ways(line, kinds_of(error), error.path if error.repeats_effect else "")
     elif isinstance(error, NotUndoableError):
         ways = not_undoable_ways(line)
     else:

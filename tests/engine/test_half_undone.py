@@ -388,7 +388,7 @@ def in_doubt(reopen: Callable[[], Any]) -> Any:
     with pytest.raises(SimulatedCrash):
         WorkflowEngine(CrashingStore(reopen(), 3, is_after=True)).run_sync(doubtful, workflow_id="run")
     code.add("a is new")
-    return resume(reopen(), doubtful)
+    return resume(reopen(), doubtful, on_stale="rerun")
 
 
 def test_a_run_that_stops_on_its_way_to_ask_about_a_doubt_undoes_nothing(reopen: Callable[[], Any]) -> None:

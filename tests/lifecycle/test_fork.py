@@ -20,6 +20,7 @@ from flowckpt.errors import (
     InputError,
     RunExistsError,
     StaleCheckpointError,
+    StaleStepError,
     StepInDoubtError,
     StepNotFoundError,
     WorkflowChangedError,
@@ -107,9 +108,12 @@ def test_inputs_change_and_the_resume_runs_what_depends_on_them(reopen: Reopen) 
     assert resumed(reopen, force=True).output == "5 names, paid 7"
 
 
-def test_a_payment_of_another_amount_is_another_payment(reopen: Reopen) -> None:
+def test_a_payment_of_another_amount_is_another_payment_if_a_person_says_so(reopen: Reopen) -> None:
     started(reopen).fork_sync("run", new_id="new", inputs={"price": 9}, workflow=shop)
-    assert resumed(reopen).output == "3 names, paid 9"
+    with pytest.raises(StaleStepError, match="count: 7 → 9"):
+        resumed(reopen)
+    assert ran == []
+    assert resumed(reopen, on_stale="rerun").output == "3 names, paid 9"
     assert ran == ["pay 9", "report"]
 
 
@@ -140,7 +144,7 @@ def test_an_edit_that_a_resume_would_drop_is_refused(reopen: Reopen) -> None:
         "run", new_id="new", outputs={"clean": ["a"]}, inputs={"price": 9}, workflow=shop
     )
     assert fits.edited == ("clean",)
-    assert resumed(reopen).output == "1 names, paid 9"
+    assert resumed(reopen, on_stale="rerun").output == "1 names, paid 9"
 
 
 def test_a_failed_run_is_forked_before_its_failure_or_with_an_output_in_its_place(reopen: Reopen) -> None:

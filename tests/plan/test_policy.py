@@ -236,15 +236,15 @@ def test_the_same_effect_is_the_same_arguments_under_the_same_version(recorded: 
     assert is_same_call(result, *now) is is_same
 
 
-DONE = StepResult("pay", arguments={"amount": 5})
-FAILED_ONCE = StepResult("pay", arguments={"amount": 5}, success=False)
-QUESTIONS = [  # its earlier result, its arguments, whether it is in doubt, whether it is asked for, what must be known
+DONE = StepResult("pay", arguments={"amount": 5}, attempt=1)
+FAILED_ONCE = StepResult("pay", arguments={"amount": 5}, attempt=1, success=False)
+QUESTIONS = [  # its earlier result, its amount now, whether it is in doubt, whether it is asked for, what must be known
     (None, 5, False, False, Question.NONE),
     (None, 5, True, False, Question.STARTED),
     (None, 5, True, True, Question.STARTED),
     (None, 5, False, True, Question.NONE),
     (DONE, 5, False, False, Question.DONE),
-    (DONE, 6, False, False, Question.NONE),
+    (DONE, 6, False, False, Question.MOVED),
     (DONE, 5, True, False, Question.STARTED),
     (DONE, 6, True, False, Question.STARTED),
     (DONE, 5, False, True, Question.NONE),
@@ -259,7 +259,41 @@ QUESTIONS = [  # its earlier result, its arguments, whether it is in doubt, whet
 def test_what_must_be_known_before_a_step_is_run_that_must_not_be_done_twice(
     old: StepResult | None, amount: int, is_in_doubt: bool, is_asked_for: bool, question: Question
 ) -> None:
-    once, plain = step("pay").python(abs, 5).at_most_once(), step("pay").python(abs, 5)
-    asked = {"is_in_doubt": is_in_doubt, "is_asked_for": is_asked_for}
-    assert open_question(once.modifiers, old, {"amount": amount}, **asked) is question
-    assert open_question(plain.modifiers, old, {"amount": amount}, **asked) is Question.NONE
+    plain = step("pay").python(abs, amount)
+    told = policy() if not is_asked_for else ResumePolicy(from_path="pay")
+    asked = {"is_moved": amount != 5, "is_in_doubt": is_in_doubt}
+    assert open_question(plain.at_most_once(), "pay", old, told, **asked) is question
+    assert open_question(plain, "pay", old, told, **asked) is Question.NONE
+    again = plain.at_most_once().on_rerun(print)  # another call undoes the first one
+    assert open_question(again, "pay", old, told, **asked) is (
+        Question.NONE if question is Question.MOVED else question
+    )
+
+
+@pytest.mark.parametrize("amount", [5, 6])
+@pytest.mark.parametrize(
+    "told", [{"on_stale": RERUN}, {"on_code_change": RERUN}, {"is_forced": True}, {"from_path": "a"}]
+)
+def test_a_step_that_can_be_undone_and_was_not_is_repeated_only_on_request(amount: int, told: dict[str, Any]) -> None:
+    undoable = step("pay").python(abs, amount).rollback(print)
+    for each in (FAILED_ONCE, None):
+        assert open_question(undoable, "pay", each, policy(), is_moved=amount != 5) is Question.NONE
+    asked = Question.MOVED if amount == 6 else Question.DONE
+    assert open_question(undoable, "pay", DONE, policy(), is_moved=amount != 5) is asked
+    assert open_question(undoable, "pay", DONE, ResumePolicy(**told), is_moved=amount != 5) is Question.NONE
+
+
+def test_no_default_repeats_what_was_done() -> None:
+    for reason, answer in (
+        (ARGUMENTS, FAIL),
+        (VERSION, FAIL),
+        (CODE, FAIL),
+        (GONE, RERUN),
+        (UNSURE, FAIL),
+        (FROM, RERUN),
+    ):
+        assert policy().decide([reason], is_done=True) is answer
+    for chosen in (RERUN, REUSE):
+        assert policy(chosen).decide([ARGUMENTS, VERSION], is_done=True) is chosen
+        assert policy(on_code_change=chosen).decide([CODE], is_done=True) is chosen
+    assert policy(is_forced=True).decide([ARGUMENTS], is_done=True) is RERUN

@@ -165,7 +165,7 @@ def _ways(plan: ResumePlan, line: ResumeLine) -> list[str]:
         return changed_ways(line)
     if code is ExitCode.IN_DOUBT:
         return in_doubt_ways(line)
-    return stale_ways(line, kinds_of_stop(plan))
+    return stale_ways(line, kinds_of_stop(plan), plan.stopped_by if plan.repeats_effect else "")
 
 
 # Showing the plan of a run: what `plan` and `resume --plan` do.

@@ -17,7 +17,6 @@ from flowckpt.core import codec
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.dsl.composites import FanOutAction, ItemsError, WorkflowAction
-from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import Status, StepResult
 from flowckpt.core.records.wait import Signal, Wait, wait_in
@@ -35,11 +34,13 @@ from flowckpt.core.replay import (
     expand,
 )
 from flowckpt.engine.dry.recorded_drive import DryResponder
+from flowckpt.engine.rules.identity import moved_reasons
 from flowckpt.engine.rules.in_doubt import (
+    LEFT_DONE,
     Question,
     Settlement,
-    is_same_call,
     open_question,
+    repeats_effect,
     settle_done,
     settle_started,
 )
@@ -54,7 +55,7 @@ from flowckpt.engine.steps.child import begun_child
 from flowckpt.engine.steps.restore import other_members
 from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, step_failure
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_run, use_missing_secret
-from flowckpt.engine.values.superseded import AT_MOST_ONCE
+from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
 from flowckpt.errors import EncodingError, WorkflowChangedError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.execution.python import is_left_running
@@ -108,6 +109,7 @@ class Planning(DryResponder):
         doubt_below: the steps in which steps lie whose start was recorded and whose end was not.
         stops: why the resume would stop, once that is known.
         stopped_by: the step that it would stop at.
+        repeats_effect: whether running that step again would repeat an effect that happened once.
         unknown: the step whose output nobody knows, and at which the plan ends; nothing before it does.
         returned: the steps among `reruns` that have returned something before.
         messages: what was sent to the run and no step has taken so far.
@@ -131,6 +133,7 @@ class Planning(DryResponder):
     )
     stops: str = ""
     stopped_by: str = ""
+    repeats_effect: bool = False
     returned: set[str] = attrs.field(init=False, factory=set)
     messages: list[Signal] = attrs.field(
         init=False, default=attrs.Factory(lambda self: [*self.resumption.messages], takes_self=True)
@@ -174,7 +177,9 @@ class Planning(DryResponder):
             self.stops, self.stopped_by = parked_error(self.workflow_id, resumption.parked).message, ""
         steps = _hidden(self.steps, resumption.judge.secrets)
         made = self.workflow_id, self.workflow.name, steps, ends_at, self.stops, self.stopped_by
-        return ResumePlan(*made, is_parked, ends_otherwise=ends_otherwise, handled=handled)
+        return ResumePlan(
+            *made, is_parked, ends_otherwise=ends_otherwise, handled=handled, repeats_effect=self.repeats_effect
+        )
 
     def _handled(self, end: Finish | Crash | str) -> HandledFailure | None:
         """Return the handled failure that a failed run ends with again, where everything is restored."""
@@ -245,8 +250,8 @@ class Planning(DryResponder):
         judge, path = self.resumption.judge, command.path
         partial = kept_partial(self.resumption.latest.partial, judge.policy).get(path)
         reasons = () if partial is None or self.reruns else partial_reasons(command.step, partial, judge.secrets)
-        if reasons and judge.decide(reasons) is OnStale.FAIL and not self.stops:
-            self.stops, self.stopped_by = f"{path}: " + "; ".join(map(str, reasons)), path
+        if reasons and judge.policy.decide(reasons) is OnStale.FAIL:
+            self.stop_at(path, "; ".join(map(str, reasons)))
         return reasons
 
     async def judged(self, command: Restore, *more: Reason) -> tuple[Decision, tuple[Reason, ...]]:
@@ -265,26 +270,44 @@ class Planning(DryResponder):
             reasons += (Reason(ReasonKind.UPSTREAM, f"{self.reruns[0]} runs again before it"),)
             answer = OnStale.RERUN
         else:
-            answer = judge.decide(reasons)
-        if answer is OnStale.FAIL and not self.stops:
-            self.stops = f"{result.path}: " + "; ".join(map(str, reasons))
-            self.stopped_by = result.path
+            answer = judge.decide(command.step, result, reasons)
+        if answer is OnStale.FAIL:
+            is_effect = repeats_effect(command.step, result)
+            self.stop_at(result.path, "; ".join(map(str, reasons)), repeats_effect=is_effect)
         if answer is OnStale.REUSE:
             return Decision.REUSE, reasons
-        modifiers, is_forced = command.step.modifiers, result.path == judge.policy.from_path
-        is_one_step = not command.step.action.is_composite  # a map's modifiers are those of its members
-        is_settled = modifiers.is_at_most_once and is_one_step and result.success and not is_forced
-        if is_settled and is_same_call(result, self._arguments_of(command.step), modifiers.version):
-            return await self._settled(command.step, result, reasons)
-        return Decision.RERUN, reasons
+        if answer is OnStale.FAIL or command.step.action.is_composite:  # its members are asked for themselves
+            return Decision.RERUN, reasons
+        moved = moved_reasons(command.step, result, judge.secrets)
+        question = open_question(command.step, result.path, result, judge.policy, is_moved=bool(moved))
+        return await self._done(question, command.step, result, reasons)
 
-    def _arguments_of(self, step: Step[Any]) -> Mapping[str, Any]:
-        return identify(step.action, self.resumption.judge.secrets).arguments
+    def stop_at(self, path: str, why: str, *, repeats_effect: bool = False) -> None:
+        """Note why the resume would stop, and where, unless it stops before."""
+        if not self.stops:
+            self.stops, self.stopped_by, self.repeats_effect = f"{path}: {why}", path, repeats_effect
+
+    async def _done(
+        self, question: Question, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]
+    ) -> tuple[Decision, tuple[Reason, ...]]:
+        """Decide about a step that was done and would run again."""
+        judge = self.resumption.judge
+        if question is Question.DONE:
+            return await self._settled(step, result, reasons)
+        if question is Question.MOVED:
+            moved = moved_reasons(step, result, judge.secrets)
+            reasons += tuple(each for each in moved if each not in reasons)
+            answer = judge.policy.decide(moved, is_done=True)
+            if answer is OnStale.REUSE:
+                return Decision.REUSE, reasons
+            if answer is OnStale.FAIL:
+                self.stop_at(result.path, "; ".join(map(str, reasons)), repeats_effect=True)
+        return Decision.RERUN, reasons
 
     async def _settled(
         self, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]
     ) -> tuple[Decision, tuple[Reason, ...]]:
-        """Decide about a step that must not be done twice and would run again."""
+        """Decide about a step that was done by the same call and would run again."""
         report = self.doubts.get(result.path)
         if is_open(report):
             report = await self.verifying.look_again(step, result)
@@ -293,8 +316,10 @@ class Planning(DryResponder):
             return Decision.REUSE, (*reasons, Reason(ReasonKind.STARTED, "it was done, as its evidence shows"))
         if settlement is Settlement.RUN or self.resumption.judge.policy.is_forced:
             return Decision.RERUN, reasons
-        self.stops = self.stops or f"{result.path}: it was done, and its evidence cannot tell whether it still is"
-        self.stopped_by = self.stopped_by or result.path
+        if not step.modifiers.is_at_most_once:
+            self.stop_at(result.path, str(LEFT_DONE), repeats_effect=True)
+            return Decision.RERUN, (*reasons, LEFT_DONE)
+        self.stop_at(result.path, "it was done, and its evidence cannot tell whether it still is")
         return Decision.IN_DOUBT, (*reasons, Reason(ReasonKind.STARTED, "it is to be done at most once, and was done"))
 
     async def _executed(self, command: Execute, replay: Replay, of_state: tuple[Reason, ...]) -> StepResult | None:
@@ -303,18 +328,15 @@ class Planning(DryResponder):
         is_saved = not self.reruns and path in kept_partial(resumption.latest.partial, resumption.judge.policy)
         of_state = of_state or (GOES_ON,) * is_saved
         old, reason = resumption.earlier(path, step, replay.aside.dropped)
-        question = open_question(
-            step.modifiers,
-            None if resumption.is_undone(path) else old,
-            self._arguments_of(step),
-            is_in_doubt=path in resumption.in_doubt,
-            is_asked_for=path == resumption.judge.policy.from_path,
-        )
+        done = None if resumption.is_undone(path) else old
+        moved = () if done is None else moved_reasons(step, done, resumption.judge.secrets)
+        is_in_doubt, policy = path in resumption.in_doubt, resumption.judge.policy
+        question = open_question(step, path, done, policy, is_moved=bool(moved), is_in_doubt=is_in_doubt)
         if question is Question.STARTED:
             await self._started(command, has_failed=path not in resumption.in_doubt)
             return None
-        if question is Question.DONE and old is not None:
-            self.add(old, *await self._settled(step, old, () if reason is None else (reason,)))
+        if question is not Question.NONE and old is not None:
+            self.add(old, *await self._done(question, step, old, () if reason is None else (reason,)))
             return old
         wait = wait_in(resumption.latest.metadata, path) if step.action.is_waiting else None
         if old is not None:
@@ -343,8 +365,7 @@ class Planning(DryResponder):
         ended = "it failed" if has_failed else "it was started, and its end was never recorded"
         if settlement is Settlement.ASK and not self.resumption.judge.policy.is_forced:
             said = "its evidence cannot tell whether it was done, and the resume stops"
-            self.stops = self.stops or f"{command.path}: {ended}, and its evidence cannot tell whether it was done"
-            self.stopped_by = self.stopped_by or command.path
+            self.stop_at(command.path, f"{ended}, and its evidence cannot tell whether it was done")
         elif settlement is Settlement.ADOPT:
             said = "its evidence proves that it was done: it is adopted"
         else:
@@ -405,7 +426,7 @@ class Planning(DryResponder):
                 self.add(result, Decision.RERUN, (reason,))
             else:
                 reasons = judge.evidence_reasons(result)
-                answer = judge.decide(reasons)
+                answer = judge.policy.decide(reasons)
                 self.add(result, Decision.REUSE if answer is OnStale.REUSE else Decision.RERUN, reasons)
 
     # --- composites: what a resume would do with each of their steps, and so with the whole ---------------------------
@@ -598,7 +619,7 @@ def _doubtful(resumption: Resumption) -> list[StepResult]:
         resumption: what the resume starts from.
     """
     results = [*resumption.history.results, *resumption.superseded.results]
-    return [result for result in results if AT_MOST_ONCE in result.marks and result.success]
+    return [result for result in results if result.success and not GUARDED.isdisjoint(result.marks)]
 
 
 def _crash_text(end: Finish | Crash) -> str:

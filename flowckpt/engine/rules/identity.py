@@ -37,6 +37,11 @@ def identity_reasons(
     return tuple(_reasons(action, call, result, secrets))
 
 
+def moved_reasons(step: Step[Any], result: StepResult, secrets: KnownSecrets = NONE) -> tuple[Reason, ...]:
+    """Return what makes a step another call than the one that was recorded, whatever became of its code."""
+    return tuple(each for each in identity_reasons(step, result, secrets) if each.kind is not ReasonKind.CODE)
+
+
 def is_plainly_same(action: Action, info: FunctionInfo, result: StepResult, secrets: KnownSecrets = NONE) -> bool:
     """Tell whether a recorded result is that of the same call, where a glance shows it: 0.7 µs, not 2.
 

@@ -1,8 +1,11 @@
-"""What to do with a step that must not be done twice, when it may have been done already.
+"""What to do with a step whose effect must not be repeated, when it may have happened already.
 
-started, its end not recorded     its claims, with the facts that the program states, decide
-done, and dropped with what       another call is another effect: run it; the same call: the recorded claims decide
-came before it
+Such a step is marked `.at_most_once()`, or has a `.rollback()` that was not called.
+
+started, its end not recorded     its claims, with the facts that the program states, decide (at-most-once steps only)
+done, and called otherwise now    stop, unless a person chose
+done, and dropped with an         the recorded claims decide
+earlier step
 
 claims hold         do not run it again: adopt the effect, or reuse the recorded result
 claims are denied   it was not done, or is undone: run it
@@ -15,9 +18,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from flowckpt.core.dsl.modifiers import Modifiers
+from flowckpt.core.dsl import Step
 from flowckpt.core.identity.arguments import argument_differences
 from flowckpt.core.records import StepResult
+from flowckpt.engine.rules.reasons import Reason, ReasonKind, ResumePolicy
 
 if TYPE_CHECKING:
     from flowckpt.evidence.report import VerificationReport
@@ -40,34 +44,60 @@ class Question(StrEnum):
     """It was started, and its end is not known or was a failure: was it done?"""
     DONE = "done"
     """It was done, by the same call, and its result was dropped with an earlier one: does what it did still hold?"""
+    MOVED = "moved"
+    """It was done, by another call: is it to be done by this one, too?"""
+
+
+LEFT_DONE = Reason(ReasonKind.UPSTREAM, "a step before it runs again, and what this one did was not undone")
+"""Why a step with a `.rollback()` is not simply run again after an earlier one."""
+
+
+def repeats_effect(step: Step[Any], result: StepResult) -> bool:
+    """Return whether a rerun of a step would repeat an effect that must not be repeated without a person.
+
+    With `.on_rerun()`, the effect is undone before it happens again.
+
+    Args:
+        step: the step as it is yielded now.
+        result: its recorded result, which was not undone.
+    """
+    modifiers = step.modifiers
+    if not result.success or modifiers.on_rerun is not None or step.action.modifies_members:
+        return False
+    return modifiers.is_at_most_once or modifiers.rollback is not None
 
 
 def open_question(
-    modifiers: Modifiers,
+    step: Step[Any],
+    path: str,
     old: StepResult | None,
-    arguments: Mapping[str, Any],
+    policy: ResumePolicy,
     *,
-    is_in_doubt: bool,
-    is_asked_for: bool,
+    is_moved: bool,
+    is_in_doubt: bool = False,
 ) -> Question:
     """Return what must be known before a step is run.
 
     Args:
-        modifiers: the step's.
+        step: the step as it is yielded now.
+        path: its path.
         old: its result that no longer counts, if there is one.
-        arguments: what the record would keep of its arguments now.
+        policy: what was asked for; to ask for this very step settles no doubt.
+        is_moved: whether its arguments or its version tag are no longer those of the old result.
         is_in_doubt: whether its start was recorded and its end was not.
-        is_asked_for: whether somebody asked for this very step to be run again; that settles no doubt.
     """
-    if not modifiers.is_at_most_once:
-        return Question.NONE
-    if is_in_doubt:
+    is_at_most_once = step.modifiers.is_at_most_once
+    if is_at_most_once and is_in_doubt:
         return Question.STARTED
-    if old is None or is_asked_for:
+    if old is None or path == policy.from_path:
         return Question.NONE
     if not old.success:
-        return Question.STARTED
-    return Question.DONE if is_same_call(old, arguments, modifiers.version) else Question.NONE
+        return Question.STARTED if is_at_most_once else Question.NONE
+    if is_at_most_once and not is_moved:
+        return Question.DONE
+    if not repeats_effect(step, old) or (not is_at_most_once and policy.reruns_what_follows):
+        return Question.NONE
+    return Question.MOVED if is_moved else Question.DONE
 
 
 def settle_started(report: VerificationReport, *, may_be_running: bool = False) -> Settlement:

@@ -66,13 +66,15 @@ class Judge:
             found = tuple(attrs.evolve(reason, detail=self.secrets.text(reason.detail)) for reason in found)
         return found
 
-    def decide(self, reasons: tuple[Reason, ...]) -> OnStale:
+    def decide(self, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]) -> OnStale:
         """Return what to do with a result for these reasons.
 
         Args:
+            step: the step as it is yielded now.
+            result: the recorded result of its path.
             reasons: what `reasons` returned.
         """
-        return self.policy.decide(reasons)
+        return self.policy.decide(reasons, is_done=bool(reasons) and in_doubts.repeats_effect(step, result))
 
     def proves_done(self, step: Step[Any], result: StepResult) -> bool:
         """Tell whether a step that must not be done twice was done, by the same call: an edit does not undo it.

@@ -89,6 +89,7 @@ class ResumePlan:
         is_parked: whether it would stop because of a crash loop.
         is_undoing: whether it would only finish a rollback. Then `steps` starts with the steps to undo, in that order.
         ends_otherwise: how the workflow ends now, where that is not how its finished run ended; otherwise empty.
+        repeats_effect: whether running the step of `stopped_by` again would repeat an effect that happened once.
         handled: the failure that the workflow handled before the run failed, where a resume would run nothing; or None.
     """
 
@@ -102,6 +103,7 @@ class ResumePlan:
     is_undoing: bool = False
     ends_otherwise: str = ""
     handled: HandledFailure | None = None
+    repeats_effect: bool = False
 
     @property
     def stale(self) -> int:
@@ -117,9 +119,9 @@ class ResumePlan:
 
     @property
     def stale_stop(self) -> PlannedStep | None:
-        """The stale step at which the resume would stop, if it would."""
+        """The step at which the resume would stop because a result is stale or an effect would be repeated, if any."""
         stopped = self.step(self.stopped_by) if self.stops else None
-        return stopped if stopped is not None and stopped.is_stale else None
+        return stopped if stopped is not None and (stopped.is_stale or self.repeats_effect) else None
 
     def step(self, path: str) -> PlannedStep | None:
         """Return the step of a path, or None."""

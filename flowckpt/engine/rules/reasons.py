@@ -124,7 +124,13 @@ class ResumePolicy(FieldEquality):
     is_forced: bool = False
     is_taken_over: bool = False
 
-    def decide(self, reasons: Iterable[Reason]) -> OnStale:
+    @property
+    def reruns_what_follows(self) -> bool:
+        """Whether a person asked for a rerun, of a step or of whatever is stale, and so of what follows it."""
+        is_answer = OnStale.RERUN in (self.on_stale, self.on_code_change)
+        return is_answer or self.is_forced or bool(self.from_path)
+
+    def decide(self, reasons: Iterable[Reason], *, is_done: bool = False) -> OnStale:
         """Return what to do with a recorded result.
 
         What somebody asked to be run again is run, whatever else has moved. Else to stop weighs more than to run again,
@@ -132,22 +138,25 @@ class ResumePolicy(FieldEquality):
 
         Args:
             reasons: why the result is stale; none, and it is reused.
+            is_done: whether a rerun repeats an effect that must not be repeated without a person.
         """
         reasons = tuple(reasons)
         if any(reason.kind is ReasonKind.FORCED for reason in reasons):
             return OnStale.RERUN
-        answers = {self._answer(reason) for reason in reasons}
+        answers = {self._answer(reason, is_done=is_done) for reason in reasons}
         if OnStale.FAIL in answers:
             return OnStale.RERUN if self.is_forced else OnStale.FAIL
         return OnStale.RERUN if OnStale.RERUN in answers else OnStale.REUSE
 
-    def _answer(self, reason: Reason) -> OnStale:
+    def _answer(self, reason: Reason, *, is_done: bool) -> OnStale:
         if reason.kind is ReasonKind.CODE:
             return self.on_code_change
         if not reason.makes_stale:
             return OnStale.RERUN
         if self.on_stale is not None:
             return self.on_stale
+        if is_done and reason.kind is not ReasonKind.EVIDENCE:  # evidence that is denied says that the effect is gone
+            return OnStale.FAIL
         # Hours of work are not thrown away because a server did not answer, nor is its answer guessed.
         return OnStale.RERUN if reason.is_proved else OnStale.FAIL
 

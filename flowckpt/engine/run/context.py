@@ -112,7 +112,7 @@ class RunContext:
         return in_doubt.InDoubtResolver(
             self.workflow_id,
             self.number,
-            self.judge.policy,
+            self.judge,
             recorder.superseded,
             recorder.in_doubt,
             self.runner,

@@ -10,9 +10,12 @@ from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.records import StepResult
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.rules.in_doubt import Question, Settlement, open_question, settle_done, settle_started
-from flowckpt.engine.rules.reasons import ResumePolicy
+from flowckpt.engine.rules.identity import moved_reasons
+from flowckpt.engine.rules.in_doubt import LEFT_DONE, Question, Settlement, open_question, settle_done, settle_started
+from flowckpt.engine.rules.judge import Judge
+from flowckpt.engine.rules.reasons import OnStale, Reason, ResumePolicy
 from flowckpt.engine.run.verification import Verifying
+from flowckpt.engine.values.failures import stale_step
 from flowckpt.engine.values.superseded import ON_RERUN, Superseded
 from flowckpt.errors import StepInDoubtError
 from flowckpt.execution.current_step import NO_SERVICES, StepCall
@@ -53,7 +56,7 @@ class InDoubtResolver:
     Attributes:
         workflow_id: the run.
         attempt: its attempt.
-        policy: what the resume was told.
+        judge: decides about stale results.
         superseded: results that no longer count.
         in_doubt: the paths of steps whose start was recorded and whose end was not.
         runner: calls what the steps give for adopting and undoing.
@@ -62,7 +65,7 @@ class InDoubtResolver:
 
     workflow_id: str
     attempt: int
-    policy: ResumePolicy
+    judge: Judge
     superseded: Superseded
     in_doubt: set[str]
     runner: StepRunner
@@ -73,22 +76,35 @@ class InDoubtResolver:
 
         Raises:
             StepInDoubtError: it must not be done twice, and nobody can tell whether it was done.
+            StaleStepError: it was done by another call, or what it did was not undone, and no person chose.
         """
         path, step = call.path, call.step
-        old = self.superseded.get(path)
-        is_in_doubt, is_asked_for = path in self.in_doubt, path == self.policy.from_path
-        question = open_question(
-            step.modifiers, old, call.identity.arguments, is_in_doubt=is_in_doubt, is_asked_for=is_asked_for
-        )
+        old, is_in_doubt = self.superseded.get(path), path in self.in_doubt
+        moved = () if old is None else moved_reasons(step, old, self.judge.secrets)
+        question = open_question(step, path, old, self.policy, is_moved=bool(moved), is_in_doubt=is_in_doubt)
         found = RUN
         if question is Question.STARTED:
             found = await self._started(call, has_failed=not is_in_doubt)
         elif question is Question.DONE and old is not None:
             found = await self._done(step, old)
+        elif question is Question.MOVED and old is not None:
+            found = self._moved(old, moved)
         is_run = found.reused is None and found.outcome is None
         if is_run and old is not None and old.success and ON_RERUN in old.marks and step.modifiers.on_rerun is not None:
             found = attrs.evolve(found, undo=old)
         return found
+
+    @property
+    def policy(self) -> ResumePolicy:
+        """What the resume was told."""
+        return self.judge.policy
+
+    def _moved(self, old: StepResult, moved: tuple[Reason, ...]) -> Resolution:
+        """Settle a step that was done by another call."""
+        answer = self.policy.decide(moved, is_done=True)
+        if answer is OnStale.FAIL:
+            raise stale_step(self.workflow_id, old.path, moved, repeats_effect=True)
+        return Resolution(reused=old) if answer is OnStale.REUSE else RUN
 
     async def _started(self, call: StepCall, *, has_failed: bool) -> Resolution:
         """Settle a step that was started, and whose end is not known or was a failure."""
@@ -136,7 +152,8 @@ class InDoubtResolver:
         Raises:
             StepInDoubtError: nobody can tell whether it was done.
         """
-        unforced = attrs.evolve(self, policy=attrs.evolve(self.policy, is_forced=False))
+        judge = attrs.evolve(self.judge, policy=attrs.evolve(self.policy, is_forced=False))
+        unforced = attrs.evolve(self, judge=judge)
         return await unforced._started(call, has_failed=True)
 
     async def _done(self, step: Step[Any], old: StepResult) -> Resolution:
@@ -145,6 +162,8 @@ class InDoubtResolver:
         settlement = Settlement.ASK if report is None else settle_done(report)
         if settlement is Settlement.REUSE:
             return Resolution(reused=old, report=report)
+        if settlement is Settlement.ASK and not step.modifiers.is_at_most_once:
+            raise stale_step(self.workflow_id, old.path, (LEFT_DONE,), repeats_effect=True)
         if settlement is Settlement.ASK:
             detail = "it has no evidence" if report is None else _said(report)
             self._ask(old.path, f"it was done, it would be run again now, and {detail}")

@@ -264,9 +264,12 @@ class Recorder:
         if checkpointer.partial and is_prefix:
             for path in [*checkpointer.partial]:
                 self.drop_state(path, f"upstream: {self.aside.dropped[0].path} runs again before it")
-        self.superseded.add(self.aside.dropped)
+        holds_undoable = not self.judge.policy.reruns_what_follows
+        self.superseded.add(self.aside.dropped, holds_undoable=holds_undoable)
         self.waits.drop_stale(self.aside.dropped, takes_behind=is_prefix)
-        self.superseded.add(spare.values())  # a resume that does not ask for them must not forget them
+        self.superseded.add(
+            spare.values(), holds_undoable=holds_undoable
+        )  # a resume that does not ask for them must not forget them
         if not self.start_saved:
             dropped = {result.path for result in self.aside.dropped}
             checkpointer.history = kept_history(checkpointer.history.view(), dropped | spare.keys())

@@ -27,7 +27,7 @@ from flowckpt.engine.rules.reasons import MAX_DEATHS, OnStale, Reason, ReasonKin
 from flowckpt.engine.run.verification import Verifying
 from flowckpt.engine.values.inputs import BoundInputs, rebind_inputs
 from flowckpt.engine.values.options import RunOptions
-from flowckpt.engine.values.superseded import Superseded
+from flowckpt.engine.values.superseded import GUARDED, Superseded
 from flowckpt.errors import RunParkedError, StepNotFoundError, WorkflowChangedError
 from flowckpt.stores.base import (
     Ability,
@@ -155,6 +155,12 @@ class Resumption:
         """The steps that are in doubt, and those that wait."""
         return [*self.in_doubt, *(wait.path for wait in open_waits(self.latest.metadata, self.latest.step_results))]
 
+    @property
+    def is_guarded(self) -> bool:
+        """Whether the run has effects that no default repeats."""
+        results = (*self.history.results, *self.superseded.results)
+        return any(each.marks and not GUARDED.isdisjoint(each.marks) for each in results)
+
     def is_undone(self, path: str) -> bool:
         """Tell whether the result of a step does not count because it was undone: then nothing is left of what it did.
 
@@ -229,12 +235,13 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         given=inputs,
     )
     view: HistoryView = as_view(latest.step_results)
-    policy = _located(options.policy, workflow_id, latest, view)
+    superseded = Superseded(latest.metadata)
+    policy = _located(options.policy, workflow_id, latest, superseded)
     undoing = [each for each in view if each.step_type == ROLLBACK]
     cut = _cut(latest, view, policy, undone_paths(undoing), drops_answers=drops_answers)
     history = kept_history(view, cut.keys() | {each.path for each in undoing})
-    superseded = Superseded(latest.metadata)
-    superseded.add(result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
+    still_done = (result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
+    superseded.add(still_done, holds_undoable=not policy.reruns_what_follows)
     spare: Mapping[str, StepResult] = {}
     if policy.reuse is ReuseMode.INPUTS and REUSABLE in latest.metadata:
         taken = {*(result.path for result in history.results), *cut, *latest.in_flight}
@@ -393,15 +400,18 @@ def _cut_from(
         cut.setdefault(result.path, (result, upstream))
 
 
-def _located(policy: ResumePolicy, workflow_id: str, latest: CheckpointData, view: HistoryView) -> ResumePolicy:
+def _located(policy: ResumePolicy, workflow_id: str, latest: CheckpointData, superseded: Superseded) -> ResumePolicy:
     """Find the step of `--from`: a path, or the name of a step, whose first use is meant."""
     wanted = policy.from_path
-    if not wanted or wanted in latest.in_flight or any(result.path == wanted for result in view):
+    if not wanted or wanted in latest.in_flight:
         return policy
-    for result in view:
+    results = [*as_view(latest.step_results), *superseded.results]
+    if any(result.path == wanted for result in results):
+        return policy
+    for result in results:
         if result.name == wanted:
             return attrs.evolve(policy, from_path=result.path)
-    raise StepNotFoundError(workflow_id, wanted, known=[result.path for result in view])
+    raise StepNotFoundError(workflow_id, wanted, known=[result.path for result in results])
 
 
 def check_name(workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData) -> None:

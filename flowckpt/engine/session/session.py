@@ -301,9 +301,10 @@ class Session:
         resumption = await read()
         judge = resumption.judge
         self._secrets = judge.secrets
-        # Reusing by inputs, the step to stop at may come after one that runs; and it is to stop before anything does.
+        # The step to stop at may come after one that runs, and nothing is to run before the stop: where results are reused
+        # by inputs, and where an effect must not be repeated.
         is_completed, mode = latest.status is Status.COMPLETED, judge.policy.reuse
-        if is_completed or mode is ReuseMode.INPUTS:
+        if is_completed or mode is ReuseMode.INPUTS or resumption.is_guarded:
             plan = await planner.make_plan(self._workflow, self._workflow_id, resumption, claims)
             if is_completed and plan.is_nothing_to_do and (not plan.ends_at or resumption.bound.missing):
                 return CompletedRun(self._workflow, self._workflow_id, latest)
@@ -311,7 +312,7 @@ class Session:
                 resumption = await read(drops_answers=True)
                 judge = resumption.judge
             if (stopped := plan.stale_stop) is not None:
-                raise stale_step(self._workflow_id, stopped.path, stopped.reasons)
+                raise stale_step(self._workflow_id, stopped.path, stopped.reasons, repeats_effect=plan.repeats_effect)
         said = accepted(latest.metadata) if IMPORTED in latest.metadata else latest.metadata
         metadata = self._options.written_to(resumption.superseded.written_to(said))
         waits = Waits.of(latest.metadata)

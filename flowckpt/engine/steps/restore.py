@@ -11,6 +11,7 @@ from flowckpt.core.records import StepResult
 from flowckpt.core.replay import Answer, Restore
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.identity import is_plainly_same
+from flowckpt.engine.rules.in_doubt import repeats_effect
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import evidence_event
@@ -73,10 +74,10 @@ async def is_still_true(
         if report is not None and report.outcome != "no_evidence" and run.notifier.emit is not None:
             await run.notifier.emit(evidence_event(run.workflow_id, result.path, report, "resume"))
     reasons = judge.reasons(step, result, is_behind_rerun=is_spare) + more
-    if not reasons or (answer := judge.decide(reasons)) is OnStale.REUSE:
+    if not reasons or (answer := judge.decide(step, result, reasons)) is OnStale.REUSE:
         return True
     if answer is OnStale.FAIL:
-        raise stale_step(run.workflow_id, result.path, reasons, is_at_most_once=step.modifiers.is_at_most_once)
+        raise stale_step(run.workflow_id, result.path, reasons, repeats_effect=repeats_effect(step, result))
     return judge.proves_done(step, result)
 
 

@@ -204,7 +204,7 @@ def judge_partial(run: RunContext, step: Step[Any], path: str) -> None:
         StaleStepError: something has moved, and the policy is to stop.
     """
     reasons = partial_reasons(step, run.recorder.checkpointer.partial[path], run.secrets)
-    answer = run.judge.decide(reasons) if reasons else OnStale.REUSE
+    answer = run.judge.policy.decide(reasons) if reasons else OnStale.REUSE
     if answer is OnStale.FAIL:
         raise stale_step(run.workflow_id, path, reasons)
     if answer is OnStale.RERUN:

@@ -90,7 +90,7 @@ def _fan_out_failure(path: str, error: StepError, causes: Sequence[StepFailedErr
 
 
 def stale_step(
-    workflow_id: str, path: str, reasons: Sequence[Reason], *, is_at_most_once: bool = False
+    workflow_id: str, path: str, reasons: Sequence[Reason], *, repeats_effect: bool = False
 ) -> StaleStepError:
     """Return the error of a resume that stops at a stale result, with the commands that go on.
 
@@ -98,7 +98,7 @@ def stale_step(
         workflow_id: the run.
         path: the step.
         reasons: what moved.
-        is_at_most_once: whether the step must not be done twice on a guess.
+        repeats_effect: whether a rerun repeats an effect that must not be repeated without a person.
     """
     kinds = {reason.kind for reason in reasons}
     options = [
@@ -110,12 +110,18 @@ def stale_step(
         if is_meant
     ]
     rerun, reuse = (" ".join(f"{option} {answer}" for option in options) for answer in ("rerun", "reuse"))
-    once = f" It is to be done at most once: only '--from {shell_word(path)}' repeats it." if is_at_most_once else ""
     run = shell_word(workflow_id)
+    once = (
+        f" It was done, and no default does it again: 'flowckpt resume {run} --from {shell_word(path)}' repeats it for "
+        f"certain. 'flowckpt recover' takes {' and '.join(options)}, too."
+        if repeats_effect
+        else ""
+    )
     return StaleStepError(
         workflow_id,
         path,
         reasons=[str(reason) for reason in reasons],
+        repeats_effect=repeats_effect,
         remedy=f"To run it and what follows again: 'flowckpt resume {run} {rerun}'. To reuse its result all the same: "
         f"'flowckpt resume {run} {reuse}'. 'flowckpt plan {run}' shows it step by step.{once}",
     )

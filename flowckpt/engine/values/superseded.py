@@ -15,6 +15,7 @@ from flowckpt.core.codec.checkpoints import result_document
 from flowckpt.core.codec.results import decode_result
 from flowckpt.core.dsl.modifiers import Modifiers
 from flowckpt.core.records import StepResult
+from flowckpt.engine.rules.paths import UNDOABLE
 from flowckpt.engine.rules.reasons import LIMITS
 from flowckpt.engine.values.options import RETRIES_USED
 
@@ -24,7 +25,9 @@ NOT_UNDONE = "not_undone"
 """Marks a failure of `.on_rerun()`: the step was not run, and what is to be undone is still its earlier result."""
 KEY = "superseded"
 _QUESTIONS = frozenset({AT_MOST_ONCE, ON_RERUN, NOT_UNDONE, "adopted"})
-"""What a step must look at before it runs again; that a result can be undone is no such question."""
+"""What a step must look at before it runs again."""
+GUARDED = frozenset({AT_MOST_ONCE, UNDOABLE})
+"""Marks the results whose effects no default repeats."""
 
 
 def marks_of(modifiers: Modifiers, *, is_adopted: bool, is_not_undone: bool) -> tuple[str, ...]:
@@ -76,13 +79,15 @@ class Superseded:
         """
         return self.by_path.get(path)
 
-    def add(self, results: Iterable[StepResult]) -> None:
+    def add(self, results: Iterable[StepResult], *, holds_undoable: bool = False) -> None:
         """Add results that no longer count; those whose steps need not look at them are left out.
 
         Args:
             results: the results.
+            holds_undoable: whether to add those of steps with a `.rollback()`: no person asked to run them again.
         """
-        found = {result.path: result for result in results if not _QUESTIONS.isdisjoint(result.marks)}
+        questions = _QUESTIONS | {UNDOABLE} if holds_undoable else _QUESTIONS
+        found = {result.path: result for result in results if not questions.isdisjoint(result.marks)}
         self.by_path.update({path: result for path, result in found.items() if NOT_UNDONE not in result.marks})
 
     def settle(self, path: str) -> None:
