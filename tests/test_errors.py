@@ -19,7 +19,8 @@ from flowckpt.errors import FlowckptError, StepFailedError
 
 CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, BaseException)]
 NOT_IN_THE_MESSAGE = {
-    "is_left",  # of RunUndoneError, which says what it means
+    "is_left",
+    "repeats_effect",  # of RunUndoneError, which says what it means
     "remedy",
     "error_bases",
     "traceback",

@@ -25,7 +25,7 @@ NOT_UNDONE = "not_undone"
 """Marks a failure of `.on_rerun()`: the step was not run, and what is to be undone is still its earlier result."""
 KEY = "superseded"
 _QUESTIONS = frozenset({AT_MOST_ONCE, ON_RERUN, NOT_UNDONE, "adopted"})
-"""What a step must look at before it runs again."""
+"""Marks of results that a step must look at before it runs again."""
 GUARDED = frozenset({AT_MOST_ONCE, UNDOABLE})
 """Marks the results whose effects no default repeats."""
 
