@@ -74,7 +74,11 @@ class Judge:
             result: the recorded result of its path.
             reasons: what `reasons` returned.
         """
-        return self.policy.decide(reasons, is_done=bool(reasons) and in_doubts.repeats_effect(step, result))
+        return self.policy.decide(reasons, is_done=bool(reasons) and self.repeats_effect(step, result))
+
+    def repeats_effect(self, step: Step[Any], result: StepResult) -> bool:
+        """Return whether a rerun repeats an effect that must not be repeated without a person."""
+        return in_doubts.repeats_effect(step, result)
 
     def proves_done(self, step: Step[Any], result: StepResult) -> bool:
         """Tell whether a step that must not be done twice was done, by the same call: an edit does not undo it.

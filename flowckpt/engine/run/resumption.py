@@ -136,6 +136,7 @@ class Resumption:
         begun: the steps that a process was at when it died, as far as it could leave word: a hint, which decides nothing.
         parked: how often the run died, where a resume would refuse it for that.
         messages: what was sent to the run and nobody has taken, where it waits for something.
+        is_guarded: whether the run has effects that no default repeats.
     """
 
     latest: CheckpointData
@@ -149,17 +150,12 @@ class Resumption:
     begun: frozenset[str] = frozenset()
     parked: Deaths | None = None
     messages: Sequence[Signal] = ()
+    is_guarded: bool = False
 
     @property
     def unended(self) -> list[str]:
         """The steps that are in doubt, and those that wait."""
         return [*self.in_doubt, *(wait.path for wait in open_waits(self.latest.metadata, self.latest.step_results))]
-
-    @property
-    def is_guarded(self) -> bool:
-        """Whether the run has effects that no default repeats."""
-        results = (*self.history.results, *self.superseded.results)
-        return any(each.marks and not GUARDED.isdisjoint(each.marks) for each in results)
 
     def is_undone(self, path: str) -> bool:
         """Tell whether the result of a step does not count because it was undone: then nothing is left of what it did.
@@ -240,8 +236,9 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     undoing = [each for each in view if each.step_type == ROLLBACK]
     cut = _cut(latest, view, policy, undone_paths(undoing), drops_answers=drops_answers)
     history = kept_history(view, cut.keys() | {each.path for each in undoing})
-    still_done = (result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
-    superseded.add(still_done, holds_undoable=not policy.reruns_what_follows)
+    if cut:
+        still_done = (result for result, reason in cut.values() if reason.kind is not ReasonKind.UNDONE)
+        superseded.add(still_done, holds_undoable=not policy.reruns_what_follows)
     spare: Mapping[str, StepResult] = {}
     if policy.reuse is ReuseMode.INPUTS and REUSABLE in latest.metadata:
         taken = {*(result.path for result in history.results), *cut, *latest.in_flight}
@@ -255,7 +252,9 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         most = limit_of(latest.metadata, options.max_deaths, max_deaths)
         parked = await parked_at(store, workflow_id, latest, most=most)
     found = history, judge, cut, superseded, frozenset(latest.in_flight), spare, begun, parked
-    return Resumption(latest, bound, *found, await _messages(store, workflow_id, latest))
+    marks = (each.marks for each in (*history.results, *superseded.results) if each.marks)
+    is_guarded = not all(map(GUARDED.isdisjoint, marks))
+    return Resumption(latest, bound, *found, await _messages(store, workflow_id, latest), is_guarded)
 
 
 async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) -> Sequence[Signal]:

@@ -11,7 +11,6 @@ from flowckpt.core.records import StepResult
 from flowckpt.core.replay import Answer, Restore
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.identity import is_plainly_same
-from flowckpt.engine.rules.in_doubt import repeats_effect
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import evidence_event
@@ -77,7 +76,7 @@ async def is_still_true(
     if not reasons or (answer := judge.decide(step, result, reasons)) is OnStale.REUSE:
         return True
     if answer is OnStale.FAIL:
-        raise stale_step(run.workflow_id, result.path, reasons, repeats_effect=repeats_effect(step, result))
+        raise stale_step(run.workflow_id, result.path, reasons, repeats_effect=judge.repeats_effect(step, result))
     return judge.proves_done(step, result)
 
 
