@@ -10,7 +10,7 @@ import click
 from flowckpt.cli.next_steps import wait_lines
 from flowckpt.cli.options import Command, RunName, color_option, json_option, store_option
 from flowckpt.cli.progress.state import COMPOSITES
-from flowckpt.cli.render.documents import Standing, recorded_claims, run_document, run_history
+from flowckpt.cli.render.documents import attempt_document, recorded_claims, run_document, run_history
 from flowckpt.cli.render.rich_table import status_text
 from flowckpt.cli.render.steps import Branch, step_tree
 from flowckpt.cli.render.tables import ago_text, duration_text, moment_text, show_table
@@ -25,6 +25,7 @@ from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.engine.rules.paths import ROLLBACK, step_of
 from flowckpt.engine.run.resumption import parked_error
 from flowckpt.errors import DecodingError
+from flowckpt.maintenance.attempts import Standing
 from flowckpt.maintenance.task_log import is_task
 
 _EXAMPLE = """\b
@@ -110,7 +111,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if as_json:
         document = {**run_document(run, found, wanted), "stored_at": place}
         if history:
-            document["history"] = [attempt.to_document() for attempt in attempts]
+            document["history"] = [attempt_document(attempt) for attempt in attempts]
         write(f"{json_text(document, indent=2)}\n")
         return
     write("".join(f"{line}\n" for line in _lines(run, found, place, no_color=no_color)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,11 +14,10 @@ from flowckpt.core import codec
 from flowckpt.core.codec import Json, encode
 from flowckpt.core.codec.checkpoints import result_document
 from flowckpt.core.codec.results import encode_error, encode_time, plain_tree
-from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.records import StepResult
 from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
 from flowckpt.core.records.wait import Signal, Wait, moment_text
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.history.rollback import KEY as ROLLED_BACK
 from flowckpt.engine.rules.crash_loop import Deaths
 from flowckpt.engine.values.failures import recorded_error
 from flowckpt.engine.values.result import WorkflowResult
@@ -28,6 +26,7 @@ from flowckpt.events import Event
 from flowckpt.evidence.claims import Evidence, redacted, redacted_text
 from flowckpt.evidence.report import Verdict, VerdictStatus
 from flowckpt.execution.claims import recorded_pack
+from flowckpt.maintenance.attempts import Attempt, Standing, attempts_of
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 from flowckpt.maintenance.task_log import is_task
 from flowckpt.stores.base import Ability, Finding, StoreBase
@@ -285,105 +284,31 @@ def _owner_document(owner: Owner | None) -> Json:
     return {"host": owner.host, "pid": owner.pid, "acquired_at": encode_time(owner.acquired_at)}
 
 
-# All that a run ever recorded, attempt by attempt: also what no longer counts.
+# What every attempt of a run recorded.
 
 
-class Standing(StrEnum):
-    """What became of a checkpoint or a result."""
-
-    COUNTS = "counts"
-    """It is part of the run."""
-    OVERWRITTEN = "overwritten"
-    """It is part of the run, and a later checkpoint of the same id is the one that the id finds."""
-    LEFT_BEHIND = "left_behind"
-    """A later attempt went on from before it."""
-
-
-@attrs.frozen
-class Attempt:
-    """What one attempt recorded.
-
-    Attributes:
-        number: which attempt.
-        last: its last checkpoint, as it left it.
-        checkpoints: its checkpoints, oldest first, each with what became of it.
-        results: the results of the steps that it executed, likewise.
-        rolled_back_to: the checkpoint that it went back to, where that is all that it did.
-    """
-
-    number: int
-    last: CheckpointData
-    checkpoints: Sequence[tuple[CheckpointRef, Standing]]
-    results: Sequence[tuple[StepResult, Standing]]
-    rolled_back_to: Any = None
-
-    def to_document(self) -> Json:
-        """Return the attempt: one item of `history` in `show --history --json`."""
-        return {
-            "attempt": self.number,
-            "status": self.last.status.value,
-            "updated_at": encode_time(self.last.saved_at),
-            "rolled_back_to": encode(self.rolled_back_to),
-            "checkpoints": [_checkpoint(*each) for each in self.checkpoints],
-            "results": [{**step_document(result), "standing": str(standing)} for result, standing in self.results],
-        }
+def attempt_document(attempt: Attempt) -> Json:
+    """Return an attempt: one item of `history` in `show --history --json`."""
+    return {
+        "attempt": attempt.number,
+        "status": attempt.last.status.value,
+        "updated_at": encode_time(attempt.last.saved_at),
+        "rolled_back_to": encode(attempt.rolled_back_to),
+        "checkpoints": [_checkpoint(*each) for each in attempt.checkpoints],
+        "results": [{**step_document(result), "standing": str(standing)} for result, standing in attempt.results],
+    }
 
 
 def run_history(store: StoreBase, workflow_id: str, run: StoredRun) -> list[Attempt]:
     """Return the attempts of a run, the first one first.
 
     Raises:
-        click.UsageError: the store keeps nothing but what counts.
+        click.UsageError: the store keeps only what counts.
         CheckpointCorruptedError: its record is damaged.
     """
     if not store.has(Ability.ATTEMPTS):
-        raise click.UsageError(f"{store!r} keeps nothing but what counts, so there is no history to show")
-    return waited(_history(store, workflow_id, run))
-
-
-async def _history(store: StoreBase, workflow_id: str, run: StoredRun) -> list[Attempt]:
-    counting = {_identity(result) for result in run.latest.step_results}
-    newest: dict[str, int] = {}
-    for reference in reversed(run.checkpoints):
-        newest[reference.checkpoint_id] = reference.sequence
-    sequences = {reference.sequence for reference in run.checkpoints}
-
-    def standing(reference: CheckpointRef) -> Standing:
-        if reference.sequence not in sequences:
-            return Standing.LEFT_BEHIND
-        is_newest = newest[reference.checkpoint_id] == reference.sequence
-        return Standing.COUNTS if is_newest else Standing.OVERWRITTEN
-
-    found: list[Attempt] = []
-    shown: set[tuple[Any, ...]] = set()
-    for number in await store.attempts(workflow_id):
-        last = await store.load_attempt(workflow_id, number)
-        if last is None:
-            continue
-        references = await store.list_attempt(workflow_id, number)
-        made = [
-            each
-            for each in last.step_results
-            if each.attempt == number
-            or (not found and each.attempt == 0)
-            # An attempt that could not save it any more went on as this one.
-            or (found and 0 < each.attempt < number and _identity(each) not in shown)
-        ]
-        shown.update(map(_identity, made))
-        found.append(
-            Attempt(
-                number,
-                last,
-                [(reference, standing(reference)) for reference in references],
-                [(each, Standing.COUNTS if _identity(each) in counting else Standing.LEFT_BEHIND) for each in made],
-                last.metadata.get(ROLLED_BACK) if last.checkpoint_id == f"@rollback.{number}" else None,
-            )
-        )
-    return found
-
-
-def _identity(result: StepResult) -> tuple[Any, ...]:
-    return result.path, result.attempt, result.started_at
+        raise click.UsageError(f"{store!r} keeps only what counts, so there is no history to show")
+    return waited(attempts_of(store, workflow_id, run.latest, run.checkpoints))
 
 
 def _checkpoint(reference: CheckpointRef, standing: Standing) -> Json:

@@ -13,6 +13,8 @@ from flowckpt.core.records.checkpoint import CheckpointData, Reason, Status, ver
 from flowckpt.core.records.wait import Wait
 from flowckpt.errors import SettingError
 
+ROLLED_BACK = "rolled_back_to"
+"""In the metadata of a checkpoint that a rollback saved: the checkpoint that the run returned to."""
 IMPORTED = "imported"
 """In the metadata: the run came from a file that anybody may have made, and no person has resumed it yet.
 

@@ -21,13 +21,13 @@ from flowckpt.core.identity import inputs_hash
 from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, History, Reason, Status, StepResult
+from flowckpt.core.records.listing import ROLLED_BACK
 from flowckpt.core.replay import Answer, Command, Crash, Replay
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.history.checkpoints import Rechecking, any_checkpoint
-from flowckpt.engine.history.rollback import KEY as ROLLED_BACK
 from flowckpt.engine.history.rollback import length_to_go_on_from, standing_length
 from flowckpt.engine.rules.identity import identity_reasons
 from flowckpt.engine.rules.paths import UNDOABLE, is_within, taken_over

@@ -13,7 +13,7 @@ import attrs
 
 from flowckpt.core.codec.results import as_view
 from flowckpt.core.records import CheckpointData, Reason, Status, StepResult
-from flowckpt.core.records.listing import IMPORTED
+from flowckpt.core.records.listing import IMPORTED, ROLLED_BACK
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.engine.history.checkpoints import Rechecking, earlier_checkpoint
@@ -25,9 +25,6 @@ from flowckpt.engine.values.task_refusal import refuse_task
 from flowckpt.engine.values.waits import waits_after_rollback
 from flowckpt.errors import CheckpointNotFoundError, StaleCheckpointError
 from flowckpt.stores.base import StoreBase
-
-KEY = "rolled_back_to"
-"""In the metadata: the checkpoint that the run went back to last."""
 
 
 @attrs.frozen
@@ -91,7 +88,7 @@ async def roll_back(
         if moved:
             raise StaleCheckpointError(workflow_id, target.checkpoint_id, reasons=moved)
         place: dict[str, Any] = {"checkpoint_id": target.checkpoint_id, "sequence": target.sequence}
-        is_there = latest.reason is Reason.MANUAL and latest.metadata.get(KEY) == place and not dropped
+        is_there = latest.reason is Reason.MANUAL and latest.metadata.get(ROLLED_BACK) == place and not dropped
         if is_there or target.sequence == latest.sequence:
             return RolledBack(workflow_id, **place, steps=length, dropped=(), attempt=latest.attempt, is_new=False)
         superseded = Superseded(latest.metadata)
@@ -109,7 +106,7 @@ async def roll_back(
             evidence=answers,
             snapshot=target.held_snapshot,
             partial=target.partial,
-            metadata={**waits_after_rollback(metadata, target.metadata, dropped), KEY: place},
+            metadata={**waits_after_rollback(metadata, target.metadata, dropped), ROLLED_BACK: place},
             output=None,
             error=None,
         )

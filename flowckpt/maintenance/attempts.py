@@ -1,0 +1,104 @@
+"""What every attempt of a run recorded, including what no longer counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.records.listing import ROLLED_BACK, CheckpointRef
+from flowckpt.stores.base import StoreBase
+
+
+class Standing(StrEnum):
+    """What became of a checkpoint or a result.
+
+    Attributes:
+        COUNTS: it is part of the run.
+        OVERWRITTEN: it is part of the run, but its id finds a later checkpoint.
+        LEFT_BEHIND: a later attempt resumed from before it.
+    """
+
+    COUNTS = "counts"
+    OVERWRITTEN = "overwritten"
+    LEFT_BEHIND = "left_behind"
+
+
+@attrs.frozen
+class Attempt:
+    """What one attempt recorded.
+
+    Attributes:
+        number: which attempt.
+        last: its last checkpoint, as the attempt left it.
+        checkpoints: its checkpoints, oldest first, each with what became of it.
+        results: the results of the steps that it executed, likewise.
+        rolled_back_to: the checkpoint that it returned to, if that is all it did.
+    """
+
+    number: int
+    last: CheckpointData
+    checkpoints: Sequence[tuple[CheckpointRef, Standing]]
+    results: Sequence[tuple[StepResult, Standing]]
+    rolled_back_to: Any = None
+
+
+async def attempts_of(
+    store: StoreBase, workflow_id: str, latest: CheckpointData, checkpoints: Sequence[CheckpointRef]
+) -> list[Attempt]:
+    """Return the attempts of a run, the first one first.
+
+    Args:
+        store: a store that keeps attempts.
+        workflow_id: the run.
+        latest: its newest checkpoint.
+        checkpoints: the checkpoints that count, newest first.
+
+    Raises:
+        CheckpointCorruptedError: the record is damaged.
+    """
+    counting = {_identity(result) for result in latest.step_results}
+    newest: dict[str, int] = {}
+    for reference in reversed(checkpoints):
+        newest[reference.checkpoint_id] = reference.sequence
+    sequences = {reference.sequence for reference in checkpoints}
+
+    def standing(reference: CheckpointRef) -> Standing:
+        if reference.sequence not in sequences:
+            return Standing.LEFT_BEHIND
+        is_newest = newest[reference.checkpoint_id] == reference.sequence
+        return Standing.COUNTS if is_newest else Standing.OVERWRITTEN
+
+    found: list[Attempt] = []
+    shown: set[tuple[Any, ...]] = set()
+    for number in await store.attempts(workflow_id):
+        last = await store.load_attempt(workflow_id, number)
+        if last is None:
+            continue
+        references = await store.list_attempt(workflow_id, number)
+        made = [
+            each
+            for each in last.step_results
+            if each.attempt == number
+            or (not found and each.attempt == 0)
+            # The attempt that executed it could not save it; this one continued from its memory.
+            or (found and 0 < each.attempt < number and _identity(each) not in shown)
+        ]
+        shown.update(map(_identity, made))
+        found.append(
+            Attempt(
+                number,
+                last,
+                [(reference, standing(reference)) for reference in references],
+                [(each, Standing.COUNTS if _identity(each) in counting else Standing.LEFT_BEHIND) for each in made],
+                last.metadata.get(ROLLED_BACK) if last.checkpoint_id == f"@rollback.{number}" else None,
+            )
+        )
+    return found
+
+
+def _identity(result: StepResult) -> tuple[Any, ...]:
+    return result.path, result.attempt, result.started_at
