@@ -35,6 +35,7 @@ ROWS = {  # from the bottom up; imports go strictly downwards
     "engine: face": ("engine",),
     "engine: checks": ("engine.determinism",),
     "engine: checks in a child": ("engine.determinism_child",),
+    "pages": ("report",),
     "edges": ("__main__", "cli", "testing"),
     "front door": ("",),
 }

@@ -35,6 +35,8 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "show": "Show a run: its status, steps and checkpoints.",
         "verify": "Check the evidence of a run against the world now.",
         "diff": "Compare two runs or checkpoints.",
+        "report": "Write one HTML file that shows a run.",
+        "graph": "Draw the steps of a workflow or a run.",
     },
     "Answer": {
         "signal": "Send a signal to a run.",

@@ -410,7 +410,8 @@ def map_action(
         raise StepDefinitionError(
             f"step {name!r}: .map(key={key!r:.60}) must be a function of an item", step=name, where=caller()
         )
-    completion = completion_of(name, min_success, tolerate, len(items) if isinstance(items, Sized) else None)
+    size = len(items) if min_success is not None and isinstance(items, Sized) else None
+    completion = completion_of(name, min_success, tolerate, size)
     return MapAction(function, items, key, _checked_concurrency(name, concurrency), completion, constants)
 
 

@@ -90,6 +90,11 @@ def recorded_arguments(
     return {name: _kept(value, secrets) for name, value in _named(function, args, kwargs)}
 
 
+def recorded_value(value: Any) -> Json:
+    """Return what a record keeps of one argument."""
+    return _kept(value, NONE)
+
+
 def recorded_positional(names: Sequence[str], args: Sequence[Any], secrets: KnownSecrets) -> dict[str, Json]:
     """Return what `recorded_arguments` does, for a plain function that is given no more than its parameters, by position.
 

@@ -1,0 +1,101 @@
+"""`flowckpt report`."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from pathlib import Path
+
+import click
+
+from flowckpt.cli.loaded_run import planned_run, recorded_run
+from flowckpt.cli.options import Command, RunName, store_option
+from flowckpt.cli.render.documents import run_history
+from flowckpt.cli.render.terminal import escaped, say, write
+from flowckpt.cli.runs import StoredRun, chosen_run, opened_store, stored_run, surveyed_runs, waited
+from flowckpt.cli.settings import choose_store
+from flowckpt.core.records import Status
+from flowckpt.core.records.listing import RunFilter
+from flowckpt.core.system.numbers import counted
+from flowckpt.engine import RunOptions
+from flowckpt.engine.rules.plan import Decision
+from flowckpt.errors import FlowckptError
+from flowckpt.report.comparison import MOST_RUNS, ComparedRun, Comparison, comparison_of
+from flowckpt.report.document import report_of
+from flowckpt.report.page import page
+from flowckpt.stores.base import StoreBase
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt report nightly
+  flowckpt report --last --open
+  flowckpt report nightly -o public/nightly.html"""
+
+_RUNS = (Decision.RERUN, Decision.NEW, Decision.IN_DOUBT)
+
+
+@click.command("report", cls=Command, epilog=_EXAMPLE)
+@click.argument("run", type=RunName())
+@click.option("-o", "--output", metavar="FILE", help="The file to write; RUN.html by default, - for standard output.")
+@click.option("--open", "opens", is_flag=True, help="Open the file in the browser.")
+@click.option("--plan", is_flag=True, help="Also show what a resume would do. This loads the program of the run.")
+@store_option
+def command(run: str, output: str | None, opens: bool, plan: bool, store: str | None) -> None:
+    """Write one HTML file that shows a run: waterfall, graph, steps, and what changed since earlier runs.
+
+    The file opens from disk without a network and sends nothing anywhere. It contains the recorded inputs and outputs of
+    the run, shortened, but no secrets.
+    """
+    opened = opened_store(store, runs_nothing=not plan)
+    run = chosen_run(opened, run)
+    found = stored_run(opened, run)
+    decisions, note = _plan(run, store) if plan else ({}, "")
+    report = report_of(
+        run,
+        found.latest,
+        found.status,
+        run_history(opened, run, found),
+        waits=found.waits,
+        comparison=_comparison(opened, run, found),
+        decisions=decisions,
+        plan_note=note,
+    )
+    text = page(report)
+    if output == "-":
+        write(text)
+        return
+    path = Path(output or f"{run}.html")
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    say(f"flowckpt: wrote {escaped(str(path))} ({len(text.encode()) / 1000:,.0f} kB)")
+    if opens:
+        webbrowser.open(path.resolve().as_uri())
+
+
+def _comparison(store: StoreBase, run: str, found: StoredRun) -> Comparison:
+    wanted = RunFilter(statuses={Status.COMPLETED}, workflow=found.latest.workflow_name, limit=MOST_RUNS + 1)
+    earlier = []
+    for info in surveyed_runs(store, wanted).runs:
+        if info.workflow_id != run and info.started_at <= found.started_at:
+            latest = waited(store.load_latest(info.workflow_id))
+            if latest is not None:
+                earlier.append(ComparedRun(info.workflow_id, latest))
+    return comparison_of(found.latest, earlier[:MOST_RUNS])
+
+
+def _plan(run: str, store: str | None) -> tuple[dict[str, tuple[str, str]], str]:
+    try:
+        plan = planned_run(recorded_run(choose_store(store), run), RunOptions()).plan
+    except FlowckptError as error:
+        return {}, f"No plan could be made: {error.message}"
+    decisions = {
+        step.path: (str(step.decision), "; ".join(map(str, step.reasons))[:200] if step.decision in _RUNS else "")
+        for step in plan.steps
+    }
+    if plan.stops:
+        return decisions, f"A resume would stop: {plan.stops}"
+    runs = sum(step.decision in _RUNS for step in plan.steps)
+    reused = sum(step.decision is Decision.REUSE for step in plan.steps)
+    more = f"; the plan sees no further: {plan.ends_at}" if plan.ends_at else ""
+    return decisions, f"A resume would reuse {counted(reused, 'result')} and run {counted(runs, 'step')}{more}."

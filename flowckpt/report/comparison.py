@@ -1,0 +1,116 @@
+"""A run compared with earlier completed runs of the same workflow: what became slower, and what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+import attrs
+
+from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.maintenance.diff import compare
+
+MOST_RUNS = 5
+"""How many earlier runs a report compares with."""
+_MOST_ROWS = 50
+_SLOWER, _LEAST_MS = 1.5, 100.0
+"""A step is slower if it took half as long again as the median, and a tenth of a second more."""
+
+
+@attrs.frozen
+class ComparedRun:
+    """An earlier completed run.
+
+    Attributes:
+        workflow_id: the run.
+        latest: its newest checkpoint.
+    """
+
+    workflow_id: str
+    latest: CheckpointData
+
+
+@attrs.frozen
+class SlowerStep:
+    """A step that took longer than in earlier runs.
+
+    Attributes:
+        path: the step.
+        duration_ms: how long it took in this run.
+        usual_ms: the median of the earlier runs.
+        runs: how many of them executed the step.
+    """
+
+    path: str
+    duration_ms: float
+    usual_ms: float
+    runs: int
+
+
+@attrs.frozen
+class Comparison:
+    """What distinguishes a run from earlier ones.
+
+    Attributes:
+        runs: the ids of the earlier runs, newest first.
+        slower: the steps that became slower, the largest difference first.
+        changes: what changed since the newest of them, one line each.
+    """
+
+    runs: Sequence[str] = ()
+    slower: Sequence[SlowerStep] = ()
+    changes: Sequence[str] = ()
+
+
+def comparison_of(latest: CheckpointData, earlier: Sequence[ComparedRun]) -> Comparison:
+    """Compare a run with earlier completed runs of the same workflow.
+
+    Args:
+        latest: the newest checkpoint of the run.
+        earlier: the earlier runs, newest first.
+    """
+    if not earlier:
+        return Comparison()
+    usual: dict[str, list[float]] = {}
+    for run in earlier:
+        for result in run.latest.step_results:
+            if _is_comparable(result):
+                usual.setdefault(result.path, []).append(result.duration_ms)
+    slower = [
+        SlowerStep(result.path, result.duration_ms, median(durations), len(durations))
+        for result in latest.step_results
+        if _is_comparable(result)
+        and (durations := usual.get(result.path))
+        and result.duration_ms > _SLOWER * median(durations)
+        and result.duration_ms > median(durations) + _LEAST_MS
+    ]
+    slower.sort(key=lambda each: each.usual_ms - each.duration_ms)
+    changes = [*_changes(latest, earlier[0].latest)]
+    more = len(changes) - _MOST_ROWS
+    if more > 0:
+        changes[_MOST_ROWS:] = [f"and {more} more"]
+    return Comparison([run.workflow_id for run in earlier], slower[:_MOST_ROWS], changes)
+
+
+def _is_comparable(result: StepResult) -> bool:
+    return result.success and result.attempt > 0 and result.step_type not in ("sleep", "wait", "approval")
+
+
+def _changes(latest: CheckpointData, earlier: CheckpointData) -> Iterator[str]:
+    if latest.fingerprint and earlier.fingerprint and latest.fingerprint != earlier.fingerprint:
+        yield "the code of the workflow"
+    found = compare(earlier, latest)
+    for change in found.changes.get("inputs", ()):
+        yield f"input {change.place}: {change.kind}"
+    old = {result.path: result for result in earlier.step_results}
+    for result in latest.step_results:
+        before = old.get(result.path)
+        if before is None or "/[" in result.path:
+            continue
+        if before.fingerprint and result.fingerprint and before.fingerprint != result.fingerprint:
+            yield f"the code of step {result.path}"
+        if before.version != result.version:
+            yield f"the version of step {result.path}: {before.version} → {result.version}"
+    for diff in found.steps:
+        if diff.kind != "changed" and "/[" not in diff.path:
+            yield f"step {diff.path}: {diff.kind}"

@@ -1,0 +1,263 @@
+"""A report of one run as a value: all that its page shows, without any markup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+
+from flowckpt.core import codec
+from flowckpt.core.codec.results import plain_tree
+from flowckpt.core.records import CheckpointData, Status, StepError, StepResult
+from flowckpt.core.records.checkpoint import recorded_claims
+from flowckpt.core.records.result import COMPOSITES
+from flowckpt.core.records.wait import Wait
+from flowckpt.core.system.numbers import counted
+from flowckpt.evidence.claims import redacted_text
+from flowckpt.maintenance.attempts import Attempt
+from flowckpt.report.comparison import Comparison
+from flowckpt.report.graph import Graph, graph_of_run
+from flowckpt.report.timeline import Lane, LaneState, Outcome, Timeline, timeline_of
+
+_MOST_DETAILS = 3_000
+"""How many steps show their arguments, output and claims: a report of 100,000 steps stays below 5 MB."""
+_MOST_VALUE, _MOST_TRACEBACK, _MOST_TEXT = 2_000, 6_000, 1_500_000
+_STATES = [*LaneState]
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
+
+
+@attrs.frozen
+class RunReport:
+    """All that the page of a run shows.
+
+    Attributes:
+        workflow_id: the run.
+        latest: its newest checkpoint.
+        status: its status.
+        timeline: its attempts and steps.
+        waits: what it waits for.
+        graph: its steps and what they passed on.
+        comparison: what distinguishes it from earlier runs.
+        plan_note: what a resume would do in one line, or why no plan was made; empty for a run that ended.
+        made_at: when the report was made, aware and in UTC.
+    """
+
+    workflow_id: str
+    latest: CheckpointData
+    status: Status
+    timeline: Timeline
+    waits: Sequence[Wait]
+    graph: Graph
+    comparison: Comparison
+    plan_note: str
+    made_at: datetime
+
+    @property
+    def sentence(self) -> str:
+        """The run in two or three sentences."""
+        parts = [_ending(self), _crashes(self.timeline), _reuse(self.timeline)]
+        return " ".join(part for part in parts if part)
+
+    def data(self) -> dict[str, Any]:
+        """Return what the scripts of the page draw, as plain JSON: columns rather than objects, to stay small."""
+        lanes, attempts = self.timeline.lanes, self.timeline.attempts
+        starts = [each.started_at for each in attempts] or [self.latest.saved_at]
+        epoch = min([*starts, *(each.started_at for each in lanes if each.started_at is not None)])
+
+        def since(moment: datetime | None) -> int:
+            return -1 if moment is None else round((moment - epoch).total_seconds() * 1000)
+
+        kinds = [*dict.fromkeys(each.kind for each in lanes)]
+        places = {kind: index for index, kind in enumerate(kinds)}
+        return {
+            "epoch": round(epoch.timestamp() * 1000),
+            "attempts": [
+                {
+                    "number": each.number,
+                    "start": since(each.started_at),
+                    "end": since(each.ended_at),
+                    "outcome": each.outcome.value,
+                }
+                for each in attempts
+            ],
+            "states": [state.value for state in _STATES],
+            "kinds": kinds,
+            "lanes": {
+                "name": [each.path.rpartition("/")[2] for each in lanes],
+                "depth": [each.depth for each in lanes],
+                "start": [since(each.started_at) for each in lanes],
+                "duration": [round(each.duration_ms, 1 if each.duration_ms < 100 else None) for each in lanes],
+                "attempt": [each.attempt for each in lanes],
+                "state": [_STATES.index(each.state) for each in lanes],
+                "kind": [places[each.kind] for each in lanes],
+                "tries": {index: each.tries for index, each in enumerate(lanes) if each.tries > 1},
+                "critical": [index for index, each in enumerate(lanes) if each.is_critical],
+            },
+            "details": self._details(),
+        }
+
+    def _details(self) -> dict[int, dict[str, Any]]:
+        """Return what is shown of single steps, by their lane: failures first, as long as there is room."""
+        lanes = [(index, each) for index, each in enumerate(self.timeline.lanes) if each.result is not None]
+        lanes.sort(key=lambda each: (each[1].state is not LaneState.FAILED, each[1].depth, each[0]))
+        left = _MOST_TEXT
+        found: dict[int, dict[str, Any]] = {}
+        for index, lane in lanes[:_MOST_DETAILS]:
+            assert lane.result is not None
+            found[index] = detail = _detail(lane.result)
+            left -= sum(len(str(value)) for value in detail.values())
+            if left < 0:
+                break
+        return found
+
+
+def report_of(  # noqa: PLR0913 - one parameter for each part of what is known about a run
+    workflow_id: str,
+    latest: CheckpointData,
+    status: Status,
+    attempts: Sequence[Attempt],
+    *,
+    waits: Sequence[Wait] = (),
+    comparison: Comparison | None = None,
+    decisions: Mapping[str, tuple[str, str]] | None = None,
+    plan_note: str = "",
+    now: datetime | None = None,
+) -> RunReport:
+    """Return the report of a run.
+
+    Args:
+        workflow_id: the run.
+        latest: its newest checkpoint.
+        status: its status.
+        attempts: what each attempt recorded.
+        waits: what it waits for.
+        comparison: what distinguishes it from earlier runs.
+        decisions: what a resume would do with each step, and why, by path.
+        plan_note: the plan in one line, or why there is none.
+        now: the time of the report.
+    """
+    now = now or datetime.now(UTC)
+    timeline = timeline_of(attempts, status, waits, now=now)
+    graph = graph_of_run(latest.workflow_name, timeline.lanes, decisions)
+    return RunReport(workflow_id, latest, status, timeline, waits, graph, comparison or Comparison(), plan_note, now)
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+
+def duration_in_words(seconds: float) -> str:
+    """Write how long something took, roughly: `0.4 s`, `12 s`, `41 min`, `2.5 h`, `3 days`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 2 * _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * _HOUR:
+        return f"{seconds / _MINUTE:.0f} min"
+    if seconds < 2 * _DAY:
+        return f"{seconds / _HOUR:.1f} h".replace(".0 h", " h")
+    return f"{seconds / _DAY:.0f} days"
+
+
+def _ending(report: RunReport) -> str:
+    timeline, error = report.timeline, report.latest.error
+    at = f" in {error.path}" if error is not None and error.path else ""
+    start = {
+        Status.COMPLETED: "Completed",
+        Status.FAILED: f"Failed{at}",
+        Status.CANCELLED: "Cancelled",
+        Status.SUSPENDED: "Suspended",
+        Status.RUNNING: "Running",
+        Status.CRASHED: "Crashed",
+    }[report.status]
+    attempts = counted(len(timeline.attempts), "attempt")
+    worked, elapsed = timeline.worked_ms / 1000, timeline.elapsed_ms / 1000
+    word = "for" if report.status is Status.RUNNING else "after"
+    said = f"{start} {word} {duration_in_words(worked)}"
+    if len(timeline.attempts) > 1:
+        said += f" of work in {attempts}"
+        if elapsed > 1.05 * worked:
+            said += f" over {duration_in_words(elapsed)}"
+    if report.status is Status.SUSPENDED and report.waits:
+        more = f" (and {len(report.waits) - 1} more)" if len(report.waits) > 1 else ""
+        said += f"; {report.waits[0]}{more}"
+    return f"{said}."
+
+
+def _crashes(timeline: Timeline) -> str:
+    places = []
+    for span in timeline.attempts:
+        if span.outcome is Outcome.CRASHED:
+            after = f"after {span.last_path}" if span.last_path else "before its first step ended"
+            places.append(f"in {', '.join(span.in_flight[:3])}" if span.in_flight else after)
+    if not places:
+        return ""
+    times = {1: "once", 2: "twice"}.get(len(places), f"{len(places)} times")
+    shown = ", ".join(places[:4]) + (", …" if len(places) > 4 else "")
+    return f"Crashed {times} ({shown})."
+
+
+def _reuse(timeline: Timeline) -> str:
+    executed, restored = timeline.counted(LaneState.EXECUTED), timeline.counted(LaneState.RESTORED)
+    failed = timeline.counted(LaneState.FAILED)
+    if not restored:
+        said = f"{counted(executed, 'step')} executed"
+    else:
+        said = f"{counted(restored, 'result')} reused, {counted(executed, 'step')} executed"
+    return f"{said}, {failed} failed." if failed else f"{said}."
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def shown_value(held: Any) -> str:
+    """Return a recorded value as JSON text, shortened; without decoding it into the user's types."""
+    text = codec.dumps(plain_tree(held, "value"))
+    return text if len(text) <= _MOST_VALUE else f"{text[:_MOST_VALUE]}… ({len(text):,} characters)"
+
+
+def _detail(result: StepResult) -> dict[str, Any]:
+    detail: dict[str, Any] = {}
+    if result.step_type not in COMPOSITES and result.success:
+        detail["output"] = shown_value(result.held_output)
+    if result.arguments:
+        detail["arguments"] = {name: _argument(value) for name, value in result.arguments.items()}
+    if result.error is not None:
+        detail["error"] = error_text(result.error)
+        detail["traceback"] = result.error.traceback[-_MOST_TRACEBACK:]
+    if result.evidence is not None and (claims := recorded_claims(result.evidence)):
+        detail["claims"] = [
+            [
+                redacted_text(str(claim.get("description", ""))) if isinstance(claim, Mapping) else "",
+                str(answer.get("status", "")),
+                str(answer.get("error", "") or ""),
+            ]
+            for claim, answer in claims
+        ]
+    for name in ("function", "location", "version"):
+        if value := getattr(result, name):
+            detail[name] = value
+    if result.marks:
+        detail["marks"] = ", ".join(mark.replace("_", " ") for mark in result.marks)
+    return detail
+
+
+def _argument(value: Any) -> str:
+    return (
+        f"digest {value}"
+        if isinstance(value, str) and value != "?"
+        else "not comparable"
+        if value == "?"
+        else repr(value)
+    )
+
+
+def error_text(error: StepError) -> str:
+    """Return an error on one line: its type and its message."""
+    return f"{error.type.rpartition('.')[2]}: {error.message}"[:_MOST_VALUE]
+
+
+def lane_result_text(lane: Lane) -> str:
+    """Return the state of a lane for people, with its tries."""
+    return f"{lane.state.value}, {lane.tries} tries" if lane.tries > 1 else lane.state.value

@@ -1,0 +1,334 @@
+"""What goes where in a workflow: its steps, and which output went into which argument.
+
+Of a recorded run, the graph comes from the record: an argument whose digest is that of an earlier output, or of an item of
+one, came from there. Of a workflow, it comes from a drive without effects: each step is answered with a placeholder, which
+may be handed on to later steps. The drive ends where the workflow itself looks at a placeholder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import attrs
+
+from flowckpt.core.dsl import Step, Workflow
+from flowckpt.core.dsl.composites import FanOutAction, MapAction, WorkflowAction
+from flowckpt.core.identity.arguments import recorded_value
+from flowckpt.core.records import StepResult
+from flowckpt.core.records.result import COMPOSITES
+from flowckpt.core.replay import Answer, Crash, Enter, Execute, Finish, Replay, Restore, drive, expand
+from flowckpt.core.system.numbers import counted
+from flowckpt.engine.values.placeholders import NotRun, PlanStopped
+from flowckpt.errors import DecodingError
+from flowckpt.report.timeline import Lane, LaneState
+
+MOST_NODES = 200
+"""A larger graph is not legible: what is beyond is counted."""
+_MOST_INNER = 24
+"""How many steps of a group or a child workflow are drawn one by one."""
+_MOST_OUTPUTS = 3_000
+_MOST_ITEMS = 2_000
+_SHORTEST_TEXT = 4
+"""Texts below this length are too common to say where they came from."""
+
+
+@attrs.frozen
+class Node:
+    """A step of the graph.
+
+    Attributes:
+        path: the step.
+        label: its name within the step that it is nested in.
+        kind: the type of the step.
+        state: what became of it, or would: a `LaneState`, a decision of a plan, or empty.
+        note: one line about it: how many members it has, or why it would run again.
+        outer: the step whose box it is in; empty for none.
+        is_box: whether other nodes are drawn inside it.
+    """
+
+    path: str
+    label: str
+    kind: str
+    state: str = ""
+    note: str = ""
+    outer: str = ""
+    is_box: bool = False
+
+
+@attrs.frozen
+class Edge:
+    """An arrow.
+
+    Attributes:
+        source: the earlier step.
+        target: the later step.
+        label: the parameter that got the output; empty for an arrow that only says what came first.
+        is_order: whether it only says what came first.
+    """
+
+    source: str
+    target: str
+    label: str = ""
+    is_order: bool = False
+
+
+@attrs.frozen
+class Graph:
+    """Steps and the arrows between them.
+
+    Attributes:
+        name: the workflow.
+        nodes: the steps, in the order in which they were yielded; a box comes before what is in it.
+        edges: the arrows, each from an earlier step to a later one.
+        note: what the graph leaves out; may be empty.
+    """
+
+    name: str
+    nodes: Sequence[Node]
+    edges: Sequence[Edge]
+    note: str = ""
+
+
+# The graph of a recorded run.
+
+
+def graph_of_run(name: str, lanes: Sequence[Lane], decisions: Mapping[str, tuple[str, str]] | None = None) -> Graph:
+    """Return the graph of a recorded run.
+
+    Args:
+        name: the workflow.
+        lanes: the steps of the run as a tree.
+        decisions: what a resume would do with each step, and why, by path; None if no plan was made.
+    """
+    counting = [
+        each for each in lanes if each.state is not LaneState.LEFT_BEHIND and each.state is not LaneState.UNDONE
+    ]
+    nodes = [*_visible(counting, decisions or {})]
+    left_out = max(0, len(nodes) - MOST_NODES)
+    nodes = nodes[:MOST_NODES]
+    shown = {node.path: node for node in nodes}
+    results = {lane.path: lane.result for lane in _outer_last(counting) if lane.result is not None}
+    edges = _data_edges(results, shown)
+    note = f"{counted(left_out, 'more step')} not drawn" if left_out else ""
+    return Graph(name, nodes, [*edges, *_order_edges(nodes, edges)], note)
+
+
+def _outer_last(lanes: Sequence[Lane]) -> Iterator[Lane]:
+    """Yield the lanes in the order in which they ended: each after what is nested in it."""
+    open_lanes: list[Lane] = []
+    for lane in lanes:
+        while open_lanes and open_lanes[-1].depth >= lane.depth:
+            yield open_lanes.pop()
+        open_lanes.append(lane)
+    yield from reversed(open_lanes)
+
+
+def _visible(lanes: Sequence[Lane], decisions: Mapping[str, tuple[str, str]]) -> Iterator[Node]:
+    sizes: dict[str, int] = {}
+    for lane in lanes:
+        outer = lane.path.rpartition("/")[0]
+        sizes[outer] = sizes.get(outer, 0) + 1
+    boxes: set[str] = set()
+    for lane in lanes:
+        outer = lane.path.rpartition("/")[0]
+        if outer and outer not in boxes:
+            continue
+        inner = sizes.get(lane.path, 0)
+        is_box = 0 < inner <= _MOST_INNER and lane.kind != "map"
+        if is_box:
+            boxes.add(lane.path)
+        decision, why = decisions.get(lane.path, ("", ""))
+        note = why or (counted(inner, "member") if inner and not is_box else "")
+        label = lane.path[len(outer) + 1 :] if outer else lane.path
+        yield Node(lane.path, label, lane.kind, decision or lane.state.value, note, outer, is_box)
+
+
+def _data_edges(results: Mapping[str, StepResult], shown: Mapping[str, Node]) -> list[Edge]:
+    sources: dict[str, str] = {}  # digest to the step that made it; an earlier one wins
+    parameters: dict[tuple[str, str], dict[str, None]] = {}
+    looked_at = 0
+    members: dict[str, list[Any]] = {}
+    for path, result in results.items():
+        place = _shown_place(path, shown)
+        if not place:
+            continue
+        for name, value in result.arguments.items():
+            source = sources.get(value, "") if isinstance(value, str) else ""
+            if source and source != place and not _is_inside(place, source) and not _is_inside(source, place):
+                parameters.setdefault((source, place), {})[name.partition("[")[0]] = None
+        if result.success and looked_at < _MOST_OUTPUTS:
+            looked_at += 1
+            output = members.pop(path, None) if result.step_type in COMPOSITES else _output_of(result)
+            outer = path.rpartition("/")[0]
+            if outer:
+                members.setdefault(outer, []).append(output)
+            for digest in _digests(output):
+                sources.setdefault(digest, place)
+    return [Edge(source, target, ", ".join(names)) for (source, target), names in parameters.items()]
+
+
+def _shown_place(path: str, shown: Mapping[str, Node]) -> str:
+    while path and path not in shown:
+        path = path.rpartition("/")[0]
+    return path
+
+
+def _is_inside(path: str, outer: str) -> bool:
+    return path.startswith(f"{outer}/")
+
+
+def _output_of(result: StepResult) -> Any:
+    try:
+        return result.output
+    except DecodingError:  # of a type that only its program knows
+        return None
+
+
+def _digests(output: Any) -> Iterator[str]:
+    """Yield what a record keeps of an output, and of each of its items, as an argument of a later step."""
+    values = [output]
+    if isinstance(output, list | tuple | set | frozenset):
+        values += islice(output, _MOST_ITEMS)
+    elif isinstance(output, dict):
+        values += islice(output.values(), _MOST_ITEMS)
+    for value in values:
+        if value in ([], (), {}, "", b"") or (isinstance(value, str) and len(value) < _SHORTEST_TEXT):
+            continue
+        digest = recorded_value(value)
+        if isinstance(digest, str) and digest != "?":
+            yield digest
+
+
+def _order_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[Edge]:
+    """Yield an arrow from the step before to each step that no data leads to; members of a fan-out have no order."""
+    reached = {edge.target for edge in edges}
+    previous: dict[str, str] = {}
+    for node in nodes:
+        is_member = node.label.startswith("[")
+        before = previous.get(node.outer, "")
+        if before and not is_member and node.path not in reached:
+            yield Edge(before, node.path, is_order=True)
+        previous[node.outer] = node.path
+
+
+# The graph of a workflow that has not run.
+
+
+def graph_of_workflow(workflow: Workflow[..., Any], inputs: Mapping[str, Any]) -> Graph:
+    """Return the graph of a workflow, as far as it can be seen without running a step.
+
+    Args:
+        workflow: the workflow.
+        inputs: its inputs; one that is missing and has no default is a placeholder, too.
+
+    Raises:
+        InputError: an input is unknown.
+    """
+    outline = _Outline()
+    given = workflow.bind({**{name: NotRun(name) for name in _required(workflow)}, **inputs})
+    note = outline.drive_to_end(Replay(workflow(**given), (), workflow.name, is_muted=True))
+    return Graph(workflow.name, outline.nodes, [*outline.edges, *_order_edges(outline.nodes, outline.edges)], note)
+
+
+def _required(workflow: Workflow[..., Any]) -> list[str]:
+    parameters = workflow.signature.parameters.values()
+    return [each.name for each in parameters if each.default is each.empty]
+
+
+class _Outline:
+    """Answers each step of a generator with a placeholder, and notes the steps and what is handed on."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.edges: list[Edge] = []
+
+    def drive_to_end(self, replay: Replay) -> str:
+        """Drive a generator; return why its end was not reached, or an empty text."""
+        try:
+            drive(replay, self).send(None)
+        except StopIteration as stop:
+            end = stop.value
+        except PlanStopped as stop:
+            return _seen_until(stop)
+        finally:
+            replay.close()
+        if isinstance(end, Crash):
+            return (
+                _seen_until(end.error) if isinstance(end.error, PlanStopped) else f"the workflow raises {end.error!r}"
+            )
+        return "" if isinstance(end, Finish) else "there are more steps than can be drawn"
+
+    async def restore(self, replay: Replay, command: Restore) -> Answer | None:
+        raise AssertionError("there is no record")
+
+    async def execute(self, replay: Replay, command: Execute) -> Answer | None:
+        self._add(command.path, command.step)
+        return (NotRun(command.path), None) if len(self.nodes) < MOST_NODES else None
+
+    async def enter(self, replay: Replay, command: Enter) -> Answer | None:
+        self._add_composite(replay, command)
+        return (NotRun(command.path), None) if len(self.nodes) < MOST_NODES else None
+
+    def _add_composite(self, replay: Replay, enter: Enter) -> None:
+        action = enter.step.action
+        if isinstance(action, WorkflowAction):
+            self._add(enter.path, enter.step, is_box=True)
+            child = Replay(
+                action.workflow(**action.inputs), (), action.workflow.name, prefix=f"{enter.path}/", is_muted=True
+            )
+            self.drive_to_end(child)
+        elif isinstance(action, MapAction):
+            is_known = type(action.items) is not NotRun and action.size is not None
+            self._add(enter.path, enter.step, note=counted(action.size or 0, "member") if is_known else "")
+        else:
+            assert isinstance(action, FanOutAction)
+            self._add(enter.path, enter.step, is_box=True)
+            for member in expand(enter):
+                if member.step.action.is_composite:
+                    self._add_composite(replay, member)
+                else:
+                    self._add(member.path, member.step)
+
+    def _add(self, path: str, step: Step[Any], *, note: str = "", is_box: bool = False) -> None:
+        outer = path.rpartition("/")[0]
+        label = path[len(outer) + 1 :] if outer else path
+        self.nodes.append(Node(path, label, step.action.step_type, "", note, outer, is_box))
+        known = {node.path for node in self.nodes}
+        found: dict[str, dict[str, None]] = {}
+        if not is_box or isinstance(step.action, WorkflowAction):
+            for name, value in _handed_on(step.action):
+                for source in _placeholders(value):
+                    if source in known and source != path:
+                        found.setdefault(source, {})[name] = None
+        self.edges += [Edge(source, path, ", ".join(names)) for source, names in found.items()]
+
+
+def _seen_until(stop: BaseException) -> str:
+    return f"the rest depends on the value of {stop.args[0]!r}"
+
+
+def _handed_on(action: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what is passed to a step, with the names of its parameters as far as they are known."""
+    for field in attrs.fields(type(action)):
+        value = getattr(action, field.name)
+        if field.name == "args":
+            names = getattr(getattr(action.function, "__code__", None), "co_varnames", ())
+            yield from ((names[index] if index < len(names) else "", each) for index, each in enumerate(value))
+        elif field.name in ("kwargs", "inputs", "constants"):
+            yield from value.items()
+        elif field.name != "function":
+            yield field.name, value
+
+
+def _placeholders(value: Any) -> Iterable[str]:
+    """Return the steps whose placeholders a value is, or holds."""
+    kind = type(value)
+    if kind is NotRun:
+        return [object.__getattribute__(value, "_path")]
+    if kind is dict:
+        return [path for each in value.values() for path in _placeholders(each)]
+    if kind in (list, tuple):
+        return [path for each in value for path in _placeholders(each)]
+    return []

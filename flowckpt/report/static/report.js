@@ -1,0 +1,127 @@
+"use strict";
+// The page of a run: the waterfall, the details of a step, the table of steps, and the graph, all of one block of data.
+
+(function () {
+  const data = JSON.parse(document.getElementById("run-data").textContent);
+  const detail = document.getElementById("detail");
+  const waterfall = new Waterfall(document.getElementById("waterfall"), data, { select: showDetail });
+  showSteps(document.getElementById("steps"));
+  linkGraph(document.getElementById("graph"));
+
+  function showDetail(lane) {
+    const known = data.details[lane] || {};
+    const lanes = data.lanes;
+    detail.replaceChildren();
+    detail.hidden = false;
+    const close = element("button", "close", "Close");
+    close.type = "button";
+    close.addEventListener("click", () => { detail.hidden = true; });
+    detail.append(close, element("h3", "", waterfall.pathOf(lane)));
+    const list = element("dl");
+    const add = (name, value) => {
+      if (value === undefined || value === "") return;
+      const shown = element("dd");
+      shown.append(element("code", "", String(value)));
+      list.append(element("dt", "", name), shown);
+    };
+    add("result", waterfall.stateOf(lane));
+    add("type", waterfall.kindOf(lane));
+    if (lanes.start[lane] >= 0) {
+      add("started", new Date(data.epoch + lanes.start[lane]).toISOString().replace("T", " ").replace("Z", " UTC"));
+      add("took", durationText(lanes.duration[lane]));
+    }
+    add("attempt", lanes.attempt[lane] || undefined);
+    add("tries", lanes.tries[lane]);
+    for (const name of ["function", "version", "location", "marks", "error"]) add(name, known[name]);
+    for (const [name, value] of Object.entries(known.arguments || {})) add(`argument ${name}`, value);
+    for (const [claim, verdict, why] of known.claims || []) add(`claim: ${claim}`, why ? `${verdict}: ${why}` : verdict || "not checked");
+    add("output", known.output);
+    detail.append(list);
+    if (known.traceback) detail.append(element("pre", "", known.traceback));
+  }
+
+  function showSteps(root) {
+    const lanes = data.lanes;
+    const columns = [
+      ["Step", (lane) => waterfall.pathOf(lane), ""],
+      ["Type", (lane) => waterfall.kindOf(lane), "optional"],
+      ["Result", (lane) => waterfall.stateOf(lane) + (lanes.tries[lane] ? `, ${lanes.tries[lane]} tries` : ""), ""],
+      ["Time", (lane) => lanes.duration[lane], ""],
+      ["Started", (lane) => lanes.start[lane], "optional"],
+      ["Attempt", (lane) => lanes.attempt[lane], "optional"],
+    ];
+    const all = Array.from({ length: lanes.name.length }, (_, lane) => lane);
+    let shown = all, sorted = -1, isDescending = false;
+    root.classList.add("steps");
+    const tools = element("div", "bar-of-tools");
+    const search = element("input");
+    search.type = "search";
+    search.placeholder = "Filter steps";
+    search.setAttribute("aria-label", "Filter steps");
+    const chooser = element("select");
+    chooser.setAttribute("aria-label", "Result");
+    chooser.append(new Option("any result", ""), ...data.states.filter((_, index) => lanes.state.includes(index)).map((state) => new Option(state)));
+    const counter = element("span", "count");
+    counter.setAttribute("role", "status");
+    tools.append(search, chooser, counter);
+    const head = element("div", "head");
+    columns.forEach(([title, , className], index) => {
+      const button = element("button", className, title);
+      button.type = "button";
+      button.addEventListener("click", () => {
+        isDescending = sorted === index ? !isDescending : index === 3;
+        sorted = index;
+        head.querySelectorAll("button").forEach((each, at) => {
+          each.textContent = columns[at][0] + (at === sorted ? (isDescending ? " ▼" : " ▲") : "");
+        });
+        refresh();
+      });
+      head.append(button);
+    });
+    const frame = element("div");
+    root.append(tools, head, frame);
+    const rows = new Rows(frame, {
+      height: 26, role: "grid", label: "Steps", choose: (index) => waterfall.reveal(shown[index]),
+      draw: (row, index) => {
+        const lane = shown[index];
+        columns.forEach(([, value, className], at) => {
+          let text = value(lane);
+          if (at === 3) text = lanes.start[lane] < 0 ? "" : durationText(text);
+          if (at === 4) text = text < 0 ? "" : new Date(data.epoch + text).toISOString().slice(0, 19).replace("T", " ");
+          if (at === 5) text = text || "";
+          const cell = element("span", className, String(text));
+          cell.setAttribute("role", "gridcell");
+          if (at === 2 && waterfall.stateOf(lane) === "failed") cell.classList.add("failed");
+          row.append(cell);
+        });
+      },
+    });
+    function refresh() {
+      const query = search.value.trim().toLowerCase();
+      const state = chooser.value;
+      shown = all.filter((lane) => (!query || waterfall.pathOf(lane).toLowerCase().includes(query)) && (!state || waterfall.stateOf(lane) === state));
+      if (sorted >= 0) {
+        const value = columns[sorted][1];
+        const sign = isDescending ? -1 : 1;
+        const keys = new Map(shown.map((lane) => [lane, value(lane)]));
+        shown.sort((a, b) => { const x = keys.get(a), y = keys.get(b); return x < y ? -sign : x > y ? sign : a - b; });
+      }
+      counter.textContent = `${shown.length.toLocaleString("en")} of ${all.length.toLocaleString("en")}`;
+      frame.scrollTop = 0;
+      rows.setCount(shown.length);
+    }
+    search.addEventListener("input", refresh);
+    chooser.addEventListener("change", refresh);
+    refresh();
+  }
+
+  function linkGraph(root) {
+    if (!root) return;
+    const laneOf = new Map();
+    for (let lane = 0; lane < data.lanes.name.length; lane++) laneOf.set(waterfall.pathOf(lane), lane);
+    root.addEventListener("click", (event) => {
+      const node = event.target.closest("[data-path]");
+      if (node && laneOf.has(node.dataset.path)) waterfall.reveal(laneOf.get(node.dataset.path));
+    });
+  }
+})();

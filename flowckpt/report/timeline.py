@@ -1,0 +1,325 @@
+"""The timeline of a run: its attempts, and one lane for each step.
+
+A lane is the latest execution of a step, in the order in which the steps started; what is nested in a step follows it,
+one level deeper. A result that no longer counts keeps a lane of its own, because its time was spent all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import attrs
+
+from flowckpt.core.records import Status, StepResult
+from flowckpt.core.records.result import COMPOSITES
+from flowckpt.core.records.wait import Wait
+from flowckpt.engine.rules.paths import ROLLBACK, nested_in, step_of
+from flowckpt.maintenance.attempts import Attempt, Standing
+
+_FAN_OUT = frozenset({"map", "parallel"})
+_ROUNDING = 0.002
+"""Seconds by which a start may seem to lie before the end that it waited for: times are recorded in milliseconds."""
+
+
+class Outcome(StrEnum):
+    """How an attempt ended.
+
+    Attributes:
+        RUNNING: it has not ended.
+        CRASHED: its process died.
+        COMPLETED: the run completed.
+        FAILED: the run failed.
+        SUSPENDED: the run waits, or was stopped to be resumed.
+        CANCELLED: the run was cancelled.
+        ROLLED_BACK: it only returned to an earlier checkpoint.
+    """
+
+    RUNNING = "running"
+    CRASHED = "crashed"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SUSPENDED = "suspended"
+    CANCELLED = "cancelled"
+    ROLLED_BACK = "rolled back"
+
+
+class LaneState(StrEnum):
+    """What became of a step.
+
+    Attributes:
+        EXECUTED: the latest attempt executed it.
+        RESTORED: an earlier attempt executed it, and the latest one used its result.
+        FAILED: it failed.
+        LEFT_BEHIND: its result no longer counts.
+        INTERRUPTED: it had started when its process died or was stopped, and has not ended.
+        RUNNING: it is running now.
+        WAITING: it waits for a time, a signal or an approval.
+        UNDONE: it undid another step.
+    """
+
+    EXECUTED = "executed"
+    RESTORED = "restored"
+    FAILED = "failed"
+    LEFT_BEHIND = "left behind"
+    INTERRUPTED = "interrupted"
+    RUNNING = "running"
+    WAITING = "waiting"
+    UNDONE = "undone"
+
+
+@attrs.frozen
+class AttemptSpan:
+    """When an attempt ran.
+
+    Attributes:
+        number: which attempt.
+        started_at: when its first checkpoint was saved.
+        ended_at: when it ended; the last sign of life of one that crashed or is running.
+        last_path: the step that ended last in it; empty if none did.
+        in_flight: the steps that had started and not ended, as far as its last checkpoint says.
+    """
+
+    number: int
+    started_at: datetime
+    ended_at: datetime
+    outcome: Outcome
+    last_path: str = ""
+    in_flight: tuple[str, ...] = ()
+
+    @property
+    def duration(self) -> timedelta:
+        """How long the attempt ran."""
+        return self.ended_at - self.started_at
+
+
+@attrs.define
+class Lane:
+    """One row of the waterfall.
+
+    Attributes:
+        path: the step.
+        depth: in how many steps it is nested.
+        state: what became of it.
+        kind: the type of the step; empty if it has not ended.
+        started_at: when it started, if known.
+        duration_ms: how long it took, all tries together; 0 if unknown.
+        attempt: the attempt that executed it; 0 if a fork copied it.
+        tries: the number of tries.
+        is_critical: whether a shorter duration of this step would have ended its group, or the run, sooner.
+        result: its result, if it has ended.
+    """
+
+    path: str
+    depth: int
+    state: LaneState
+    kind: str = ""
+    started_at: datetime | None = None
+    duration_ms: float = 0.0
+    attempt: int = 0
+    tries: int = 1
+    is_critical: bool = False
+    result: StepResult | None = None
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When it ended, if known."""
+        return None if self.started_at is None else self.started_at + timedelta(milliseconds=self.duration_ms)
+
+
+@attrs.frozen
+class Timeline:
+    """The attempts of a run and the lanes of its steps.
+
+    Attributes:
+        attempts: the attempts, the first one first.
+        lanes: the lanes, each followed by what is nested in it.
+    """
+
+    attempts: Sequence[AttemptSpan]
+    lanes: Sequence[Lane]
+
+    @property
+    def worked_ms(self) -> float:
+        """The time of all attempts together."""
+        return sum(each.duration.total_seconds() for each in self.attempts) * 1000
+
+    @property
+    def elapsed_ms(self) -> float:
+        """The time from the first start to the last end."""
+        if not self.attempts:
+            return 0.0
+        start = min(each.started_at for each in self.attempts)
+        return (max(each.ended_at for each in self.attempts) - start).total_seconds() * 1000
+
+    def counted(self, state: LaneState) -> int:
+        """Return how many steps are in a state; maps, groups and child workflows do not count as steps."""
+        return sum(each.state is state and each.kind not in COMPOSITES for each in self.lanes)
+
+
+def timeline_of(
+    attempts: Sequence[Attempt], status: Status, waits: Iterable[Wait] = (), *, now: datetime | None = None
+) -> Timeline:
+    """Return the timeline of a run.
+
+    Args:
+        attempts: what each attempt recorded.
+        status: the status of the run.
+        waits: what the run waits for.
+        now: until when a running step and a wait are drawn; by default until the last checkpoint.
+    """
+    spans = [_span(each, is_last=each is attempts[-1], status=status) for each in attempts]
+    if spans and spans[-1].outcome is Outcome.RUNNING and now is not None:
+        spans[-1] = attrs.evolve(spans[-1], ended_at=max(now, spans[-1].ended_at))
+    lanes = [*_ended_lanes(attempts, spans)]
+    if spans:
+        ended = {each.path for each in lanes if each.state is not LaneState.LEFT_BEHIND}
+        lanes += _open_lanes(attempts[-1], spans[-1], waits, ended)
+    ordered = [*_nested(lanes)]
+    _mark_critical(ordered)
+    return Timeline(spans, ordered)
+
+
+def _span(attempt: Attempt, *, is_last: bool, status: Status) -> AttemptSpan:
+    saved = [reference.saved_at for reference, _ in attempt.checkpoints] or [attempt.last.saved_at]
+    ends = [each for result, _ in attempt.results if (each := _end_of(result)) is not None]
+    starts = [result.started_at for result, _ in attempt.results if result.started_at and result.attempt]
+    if attempt.rolled_back_to is not None:
+        outcome = Outcome.ROLLED_BACK
+    elif attempt.last.status is not Status.RUNNING:
+        outcome = Outcome(attempt.last.status.value)
+    else:
+        outcome = Outcome.RUNNING if is_last and status is Status.RUNNING else Outcome.CRASHED
+    return AttemptSpan(
+        attempt.number,
+        min(saved + starts),
+        max(saved + ends),
+        outcome,
+        next((result.path for result, _ in reversed(attempt.results)), ""),
+        attempt.last.in_flight,
+    )
+
+
+def _end_of(result: StepResult) -> datetime | None:
+    if result.started_at is None or not result.attempt:
+        return None
+    return result.started_at + timedelta(milliseconds=result.duration_ms)
+
+
+def _ended_lanes(attempts: Sequence[Attempt], spans: Sequence[AttemptSpan]) -> Iterator[Lane]:
+    # A rollback saves a checkpoint and executes nothing: what came before it is not restored by it.
+    newest = next((each.number for each in reversed(spans) if each.outcome is not Outcome.ROLLED_BACK), 0)
+    for attempt in attempts:
+        for result, standing in attempt.results:
+            if standing is Standing.LEFT_BEHIND:
+                state = LaneState.LEFT_BEHIND
+            elif result.step_type == ROLLBACK:
+                state = LaneState.UNDONE if result.success else LaneState.FAILED
+            elif not result.success:
+                state = LaneState.FAILED
+            else:
+                state = LaneState.EXECUTED if result.attempt == newest else LaneState.RESTORED
+            yield Lane(
+                step_of(result.path) if result.step_type == ROLLBACK else result.path,
+                0,
+                state,
+                result.step_type,
+                result.started_at if result.attempt else None,
+                result.duration_ms,
+                result.attempt,
+                result.tries,
+                result=result,
+            )
+
+
+def _open_lanes(attempt: Attempt, span: AttemptSpan, waits: Iterable[Wait], ended: set[str]) -> Iterator[Lane]:
+    waiting = {wait.path: wait for wait in waits}
+    for wait in waiting.values():
+        duration = max(0.0, (span.ended_at - wait.since).total_seconds() * 1000)
+        yield Lane(wait.path, 0, LaneState.WAITING, str(wait.kind), wait.since, duration, attempt.number)
+    state = LaneState.RUNNING if span.outcome is Outcome.RUNNING else LaneState.INTERRUPTED
+    for path in attempt.last.in_flight:
+        if path not in waiting and path not in ended:
+            yield Lane(path, 0, state, attempt=attempt.number)
+
+
+def _nested(lanes: Sequence[Lane]) -> Iterator[Lane]:
+    """Yield the lanes as a tree, in the order of their starts; a missing outer step gets a lane of its own."""
+    by_path: dict[str, list[Lane]] = {}
+    for lane in lanes:
+        by_path.setdefault(lane.path, []).append(lane)
+    inner = nested_in(by_path)
+    for outer in inner:
+        if outer not in by_path:
+            state = LaneState.INTERRUPTED if any(map(_is_open, _below(inner, by_path, outer))) else LaneState.EXECUTED
+            by_path[outer] = [Lane(outer, 0, state, "group")]
+    starts: dict[str, float] = {}
+
+    def start_of(path: str) -> float:
+        if path not in starts:
+            own = [each.started_at.timestamp() for each in by_path[path] if each.started_at is not None]
+            starts[path] = min([*own, *(start_of(each) for each in inner.get(path, ()))], default=float("inf"))
+        return starts[path]
+
+    def in_order(paths: Iterable[str]) -> list[str]:
+        return sorted(paths, key=start_of)
+
+    unseen = [(path, 0) for path in reversed(in_order(path for path in by_path if "/" not in path))]
+    while unseen:
+        path, depth = unseen.pop()
+        for lane in by_path[path]:
+            lane.depth = depth
+            yield lane
+        unseen += [(each, depth + 1) for each in reversed(in_order(inner.get(path, ())))]
+
+
+def _below(inner: Mapping[str, list[str]], by_path: Mapping[str, list[Lane]], path: str) -> Iterator[Lane]:
+    for each in inner.get(path, ()):
+        yield from by_path.get(each, ())
+
+
+def _is_open(lane: Lane) -> bool:
+    return lane.state in (LaneState.INTERRUPTED, LaneState.RUNNING, LaneState.WAITING)
+
+
+def _mark_critical(lanes: Sequence[Lane]) -> None:
+    """Mark the critical path.
+
+    The steps of a generator follow each other, so each of them is critical. The members of a map or a group run in
+    parallel: there the path goes back from the member that ended last to the latest one that had ended before it started.
+    """
+    children: dict[int, list[Lane]] = {}
+    outer: list[int] = []  # indices of the lanes that enclose the current one
+    for index, lane in enumerate(lanes):
+        del outer[lane.depth :]
+        children.setdefault(outer[-1] if outer else -1, []).append(lane)
+        outer.append(index)
+    for each in children.get(-1, ()):
+        each.is_critical = each.ended_at is not None and each.state is not LaneState.LEFT_BEHIND
+    for index, lane in enumerate(lanes):
+        if not lane.is_critical:
+            continue
+        inner = [each for each in children.get(index, ()) if each.ended_at and each.state is not LaneState.LEFT_BEHIND]
+        if lane.kind in _FAN_OUT:
+            _mark_chain(inner)
+        else:
+            for each in inner:
+                each.is_critical = True
+
+
+def _mark_chain(members: list[Lane]) -> None:
+    members.sort(key=_end_time)
+    limit = float("inf")
+    for lane in reversed(members):
+        if _end_time(lane) <= limit + _ROUNDING:
+            lane.is_critical = True
+            limit = _start_time(lane)
+
+
+def _end_time(lane: Lane) -> float:
+    return lane.ended_at.timestamp() if lane.ended_at else 0.0
+
+
+def _start_time(lane: Lane) -> float:
+    return lane.started_at.timestamp() if lane.started_at else 0.0
