@@ -20,7 +20,7 @@ from flowckpt.cli.settings import StoreChoice, choose_store, max_deaths_setting
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, open_waits
-from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.blocking import run_alone
 from flowckpt.engine.history.checkpoints import left_behind
 from flowckpt.engine.rules.crash_loop import Deaths, limit_of
 from flowckpt.engine.run.resumption import parked, parked_at
@@ -103,13 +103,8 @@ def opened(choice: StoreChoice, *, runs_nothing: bool = False) -> StoreBase:
 
 def waited(work: Coroutine[Any, Any, T]) -> T:
     """Do one thing with a store, in a loop where nothing else runs."""
-
-    async def alone() -> T:
-        with blocking_allowed(True):
-            return await work
-
     with asyncio.Runner() as runner:
-        return runner.run(alone())
+        return run_alone(runner, work)
 
 
 def surveyed_runs(store: StoreBase, wanted: RunFilter | None = None) -> RunSurvey:

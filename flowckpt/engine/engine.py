@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.system import ids
-from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.blocking import run_alone
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.ids import IdFactory, new_message_id, new_run_id
 from flowckpt.core.system.lazy import LazyModule
@@ -77,12 +77,8 @@ def in_own_loop(work: Coroutine[Any, Any, T], door: str) -> T:
         work.close()
         raise NestedLoopError(door)
 
-    async def alone() -> T:
-        with blocking_allowed(True):
-            return await work
-
     with asyncio.Runner() as runner:
-        return runner.run(alone())
+        return run_alone(runner, work)
 
 
 # The doors of the engine for whoever tells a run something: signals, and answers to approvals.

@@ -30,6 +30,22 @@ def blocking_allowed(allowed: bool) -> Iterator[None]:
         _may_block.reset(token)
 
 
+def run_alone(runner: asyncio.Runner, work: Awaitable[T]) -> T:
+    """Run something in a loop in which nothing else runs, so that it may block the loop, and return its result.
+
+    The result is not returned through the loop's task: when a `Runner` restores the handler of SIGINT, `signal` formats
+    that handler with the task and the task's result, which takes seconds for a large one.
+    """
+    found: list[T] = []
+
+    async def alone() -> None:
+        with blocking_allowed(True):
+            found.append(await work)
+
+    runner.run(alone())
+    return found[0]
+
+
 async def finish_despite_cancel(work: Awaitable[T], *, is_last: bool = False) -> T:
     """Await something to its end; a cancel meanwhile is delivered at the task's next await.
 

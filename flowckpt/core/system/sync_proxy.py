@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Self, TypeVar
 
-from flowckpt.core.system.blocking import blocking_allowed
+from flowckpt.core.system.blocking import run_alone
 from flowckpt.errors import NestedLoopError
 
 T = TypeVar("T")
@@ -89,16 +89,12 @@ class InSync:
                 work.close()
             raise NestedLoopError(door, remedy="Await the object's own method there.")
 
-        async def alone() -> T:
-            with blocking_allowed(True):
-                return await work
-
         with self._one_at_a_time:
             if self._runner is None:
                 self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # a factory keeps it our own loop
                 self._runner.get_loop()
                 self._closing = weakref.finalize(self, _close, self._runner)
-            return self._runner.run(alone())
+            return run_alone(self._runner, work)
 
 
 def _close(runner: asyncio.Runner) -> None:
