@@ -75,7 +75,7 @@ async def attempts_of(
     found: list[Attempt] = []
     shown: set[tuple[Any, ...]] = set()
     for number in await store.attempts(workflow_id):
-        last = await store.load_attempt(workflow_id, number)
+        last = latest if number == latest.attempt else await store.load_attempt(workflow_id, number)
         if last is None:
             continue
         references = await store.list_attempt(workflow_id, number)

@@ -15,7 +15,7 @@ import attrs
 
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.dsl.composites import FanOutAction, MapAction, WorkflowAction
-from flowckpt.core.identity.arguments import recorded_value
+from flowckpt.core.identity.arguments import UNKNOWN, recorded_value
 from flowckpt.core.records import StepResult
 from flowckpt.core.records.result import COMPOSITES
 from flowckpt.core.replay import Answer, Crash, Enter, Execute, Finish, Replay, Restore, drive, expand
@@ -146,26 +146,32 @@ def _visible(lanes: Sequence[Lane], decisions: Mapping[str, tuple[str, str]]) ->
 
 
 def _data_edges(results: Mapping[str, StepResult], shown: Mapping[str, Node]) -> list[Edge]:
-    sources: dict[str, str] = {}  # digest to the step that made it; an earlier one wins
+    sources: dict[Any, str] = {}  # what a record keeps of an output, to the step that made it; an earlier one wins
     parameters: dict[tuple[str, str], dict[str, None]] = {}
-    looked_at = 0
-    members: dict[str, list[Any]] = {}
+    members: dict[str, list[StepResult]] = {}
+    left = _MOST_OUTPUTS
+
+    def connect(kept: Any, place: str, parameter: str) -> None:
+        source = sources.get(kept, "")
+        if source and source != place and not _is_inside(place, source) and not _is_inside(source, place):
+            parameters.setdefault((source, place), {})[parameter.partition("[")[0]] = None
+
     for path, result in results.items():
         place = _shown_place(path, shown)
         if not place:
             continue
-        for name, value in result.arguments.items():
-            source = sources.get(value, "") if isinstance(value, str) else ""
-            if source and source != place and not _is_inside(place, source) and not _is_inside(source, place):
-                parameters.setdefault((source, place), {})[name.partition("[")[0]] = None
-        if result.success and looked_at < _MOST_OUTPUTS:
-            looked_at += 1
-            output = members.pop(path, None) if result.step_type in COMPOSITES else _output_of(result)
-            outer = path.rpartition("/")[0]
-            if outer:
-                members.setdefault(outer, []).append(output)
-            for digest in _digests(output):
-                sources.setdefault(digest, place)
+        members.setdefault(path.rpartition("/")[0], []).append(result)
+        inner = members.pop(path, [])
+        for name, kept in result.arguments.items():
+            if isinstance(kept, str):  # a number says too little about where it came from
+                connect(kept, place, name)
+        if result.step_type == "map" and (firsts := [next(iter(each.arguments.items()), None) for each in inner]):
+            connect(tuple(each and each[1] for each in firsts), place, firsts[0][0] if firsts[0] else "")
+        if result.success and left > 0:
+            left -= 1
+            output = [*map(_output_of, inner)] if result.step_type in COMPOSITES else _output_of(result)
+            for kept in _kept(output):
+                sources.setdefault(kept, place)
     return [Edge(source, target, ", ".join(names)) for (source, target), names in parameters.items()]
 
 
@@ -186,19 +192,23 @@ def _output_of(result: StepResult) -> Any:
         return None
 
 
-def _digests(output: Any) -> Iterator[str]:
-    """Yield what a record keeps of an output, and of each of its items, as an argument of a later step."""
-    values = [output]
+def _kept(output: Any) -> Iterator[Any]:
+    """Yield what a record keeps of an output, and of each of its items, as an argument of a later step.
+
+    The items of a list are yielded all together, too: a map over the list has one of them in each member.
+    """
+    values: list[Any] = []
     if isinstance(output, list | tuple | set | frozenset):
-        values += islice(output, _MOST_ITEMS)
+        values = [*islice(output, _MOST_ITEMS)]
     elif isinstance(output, dict):
-        values += islice(output.values(), _MOST_ITEMS)
-    for value in values:
-        if value in ([], (), {}, "", b"") or (isinstance(value, str) and len(value) < _SHORTEST_TEXT):
-            continue
-        digest = recorded_value(value)
-        if isinstance(digest, str) and digest != "?":
-            yield digest
+        values = [*islice(output.values(), _MOST_ITEMS)]
+    items = [*map(recorded_value, values)]
+    if len(items) > 1:
+        yield tuple(items)
+    for value, kept in ((output, recorded_value(output)), *zip(values, items, strict=True)):
+        is_telling = value not in ([], (), {}, "", b"") and not (isinstance(value, str) and len(value) < _SHORTEST_TEXT)
+        if is_telling and isinstance(kept, str) and kept != UNKNOWN:
+            yield kept
 
 
 def _order_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> Iterator[Edge]:

@@ -9,7 +9,6 @@ class Rows {
     this.draw = draw;
     this.choose = choose;
     this.key = key;
-    this.role = role === "treegrid" ? "row" : "row";
     this.count = 0;
     this.active = 0;
     this.drawn = new Map();
@@ -39,9 +38,11 @@ class Rows {
   }
 
   redraw() {
+    const hasFocus = this.space.contains(document.activeElement);
     for (const element of this.drawn.values()) element.remove();
     this.drawn.clear();
     this.update();
+    if (hasFocus && this.drawn.has(this.active)) this.drawn.get(this.active).focus({ preventScroll: true });
   }
 
   update() {
@@ -55,7 +56,7 @@ class Rows {
       const element = document.createElement("div");
       element.className = "row";
       element.dataset.index = String(index);
-      element.setAttribute("role", this.role);
+      element.setAttribute("role", "row");
       element.setAttribute("aria-rowindex", String(index + 1));
       element.style.top = `${index * this.height}px`;
       element.style.height = `${this.height}px`;
@@ -99,7 +100,7 @@ function element(tag, className, text) {
 }
 
 function durationText(ms) {
-  if (ms < 1000) return `${ms < 10 ? ms : Math.round(ms)} ms`;
+  if (ms < 1000) return `${ms < 10 ? Number(ms.toFixed(1)) : Math.round(ms)} ms`;
   const seconds = ms / 1000;
   if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
   const minutes = Math.floor(seconds / 60);

@@ -362,7 +362,9 @@ class Waterfall {
 
   directMembers(lane) {
     let members = 0;
-    for (let inner = lane + 1; inner < this.ends[lane]; inner++) members += this.lanes.depth[inner] === this.lanes.depth[lane] + 1;
+    for (let inner = lane + 1; inner < this.ends[lane]; inner++) {
+      members += this.lanes.depth[inner] === this.lanes.depth[lane] + 1 && this.stateOf(inner) !== "left behind";
+    }
     return members;
   }
 

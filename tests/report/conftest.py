@@ -1,0 +1,89 @@
+"""Runs to report on, and a real browser."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+
+import pytest
+
+from tests.cli.conftest import Command
+
+PROGRAM = """
+import os
+from pathlib import Path
+from flowckpt import parallel, step, workflow
+
+def fetch(source, limit):
+    return [f"page-{number}" for number in range(limit)]
+
+def parse(page):
+    if page == "page-3" and not Path("parsed").exists():
+        raise ValueError("<b>bad</b> & </script><script>alert(1)</script>")
+    return {"page": page, "words": len(page)}
+
+def publish(pages):
+    if not Path("published").exists():
+        Path("published").write_text("")
+        os.kill(os.getpid(), 9)
+    return len(pages)
+
+def load(pages, path):
+    return len(pages)
+
+@workflow("etl")
+def etl(source: str = "orders", limit: int = 30):
+    pages = yield step("fetch").python(fetch, source, limit).checkpoint()
+    parsed = yield step("parse").map(parse, pages, concurrency=1).checkpoint()
+    yield step("publish").python(publish, parsed)
+    yield parallel(step("left").python(len, parsed), step("right").python(str, "three"))
+    return (yield step("load").python(load, parsed, "out.txt").checkpoint())
+"""
+
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+
+
+@pytest.fixture
+def etl(tmp_path) -> Command:
+    """A run `one` that failed, was resumed, was killed, and was resumed to its end; and a run `usual` before it."""
+    (tmp_path / "pipeline.py").write_text(textwrap.dedent(PROGRAM))
+    command = Command(tmp_path)
+    for name in ("parsed", "published"):
+        (tmp_path / name).touch()
+    command("run", "pipeline.py", "--id", "usual").expect(0)
+    for name in ("parsed", "published"):
+        (tmp_path / name).unlink()
+    command("run", "pipeline.py", "--id", "one").expect(1)
+    (tmp_path / "parsed").touch()
+    command("resume", "one").expect(-9)
+    command("resume", "one").expect(0)
+    return command
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Chromium from the system, driven by Playwright."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=FLAGS.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def tab(chromium):
+    """A page of a browser without a network; its errors and requests are in `tab.said` and `tab.asked`."""
+    context = chromium.new_context(offline=True, viewport={"width": 1200, "height": 900})
+    page = context.new_page()
+    page.said, page.asked = [], []
+    page.on("console", lambda message: page.said.append(message.text))
+    page.on("pageerror", lambda error: page.said.append(str(error)))
+    page.on("request", lambda request: page.asked.append(request.url))
+    yield page
+    context.close()

@@ -1,0 +1,171 @@
+"""`flowckpt report` writes one file that says what happened, and nothing in it can do harm."""
+
+from __future__ import annotations
+
+import re
+import stat
+from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
+
+import pytest
+
+
+class _Page(HTMLParser):
+    """The elements and the text of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.texts, self._open = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag in self._open:
+            while self._open.pop() != tag:
+                pass
+
+    def handle_data(self, data):
+        if "script" not in self._open and "style" not in self._open:
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.texts).split())
+
+
+def report_of(command, run, *options):
+    command("report", run, *options).expect(0)
+    return (command.directory / f"{run}.html").read_text(encoding="utf-8")
+
+
+def test_the_first_sentence_says_what_happened(etl):
+    page = _Page(report_of(etl, "one"))
+    assert re.search(
+        r"Completed after \d.* of work in 3 attempts.*\. Crashed once \(after parse\)\. 31 results reused, 4 steps executed\.",
+        page.text,
+    )
+
+
+def test_a_failed_run_is_told_with_its_error_and_traceback(etl):
+    etl.directory.joinpath("parsed").unlink()
+    etl("run", "pipeline.py", "--id", "bad").expect(1)
+    text = _Page(report_of(etl, "bad")).text
+    assert "Failed in parse" in text and "ValueError" in text
+
+
+def test_the_file_can_be_read_by_its_owner_alone_and_follows_no_link(etl):
+    report_of(etl, "one")
+    assert stat.S_IMODE((etl.directory / "one.html").stat().st_mode) == 0o600
+    (etl.directory / "target").write_text("keep")
+    (etl.directory / "link.html").symlink_to("target")
+    failed = etl("report", "one", "-o", "link.html")
+    assert failed.code == 74 and (etl.directory / "target").read_text() == "keep"
+
+
+def test_markup_from_a_run_stays_text(etl):
+    text = report_of(etl, "one")
+    page = _Page(text)
+    assert "<script>alert(1)" not in text and "</script><script>" not in text
+    assert page.tags.count("script") == 4 and "b" not in page.tags
+    assert not [name for _, name, _ in page.attributes if name.startswith("on") or name == "style"]
+
+
+def test_nothing_in_the_page_names_another_host(etl):
+    page = _Page(report_of(etl, "one"))
+    asked = [(tag, value) for tag, name, value in page.attributes if name in ("src", "href", "action", "data")]
+    assert asked == []
+    policy = next(
+        value for tag, name, value in page.attributes if (tag, name) == ("meta", "content") and "src" in value
+    )
+    assert policy.startswith("default-src 'none';") and "unsafe" not in policy and "http" not in policy
+
+
+def test_secrets_are_not_in_a_report(flowckpt_with_secret):
+    text = report_of(flowckpt_with_secret, "hidden")
+    assert "hunter2-of-the-company" not in text
+
+
+@pytest.fixture
+def flowckpt_with_secret(etl):
+    (etl.directory / "secret.py").write_text(
+        """
+from flowckpt import Secret, step, workflow
+
+def login(token):
+    return {"token": token.reveal(), "ok": True}
+
+@workflow("login")
+def main(token: Secret[str]):
+    return (yield step("login").python(login, token))
+"""
+    )
+    (etl.directory / "token").write_text("hunter2-of-the-company")
+    etl("run", "secret.py", "--id", "hidden", "-i", "token=@file:token")
+    return etl
+
+
+def test_what_became_slower_and_what_changed_is_listed(etl):
+    file = etl.directory / "pipeline.py"
+    file.write_text(
+        file.read_text().replace("def load(pages, path):", "def load(pages, path):\n    import time; time.sleep(0.3)")
+    )
+    etl("run", "pipeline.py", "--id", "slow", "-i", "source=other").expect(0)
+    text = _Page(report_of(etl, "slow")).text
+    slower = text[text.index("Compared with earlier runs") :]
+    assert re.search(r"Slower Step This run Median Runs load 0\.[34] s 0\.0 s 2", slower)
+    assert "the code of step load" in slower and "input source: changed" in slower
+    assert "Completed runs of the same workflow: one , usual ." in slower
+
+
+def test_the_plan_is_shown_on_request(etl):
+    file = etl.directory / "pipeline.py"
+    file.write_text(file.read_text().replace("return len(pages)\n\n@", "return len(pages) + 0\n\n@"))
+    page = report_of(etl, "one", "--plan")
+    assert re.search(r"A resume would (reuse 33 results and run 1 step|stop: load: )", _Page(page).text)
+    assert re.search(r'class="node state-rerun" data-path="load"', page) or "resume would stop: load" in page
+
+
+def test_a_report_can_go_to_standard_output(etl):
+    assert etl("report", "one", "-o", "-").expect(0).out.startswith("<!doctype html>")
+
+
+def test_the_picture_is_wellformed_xml_whatever_the_names_are(etl):
+    (etl.directory / "odd.py").write_text(
+        """
+from flowckpt import step, workflow
+
+@workflow("odd <&\\" name")
+def main():
+    for name in ("<script>", "a & b", "c\\x00d\\x1b[31m", "\\u202eevil", "x" * 300):
+        yield step(name).python(str, name)
+"""
+    )
+    etl("run", "odd.py", "--id", "odd").expect(0)
+    for form in ("svg", "dot", "mermaid"):
+        out = etl("graph", "odd", "--format", form).expect(0).out
+        assert "\x1b" not in out and "\u202e" not in out
+        if form == "svg":
+            assert "<script>" not in out
+            ET.fromstring(out)
+    page = report_of(etl, "odd")
+    assert "\x1b" not in page.split("<script type")[0] and "<script>alert" not in page
+
+
+def test_a_run_that_waits_says_for_what(etl):
+    (etl.directory / "waits.py").write_text(
+        """
+from flowckpt import step, workflow
+
+@workflow("waits")
+def main():
+    yield step("first").python(abs, -1).checkpoint()
+    yield step("ask").approval("review")
+"""
+    )
+    etl("run", "waits.py", "--id", "waits").expect(3)
+    text = _Page(report_of(etl, "waits")).text
+    assert "Suspended after" in text and "ask waits for the approval 'review'" in text
