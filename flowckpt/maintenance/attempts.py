@@ -1,4 +1,4 @@
-"""What every attempt of a run recorded, including what no longer counts."""
+"""The attempts of a run with everything that they recorded, including what no longer counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowckpt.stores.base import StoreBase
 
 
 class Standing(StrEnum):
-    """What became of a checkpoint or a result.
+    """Whether a checkpoint or a result still counts.
 
     Attributes:
         COUNTS: it is part of the run.
@@ -29,7 +29,7 @@ class Standing(StrEnum):
 
 @attrs.frozen
 class Attempt:
-    """What one attempt recorded.
+    """The record of one attempt.
 
     Attributes:
         number: which attempt.

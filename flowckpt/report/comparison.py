@@ -49,7 +49,7 @@ class SlowerStep:
 
 @attrs.frozen
 class Comparison:
-    """What distinguishes a run from earlier ones.
+    """The differences of a run from earlier ones.
 
     Attributes:
         runs: the ids of the earlier runs, newest first.

@@ -1,4 +1,4 @@
-"""What goes where in a workflow: its steps, and which output went into which argument.
+"""The graph of a workflow: its steps, and which output went into which argument.
 
 Of a recorded run, the graph comes from the record: an argument whose digest is that of an earlier output, or of an item of
 one, came from there. Of a workflow, it comes from a drive without effects: each step is answered with a placeholder, which

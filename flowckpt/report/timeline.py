@@ -46,7 +46,7 @@ class Outcome(StrEnum):
 
 
 class LaneState(StrEnum):
-    """What became of a step.
+    """The state of a step in the latest attempt.
 
     Attributes:
         EXECUTED: the latest attempt executed it.
