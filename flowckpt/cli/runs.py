@@ -25,6 +25,7 @@ from flowckpt.engine.history.checkpoints import left_behind
 from flowckpt.engine.rules.crash_loop import Deaths, limit_of
 from flowckpt.engine.run.resumption import parked, parked_at
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
+from flowckpt.maintenance.recovery import stale_note
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import (
     Ability,
@@ -124,6 +125,15 @@ def parked_runs(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, Deaths]:
     async def look() -> dict[str, Deaths]:
         found = {info.workflow_id: await parked(store, info, max_deaths=most) for info in runs}
         return {run: deaths for run, deaths in found.items() if deaths is not None}
+
+    return waited(look())
+
+
+def stale_runs(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, str]:
+    """Return those of some runs that need a person, as `flowckpt recover` noted, with what they ask, by id."""
+
+    async def look() -> dict[str, str]:
+        return {info.workflow_id: note for info in runs if (note := await stale_note(store, info))}
 
     return waited(look())
 

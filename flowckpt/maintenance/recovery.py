@@ -12,12 +12,12 @@ import attrs
 
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunInfo
-from flowckpt.core.records.wait import TAKEN, Wait, WaitKind
+from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import CheckpointStorageError, FlowckptError, RunLockedError
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
-from flowckpt.stores.base import StoreBase
+from flowckpt.stores.base import Ability, StoreBase
 from flowckpt.stores.queries import runs_of_status
 
 # Which runs are to be resumed now: a rule over how they stand, without I/O.
@@ -209,6 +209,39 @@ async def kept(store: StoreBase, run: DueRun) -> AsyncGenerator[KeptRun | None, 
         await keeping.give_up()
 
 
+# A run that stopped to ask a person: a note in its mailbox, so that the run is listed so and reported once.
+
+
+def _note_id(attempt: int, exit_code: int) -> str:
+    return f"stale-{attempt}-{exit_code}"
+
+
+async def note_stale(store: StoreBase, clock: Clock, info: RunInfo, exit_code: int, detail: str) -> bool:
+    """Note that a run needs a person; return whether that is news: later recoverers do not report it again.
+
+    Args:
+        store: where it lies.
+        clock: the time.
+        info: the run as it stands.
+        exit_code: how its resume stopped.
+        detail: what the resume asked.
+    """
+    data = {"attempt": info.attempt, "detail": detail}
+    note = Signal(_note_id(info.attempt, exit_code), "stale", clock.now(), data, kind=WaitKind.STALE)
+    try:
+        return await store.send_signal(info.workflow_id, note)
+    except FlowckptError:  # reported twice is better than not at all
+        return True
+
+
+async def stale_note(store: StoreBase, info: RunInfo) -> str:
+    """Return what a resume of a run asked a person since its newest attempt; empty if none did."""
+    if info.status not in RECOVERED_STATUSES or not store.has(Ability.SIGNALS):
+        return ""
+    notes = [each for each in await store.signals(info.workflow_id) if each.kind is WaitKind.STALE]
+    return next((str(each.data["detail"]) for each in reversed(notes) if each.data["attempt"] == info.attempt), "")
+
+
 # What became of a run that was to be recovered.
 
 
@@ -242,6 +275,7 @@ class Recovered:
         attempt: its newest attempt afterwards.
         detail: why it was left, failed or died, for people; may be empty.
         exit_code: how its process ended; None where none was started. A negative one is the signal that killed it.
+        is_reported: whether it needs a person, and an earlier recoverer reported that.
     """
 
     workflow_id: str
@@ -251,6 +285,12 @@ class Recovered:
     attempt: int
     detail: str = ""
     exit_code: int | None = None
+    is_reported: bool = False
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether somebody should look at the run, and has not been asked to before."""
+        return self.outcome.is_trouble and not self.is_reported
 
 
 # When a run is tried again that stands where it stood when it was tried before: not at once, and less and less often.

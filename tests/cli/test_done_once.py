@@ -168,3 +168,56 @@ def test_a_finished_run_does_not_do_it_again_either(shop: Shop) -> None:
     shop.edit("python(charge, amount)", "python(charge, amount + 1)")
     shop.command("resume", "one").expect(10)
     assert shop.command.log() == ["fetch", "charge 12", "mail 12"]
+
+
+# --- without a person -----------------------------------------------------------------------------------------------
+
+
+def dead(shop: Shop, tmp_path: Path) -> None:
+    """Leave a run whose process died after the charge, and whose charge has another argument now."""
+    shop.edit('        raise OSError("no connection")', "        os.kill(os.getpid(), 9)")
+    shop.command("run", "pay.py", "--id", "one").expect(-9)
+    (tmp_path / "ready").touch()
+    shop.edit("python(charge, amount)", "python(charge, amount + 1)")
+
+
+def test_recover_leaves_it_lists_it_and_reports_it_once(shop: Shop, tmp_path: Path) -> None:
+    dead(shop, tmp_path)
+    assert shop.command("list", "--status", "stale").expect(0).err.startswith("flowckpt: no run matches")
+    first = shop.command("recover").expect(1)
+    assert "one (pay): left as it is" in first.err and "arguments: amount: 12 → 13" in first.err
+    for _ in range(2):
+        again = shop.command("recover").expect(0)
+        assert "arguments" not in again.err and "resuming" not in again.err
+        assert "1 needs a person, as reported before: flowckpt list --status stale" in again.err
+    listed = shop.command("list", "--status", "stale").expect(0).out
+    assert "one" in listed and "crashed (stale)" in listed
+    document = shop.command("list", "--status", "stale", "--json").document
+    assert [each["workflow_id"] for each in document] == ["one"] and "amount: 12 → 13" in document[0]["stale"]
+    assert shop.command("recover", "--json").expect(0).document["runs"][0]["is_reported"] is True
+    assert shop.command.log() == ["fetch", "charge 12", "mail 12"]
+
+
+def test_an_option_of_recover_decides(shop: Shop, tmp_path: Path) -> None:
+    dead(shop, tmp_path)
+    shop.command("recover").expect(1)
+    ran = shop.command("recover", "--on-stale", "reuse").expect(0)
+    assert "one (pay): completed" in ran.err
+    assert shop.command.log()[3:] == ["mail 12"]
+    assert shop.command("list", "--status", "stale", "--json").document == []
+
+
+def test_recover_resumes_it_once_the_code_is_restored(shop: Shop, tmp_path: Path) -> None:
+    dead(shop, tmp_path)
+    shop.command("recover").expect(1)
+    shop.edit("python(charge, amount + 1)", "python(charge, amount)")
+    shop.command("recover").expect(0)
+    assert shop.command.log()[3:] == ["mail 12"]
+
+
+def test_recover_reruns_edited_code_if_told_to(shop: Shop, tmp_path: Path) -> None:
+    dead(shop, tmp_path)
+    shop.edit("python(charge, amount + 1)", "python(charge, amount)")
+    shop.edit('    note("fetch")', '    note("fetch again")')
+    shop.command("recover", "--on-code-change", "reuse").expect(0)
+    assert shop.command.log()[3:] == ["mail 12"]

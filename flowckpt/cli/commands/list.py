@@ -8,24 +8,31 @@ from flowckpt.cli.options import Command, color_option, json_option, store_optio
 from flowckpt.cli.render.documents import listed_document
 from flowckpt.cli.render.tables import ago_text, moment_text, show_table
 from flowckpt.cli.render.terminal import is_terminal, json_text, say, write
-from flowckpt.cli.runs import opened_store, parked_runs, surveyed_runs, tell_left_out
+from flowckpt.cli.runs import opened_store, parked_runs, stale_runs, surveyed_runs, tell_left_out
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunFilter, RunInfo
+from flowckpt.maintenance.recovery import RECOVERED_STATUSES
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 
 _EXAMPLE = """\b
 Examples:
   flowckpt list
   flowckpt list --status crashed --status failed --limit 20
+  flowckpt list --status stale
   flowckpt list --workflow etl --tag team=data --json"""
 
+_STALE = "stale"
 _HEADER = ("RUN", "WORKFLOW", "STATUS", "STEPS", "STARTED", "UPDATED", "TAGS")
 
 
 @click.command("list", cls=Command, epilog=_EXAMPLE)
 @click.option(
-    "--status", "statuses", type=click.Choice([str(s) for s in Status]), multiple=True, help="Only runs that stand so."
+    "--status",
+    "statuses",
+    type=click.Choice([*map(str, Status), _STALE]),
+    multiple=True,
+    help="Only runs of this status; repeatable. Stale ones need a person, as recover found.",
 )
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
 @click.option("--tag", "tags", metavar="K=V", multiple=True, help="Only runs with this tag; K alone takes any value.")
@@ -46,19 +53,25 @@ def command(
 
     A run is crashed where it is running and its owner is gone; parked, where it died so often at the same step that a
     resume refuses it until --force is given; a task, where it is of a CheckpointManager: the program that made it goes on
-    with it, no resume does. Where the record of a run cannot be read, the others are listed, it is named
+    with it, no resume does; stale, where flowckpt recover could not resume it, because it needs a person. Where the record of a run cannot be read, the others are listed, it is named
     on standard error, and the exit code is 11.
     """
     opened = opened_store(store, runs_nothing=True)
-    wanted = RunFilter(statuses=statuses or None, workflow=workflow, tags=[_tag(each) for each in tags], limit=limit)
+    names = {*statuses} - {_STALE} | ({*map(str, RECOVERED_STATUSES)} if _STALE in statuses else set())
+    most = None if _STALE in statuses else limit
+    wanted = RunFilter(statuses=names or None, workflow=workflow, tags=[_tag(each) for each in tags], limit=most)
     survey = surveyed_runs(opened, wanted)
-    runs = survey.runs
+    stale = stale_runs(opened, survey.runs)
+    runs = [
+        info for info in survey.runs if _STALE not in statuses or info.status in statuses or info.workflow_id in stale
+    ]
+    runs = runs[:limit]
     parked = parked_runs(opened, runs)
     if as_json:
-        document = [listed_document(info, parked.get(info.workflow_id)) for info in runs]
+        document = [listed_document(info, parked.get(info.workflow_id), stale.get(info.workflow_id)) for info in runs]
         write(f"{json_text(document, indent=2)}\n")
     elif runs:
-        rows = [_row(info, is_parked=info.workflow_id in parked) for info in runs]
+        rows = [_row(info, is_parked=info.workflow_id in parked, is_stale=info.workflow_id in stale) for info in runs]
         show_table(_HEADER, rows, wrapped=("WORKFLOW", "TAGS"), no_color=no_color)
     elif not survey.unreadable:
         has_filter = statuses or workflow is not None or tags
@@ -71,9 +84,10 @@ def _tag(text: str) -> tuple[str, str | None]:
     return key, value if equals else None
 
 
-def _row(info: RunInfo, *, is_parked: bool) -> list[str]:
+def _row(info: RunInfo, *, is_parked: bool, is_stale: bool) -> list[str]:
     tags = " ".join(f"{key}={value}" for key, value in info.tags.items())
     started, updated = moment_text(info.started_at, is_short=is_terminal()), ago_text(info.updated_at)
-    marks = ["parked"] * is_parked + ["task"] * (info.workflow_name == MANAGED and info.status is not Status.COMPLETED)
+    marks = ["stale"] * (is_stale and not is_parked) + ["parked"] * is_parked
+    marks += ["task"] * (info.workflow_name == MANAGED and info.status is not Status.COMPLETED)
     status = f"{info.status.value} ({', '.join(marks)})" if marks else info.status.value
     return [info.workflow_id, info.workflow_name, status, str(info.steps), started, updated, tags]

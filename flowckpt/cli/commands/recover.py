@@ -12,7 +12,16 @@ import attrs
 import click
 
 from flowckpt.cli.exit_codes import ExitCode, code_of_signal
-from flowckpt.cli.options import Command, SecondsRange, executor_option, json_option, named_executors, store_option
+from flowckpt.cli.next_steps import command_line
+from flowckpt.cli.options import (
+    Command,
+    SecondsRange,
+    executor_option,
+    json_option,
+    named_executors,
+    setting_option,
+    store_option,
+)
 from flowckpt.cli.recoverer.child import Child
 from flowckpt.cli.recoverer.recoverer import Recoverer
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
@@ -27,6 +36,7 @@ _EXAMPLE = """\b
 Examples:
   flowckpt recover
   flowckpt recover --watch --every 10 --jobs 4
+  flowckpt recover --on-code-change reuse
   flowckpt recover --executor gpu=dask://scheduler:8786
   flowckpt recover --workflow etl --json"""
 
@@ -54,6 +64,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 )
 @click.option("--workflow", "workflows", metavar="W", multiple=True, help="Only runs of this workflow; repeatable.")
 @click.option("--show-output", is_flag=True, help="Pass on what the runs print, behind their ids.")
+@setting_option("on_stale")
+@setting_option("on_code_change")
 @executor_option
 @json_option
 @store_option
@@ -64,6 +76,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     jobs: int,
     workflows: tuple[str, ...],
     show_output: bool,
+    on_stale: str | None,
+    on_code_change: str | None,
     executors: tuple[str, ...],
     as_json: bool,
     store: str | None,
@@ -71,9 +85,10 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """Resume every run whose process is gone, or whose time to go on has come.
 
     Each run is resumed in a process of its own, in the directory that it was started in, as flowckpt resume does it.
-    Several recoverers, on several machines, share the work: each run is taken by one of them. What cannot be resumed
-    (edited code, a step in doubt, a program that is not here, a secret that nobody gives) is told and left as it is. The
-    exit code is 0 where every run ended well, or waits again; else 1.
+    Several recoverers, on several machines, share the work: each run is taken by one of them. A run that cannot be
+    resumed (a program that is not here, a secret that is not given) is reported and left as it is. A run that needs a
+    person (edited code, an effect that would be repeated, a step in doubt) is reported once, and listed by flowckpt list
+    --status stale. The exit code is 0 if every run ended well, waits again, or was reported before; else 1.
     """
     if once and watch:
         raise click.UsageError("--once and --watch exclude each other")
@@ -84,20 +99,24 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     if choice.spec.startswith("memory:"):
         raise click.UsageError("a store in the memory of another process cannot be recovered")
     found: list[Recovered] = []
+    policy = (("--on-stale", on_stale), ("--on-code-change", on_code_change))
+    options = [word for option, value in policy if value is not None for word in (option, value)]
+    options += [word for each in executors for word in ("--executor", each)]
     stopped_by = asyncio.run(
         _recover(
-            checkpoints, choice, found, every if watch else None, jobs, workflows, executors, shows_output=show_output
+            checkpoints, choice, found, every if watch else None, jobs, workflows, options, shows_output=show_output
         )
     )
-    counts = Counter(each.outcome for each in found)
+    counts = Counter(each.outcome for each in found if not each.is_reported)
+    reported = sum(each.is_reported for each in found)
     if as_json:
         runs = [attrs.asdict(each) for each in found]
         write(f"{json_text({'runs': runs, 'counts': dict(sorted(counts.items()))}, indent=2)}\n")
     else:
-        _show_sum(counts, choice)
+        _show_sum(counts, reported, choice)
     if stopped_by:
         return code_of_signal(stopped_by)
-    return ExitCode.WORKFLOW_FAILED if any(each.outcome.is_trouble for each in found) else ExitCode.DONE
+    return ExitCode.WORKFLOW_FAILED if any(each.is_trouble for each in found) else ExitCode.DONE
 
 
 async def _recover(
@@ -107,7 +126,7 @@ async def _recover(
     every: float | None,
     jobs: int,
     workflows: tuple[str, ...],
-    executors: tuple[str, ...],
+    options: list[str],
     *,
     shows_output: bool,
 ) -> str:
@@ -117,12 +136,13 @@ async def _recover(
     def new_child(run: DueRun) -> Child:
         name = escaped(run.workflow_id)
         on_line = (lambda line: say(f"{name} | {escaped(line)}")) if shows_output else None
-        return Child(run, choice, executors=executors, on_line=on_line)
+        return Child(run, choice, options=options, on_line=on_line)
 
     def ended(recovered: Recovered) -> None:
         if recovered.outcome is not Outcome.SKIPPED:
             found.append(recovered)
-            say(_line(recovered))
+            if not recovered.is_reported:
+                say(_line(recovered))
         elif recovered.exit_code is not None:  # it was said to be resumed
             say(f"{_name(recovered)}: {recovered.detail}; not resumed here")
 
@@ -170,12 +190,15 @@ def _line(recovered: Recovered) -> str:
     return f"{_name(recovered)}: {outcome}{said}"
 
 
-def _show_sum(counts: Counter[Outcome], choice: StoreChoice) -> None:
-    if not counts:
+def _show_sum(counts: Counter[Outcome], reported: int, choice: StoreChoice) -> None:
+    if reported:
+        need = f"{reported} {'needs' if reported == 1 else 'need'} a person, as reported before"
+        say(f"flowckpt: {need}: {command_line('list', choice, options=['--status', 'stale'])}")
+    if counts:
+        said = ", ".join(f"{count} {outcome.value}" for outcome, count in sorted(counts.items()))
+        say(f"flowckpt: {said}")
+    elif not reported:
         say(f"flowckpt: no run in {choice.shown} is to be resumed")
-        return
-    said = ", ".join(f"{count} {outcome.value}" for outcome, count in sorted(counts.items()))
-    say(f"flowckpt: {said}")
 
 
 def _show_trouble(error: CheckpointStorageError) -> None:

@@ -241,7 +241,7 @@ class Child:
     Args:
         run: the run, as it stood: if it has moved on meanwhile, the process does nothing.
         store: the store that it is in.
-        executors: where its steps can run, as `--executor` takes them.
+        options: options of `resume`, as they are typed.
         on_line: told each line that the process prints, or None.
         environ: the environment, without what says where the store is.
     """
@@ -251,13 +251,13 @@ class Child:
         run: DueRun,
         store: StoreChoice,
         *,
-        executors: Sequence[str] = (),
+        options: Sequence[str] = (),
         on_line: Callable[[str], None] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._run = run
         self._store = store
-        self._executors = executors
+        self._options = options
         self._on_line = on_line
         self._environ = dict(os.environ if environ is None else environ)
         self._process: asyncio.subprocess.Process | None = None
@@ -311,9 +311,8 @@ class Child:
 
     def _command(self, descriptor: int) -> list[str]:
         attempt = str(self._run.info.attempt)
-        policy = ["--if-attempt", attempt, "--on-stop", "suspend", "--kept-by", str(descriptor)]
-        policy += [word for each in self._executors for word in ("--executor", each)]
-        return [sys.executable, "-m", "flowckpt", "resume", *policy, "--", self._run.workflow_id]
+        words = ["--if-attempt", attempt, "--on-stop", "suspend", "--kept-by", str(descriptor), *self._options]
+        return [sys.executable, "-m", "flowckpt", "resume", *words, "--", self._run.workflow_id]
 
     def _environment(self) -> dict[str, str]:
         """Return its environment: where the store is stands there, because a command line is seen by everybody."""

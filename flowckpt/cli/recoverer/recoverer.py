@@ -8,13 +8,25 @@ from collections.abc import Callable, Collection, MutableSequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeAlias
 
+import attrs
+
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.recoverer.child import Child, ChildEnd, why_not_here
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import CheckpointStorageError, FlowckptError, ReadOnlyStoreError
-from flowckpt.maintenance.recovery import DueRun, Outcome, Recovered, Tries, due_runs, kept, look_again
+from flowckpt.maintenance.recovery import (
+    DueRun,
+    Outcome,
+    Recovered,
+    Tries,
+    due_runs,
+    kept,
+    look_again,
+    note_stale,
+    stale_note,
+)
 from flowckpt.stores.base import StoreBase
 
 _BREATHER_SECONDS = 0.2
@@ -25,6 +37,8 @@ _MOVED = "somebody else has gone on with it"
 Shuffle: TypeAlias = Callable[[MutableSequence[DueRun]], None]
 
 _STOPS = {ExitCode.SIGINT, ExitCode.SIGTERM, ExitCode.SIGHUP}
+_ASKS = {ExitCode.STALE, ExitCode.MISMATCH, ExitCode.IN_DOUBT}
+"""How a resume stops to ask a person."""
 _CRASHES = {ExitCode.STORE_FAILED, ExitCode.INTERNAL, ExitCode.OUTPUT_FAILED, ExitCode.OUTPUT_CLOSED}
 _OUTCOMES_OF_STATUS = {
     Status.FAILED: Outcome.FAILED,
@@ -186,7 +200,9 @@ class Recoverer:
                 return _of(run, Outcome.SKIPPED)
             if keeping is None or self._stop.is_set():
                 return _of(run, Outcome.SKIPPED, _MOVED if keeping is None else "")
-            self._on_start(now)
+            noted = await stale_note(self._store, now.info)
+            if not noted:
+                self._on_start(now)
             child = self._children[run.workflow_id] = self._new_child(now)
             try:
                 end = await child.end(keeping.give_up)
@@ -200,7 +216,13 @@ class Recoverer:
             detail = "it is gone" if info is None else _MOVED
         if end.exit_code < 0 and outcome is Outcome.DIED:
             detail = f"its process was killed by signal {-end.exit_code}" + (f"; {detail}" if detail else "")
-        return _of(run, outcome, detail, attempt=attempt, exit_code=end.exit_code)
+        is_reported = False
+        if info is not None and outcome is Outcome.LEFT and end.exit_code in _ASKS:
+            is_reported = not await note_stale(self._store, self._clock, info, end.exit_code, detail)
+        elif noted and outcome is not Outcome.SKIPPED:
+            self._on_start(now)  # it was left out above, and the run has moved after all
+        found = _of(run, outcome, detail, attempt=attempt, exit_code=end.exit_code)
+        return attrs.evolve(found, is_reported=is_reported)
 
     @property
     def _is_refused(self) -> bool:

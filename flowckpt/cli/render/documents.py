@@ -176,12 +176,13 @@ def _plain(value: Any) -> Any:
 _STEP_KEYS = ("path", "step_type", "success", "output", "error", "duration_ms", "started_at", "attempt")
 
 
-def listed_document(info: RunInfo, parked: Deaths | None = None) -> Json:
+def listed_document(info: RunInfo, parked: Deaths | None = None, stale: str | None = None) -> Json:
     """Return a run in a list: one item of `list --json`.
 
     Args:
         info: the run.
         parked: how often it died at the same step, where it is parked.
+        stale: what it asks a person, where it needs one.
     """
     return {
         "workflow_id": info.workflow_id,
@@ -195,6 +196,7 @@ def listed_document(info: RunInfo, parked: Deaths | None = None) -> Json:
         "tags": dict(info.tags),
         "owner": _owner_document(info.owner),
         "parked": _parked_document(parked),
+        "stale": stale,
         "is_task": info.workflow_name == MANAGED,
     }
 

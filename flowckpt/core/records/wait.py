@@ -21,6 +21,7 @@ class WaitKind(StrEnum):
     SIGNAL = "signal"
     APPROVAL = "approval"
     CANCEL = "cancel"
+    STALE = "stale"
 
 
 @attrs.frozen
@@ -161,7 +162,7 @@ class Signal:
         sent_at: when it was sent, aware and in UTC; messages are taken in this order.
         data: its data, as encoded by the codec.
         by: the sender; may be empty.
-        kind: whether it is a signal, the answer to an approval, or a cancel request.
+        kind: whether it is a signal, the answer to an approval, a cancel request, or a note that the run needs a person.
         path: the step it is for; empty for any wait of this name.
         request: for an answer, the approval request it answers.
     """
