@@ -6,7 +6,7 @@ import asyncio
 import difflib
 from collections.abc import Coroutine, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
@@ -21,11 +21,11 @@ from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
 from flowckpt.core.records.wait import TAKEN, Signal, Wait, open_waits
 from flowckpt.core.system.blocking import run_alone
+from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.history.checkpoints import left_behind
 from flowckpt.engine.rules.crash_loop import Deaths, limit_of
 from flowckpt.engine.run.resumption import parked, parked_at
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
-from flowckpt.maintenance.recovery import stale_note
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import (
     Ability,
@@ -34,6 +34,12 @@ from flowckpt.stores.base import (
     StoreBase,
 )
 from flowckpt.stores.open import open_store
+
+if TYPE_CHECKING:
+    from flowckpt.maintenance import recovery
+else:
+    recovery = LazyModule("flowckpt.maintenance.recovery")
+
 
 T = TypeVar("T")
 _OFFERED = 1_000
@@ -133,7 +139,7 @@ def stale_runs(store: StoreBase, runs: Sequence[RunInfo]) -> dict[str, str]:
     """Return those of some runs that need a person, as `flowckpt recover` noted, with what they ask, by id."""
 
     async def look() -> dict[str, str]:
-        return {info.workflow_id: note for info in runs if (note := await stale_note(store, info))}
+        return {info.workflow_id: note for info in runs if (note := await recovery.stale_note(store, info))}
 
     return waited(look())
 

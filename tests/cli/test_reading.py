@@ -46,6 +46,7 @@ def test_list(filled):
         "tags",
         "owner",
         "parked",
+        "stale",
         "is_task",
     ]
     assert runs[1]["tags"] == {"team": "data"} and runs[1]["status"] == "failed" and runs[1]["owner"] is None
