@@ -18,7 +18,7 @@ from flowckpt.core.dsl.composites import FanOutAction, MapAction, WorkflowAction
 from flowckpt.core.identity.arguments import UNKNOWN, recorded_value
 from flowckpt.core.records import StepResult
 from flowckpt.core.records.result import COMPOSITES
-from flowckpt.core.replay import Answer, Crash, Enter, Execute, Finish, Replay, Restore, drive, expand
+from flowckpt.core.replay import Answer, Command, Crash, Enter, Execute, Finish, Replay, Restore, drive, expand
 from flowckpt.core.system.numbers import counted
 from flowckpt.engine.values.placeholders import NotRun, PlanStopped
 from flowckpt.errors import DecodingError
@@ -256,6 +256,7 @@ class _Outline:
 
     def drive_to_end(self, replay: Replay) -> str:
         """Drive a generator; return why its end was not reached, or an empty text."""
+        end: Command | None = None
         try:
             drive(replay, self).send(None)
         except StopIteration as stop:
