@@ -24,7 +24,7 @@ def main() -> None:
             lines = record_session(Path(directory))
             if any("3 restored from" in line for line in lines):
                 run = RESUME[-1]
-                subprocess.run([sys.executable, "-m", "flowckpt", "report", run], cwd=directory, check=True)
+                subprocess.run([sys.executable, "-m", "flowckpt", "report", run], cwd=directory, check=True)  # noqa: S603
                 photograph(Path(directory) / f"{run}.html", Path(sys.argv[1]) if sys.argv[1:] else PICTURE)
                 return
     sys.exit(f"The kill came too late {TRIES} times: this machine is too busy.")
