@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeAlias
 
 import attrs
 
@@ -25,9 +24,6 @@ from flowckpt.stores.queries import runs_of_status
 
 RECOVERED_STATUSES = frozenset({Status.CRASHED, Status.SUSPENDED})
 """How a run stands that may be due. One that failed or was cancelled waits for a person."""
-
-State: TypeAlias = tuple[str, int, int, datetime, str]
-"""The state of a run, which differs after each move."""
 
 
 class Why(StrEnum):
@@ -72,12 +68,6 @@ class DueRun:
     def workflow_id(self) -> str:
         """The run."""
         return self.info.workflow_id
-
-    @property
-    def state(self) -> State:
-        """How it stands."""
-        info = self.info
-        return info.status.value, info.attempt, info.steps, info.updated_at, self.why.value
 
 
 def why_due(info: RunInfo, now: datetime, *, waits: int, due_at: datetime | None, is_signalled: bool) -> Why | None:
@@ -291,60 +281,3 @@ class Recovered:
     def is_trouble(self) -> bool:
         """Whether somebody should look at the run, and has not been asked to before."""
         return self.outcome.is_trouble and not self.is_reported
-
-
-# When a run is tried again that stands where it stood when it was tried before: not at once, and less and less often.
-
-
-FIRST_SECONDS = 30.0
-MOST_SECONDS = 3600.0
-
-
-@attrs.frozen
-class _Tried:
-    state: State
-    count: int
-    not_before: float
-    has_died: bool
-
-
-@attrs.define
-class Tries:
-    """The runs that a recoverer has tried and must not try again yet, in one process; the record counts crashes for all.
-
-    Attributes:
-        first_seconds: how long the first pause is; each one after it is twice as long.
-        most_seconds: the longest one.
-    """
-
-    first_seconds: float = FIRST_SECONDS
-    most_seconds: float = MOST_SECONDS
-    _tried: dict[str, _Tried] = attrs.field(init=False, factory=dict)
-
-    def may_try(self, run: DueRun, now: float) -> bool:
-        """Tell whether a run may be tried: for the first time, after its pause, or because it has moved.
-
-        Args:
-            run: the run.
-            now: the time, in seconds of a clock that never goes back.
-        """
-        tried = self._tried.get(run.workflow_id)
-        if tried is None or now >= tried.not_before:
-            return True
-        return not tried.has_died and tried.state != run.state
-
-    def note(self, run: DueRun, outcome: Outcome, now: float) -> None:
-        """Note what became of a run."""
-        before = self._tried.pop(run.workflow_id, None)
-        if outcome in (Outcome.COMPLETED, Outcome.CANCELLED, Outcome.FAILED):
-            return
-        has_died = outcome is Outcome.DIED
-        is_again = before is not None and (has_died or before.state == run.state)
-        count = before.count + 1 if before is not None and is_again else 1
-        pause = min(self.first_seconds * 2.0 ** min(count - 1, 60), self.most_seconds)
-        self._tried[run.workflow_id] = _Tried(run.state, count, now + pause, has_died)
-
-    def keep_only(self, runs: Collection[str]) -> None:
-        """Forget the runs that are no longer to be recovered, so that a watcher does not grow."""
-        for workflow_id in self._tried.keys() - set(runs):
-            del self._tried[workflow_id]

@@ -26,6 +26,7 @@ from flowckpt.engine.rules.paths import ROLLBACK, step_of
 from flowckpt.engine.run.resumption import parked_error
 from flowckpt.errors import DecodingError
 from flowckpt.maintenance.attempts import Standing
+from flowckpt.maintenance.pauses import Pause
 from flowckpt.maintenance.task_log import is_task
 
 _EXAMPLE = """\b
@@ -197,6 +198,9 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
 
 
 def _signal_line(signal: Signal) -> str:
+    if (pause := Pause.of(signal)) is not None:
+        tries = "once" if pause.count == 1 else f"{pause.count} times"
+        return f"recovery tried {tries} without success, last at {moment_text(signal.sent_at)}"
     said = f"{signal.name} by {signal.by}" if signal.by else signal.name
     what = {WaitKind.SIGNAL: "signal", WaitKind.CANCEL: "request to"}.get(signal.kind, "answer")
     data = "" if signal.data is None else f": {short_value(signal.data, 60)}"

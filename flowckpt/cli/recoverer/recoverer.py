@@ -16,11 +16,11 @@ from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import CheckpointStorageError, FlowckptError, ReadOnlyStoreError
+from flowckpt.maintenance.pauses import Pauses
 from flowckpt.maintenance.recovery import (
     DueRun,
     Outcome,
     Recovered,
-    Tries,
     due_runs,
     kept,
     look_again,
@@ -60,7 +60,7 @@ class Recoverer:
         on_start: told of each run before it is resumed.
         on_end: told what became of each.
         on_trouble: told that the store could not be read, or takes no write; a watcher goes on looking.
-        tries: knows what is not to be tried again yet.
+        pauses: the runs that are not to be tried again yet; a watcher leaves them alone.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter for each option of the command
@@ -75,7 +75,7 @@ class Recoverer:
         on_start: Callable[[DueRun], None],
         on_end: Callable[[Recovered], None],
         on_trouble: Callable[[CheckpointStorageError], None],
-        tries: Tries | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -86,7 +86,7 @@ class Recoverer:
         self._on_start = on_start
         self._on_end = on_end
         self._on_trouble = on_trouble
-        self._tries = tries or Tries()
+        self._pauses = pauses or Pauses(store, clock)
         self._children: dict[str, Child] = {}
         self._tasks: dict[str, asyncio.Task[Recovered]] = {}
         self._stop = asyncio.Event()
@@ -154,9 +154,8 @@ class Recoverer:
         except CheckpointStorageError as error:
             self._on_trouble(error)
             return False
-        now = self._clock.elapsed_ns() / 1e9
-        self._tries.keep_only([*(run.workflow_id for run in runs), *self._tasks])
-        todo = [run for run in runs if run.workflow_id not in self._tasks and self._tries.may_try(run, now)]
+        todo = [run for run in runs if run.workflow_id not in self._tasks and await self._may_try(run)]
+        self._pauses.looked([*(run.workflow_id for run in runs), *self._tasks])
         self._shuffle(todo)
         while todo and len(self._tasks) < self._jobs and not self._stop.is_set():
             self._begin(todo.pop())
@@ -179,10 +178,26 @@ class Recoverer:
             found = _of(run, Outcome.LEFT, f"its process could not be started: {error}")
         except Exception as error:  # whatever is wrong with this run, the others are gone on with
             found = _of(run, Outcome.LEFT, error.message if isinstance(error, FlowckptError) else f"{error!r:.200}")
-        if not self._is_refused or found.outcome is not Outcome.SKIPPED:
-            self._tries.note(run, found.outcome, self._clock.elapsed_ns() / 1e9)
+        with contextlib.suppress(FlowckptError):  # a pause that cannot be recorded is kept here alone
+            await self._note(run, found)
         self._on_end(found)
         return found
+
+    async def _may_try(self, run: DueRun) -> bool:
+        try:
+            return await self._pauses.may_try(run)
+        except FlowckptError:  # why it cannot be read is reported when it is tried
+            return True
+
+    async def _note(self, run: DueRun, found: Recovered) -> None:
+        """Keep the pause of a run that got no further, and forget that of another one."""
+        if found.exit_code is None:
+            if found.outcome is not Outcome.SKIPPED:
+                self._pauses.leave(run)
+        elif found.outcome in (Outcome.LEFT, Outcome.DIED, Outcome.SUSPENDED):
+            await self._pauses.end(run, has_died=found.outcome is Outcome.DIED)
+        else:
+            await self._pauses.clear(run.workflow_id)
 
     async def _tried(self, run: DueRun) -> Recovered:
         if run.damage:
@@ -200,6 +215,9 @@ class Recoverer:
                 return _of(run, Outcome.SKIPPED)
             if keeping is None or self._stop.is_set():
                 return _of(run, Outcome.SKIPPED, _MOVED if keeping is None else "")
+            if self._is_watching and not await self._may_try(run):  # another recoverer was quicker
+                return _of(run, Outcome.SKIPPED)
+            await self._pauses.begin(run)
             noted = await stale_note(self._store, now.info)
             if not noted:
                 self._on_start(now)

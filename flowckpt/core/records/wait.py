@@ -22,6 +22,8 @@ class WaitKind(StrEnum):
     APPROVAL = "approval"
     CANCEL = "cancel"
     STALE = "stale"
+    RECOVERY = "recovery"
+    """A note of a recoverer, which no step takes."""
 
 
 @attrs.frozen
