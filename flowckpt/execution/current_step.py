@@ -7,7 +7,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from contextvars import ContextVar
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import attrs
 
@@ -113,7 +113,8 @@ class NullStepServices:
 NO_SERVICES = NullStepServices("a step is undone or adopted")
 
 
-class StepCall(NamedTuple):
+@attrs.define(eq=False, repr=False)
+class StepCall:
     """One try of a step, as all that take part in it know it.
 
     Attributes:
@@ -160,11 +161,10 @@ class CurrentStep:
     @classmethod
     def of(cls, call: StepCall) -> CurrentStep:
         """Return what the function of a step sees of its call."""
-        run, path, attempt, tries, step, identity, services, _ = call
-        retry = step.modifiers.retry
-        return cls(
-            run, path, attempt, tries, identity.arguments, services, 1 if retry is None else retry.attempts, call
-        )
+        retry = call.step.modifiers.retry
+        max_tries = 1 if retry is None else retry.attempts
+        run, arguments = call.workflow_id, call.identity.arguments
+        return cls(run, call.path, call.attempt, call.tries, arguments, call.services, max_tries, call)
 
     @property
     def max_tries(self) -> int:

@@ -106,15 +106,20 @@ class Interrupts:
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call user code in this thread, where a signal may reach it, and where it sees no event loop."""
+        loop, task = self._loop, None
         self._is_user_code = self.is_in_place = True
-        # The engine's loop stands still meanwhile. A step that sees it cannot call `asyncio.run`, nor any library that
-        # asks whether a loop runs.
-        hidden = _swap_loop((None, None))
         try:
+            # The engine's loop stands still meanwhile. A step that sees it cannot call `asyncio.run`, nor any library that
+            # asks whether a loop runs. No call with a frame of its own may hide it: a signal there would be the step's.
+            if _swap_task is not None and loop is not None:
+                task = _swap_task(loop, None)
+            _set_running_loop(None)
             # A function written in C has no frame by which the signal's handler could tell it from the engine around it.
             return function(*args, **kwargs) if type(function) is FunctionType else _called(function, args, kwargs)
         finally:
-            _swap_loop(hidden)
+            _set_running_loop(loop)
+            if _swap_task is not None and loop is not None:
+                _swap_task(loop, task)
             self._is_user_code = self.is_in_place = False
 
     @contextmanager
@@ -129,11 +134,11 @@ class Interrupts:
             return
         before = self.noted
         self._is_user_code = False
-        seen = _swap_loop((self._loop, self._task))
+        seen = _swap_loop(self._loop, self._task)
         try:
             yield
         finally:
-            _swap_loop(seen)
+            _swap_loop(*seen)
             self._is_user_code = True
         if self.noted != before:
             raise RunInterrupted(self.noted)
@@ -242,27 +247,17 @@ def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
 _CALL: CodeType = Interrupts.call.__code__
 
 
-_LoopState = tuple[asyncio.AbstractEventLoop | None, "asyncio.Task[Any] | None"]
+# From 3.14 on the current task belongs to the thread, and no other loop can run a task while it is set.
+_swap_task: Callable[[asyncio.AbstractEventLoop, Any], Any] | None = (
+    getattr(asyncio.tasks, "_swap_current_task", None) if sys.version_info >= (3, 14) else None
+)
 
-if sys.version_info >= (3, 14):
-    # From 3.14 on the current task belongs to the thread, and no other loop can run a task beside it.
-    from asyncio.tasks import _swap_current_task
 
-    def _swap_loop(state: _LoopState) -> _LoopState:
-        """Make another loop the running one of this thread, or none; return the former loop and its current task."""
-        loop, task = state
-        former, former_task = _get_running_loop(), None
-        if former is not None:
-            former_task = _swap_current_task(former, None)
-        _set_running_loop(loop)
-        if loop is not None:
-            _swap_current_task(loop, task)
-        return former, former_task
-
-else:
-
-    def _swap_loop(state: _LoopState) -> _LoopState:
-        """Make another loop the running one of this thread, or none; return the former loop."""
-        former = _get_running_loop()
-        _set_running_loop(state[0])
-        return former, None
+def _swap_loop(loop: asyncio.AbstractEventLoop | None, task: Any) -> tuple[asyncio.AbstractEventLoop | None, Any]:
+    """Make another loop the running one of this thread, or none; return the former loop and its current task."""
+    former = _get_running_loop()
+    former_task = None if _swap_task is None or former is None else _swap_task(former, None)
+    _set_running_loop(loop)
+    if _swap_task is not None and loop is not None:
+        _swap_task(loop, task)
+    return former, former_task

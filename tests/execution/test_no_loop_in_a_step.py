@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import signal
 import subprocess
 import sys
 
 import pytest
 
+import flowckpt.execution.interrupts as interrupts_of
 from flowckpt import FileCheckpointStore, WorkflowEngine, current_step, parallel, run_sync, step, workflow
+from flowckpt.execution.interrupts import Interrupts
 
 PIPELINE = """
 import asyncio
@@ -142,3 +146,37 @@ def test_from_the_command_line_in_steps_maps_and_children(tmp_path, words):
     )
     assert done.returncode == 0, done.stderr
     assert "output: 4" in done.stdout
+
+
+def test_signal_at_any_instruction_around_a_step_leaves_the_loop_visible():
+    """The step has its result by then, or has none yet: the signal is noted, and the engine finds its loop again."""
+
+    async def run():
+        loop, interrupts = asyncio.get_running_loop(), Interrupts()
+        with interrupts:
+            interrupts.watch(asyncio.current_task())
+            place, is_before_the_end = 0, True
+            while is_before_the_end:
+                instructions = itertools.count()
+
+                def trace(frame, event, _, place=place, instructions=instructions):
+                    if frame.f_code.co_filename != interrupts_of.__file__:
+                        return None
+                    frame.f_trace_opcodes = True
+                    if event == "opcode" and interrupts.is_in_place and next(instructions) == place:
+                        signal.getsignal(signal.SIGTERM)(signal.SIGTERM, frame)
+                    return trace
+
+                sys.settrace(trace)
+                try:
+                    is_visible = interrupts.call(is_loop_visible, (), {})
+                finally:
+                    sys.settrace(None)
+                assert not is_visible
+                assert asyncio.get_running_loop() is loop
+                assert not interrupts.is_in_place
+                is_before_the_end, place = interrupts.noted == "SIGTERM", place + 1
+                interrupts.noted = ""
+        return place
+
+    assert asyncio.run(run()) > 20  # instructions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import FunctionType, MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -22,10 +22,8 @@ else:
     composites = LazyModule("flowckpt.core.dsl.composites")
 
 
-_new = tuple.__new__  # see the NOTE in `engine.steps.run_step`
-
-
-class CallIdentity(NamedTuple):
+@attrs.define(eq=False, repr=False)
+class CallIdentity:
     """The identity of a call as a record keeps it, to compare it with the same call later.
 
     Attributes:
@@ -89,22 +87,21 @@ def identify(action: Action, secrets: KnownSecrets = NONE, version: str | None =
         secrets: what the record must not hold; it learns the secrets that are passed.
         version: the version tag of its step.
     """
-    info = function_info(action)
-    if info is None:
-        fingerprint = step_fingerprint(action.function) if type(action) is PythonAction else ""
-        return CallIdentity(action.function_name, fingerprint, _arguments(action, secrets), version)
-    assert isinstance(action, PythonAction)
-    args = action.args
-    if not action.kwargs and len(args) <= len(info.parameters):
+    if type(action) is not PythonAction:
+        return CallIdentity(action.function_name, "", _arguments(action, secrets), version)
+    function, args, kwargs = action.function, action.args, action.kwargs
+    if type(function) is not FunctionType:
+        arguments = recorded_arguments(function, args, kwargs, secrets)
+        return CallIdentity(action.function_name, step_fingerprint(function), arguments, version)
+    info = _info(function)
+    if not kwargs and len(args) <= len(info.parameters):
         arguments = recorded_positional(info.parameters, args, secrets)
     else:
-        arguments = recorded_arguments(action.function, args, action.kwargs, secrets)
-    return _new(CallIdentity, (info.name, info.fingerprint, arguments, version, info.is_plain))
+        arguments = recorded_arguments(function, args, kwargs, secrets)
+    return CallIdentity(info.name, info.fingerprint, arguments, version, info.is_plain)
 
 
 def _arguments(action: Action, secrets: KnownSecrets) -> dict[str, Any]:
-    if type(action) is PythonAction:
-        return recorded_arguments(action.function, action.args, action.kwargs, secrets)
     if action.is_command:
         return recorded_arguments(_command, (), action.identity, secrets)
     if action.is_composite and isinstance(action, composites.WorkflowAction):

@@ -8,7 +8,7 @@ they answer, and whether answering has an effect. `expand` takes a composite apa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any, Protocol, TypeAlias
 
 import attrs
@@ -29,7 +29,7 @@ class Responder(Protocol):
         """Answer a step that has a recorded result; return an `Execute` where the step runs instead."""
         ...
 
-    async def execute(self, replay: Replay, command: Execute) -> Answer | None:
+    def execute(self, replay: Replay, command: Execute) -> Awaitable[Answer | None]:
         """Answer a step that has no recorded result."""
         ...
 

@@ -227,6 +227,7 @@ class Replay:
         self.aside = DroppedResults(spare=dict(spare or {})) if aside is None else aside
         """Results that are no longer, or not yet again, part of the run."""
         self._uses: dict[str, int] = {}
+        self._places: dict[int, str] = {}
         self._ephemeral: set[str] = set()
         self._is_repeated = is_repeated or is_muted
         self._is_muted = is_muted
@@ -460,7 +461,14 @@ class Replay:
 
     def where(self, *, full: bool = False) -> str:
         """Return `file:line` of the `yield` that the generator stands at; empty after its end."""
-        return where_of(self._generator, full=full)
+        generator = self._generator
+        if full or type(generator) is not GeneratorType or generator.gi_yieldfrom is not None:
+            return where_of(generator, full=full)
+        frame = generator.gi_frame
+        instruction = -1 if frame is None else frame.f_lasti
+        if instruction not in self._places:
+            self._places[instruction] = where_of(generator)
+        return self._places[instruction]
 
 
 def _shown(value: object, length: int) -> str:

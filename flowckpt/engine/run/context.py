@@ -52,6 +52,7 @@ class RunContext:
         budget: how many retries its steps may make.
         look_at_ns: when to look for requests to cancel the run, by the clock's `elapsed_ns`.
         generators: the generators that were started, to be closed at the end.
+        services: what its steps can ask of the engine while they run.
     """
 
     world: Nondeterminism
@@ -66,6 +67,10 @@ class RunContext:
     budget: RetryBudget
     look_at_ns: int
     generators: list[Replay] = attrs.field(init=False, factory=list)
+    services: RunServices = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.services = RunServices(self.recorder, self.notifier, self.interrupts, self.clock)
 
     @property
     def workflow_id(self) -> str:
@@ -81,11 +86,6 @@ class RunContext:
     def secrets(self) -> KnownSecrets:
         """The secrets of the run, including those that its steps return."""
         return self.judge.secrets
-
-    @cached_property
-    def services(self) -> RunServices:
-        """What its steps can ask of the engine while they run."""
-        return RunServices(self.recorder, self.notifier, self.interrupts, self.clock)
 
     @cached_property
     def inbox(self) -> inbox.Inbox:

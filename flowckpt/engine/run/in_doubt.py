@@ -111,7 +111,7 @@ class InDoubtResolver:
         report = await self.verifying.report_in_doubt(call.step)
         settlement = settle_started(report, may_be_running=self._may_be_running(call.path))
         if settlement is Settlement.ADOPT:
-            outcome = await self.runner.adopted(call._replace(tries=1, services=NO_SERVICES))
+            outcome = await self.runner.adopted(attrs.evolve(call, tries=1, services=NO_SERVICES))
             return Resolution(outcome=outcome, report=report)
         if settlement is Settlement.ASK:
             self._ask_of_start(call.path, report, has_failed=has_failed)
@@ -181,7 +181,8 @@ class InDoubtResolver:
         identity = CallIdentity(arguments=old.arguments)  # of the call that is undone
         try:
             value = restored_value(call.step, old)
-            await self.runner.call(undo, (value,), {}, call._replace(tries=1, identity=identity, services=NO_SERVICES))
+            earlier = attrs.evolve(call, tries=1, identity=identity, services=NO_SERVICES)
+            await self.runner.call(undo, (value,), {}, earlier)
         except Exception as error:
             error.add_note(f"It was raised by .on_rerun(), before step {old.path!r} was to be run again.")
             return Outcome(error=error)

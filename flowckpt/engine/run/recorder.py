@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
@@ -41,6 +41,8 @@ _log = logging.getLogger("flowckpt")
 
 _ATOMS = frozenset({int, str, float, bool, type(None)})
 """Trees that nobody can change and that decode to themselves: they are recorded unwrapped."""
+
+_NO_EXTRA: dict[str, Any] = {}
 
 T = TypeVar("T")
 
@@ -122,7 +124,8 @@ class GroupCommit:
             turn.set_result(None)
 
 
-class StepEnd(NamedTuple):
+@attrs.define(eq=False, repr=False)
+class StepEnd:
     """How a step ended, after all its tries.
 
     Attributes:
@@ -207,11 +210,14 @@ class Recorder:
         action, failure, marks, outcome = step.action, end.failure, end.marks, end.outcome
         if not action.is_composite:
             notifier = self.notifier
-            notifier.restored += end.is_adopted
-            notifier.executed += not end.is_adopted
-            notifier.failed += failure is not None
+            if end.is_adopted:
+                notifier.restored += 1
+            else:
+                notifier.executed += 1
+            if failure is not None:
+                notifier.failed += 1
+        self.in_doubt.discard(path)
         if step.modifiers.is_ephemeral:
-            self.in_doubt.discard(path)
             return
         if failure is None and step.modifiers.rollback is not None and not action.modifies_members:
             marks = (*marks, UNDOABLE)
@@ -233,14 +239,12 @@ class Recorder:
             "arguments": identity.arguments,
             "success": failure is None,
             "error": failure,
-            "evidence": None if outcome.committed is None else outcome.committed.document,
-            "marks": marks,
-            "signal": end.signal,
         }
+        fields["evidence"] = None if outcome.committed is None else outcome.committed.document
+        fields["marks"], fields["signal"], fields["extra"] = marks, end.signal, _NO_EXTRA
         append_result(checkpointer.history, result_of(fields))
         if failure is None and checkpointer.partial:
             checkpointer.partial.pop(path, None)
-        self.in_doubt.discard(path)
         if path in self.superseded.by_path and NOT_UNDONE not in marks:
             self.settle(path)
 

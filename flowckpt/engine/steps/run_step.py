@@ -41,10 +41,6 @@ else:
 
 _EPHEMERAL = CallIdentity()
 
-# NOTE: what is made at each step is made by `tuple.__new__`, without the call of a constructor, and what has nothing to
-# do is not awaited: together 1.5 µs of a step without a checkpoint (`python -m benchmarks --only "light step"`).
-_new = tuple.__new__
-
 
 async def run_step(run: RunContext, command: Execute) -> Answer:
     """Run a step and record it; return what the generator gets: its output, or its failure.
@@ -67,48 +63,35 @@ async def run_step(run: RunContext, command: Execute) -> Answer:
     modifiers, tries_when_lost = step.modifiers, 1
     if modifiers.placement is not None or run.runner.has_places:
         tries_when_lost = await run.runner.check_place(step, path)
-    call, found = _identified(run, command), None
+    recorder, notifier, checkpointer = run.recorder, run.notifier, run.recorder.checkpointer
+    is_recorded, found = not modifiers.is_ephemeral, None
+    identity = identify(step.action, secrets, modifiers.version) if is_recorded else _EPHEMERAL
     if secrets.is_any:
         refuse_secret_names(step, path, secrets)  # its arguments may have brought others
-    if not modifiers.is_ephemeral and (modifiers.is_at_most_once or path in run.recorder.superseded.by_path):
-        found = await _settle(run, call)
-        if found is not None and found.reused is not None:
-            return await _reuse(run, call, found.reused)
-    if not _has_begun(run, call):
-        await _begin(run, call, found)
-    run.recorder.in_flight[path] = 1
-    if run.notifier.emit is not None and (found is None or found.outcome is None):
-        await run.notifier.emit(events.StepStarted(call.workflow_id, path, step.action.step_type))
+    run_id, attempt = checkpointer.workflow_id, checkpointer.attempt
+    call = StepCall(run_id, path, attempt, 1, step, identity, run.services, command.location)
+    if is_recorded:
+        if modifiers.is_at_most_once or path in recorder.superseded.by_path:
+            found = await _settle(run, call)
+            if found is not None and found.reused is not None:
+                return await _reuse(run, call, found.reused)
+        if not recorder.start_saved or modifiers.is_at_most_once or checkpointer.partial or notifier.dropped_states:
+            await _begin(run, call, found)
+    recorder.in_flight[path] = 1
+    if notifier.emit is not None and (found is None or found.outcome is None):
+        await notifier.emit(events.StepStarted(call.workflow_id, path, step.action.step_type))
     end = await _try(run, call, found, tries_when_lost)
-    run.recorder.record(call, end)
+    recorder.record(call, end)
     try:  # the step is done, even if a listener is slow, goes away or fails
         if run.services.is_used:
             await run.services.settle(path)
     finally:
-        run.recorder.in_flight.pop(path, None)
-    saving = run.recorder.step_save(call, end)
+        recorder.in_flight.pop(path, None)
+    saving = recorder.step_save(call, end)
     saved = None if saving is None else await saving
-    if run.notifier.emit is not None:
+    if notifier.emit is not None:
         await _emit(run, call, end, saved)
     return (end.outcome.value, None) if end.failure is None else (None, step_failure(path, end.failure))
-
-
-def _identified(run: RunContext, command: Execute) -> StepCall:
-    step, checkpointer = command.step, run.recorder.checkpointer
-    modifiers = step.modifiers
-    is_recorded = not modifiers.is_ephemeral
-    identity = identify(step.action, run.judge.secrets, modifiers.version) if is_recorded else _EPHEMERAL
-    fields = (
-        checkpointer.workflow_id,
-        command.path,
-        checkpointer.attempt,
-        1,
-        step,
-        identity,
-        run.services,
-        command.location,
-    )
-    return _new(StepCall, fields)
 
 
 async def _settle(run: RunContext, call: StepCall) -> in_doubt.Resolution | None:
@@ -131,17 +114,6 @@ async def _reuse(run: RunContext, call: StepCall, result: StepResult) -> Answer:
             events.StepRestored(call.workflow_id, path, True, result.duration_ms, step.action.step_type)
         )
     return restored_value(step, result), None
-
-
-def _has_begun(run: RunContext, call: StepCall) -> bool:
-    """Return whether nothing must be made durable before the step runs, as for nearly all."""
-    recorder, modifiers = run.recorder, call.step.modifiers
-    return modifiers.is_ephemeral or (
-        recorder.start_saved
-        and not modifiers.is_at_most_once
-        and not recorder.checkpointer.partial
-        and not run.notifier.dropped_states
-    )
 
 
 async def _begin(run: RunContext, call: StepCall, found: in_doubt.Resolution | None) -> None:
@@ -179,7 +151,7 @@ async def _try(run: RunContext, call: StepCall, found: in_doubt.Resolution | Non
     marks: tuple[str, ...] = ()
     if modifiers.is_at_most_once or modifiers.on_rerun is not None:
         marks = marks_of(modifiers, is_adopted=is_adopted, is_not_undone=not is_undone)
-    return _new(StepEnd, (outcome, failure, started_at, duration_ms, tried, marks, "", is_adopted))
+    return StepEnd(outcome, failure, started_at, duration_ms, tried, marks, "", is_adopted)
 
 
 async def _emit(run: RunContext, call: StepCall, end: StepEnd, saved: CheckpointData | FlowckptError | None) -> None:

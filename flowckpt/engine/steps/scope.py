@@ -12,7 +12,8 @@ nothing.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -45,6 +46,7 @@ class Scope:
     is_stale: bool = False
     _has_effects: bool = False
     _command: Command | None = None
+    _task: asyncio.Task[Any] | None = None
     _entered: members.Member | None = None
 
     async def look_back(self) -> bool:
@@ -54,7 +56,7 @@ class Scope:
             StaleStepError: a recorded result is no longer true, and the policy is to stop.
             WorkflowChangedError: the generator yields something else than the record says.
         """
-        self._command = await drive(self.replay, self, self._command)
+        await self._drive()
         return isinstance(self._command, Finish | Crash)
 
     async def run(self) -> Finish | Crash:
@@ -65,9 +67,13 @@ class Scope:
             BaseException: what ends the run, and not the generator alone.
         """
         self._has_effects = True
-        self._command = await drive(self.replay, self, self._command)
+        await self._drive()
         assert isinstance(self._command, Finish | Crash)
         return self._command
+
+    async def _drive(self) -> None:
+        self._task = asyncio.current_task()
+        self._command = await drive(self.replay, self, self._command)
 
     async def restore(self, replay: Replay, command: Restore) -> Answer | Execute:
         """Answer with the recorded result, or say that the step runs again."""
@@ -80,16 +86,25 @@ class Scope:
         self.is_stale = True
         return replay.rerun(command, keeps_rest=self._keeps_rest)
 
-    async def execute(self, replay: Replay, command: Execute) -> Answer | None:
+    def execute(self, replay: Replay, command: Execute) -> Awaitable[Answer | None]:
         """Run the step; before effects are on, only an ephemeral one."""
-        run = self.context
+        run, task = self.context, self._task
+        is_asked_to_stop = run.interrupts.noted or task is None or task.cancelling()
+        is_due = run.clock.elapsed_ns() >= run.look_at_ns
+        if is_due or is_asked_to_stop or not self._has_effects or run.recorder.aside.dropped or run.waits.approved:
+            return self._execute(command)
+        self._command = command
+        return run_step(run, command)
+
+    async def _execute(self, command: Execute) -> Answer | None:
+        """Do what is due before a step, then run it."""
+        run, task = self.context, self._task
         is_ephemeral = command.step.modifiers.is_ephemeral
         if not self._has_effects and not is_ephemeral:
             await run.refuse_doubt(command.step, command.path)
             return None
         if run.clock.elapsed_ns() >= run.look_at_ns:
             await run.look_for_cancel()
-        task = asyncio.current_task()
         if run.interrupts.noted:
             run.interrupts.raise_noted(task)  # here what has ended is safe, and nothing has begun
         if task is not None and task.cancelling():
@@ -117,7 +132,7 @@ class Scope:
                 replay.begin(command)
         if not self._has_effects:
             return None
-        task = asyncio.current_task()
+        task = self._task
         self.context.interrupts.raise_noted(task)
         if task is not None and task.cancelling():
             await asyncio.sleep(0)

@@ -147,7 +147,7 @@ class RetryLoop:
             self._next()
 
     def _next(self) -> None:
-        self.call = self.call._replace(tries=self.call.tries + 1)
+        self.call = attrs.evolve(self.call, tries=self.call.tries + 1)
 
     async def _once(self) -> Outcome:
         run, emit = self.context, self.context.notifier.emit

@@ -133,7 +133,8 @@ def pack_task(
             calling = dump((function, action.args, dict(action.kwargs)))
         except Exception as error:
             raise _culprit(action, call.path, executor, dump, error) from error
-    return pickle.dumps((FORM, places, (*call[:4], dict(call.identity.arguments)), tuple(kept), calling))
+    known = (call.workflow_id, call.path, call.attempt, call.tries, dict(call.identity.arguments))
+    return pickle.dumps((FORM, places, known, tuple(kept), calling))
 
 
 def unpack_task(
