@@ -472,9 +472,13 @@ class StepInDoubtError(FlowckptError):
     detail: str = field("what is known")
     message: str = derived("step {path!r} is to be done at most once, and nobody knows whether it was: {detail}")
     remedy: str = derived(
-        "Find out what it did. Then give it evidence that can tell, such as db_row with stated values, and resume; "
-        "or run it again with 'flowckpt resume {run} --force'."
+        "Find out what it did. If it was done: 'flowckpt resume {run} --done {step}', or --done {step}=JSON with its "
+        "output. If it was not: 'flowckpt resume {run} --not-done {step}'. Evidence that can tell, such as db_row with "
+        "stated values, makes the question needless."
     )
+
+    def _words(self) -> Mapping[str, object]:
+        return {"step": shell_word(self.path)}
 
 
 class RunParkedError(FlowckptError):

@@ -228,12 +228,16 @@ class StepFailed(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class StepAdopted(Event):
-    """A step in doubt was not run again, because its evidence proves that it was done.
+    """A step in doubt was not run again, because its evidence proves that it was done, or a person decided so.
 
     It replaces `StepStarted` and `StepCompleted`.
+
+    Attributes:
+        decision: what a person decided, in a sentence; empty if evidence proves it.
     """
 
     path: str
+    decision: str = ""
 
 
 @attrs.frozen(repr=False, eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,7 +9,7 @@ import click
 
 from flowckpt.cli.exit_codes import ExitCode
 from flowckpt.cli.next_steps import resume_command
-from flowckpt.cli.options import Command, RunName, json_option, network_option, store_option
+from flowckpt.cli.options import Command, RunName, by_option, json_option, network_option, store_option, user_name
 from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
 from flowckpt.cli.runs import chosen_run, opened_store, waited
 from flowckpt.cli.settings import StoreChoice, choose_store
@@ -24,11 +23,6 @@ _ENDED = {Status.FAILED: "has failed", Status.CANCELLED: "was cancelled"}
 """The ends that a resume can still go on from; a run that is complete takes nothing."""
 
 
-def by_option(command: F) -> F:
-    """Add `--by`."""
-    return click.option("--by", metavar="WHO", help="Who says so; the user of this machine where not given.")(command)
-
-
 def resume_option(command: F) -> F:
     """Add `--resume`."""
     return click.option(
@@ -37,14 +31,6 @@ def resume_option(command: F) -> F:
         is_flag=True,
         help="Resume the run at once; output and exit code are those of resume.",
     )(command)
-
-
-def user_name() -> str:
-    """Return who uses the machine; an empty text where it does not say."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container without a table of users
-        return ""
 
 
 def tell_sent(sent: Sent, said: str, store: StoreChoice, *, as_json: bool) -> None:

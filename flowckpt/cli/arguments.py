@@ -129,26 +129,27 @@ def _definition(parameter: inspect.Parameter) -> str:
 # Outputs of steps as the command line gives them: `--set STEP=JSON`.
 
 
-def edits_from_texts(texts: Mapping[str, str]) -> dict[str, Callable[[Any], Any]]:
+def edits_from_texts(texts: Mapping[str, str], option: str = "--set") -> dict[str, Callable[[Any], Any]]:
     """Return for each step what makes its output, given the annotation of its function.
 
     Args:
         texts: JSON, by step.
+        option: the option, for the error.
 
     Raises:
-        InputError: a text is no JSON.
+        InputError: a text is not JSON.
     """
-    return {step: partial(_typed, step, _parsed(step, text)) for step, text in texts.items()}
+    return {step: partial(_typed, step, _parsed(step, text, option)) for step, text in texts.items()}
 
 
-def _parsed(step: str, text: str) -> Any:
+def _parsed(step: str, text: str, option: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"--set {step}={text[:60]} is no JSON: {error}",
+            f"{option} {step}={text[:60]} is not JSON: {error}",
             parameter=step,
-            remedy=f"Text stands in double quotes: --set '{step}=\"text\"'.",
+            remedy=f"Text stands in double quotes: {option} '{step}=\"text\"'.",
         ) from error
 
 

@@ -85,6 +85,10 @@ class ResumeLine:
                 yield SETTINGS["executors"].option, each
         if options.from_step is not None:
             yield "--from", options.from_step
+        for path, output in options.done.items():
+            yield "--done", path if output is ... else f"{path}={output.text}"
+        for path in options.not_done:
+            yield "--not-done", path
 
     def _typed_of_saving(self) -> Iterable[tuple[str, str]]:
         if self.on_save_error is not None and not is_set_already("on_save_error", self.on_save_error):
@@ -117,11 +121,12 @@ def _ways_to_repeat(line: ResumeLine, path: str, options: Sequence[str]) -> list
     ]
 
 
-def in_doubt_ways(line: ResumeLine) -> list[str]:
-    """Return the ways on from a step in doubt."""
+def in_doubt_ways(line: ResumeLine, path: str) -> list[str]:
+    """Return the ways forward from a step in doubt."""
     return [
-        "Find out what it did. Where its evidence can tell after that, resume again.",
-        f"Run it again, whatever it has done: {line.command('--force')}",
+        "Find out whether its effect happened.",
+        f"If it was done (with =JSON: its output): {line.command('--done', path)}",
+        f"If it was not done, run it: {line.command('--not-done', path)}",
     ]
 
 
@@ -174,7 +179,7 @@ def show_stop(error: FlowckptError, line: ResumeLine) -> None:
     elif isinstance(error, NotUndoableError):
         ways = not_undoable_ways(line)
     else:
-        ways = parked_ways(line) if isinstance(error, RunParkedError) else in_doubt_ways(line)
+        ways = in_doubt_ways(line, error.path) if isinstance(error, StepInDoubtError) else parked_ways(line)
     show_error(error, [*ways, f"See it step by step: {line.command(name='plan')}"])
 
 

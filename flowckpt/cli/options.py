@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -17,13 +18,20 @@ from flowckpt.cli.groups import given_before_command
 from flowckpt.cli.notices import show_messages
 from flowckpt.cli.settings import command_settings
 from flowckpt.core.system.ids import why_no_run_id
+from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import SettingError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
+    from flowckpt.cli import arguments
+    from flowckpt.engine.values import options as run_options
+    from flowckpt.engine.values.options import RunOptions
+
     _ParamType: TypeAlias = click.ParamType[Any]
 else:
+    arguments = LazyModule("flowckpt.cli.arguments")
+    run_options = LazyModule("flowckpt.engine.values.options")
     _ParamType = click.ParamType  # generic only from click 8.4 on
 
 
@@ -368,6 +376,40 @@ def named_executors(texts: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+def by_option(command: F) -> F:
+    """Add `--by`."""
+    return click.option("--by", metavar="WHO", help="Who says so; the user of this machine where not given.")(command)
+
+
+def user_name() -> str:
+    """Return who uses the machine; an empty text where it does not say."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container without a table of users
+        return ""
+
+
+def run_options_of(policy: dict[str, Any], by: str | None = None, **more: Any) -> RunOptions:
+    """Return the options of a resume or a plan.
+
+    Args:
+        policy: the values of `policy_options`, and of others that are named as the fields of `RunOptions`.
+        by: who decides about steps in doubt; the user of the machine if not given.
+        **more: further fields.
+    """
+    if policy["done"] or policy["not_done"]:
+        more["settled_by"] = user_name() if by is None else by
+    return run_options.RunOptions(**{**policy, "done": _settled_outputs(policy["done"])}, **more)
+
+
+def _settled_outputs(values: tuple[str, ...]) -> dict[str, Any]:
+    """Return what `--done` says, by step."""
+    pairs = tuple((step, text if equals else "") for step, equals, text in (each.partition("=") for each in values))
+    texts = without_repeats(pairs, "--done")
+    makers = arguments.edits_from_texts({step: text for step, text in texts.items() if text}, "--done")
+    return {step: run_options.TypedOutput(texts[step], makers[step]) if step in makers else ... for step in texts}
+
+
 def policy_options(command: F) -> F:
     """Add what says what a resume does with stale results; the parameters are named as the fields of `RunOptions`."""
     added = (
@@ -382,6 +424,19 @@ def policy_options(command: F) -> F:
             metavar="STEP",
             type=StepName(),
             help="Run everything again from this step on: its path, or its name.",
+        ),
+        click.option(
+            "--done",
+            metavar="STEP[=JSON]",
+            multiple=True,
+            help="The effect of this step in doubt happened: take JSON as its output, else what its .adopt() makes. "
+            "Recorded; repeatable.",
+        ),
+        click.option(
+            "--not-done",
+            metavar="STEP",
+            multiple=True,
+            help="The effect of this step in doubt did not happen: run it. Recorded; repeatable.",
         ),
         click.option("--force", is_flag=True, help="Run again whatever the resume would stop at."),
     )

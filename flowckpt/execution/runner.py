@@ -179,22 +179,32 @@ class StepRunner:
         finally:
             set_call(None)
 
-    async def adopted(self, call: StepCall) -> Outcome:
+    async def adopted(
+        self, call: StepCall, *, is_vouched: bool = False, make: Callable[[Any], Any] | None = None
+    ) -> Outcome:
         """Make the result of a step whose effect is proved, and check the claims that its result makes possible.
 
         Args:
             call: the call that was made before.
+            is_vouched: whether a person vouches for the effect: its claims are not asked.
+            make: returns the output that the person gives, given an annotation; None for what `.adopt()` makes.
         """
         step, path = call.step, call.path
         action, adopt = step.action, step.modifiers.adopt
         args, kwargs = (action.args, action.kwargs) if isinstance(action, PythonAction) else ((), {})
         try:
-            value = None if adopt is None else await self.call(adopt, args, kwargs, call)
             # Without .adopt() the step's result is not known: None, whatever its function's annotation says.
-            annotation = Any if adopt is None else output_annotation(action)
+            annotation = Any if adopt is None and make is None else output_annotation(action)
+            if make is not None:
+                value = make(annotation)
+            else:
+                value = None if adopt is None else await self.call(adopt, args, kwargs, call)
             tree = codec.encode(value, annotation, place=f"{path}: output")
             redaction.refuse_secrets(tree, self._secrets, f"{path}: output")
-            return await self._committed(step, path, codec.decode(tree, annotation), tree, is_adopted=True)
+            value = codec.decode(tree, annotation)
+            if is_vouched:
+                return Outcome(value, tree)
+            return await self._committed(step, path, value, tree, is_adopted=True)
         except STOPS as stop:
             if not _is_raised_by_step(stop):
                 raise

@@ -87,7 +87,7 @@ def test_outputs_get_the_types_of_their_steps(orders):
     [
         (["--set", "order=3"], "the output of step 'order' must be"),
         (["--set", 'order={"day": "x", "kinds": [], "file": ""}'], "at order.day"),
-        (["--set", "told=hello"], "is no JSON"),
+        (["--set", "told=hello"], "is not JSON"),
         (["--set", "told=hello"], "--set 'told=\"text\"'"),
         (["--set", "told"], "is not of the form"),
         (["--set", "told=1", "--set", "told=2"], "given twice"),

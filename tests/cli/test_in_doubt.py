@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 PROGRAM = """
@@ -58,11 +60,13 @@ def test_without_evidence_somebody_must_say(killed):
     text = command("plan", "one").expect(15).out
     assert (
         "in doubt  pay" in text
-        and "flowckpt resume --force one" in text
+        and "If it was done (with =JSON: its output): flowckpt resume --done pay one" in text
+        and "If it was not done, run it: flowckpt resume --not-done pay one" in text
         and "1 reused, 0 run again, 1 in doubt" in text
     )
     ran = command("resume", "one").expect(15)
-    assert "nobody knows whether it was" in ran.err and "flowckpt resume --force one" in ran.err
+    assert "nobody knows whether it was" in ran.err and "flowckpt resume --done pay one" in ran.err
+    assert "flowckpt resume --not-done pay one" in ran.err
     assert "resumed from" not in ran.err and ran.out == ""
     assert "pay: in doubt: it is in doubt" in command("plan", "one", "pay").expect(15).out
     assert "pay   -       started, not ended" in command("show", "one", "--steps").expect(0).out
@@ -104,4 +108,94 @@ def test_a_doubt_that_is_found_on_the_way(killed, tmp_path):
     assert command("plan", "one").expect(15).out.startswith("plan of run one (blind)\nrerun")
     ran = command("resume", "one", "--json").expect(15)
     assert ran.document["status"] == "failed" and ran.document["error"]["type"].endswith("StepInDoubtError")
-    assert ran.err.splitlines()[-2].endswith("flowckpt resume --force one") and command.log() == ["pay"]
+    assert ran.err.splitlines()[-2].endswith("flowckpt resume --not-done pay one") and command.log() == ["pay"]
+
+
+# --- a person decides ---------------------------------------------------------------------------------------------------
+
+
+def test_a_person_says_that_it_was_done_and_with_what(killed):
+    command = killed("pay.py:blind")
+    plan = command("plan", "one", "--done", "pay=5").expect(0).out
+    assert "decided that it was done: it is adopted" in plan and "Resume with: flowckpt resume --done pay=5 one" in plan
+    ran = command("resume", "one", "--done", "pay=5", "--by", "ann", "--comment", "it is on the list").expect(0)
+    assert "pay: adopted, not run: ann decided that it was done (it is on the list)" in ran.err
+    assert command.log() == ["pay"]
+    document = command("show", "one", "--json").document
+    assert document["steps"][1]["output"] == 5 and document["steps"][1]["marks"] == ["at_most_once", "adopted"]
+    (settled,) = document["settled"]
+    assert settled.pop("at").endswith("Z")
+    assert settled == {"step": "pay", "done": True, "by": "ann", "comment": "it is on the list"}
+    assert "settled: ann decided that pay was done (it is on the list), 20" in command("show", "one").out
+    assert command("resume", "one").expect(0) and command.log() == ["pay"]
+
+
+def test_a_person_says_that_it_was_not_done(killed):
+    command = killed("pay.py:blind")
+    assert "decided that it was not done: it is run" in command("plan", "one", "--not-done", "pay").expect(0).out
+    command("resume", "one", "--not-done", "pay").expect(0)
+    assert command.log() == ["pay", "pay"]
+    (settled,) = command("show", "one", "--json").document["settled"]
+    assert settled["done"] is False and settled["by"], "by default, the user of the machine"
+
+
+def test_a_decision_counts_once(killed, tmp_path):
+    """A process that dies again in the step that a person let run leaves a new doubt."""
+    command = killed("pay.py:blind")
+    (tmp_path / "quick").unlink()
+    process = command.start("resume", "one", "--not-done", "pay")
+    for _ in range(2000):
+        if command.log() == ["pay", "pay"]:
+            break
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    command("resume", "one").expect(15)
+    command("resume", "one", "--done", "pay").expect(0)
+    assert command.log() == ["pay", "pay"]
+    document = command("show", "one", "--json").document
+    assert [each["done"] for each in document["settled"]] == [False, True] and document["steps"][1]["output"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--done", "one"), "step 'one' of run 'one' is not in doubt; in doubt: 'pay'"),
+        (("--not-done", "nothing"), "--not-done nothing: step 'nothing' of run 'one' is not in doubt"),
+        (("--done", "pay={"), "--done pay={ is not JSON"),
+        (("--done", "pay", "--not-done", "pay"), "step 'pay' cannot be both done and not done"),
+        (("--done", "pay", "--done", "pay=5"), "--done pay=… is given twice"),
+    ],
+)
+def test_what_is_no_decision_is_refused_and_changes_nothing(killed, words, said):
+    command = killed("pay.py:blind")
+    ran = command("resume", "one", *words).expect(2)
+    assert said in ran.err
+    assert command.log() == ["pay"] and command("show", "one", "--json").document["attempt"] == 1
+
+
+def test_an_output_of_another_type_is_refused(killed, tmp_path):
+    program = tmp_path / "pay.py"
+    command = killed("pay.py:blind")
+    program.write_text(
+        program.read_text().replace("def pay(amount, early):", "def pay(amount: int, early: bool) -> int:")
+    )
+    ran = command("resume", "one", "--done", 'pay="five"').expect(2)
+    assert "the output of step 'pay' must be" in ran.err
+    command("resume", "one", "--done", "pay=5").expect(0)
+    assert command.log() == ["pay"]
+
+
+def test_a_step_that_was_interrupted_is_not_in_doubt(flowckpt, tmp_path):
+    (tmp_path / "pay.py").write_text(PROGRAM.replace(".at_most_once()", "").replace('"one").python', '"one").python'))
+    process = flowckpt.start("run", "pay.py:blind", "--id", "one")
+    flowckpt.wait_for("pay")
+    process.kill()
+    process.communicate()
+    (tmp_path / "quick").touch()
+    plan = flowckpt("plan", "one").expect(0).out
+    assert "interrupted  pay" in plan and "it was running when its process died; it runs again" in plan
+    assert "1 interrupted" in plan and "in doubt" not in plan
+    assert flowckpt("plan", "one", "--json").document["steps"][1]["decision"] == "interrupted"
+    flowckpt("resume", "one", "--done", "pay").expect(2)
+    flowckpt("resume", "one").expect(0)

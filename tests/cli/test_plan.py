@@ -231,7 +231,7 @@ def test_a_live_run_can_be_planned(flowckpt):
     process.kill()
     process.communicate()
     steps = flowckpt("plan", "one", "--json").expect(0).document["steps"]
-    assert [planned["decision"] for planned in steps][0] == "reuse" and steps[-1]["decision"] == "in_doubt"
+    assert [planned["decision"] for planned in steps][0] == "reuse" and steps[-1]["decision"] == "interrupted"
     assert flowckpt.log().count("start 1") == 1
 
 
@@ -275,7 +275,7 @@ def test_why_of_a_step_that_a_killed_process_was_at(flowckpt):
     process.kill()
     process.communicate()
     text = flowckpt("plan", "one", "nap[1]").expect(0).out
-    assert text.startswith("nap[1]: in doubt") and "its end was never recorded; it is run again" in text
+    assert text.startswith("nap[1]: interrupted") and "it was running when its process died; it runs again" in text
     assert flowckpt("plan", "one", "nap", "--json").expect(0).document["path"] == "nap"
 
 

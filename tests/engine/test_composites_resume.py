@@ -158,7 +158,12 @@ def resumed(
         return False
     if isinstance(result.error, StaleStepError | StepInDoubtError):
         event("stopped on the way")  # what a step returned anew moved the arguments of one behind it
-        assert plan.stale or plan.count(Decision.IN_DOUBT) or (plan.ends_at and held.in_flight)
+        assert (
+            plan.stale
+            or plan.count(Decision.IN_DOUBT)
+            or plan.count(Decision.INTERRUPTED)
+            or (plan.ends_at and held.in_flight)
+        )
         return False
     if result.status == "failed" and "OSError: broken" in str(result.error):
         event("ends as it would have ended")  # the failure was saved, and then the process died
@@ -202,7 +207,7 @@ def check(plan: ResumePlan, events: list[Any], world: World, *, is_whole: bool) 
         return
     of = {kind: {each.path for each in plan.steps if each.decision is kind} for kind in Decision}
     sure = {each.path for each in plan.steps if each.decision is Decision.REUSE and not each.assumes}
-    runs = of[Decision.RERUN] | of[Decision.NEW] | of[Decision.IN_DOUBT]
+    runs = of[Decision.RERUN] | of[Decision.NEW] | of[Decision.INTERRUPTED] | of[Decision.IN_DOUBT]
     paths = [each.path for each in plan.steps]
     end = next((i for i, path in enumerate(paths) if f"the output of {path!r} " in plan.ends_at), len(paths))
     unseen = {*paths[end + 1 :], *(of[Decision.IN_DOUBT] if plan.ends_at else ())}

@@ -369,7 +369,7 @@ def check(plan: ResumePlan, events: list[Any], parts: list[Part], *, is_whole: b
         assert not of[Decision.ORPHANED], plan
         assert adopted <= of[Decision.IN_DOUBT] | (recorded - {each.path for each in plan.steps}), plan
         unseen = of[Decision.IN_DOUBT] if plan.ends_at else set()
-        runs = of[Decision.RERUN] | of[Decision.NEW] | of[Decision.IN_DOUBT]
+        runs = of[Decision.RERUN] | of[Decision.NEW] | of[Decision.INTERRUPTED] | of[Decision.IN_DOUBT]
         assert not runs & restored - unseen, (plan, restored)
         assert not started & sure, (plan, started)
         assert restored <= of[Decision.REUSE] | unseen, (plan, restored)

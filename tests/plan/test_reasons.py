@@ -254,4 +254,4 @@ def test_steps_are_found_by_path_and_counted_by_decision() -> None:
     made = plan(KEPT, ASIDE, FETCH, CLEAN, SEND)
     assert made.step("fetch") is FETCH
     assert made.step("nowhere") is None
-    assert [made.count(each) for each in Decision] == [2, 2, 0, 1, 0, 0, 0]
+    assert [made.count(each) for each in Decision] == [2, 2, 0, 1, 0, 0, 0, 0]

@@ -16,6 +16,7 @@ from flowckpt.cli.options import (
     input_option,
     json_option,
     policy_options,
+    run_options_of,
     store_option,
     target_option,
     without_repeats,
@@ -23,7 +24,6 @@ from flowckpt.cli.options import (
 from flowckpt.cli.render.plan import show_plan, show_step
 from flowckpt.cli.render.terminal import keep_for_document
 from flowckpt.cli.settings import choose_store
-from flowckpt.engine import RunOptions
 
 _EXAMPLE = """\b
 Examples:
@@ -66,7 +66,7 @@ def command(
         keep_for_document()
     show_warnings()
     found = recorded_run(choose_store(store), run, target=target, inputs=without_repeats(inputs, "-i"))
-    options = RunOptions(**policy)
+    options = run_options_of(policy)
     if step is not None:
         return show_step(found, options, step, as_json=as_json, no_color=no_color)
     return show_plan(found, options, as_json=as_json, no_color=no_color)

@@ -31,7 +31,7 @@ Examples:
   flowckpt report --last --open
   flowckpt report nightly -o public/nightly.html"""
 
-_RUNS = (Decision.RERUN, Decision.NEW, Decision.IN_DOUBT)
+_RUNS = (Decision.RERUN, Decision.NEW, Decision.INTERRUPTED, Decision.IN_DOUBT)
 
 
 @click.command("report", cls=Command, epilog=_EXAMPLE)

@@ -14,6 +14,7 @@ from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import (
     Command,
     RunName,
+    by_option,
     color_option,
     events_option,
     executor_option,
@@ -24,6 +25,7 @@ from flowckpt.cli.options import (
     on_stop_option,
     policy_options,
     rollback_option,
+    run_options_of,
     setting_option,
     store_option,
     target_option,
@@ -51,6 +53,7 @@ Examples:
   flowckpt resume nightly --on-code-change rerun
   flowckpt resume nightly -i token=@env:SHOP_TOKEN
   flowckpt resume nightly --from clean --reuse inputs
+  flowckpt resume nightly --done 'charge="receipt 12"' --comment "it is in the bank's list"
   flowckpt resume nightly --target moved/pipeline.py:etl --json"""
 
 
@@ -58,6 +61,8 @@ Examples:
 @click.argument("run", type=RunName(is_unfinished=True))
 @click.option("--plan", "only_plan", is_flag=True, help="Show what would be done, as plan does, and do nothing.")
 @policy_options
+@by_option
+@click.option("--comment", metavar="TEXT", default="", help="With --done and --not-done: the reason; recorded.")
 @setting_option("on_save_error")
 @limit_options
 @input_option
@@ -87,6 +92,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     only_plan: bool,
     inputs: tuple[tuple[str, str], ...],
     target: str | None,
+    by: str | None,
     on_save_error: str | None,
     accept_import: bool,
     kept_by: int | None,
@@ -122,7 +128,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         accepts=None if only_plan else lambda found, shown: accept_import or drive.ask_about_import(found, shown),
     )
     run = recorded.workflow_id
-    options = RunOptions(target=recorded.moved_to, executors=places, **policy)
+    options = run_options_of(policy, by, target=recorded.moved_to, executors=places)
     if only_plan:
         return plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
     form = Form(as_json, as_events, no_color)

@@ -23,7 +23,7 @@ from flowckpt.core.records.listing import IMPORTED, CheckpointRef
 from flowckpt.core.records.result import look
 from flowckpt.core.records.wait import Signal, WaitKind
 from flowckpt.engine.rules.paths import ROLLBACK, step_of
-from flowckpt.engine.run.resumption import parked_error
+from flowckpt.engine.run.resumption import SETTLED, parked_error
 from flowckpt.errors import DecodingError
 from flowckpt.maintenance.attempts import Standing
 from flowckpt.maintenance.pauses import Pause
@@ -164,6 +164,12 @@ def _lines(workflow_id: str, run: StoredRun, place: str, *, no_color: bool) -> l
             run_id = f"{point['workflow_id']} at " if "workflow_id" in point else ""
             said = f"{run_id}checkpoint {point['checkpoint_id']} (sequence {point['sequence']})"
             lines.append(f"{key.replace('_', ' ')}: {escaped(said)}")
+    for each in latest.metadata.get(SETTLED, ()):
+        because = f" ({each['comment']})" if each["comment"] else ""
+        said = (
+            f"{each['by'] or 'a person'} decided that {each['step']} was {'' if each['done'] else 'not '}done{because}"
+        )
+        lines.append(f"settled: {escaped(said)}, {each['at']}")
     target = latest.metadata.get("target", {})
     if source := target.get("file") or target.get("module"):
         lines.append(f"target: {escaped(':'.join(filter(None, (source, target.get('name')))))}")

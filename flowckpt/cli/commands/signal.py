@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from flowckpt.cli.answers import by_option, resume_option, resumed, tell_sent, user_name
+from flowckpt.cli.answers import resume_option, resumed, tell_sent
 from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.options import Command, RunName, json_option, store_option
+from flowckpt.cli.options import Command, RunName, by_option, json_option, store_option, user_name
 from flowckpt.cli.render.terminal import keep_for_document
 from flowckpt.cli.runs import chosen_run, opened_store, waited
 from flowckpt.cli.settings import choose_store

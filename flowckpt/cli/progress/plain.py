@@ -44,7 +44,7 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "StepOutput": lambda e: f"{e.path} {'!' if e.stream == 'stderr' else '|'} {e.line}",
     "StepProgress": lambda e: f"{e.path}: {progress_text(e.done, e.total, e.note)}",
     "StepStateDropped": lambda e: f"{e.path}: what it had saved of itself is dropped: {e.reason}",
-    "StepAdopted": lambda e: f"{e.path}: adopted, not run: its evidence proves that it was done",
+    "StepAdopted": lambda e: f"{e.path}: adopted, not run: {e.decision or 'its evidence proves that it was done'}",
     "StepCompleted": lambda e: f"{e.path}: done in {duration_text(e.duration_ms)}",
     "StepFailed": lambda e: (
         f"{e.path}: failed in {duration_text(e.duration_ms)} with {e.error_type}: {e.error_message}"

@@ -19,6 +19,7 @@ from flowckpt.core.records.listing import CheckpointRef, Owner, RunInfo
 from flowckpt.core.records.wait import Signal, Wait, moment_text
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.crash_loop import Deaths
+from flowckpt.engine.run.resumption import SETTLED
 from flowckpt.engine.values.failures import recorded_error
 from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.errors import DecodingError
@@ -225,6 +226,7 @@ def run_document(workflow_id: str, run: StoredRun, checkpoints: Sequence[Checkpo
         "target": codec.encode(dict(latest.metadata.get("target", {}))),
         "rolled_back_to": codec.encode(latest.metadata.get("rolled_back_to")),
         "forked_from": codec.encode(latest.metadata.get("forked_from")),
+        "settled": [dict(each) for each in latest.metadata.get(SETTLED, ())],
         "owner": _owner_document(run.owner),
         "in_flight": list(latest.in_flight),
         "waits": [wait_document(wait) for wait in run.waits],

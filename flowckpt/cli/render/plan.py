@@ -41,11 +41,13 @@ _COLORS = {
     Decision.RERUN: "yellow",
     Decision.NEW: "blue",
     Decision.IN_DOUBT: "red",
+    Decision.INTERRUPTED: "yellow",
     Decision.ORPHANED: "bright_black",
     Decision.UNDO: "magenta",
     Decision.KEEP: "bright_black",
 }
 _WIDTH = 10
+_WIDER = 13
 _MOST_ALIKE = 8
 _MOST_ASSUMED = 3
 
@@ -60,8 +62,9 @@ def plan_text(plan: ResumePlan, line: ResumeLine, *, is_colored: bool) -> str:
     """
     lines = [f"plan of run {escaped(plan.workflow_id)} ({escaped(plan.workflow_name)})"]
     width = min(40, max((len(escaped(step.path)) for step in plan.steps), default=0))
+    indent = _WIDER if plan.count(Decision.INTERRUPTED) else _WIDTH
     for group in _alike(plan.steps):
-        lines += _step_lines(group, width, is_colored=is_colored)
+        lines += _step_lines(group, indent, width, is_colored=is_colored)
     lines.append(_summary(plan))
     if plan.handled is not None:
         lines += handled_ways(line.command("--from", plan.handled.path), plan.handled)
@@ -79,14 +82,15 @@ def plan_text(plan: ResumePlan, line: ResumeLine, *, is_colored: bool) -> str:
     return "".join(f"{each}\n" for each in lines)
 
 
-def decision_text(decision: Decision, *, is_colored: bool) -> str:
-    """Write a decision, as wide as the widest.
+def decision_text(decision: Decision, width: int = _WIDTH, *, is_colored: bool) -> str:
+    """Write a decision.
 
     Args:
         decision: the decision.
+        width: the least width.
         is_colored: whether there may be colours.
     """
-    word = f"{_WORDS.get(decision, str(decision)):{_WIDTH}}"
+    word = f"{_WORDS.get(decision, str(decision)):{width}}"
     return click.style(word, fg=_COLORS[decision]) if is_colored else word
 
 
@@ -104,7 +108,7 @@ def _name(step: PlannedStep) -> str:
     return step.path.partition("[")[0]
 
 
-def _step_lines(group: list[PlannedStep], width: int, *, is_colored: bool) -> list[str]:
+def _step_lines(group: list[PlannedStep], indent: int, width: int, *, is_colored: bool) -> list[str]:
     step = group[0]
     path = shortened(step.path, 80)
     durations = [each.duration_ms for each in group if each.duration_ms is not None]
@@ -112,10 +116,10 @@ def _step_lines(group: list[PlannedStep], width: int, *, is_colored: bool) -> li
     if len(group) > 1:
         path = f"{path} … {shortened(group[-1].path, 80)}"
         took = f"{len(group)} steps, {took}" if took else f"{len(group)} steps"
-    lines = [f"{decision_text(step.decision, is_colored=is_colored)}{path:{width}}  {took}".rstrip()]
-    lines += [" " * _WIDTH + "  " + escaped(str(reason)) for reason in step.reasons]
+    lines = [f"{decision_text(step.decision, indent, is_colored=is_colored)}{path:{width}}  {took}".rstrip()]
+    lines += [" " * indent + "  " + escaped(str(reason)) for reason in step.reasons]
     if step.assumes and step.decision is not Decision.RERUN:
-        lines.append(" " * _WIDTH + f"  if {assumed_text(step.assumes)} what was returned before")
+        lines.append(" " * indent + f"  if {assumed_text(step.assumes)} what was returned before")
     return lines
 
 
@@ -149,7 +153,12 @@ def _summary(plan: ResumePlan) -> str:
     took = duration_text(sum(each for each in rerun if each is not None))
     parts = [f"{plan.count(Decision.REUSE)} reused"]
     parts.append(f"{len(rerun)} run again" + (f" ({'it' if len(rerun) == 1 else 'they'} took {took})" if rerun else ""))
-    for decision, word in ((Decision.NEW, "new"), (Decision.IN_DOUBT, "in doubt"), (Decision.ORPHANED, "orphaned")):
+    for decision, word in (
+        (Decision.NEW, "new"),
+        (Decision.INTERRUPTED, "interrupted"),
+        (Decision.IN_DOUBT, "in doubt"),
+        (Decision.ORPHANED, "orphaned"),
+    ):
         if count := plan.count(decision):
             parts.append(f"{count} {word}")
     return ", ".join(parts)
@@ -164,7 +173,7 @@ def _ways(plan: ResumePlan, line: ResumeLine) -> list[str]:
     if code is ExitCode.MISMATCH:
         return changed_ways(line)
     if code is ExitCode.IN_DOUBT:
-        return in_doubt_ways(line)
+        return in_doubt_ways(line, plan.stopped_by)
     return stale_ways(line, kinds_of_stop(plan), plan.stopped_by if plan.repeats_effect else "")
 
 
@@ -213,6 +222,7 @@ _SAID = {
     Decision.RERUN: "it would run again",
     Decision.NEW: "it is new: it was never recorded",
     Decision.IN_DOUBT: "it is in doubt",
+    Decision.INTERRUPTED: "it was interrupted, and would run again",
     Decision.ORPHANED: "it is orphaned: it was recorded, and the workflow does not yield it any more",
     Decision.UNDO: "it would be undone: the run stopped while that was done",
     Decision.KEEP: "it is left as it is: nothing is run but what undoes",

@@ -8,7 +8,7 @@ so (`assumes`). It ends at the first step whose output nobody has.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -53,12 +53,13 @@ from flowckpt.engine.run.resumption import Resumption, parked_error
 from flowckpt.engine.run.verification import Verifying, is_open
 from flowckpt.engine.steps.child import begun_child
 from flowckpt.engine.steps.restore import other_members
-from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, step_failure
+from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, stale_step, step_failure
 from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_run, use_missing_secret
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
-from flowckpt.errors import EncodingError, WorkflowChangedError
+from flowckpt.errors import EncodingError, InputError, WorkflowChangedError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.execution.python import is_left_running
+from flowckpt.execution.runner import output_annotation
 
 if TYPE_CHECKING:
     from flowckpt.evidence.report import VerificationReport
@@ -308,6 +309,10 @@ class Planning(DryResponder):
         self, step: Step[Any], result: StepResult, reasons: tuple[Reason, ...]
     ) -> tuple[Decision, tuple[Reason, ...]]:
         """Decide about a step that was done by the same call and would run again."""
+        settled = self.resumption.judge.policy.settled.get(result.path)
+        if settled is not None and step.modifiers.is_at_most_once:
+            decision = Decision.REUSE if settled.is_done and settled.make is None else Decision.RERUN
+            return decision, (*reasons, Reason(ReasonKind.STARTED, settled.said))
         report = self.doubts.get(result.path)
         if is_open(report):
             report = await self.verifying.look_again(step, result)
@@ -350,8 +355,8 @@ class Planning(DryResponder):
             self.steps.append(PlannedStep(path, Decision.NEW, reasons, location=command.location))
             self.reruns.append(path)
         elif path in resumption.in_doubt or path in resumption.begun:
-            reason = Reason(ReasonKind.STARTED, "it was started, and its end was never recorded; it is run again")
-            decision = Decision.RERUN if of_state not in ((), (GOES_ON,)) else Decision.IN_DOUBT
+            reason = Reason(ReasonKind.STARTED, "it was running when its process died; it runs again")
+            decision = Decision.RERUN if of_state not in ((), (GOES_ON,)) else Decision.INTERRUPTED
             self.steps.append(PlannedStep(path, decision, (reason, *of_state), location=command.location))
         else:
             self.steps.append(PlannedStep(path, Decision.NEW, of_state, self.assumed(), location=command.location))
@@ -360,6 +365,14 @@ class Planning(DryResponder):
 
     async def _started(self, command: Execute, *, has_failed: bool) -> None:
         """Add a step that must not be done twice, and was started; its evidence says what comes of it."""
+        settled = self.resumption.judge.policy.settled.get(command.path)
+        if settled is not None:
+            if settled.make is not None:
+                settled.make(output_annotation(command.step.action))  # one that does not fit is refused
+            said = f"{settled.said}: it is {'adopted' if settled.is_done else 'run'}"
+            decided = (Reason(ReasonKind.STARTED, said),)
+            self.steps.append(PlannedStep(command.path, Decision.IN_DOUBT, decided, location=command.location))
+            return
         report = await self.verifying.report_in_doubt(command.step)
         settlement = settle_started(report, may_be_running=is_left_running(self.workflow_id, command.path))
         ended = "it failed" if has_failed else "it was started, and its end was never recorded"
@@ -612,6 +625,29 @@ async def make_plan(
     return await Planning(workflow, workflow_id, resumption, verifying, doubts).plan()
 
 
+def refuse_stop(plan: ResumePlan, settled: Collection[str]) -> None:
+    """Refuse a resume that its plan says would stop at a stale result, or that settles a step without a doubt.
+
+    Args:
+        plan: the plan.
+        settled: the steps in doubt that a person has decided about.
+
+    Raises:
+        StaleStepError: it would stop there.
+        InputError: such a step was interrupted, and is simply run again.
+    """
+    if (stopped := plan.stale_stop) is not None:
+        raise stale_step(plan.workflow_id, stopped.path, stopped.reasons, repeats_effect=plan.repeats_effect)
+    for path in settled:
+        planned = plan.step(path)
+        if planned is not None and planned.decision is Decision.INTERRUPTED:
+            raise InputError(
+                f"step {path!r} was interrupted, and is not .at_most_once(): it runs again, and is not in doubt",
+                parameter=path,
+                remedy="Leave --done and --not-done out. To put an output in its place, fork the run with --set.",
+            )
+
+
 def _doubtful(resumption: Resumption) -> list[StepResult]:
     """Return the results of steps that must not be done twice and would be, were something before them stale.
 
@@ -644,7 +680,7 @@ def _hidden(steps: Iterable[PlannedStep], secrets: KnownSecrets) -> tuple[Planne
 
 
 def _is_work(step: PlannedStep) -> bool:
-    return step.decision in (Decision.RERUN, Decision.IN_DOUBT)
+    return step.decision in (Decision.RERUN, Decision.IN_DOUBT, Decision.INTERRUPTED)
 
 
 def _made(expansion: Expansion) -> Iterator[Enter]:

@@ -20,7 +20,8 @@ class Decision(StrEnum):
         REUSE: its recorded result is used.
         RERUN: it was recorded and runs again.
         NEW: it was not recorded and runs.
-        IN_DOUBT: it was started, or must not run twice; the reasons say what follows.
+        IN_DOUBT: it is to be done at most once, and was started or done; the reasons say what follows.
+        INTERRUPTED: it was running when its process died, and runs again.
         ORPHANED: it was recorded, and the workflow no longer yields it.
         UNDO: it is undone, because the run stopped during a rollback.
         KEEP: it stays as it is while others are undone.
@@ -30,6 +31,7 @@ class Decision(StrEnum):
     RERUN = "rerun"
     NEW = "new"
     IN_DOUBT = "in_doubt"
+    INTERRUPTED = "interrupted"
     ORPHANED = "orphaned"
     UNDO = "undo"
     """Undo what it did: the run stopped while its steps were undone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -102,6 +102,29 @@ class ReuseMode(StrEnum):
     """Behind a stale step, a recorded result is reused where the step is called with the same arguments, as build tools do."""
 
 
+@attrs.frozen
+class Settled:
+    """A person's decision about an at-most-once step in doubt; it counts for one resume.
+
+    Attributes:
+        is_done: whether its effect happened.
+        make: returns its output, given the annotation of its function; None for what `.adopt()` makes.
+        by: the person.
+        comment: the reason.
+    """
+
+    is_done: bool
+    make: Callable[[Any], Any] | None = None
+    by: str = ""
+    comment: str = ""
+
+    @property
+    def said(self) -> str:
+        """The decision, in a sentence."""
+        because = f" ({self.comment})" if self.comment else ""
+        return f"{self.by or 'a person'} decided that it was {'' if self.is_done else 'not '}done{because}"
+
+
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ResumePolicy(FieldEquality):
     """What a resume does with stale results.
@@ -115,6 +138,7 @@ class ResumePolicy(FieldEquality):
         is_forced: whether to run again what a resume would stop at: stale results, steps in doubt, and everything
             from where the workflow yields something else than the record says.
         is_taken_over: whether the run was taken from an owner that may still be running a step of it.
+        settled: decisions about steps in doubt, by path.
     """
 
     on_stale: OnStale | None = None
@@ -123,6 +147,7 @@ class ResumePolicy(FieldEquality):
     from_path: str = ""
     is_forced: bool = False
     is_taken_over: bool = False
+    settled: Mapping[str, Settled] = attrs.field(factory=dict)
 
     @property
     def reruns_what_follows(self) -> bool:

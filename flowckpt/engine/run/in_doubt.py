@@ -13,7 +13,7 @@ from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.identity import moved_reasons
 from flowckpt.engine.rules.in_doubt import LEFT_DONE, Question, Settlement, open_question, settle_done, settle_started
 from flowckpt.engine.rules.judge import Judge
-from flowckpt.engine.rules.reasons import OnStale, Reason, ResumePolicy
+from flowckpt.engine.rules.reasons import OnStale, Reason, ResumePolicy, Settled
 from flowckpt.engine.run.verification import Verifying
 from flowckpt.engine.values.failures import stale_step
 from flowckpt.engine.values.superseded import ON_RERUN, Superseded
@@ -79,6 +79,9 @@ class InDoubtResolver:
             StaleStepError: it was done by another call, or what it did was not undone, and no person chose.
         """
         path, step = call.path, call.step
+        settled = self.policy.settled.get(path) if step.modifiers.is_at_most_once else None
+        if settled is not None:
+            return await self._settled(call, settled)
         old, is_in_doubt = self.superseded.get(path), path in self.in_doubt
         moved = () if old is None else moved_reasons(step, old, self.judge.secrets)
         question = open_question(step, path, old, self.policy, is_moved=bool(moved), is_in_doubt=is_in_doubt)
@@ -106,6 +109,16 @@ class InDoubtResolver:
             raise stale_step(self.workflow_id, old.path, moved, repeats_effect=True)
         return Resolution(reused=old) if answer is OnStale.REUSE else RUN
 
+    async def _settled(self, call: StepCall, settled: Settled) -> Resolution:
+        """Do what a person decided; where the step was recorded before, its own result counts as its output."""
+        old = self.superseded.get(call.path)
+        if not settled.is_done:
+            return RUN
+        if old is not None and old.success and settled.make is None:
+            return Resolution(reused=old)
+        call = call._replace(tries=1, services=NO_SERVICES)
+        return Resolution(outcome=await self.runner.adopted(call, is_vouched=True, make=settled.make))
+
     async def _started(self, call: StepCall, *, has_failed: bool) -> Resolution:
         """Settle a step that was started, and whose end is not known or was a failure."""
         report = await self.verifying.report_in_doubt(call.step)
@@ -129,7 +142,7 @@ class InDoubtResolver:
         """
         if not step.modifiers.is_at_most_once:
             self.in_doubt.discard(path)  # it runs again, whatever it did; or its turn never comes
-        elif path in self.in_doubt:
+        elif path in self.in_doubt and path not in self.policy.settled:
             report = await self.verifying.report_in_doubt(step)
             if settle_started(report, may_be_running=self._may_be_running(path)) is Settlement.ASK:
                 self._ask_of_start(path, report, has_failed=False)
@@ -152,7 +165,7 @@ class InDoubtResolver:
         Raises:
             StepInDoubtError: nobody can tell whether it was done.
         """
-        judge = attrs.evolve(self.judge, policy=attrs.evolve(self.policy, is_forced=False))
+        judge = attrs.evolve(self.judge, policy=attrs.evolve(self.policy, is_forced=False, settled={}))
         unforced = attrs.evolve(self, judge=judge)
         return await unforced._started(call, has_failed=True)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.core.codec.results import append_result, as_view, plain_tree
+from flowckpt.core.codec.results import append_result, as_view, encode_time, plain_tree
 from flowckpt.core.dsl import Step, Workflow
 from flowckpt.core.records import CheckpointData, History, HistoryView, Status, StepResult
 from flowckpt.core.records.listing import IMPORTED
@@ -27,8 +28,8 @@ from flowckpt.engine.rules.reasons import MAX_DEATHS, OnStale, Reason, ReasonKin
 from flowckpt.engine.run.verification import Verifying
 from flowckpt.engine.values.inputs import BoundInputs, rebind_inputs
 from flowckpt.engine.values.options import RunOptions
-from flowckpt.engine.values.superseded import GUARDED, Superseded
-from flowckpt.errors import RunParkedError, StepNotFoundError, WorkflowChangedError
+from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED, Superseded
+from flowckpt.errors import InputError, RunParkedError, StepNotFoundError, WorkflowChangedError
 from flowckpt.stores.base import (
     Ability,
     Lease,
@@ -116,6 +117,8 @@ ANSWERED = ("approval", "wait")
 
 REUSABLE = "reusable_from"
 """In the metadata: the attempts whose results may be reused although the history no longer holds them."""
+SETTLED = "settled"
+"""In the metadata: what people decided about steps in doubt."""
 NOT_REUSABLE = "not_reusable"
 """Beside it: the steps whose results of those attempts are to be run again."""
 
@@ -233,6 +236,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     view: HistoryView = as_view(latest.step_results)
     superseded = Superseded(latest.metadata)
     policy = _located(options.policy, workflow_id, latest, superseded)
+    _refuse_needless(policy, workflow_id, latest, superseded)
     undoing = [each for each in view if each.step_type == ROLLBACK]
     cut = _cut(latest, view, policy, undone_paths(undoing), drops_answers=drops_answers)
     history = kept_history(view, cut.keys() | {each.path for each in undoing})
@@ -411,6 +415,40 @@ def _located(policy: ResumePolicy, workflow_id: str, latest: CheckpointData, sup
         if result.name == wanted:
             return attrs.evolve(policy, from_path=result.path)
     raise StepNotFoundError(workflow_id, wanted, known=[result.path for result in results])
+
+
+def _refuse_needless(policy: ResumePolicy, workflow_id: str, latest: CheckpointData, superseded: Superseded) -> None:
+    """Refuse a decision about a step that is not in doubt."""
+    if not policy.settled:
+        return
+    asked = dict.fromkeys(latest.in_flight)
+    found = (*as_view(latest.step_results), *superseded.results)
+    asked.update({each.path: None for each in found if AT_MOST_ONCE in each.marks and not each.success})
+    asked.update({each.path: None for each in superseded.results if AT_MOST_ONCE in each.marks})
+    for path, settled in policy.settled.items():
+        if path not in asked:
+            option = "--done" if settled.is_done else "--not-done"
+            known = f"in doubt: {', '.join(map(repr, asked))}" if asked else "no step of it is"
+            raise InputError(
+                f"{option} {path}: step {path!r} of run {workflow_id!r} is not in doubt; {known}",
+                parameter=path,
+                remedy="Leave the option out. To run a recorded step again, use --from.",
+            )
+
+
+def with_settled(metadata: Mapping[str, Any], policy: ResumePolicy, at: datetime) -> dict[str, Any]:
+    """Return metadata that say what a person decided about steps in doubt, and when.
+
+    Args:
+        metadata: the metadata of the run.
+        policy: what was asked for.
+        at: the time.
+    """
+    made = [
+        {"step": path, "done": each.is_done, "by": each.by, "comment": each.comment, "at": encode_time(at)}
+        for path, each in policy.settled.items()
+    ]
+    return {**metadata, SETTLED: [*metadata.get(SETTLED, ()), *made]} if made else dict(metadata)
 
 
 def check_name(workflow: Workflow[Any, Any], workflow_id: str, latest: CheckpointData) -> None:

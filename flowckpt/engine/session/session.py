@@ -40,10 +40,11 @@ from flowckpt.engine.run.resumption import (
     kept_history,
     parked_error,
     read_resumption,
+    with_settled,
 )
 from flowckpt.engine.run.verification import Verifying, verifying_of
 from flowckpt.engine.session.drive import Drive
-from flowckpt.engine.values.failures import NO_SECRETS, stale_step
+from flowckpt.engine.values.failures import NO_SECRETS
 from flowckpt.engine.values.inputs import BoundInputs, refuse_in_labels
 from flowckpt.engine.values.options import OnStop, RunOptions, Saving
 from flowckpt.engine.values.result import StepCounts, WorkflowResult
@@ -304,16 +305,17 @@ class Session:
         # The step to stop at may come after one that runs, and nothing is to run before the stop: where results are reused
         # by inputs, and where an effect must not be repeated.
         is_completed, mode = latest.status is Status.COMPLETED, judge.policy.reuse
-        if is_completed or mode is ReuseMode.INPUTS or resumption.is_guarded:
+        settled = judge.policy.settled
+        if is_completed or mode is ReuseMode.INPUTS or resumption.is_guarded or settled:
             plan = await planner.make_plan(self._workflow, self._workflow_id, resumption, claims)
             if is_completed and plan.is_nothing_to_do and (not plan.ends_at or resumption.bound.missing):
                 return CompletedRun(self._workflow, self._workflow_id, latest)
             if is_completed and IMPORTED in latest.metadata:  # it goes on after all
                 resumption = await read(drops_answers=True)
                 judge = resumption.judge
-            if (stopped := plan.stale_stop) is not None:
-                raise stale_step(self._workflow_id, stopped.path, stopped.reasons, repeats_effect=plan.repeats_effect)
+            planner.refuse_stop(plan, settled)
         said = accepted(latest.metadata) if IMPORTED in latest.metadata else latest.metadata
+        said = with_settled(said, judge.policy, self._clock.now()) if settled else said
         metadata = self._options.written_to(resumption.superseded.written_to(said))
         waits = Waits.of(latest.metadata)
         is_prefix = mode is ReuseMode.PREFIX

@@ -162,7 +162,8 @@ async def _emit(run: RunContext, call: StepCall, end: StepEnd, saved: Checkpoint
     if failure is not None:
         await emit(events.StepFailed(workflow_id, path, end.duration_ms, end.tries, failure.type, failure.message))
     elif end.is_adopted:
-        await emit(events.StepAdopted(workflow_id, path))
+        settled = run.judge.policy.settled.get(path)
+        await emit(events.StepAdopted(workflow_id, path, "" if settled is None else settled.said))
     else:
         await emit(events.StepCompleted(workflow_id, path, end.duration_ms, call.step.modifiers.is_ephemeral))
     if saved is not None:

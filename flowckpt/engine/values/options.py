@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -85,6 +85,34 @@ def _stay(value: object) -> float | None:
     )
 
 
+def _paths(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if isinstance(value, str):
+        raise InputError(
+            f"{attribute.name}={value!r:.80} is a text, not a list of paths",
+            parameter=attribute.name,
+            remedy=f"Write {attribute.name}=[{value!r:.80}].",
+        )
+
+
+@attrs.frozen
+class TypedOutput:
+    """The output of a step as a text gives it: it is made once the annotation of the step's function is known.
+
+    Attributes:
+        text: the text.
+        make: returns the output, given the annotation.
+    """
+
+    text: str
+    make: Callable[[Any], Any]
+
+
+def _maker(output: Any) -> Callable[[Any], Any] | None:
+    if output is ...:
+        return None
+    return output.make if isinstance(output, TypedOutput) else lambda _: output
+
+
 class OnStop(StrEnum):
     """What a signal makes of a run."""
 
@@ -117,6 +145,11 @@ class RunOptions(FieldEquality):
             engine's verifier does.
         from_step: run everything again from this recorded step on (path, or name for its first use).
         force: run again whatever would stop the resume, and whatever the workflow no longer yields as recorded.
+        done: at-most-once steps in doubt whose effect happened, by path, with their outputs; `...` for an output that
+            `.adopt()` makes, or None. Recorded.
+        not_done: the paths of at-most-once steps in doubt whose effect did not happen: they run. Recorded.
+        settled_by: the person who decided about `done` and `not_done`; recorded.
+        comment: the reason for that decision; recorded.
         allow_network: hosts that network claims may reach, as `host:port`, if the engine has no verifier of its own.
         retry_budget: total retries for all steps and attempts of the run; recorded at the start. On resume, sets a new
             budget.
@@ -143,6 +176,10 @@ class RunOptions(FieldEquality):
     verify: str | None = attrs.field(default=None, converter=_verify)
     from_step: str | None = None
     force: bool = False
+    done: Mapping[str, Any] = attrs.field(factory=dict)
+    not_done: Sequence[str] = attrs.field(default=(), validator=_paths)
+    settled_by: str = ""
+    comment: str = ""
     allow_network: Sequence[str] = ()
     retry_budget: int | None = attrs.field(default=None, validator=_limit)
     max_deaths: int | None = attrs.field(default=None, validator=_limit)
@@ -162,7 +199,22 @@ class RunOptions(FieldEquality):
             from_path=self.from_step or "",
             is_forced=self.force,
             is_taken_over=self.steal,
+            settled=self._settled,
         )
+
+    @property
+    def _settled(self) -> dict[str, policies.Settled]:
+        """The decisions about steps in doubt, by path."""
+        both = sorted({*self.done}.intersection(self.not_done))
+        if both:
+            raise InputError(
+                f"step {both[0]!r} cannot be both done and not done",
+                parameter=both[0],
+                remedy="Give one of the two, --done or --not-done.",
+            )
+        by, comment = self.settled_by, self.comment
+        settled = {path: policies.Settled(True, _maker(output), by, comment) for path, output in self.done.items()}
+        return {**settled, **{path: policies.Settled(False, None, by, comment) for path in self.not_done}}
 
     def written_to(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metadata of a run with what was asked for of it now, and holds for the next resume, too.
