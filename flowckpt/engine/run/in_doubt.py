@@ -116,7 +116,7 @@ class InDoubtResolver:
             return RUN
         if old is not None and old.success and settled.make is None:
             return Resolution(reused=old)
-        call = call._replace(tries=1, services=NO_SERVICES)
+        call = attrs.evolve(call, tries=1, services=NO_SERVICES)
         return Resolution(outcome=await self.runner.adopted(call, is_vouched=True, make=settled.make))
 
     async def _started(self, call: StepCall, *, has_failed: bool) -> Resolution:
