@@ -7,8 +7,9 @@ runs one thing at a time (`run_sync`, the command line) says so once, here, and 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -80,4 +81,52 @@ async def run_blocking(work: Callable[[], T]) -> T:
     """Run `work` in place where that is allowed, else on a worker thread."""
     if may_block():
         return work()
-    return await asyncio.to_thread(work)
+    return await (_on_own_thread(work) if _is_left.get() else asyncio.to_thread(work))
+
+
+# Work that a run does not wait for: what a store that is away keeps for half a minute must not keep the steps as well.
+
+
+_is_left: ContextVar[bool] = ContextVar("flowckpt_is_left", default=False)
+
+
+async def begin(work: Awaitable[T], *, patience: float) -> asyncio.Future[T]:
+    """Start something, wait for it for a moment, and return it, done or not.
+
+    The process may end while it is not done: its thread is not waited for then.
+
+    Args:
+        work: what to do.
+        patience: how long to wait, in seconds.
+    """
+    with blocking_allowed(False):
+        token = _is_left.set(True)
+        try:
+            begun = asyncio.ensure_future(work)
+        finally:
+            _is_left.reset(token)
+    begun.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ever ask for it
+    await asyncio.wait({begun}, timeout=patience)
+    return begun
+
+
+async def _on_own_thread(work: Callable[[], T]) -> T:
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def give(result: T | None, error: BaseException | None) -> None:
+        if not answer.done():
+            answer.set_exception(error) if error is not None else answer.set_result(result)  # type: ignore[arg-type]
+
+    def do() -> None:
+        result: T | None = None
+        failure: BaseException | None = None
+        try:
+            result = work()
+        except BaseException as error:
+            failure = error
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(give, result, failure)
+
+    threading.Thread(target=do, name="flowckpt-left", daemon=True).start()
+    return await answer

@@ -5,17 +5,23 @@ The owner looks for them between steps, at most once in a while; a run that ends
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 
 import attrs
 
 from flowckpt.core.records.wait import Signal, WaitKind
+from flowckpt.core.system.blocking import begin
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import FlowckptError
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.stores.base import StoreBase
 
+_MOST_DOUBLINGS = 6
+_MOMENT = 0.05
+"""For how many seconds a step waits for the answer of a look."""
 _ROLLS_BACK = "rolls_back"
 
 _log = logging.getLogger("flowckpt")
@@ -61,6 +67,14 @@ class CancelRequests:
     clock: Clock
     interrupts: Interrupts
     after: datetime | None = None
+    _looking: asyncio.Future[Sequence[Signal]] | None = attrs.field(init=False, default=None)
+    _failures: int = attrs.field(init=False, default=0)
+    _is_reported: bool = attrs.field(init=False, default=False)
+
+    @property
+    def slowdown(self) -> int:
+        """How many times as long as usual to wait before the next look: more, the longer the store has been away."""
+        return int(2 ** min(self._failures, _MOST_DOUBLINGS))
 
     async def forget(self) -> None:
         """Remove what was heeded. Where that fails it stays, and is known to be older than the end of the run."""
@@ -70,14 +84,29 @@ class CancelRequests:
             _log.warning("run %s: the request to cancel it could not be removed: %s", self.workflow_id, error)
 
     async def look(self) -> None:
-        """Look for a request, and stop the run where there is one. A store that cannot be read now is read later."""
+        """Look for a request, and stop the run if there is one.
+
+        A store that does not answer at once is not waited for: its answer is read at the next look. That it cannot be
+        read is reported once, until it can be again.
+        """
         if self.interrupts.noted:
             return
-        try:
-            signals = await self.store.signals(self.workflow_id)
-        except FlowckptError as error:
-            _log.warning("run %s: requests to cancel it could not be read: %s", self.workflow_id, error)
+        if self._looking is None:
+            self._looking = await begin(self.store.signals(self.workflow_id), patience=_MOMENT)
+        else:
+            await asyncio.sleep(0)
+        if not self._looking.done():
             return
+        looked, self._looking = self._looking, None
+        try:
+            signals = looked.result()
+        except FlowckptError as error:
+            self._failures += 1
+            if not self._is_reported:
+                _log.warning("run %s: requests to cancel it could not be read: %s", self.workflow_id, error)
+            self._is_reported = True
+            return
+        self._failures, self._is_reported = 0, False
         for signal in signals:
             if signal.kind is WaitKind.CANCEL and (self.after is None or signal.sent_at > self.after):
                 self.interrupts.request_cancel(rolls_back=bool(signal.data.get(_ROLLS_BACK, True)))

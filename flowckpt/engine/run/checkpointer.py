@@ -103,6 +103,11 @@ class Checkpointer:
     _saved_ns: int = 0
     _told: set[str] = attrs.field(init=False, factory=set)
 
+    @property
+    def is_store_away(self) -> bool:
+        """Whether the store did not take the last save."""
+        return self._is_behind or not self.is_usable
+
     def is_due(self) -> bool:
         """Tell whether the trigger asks for a checkpoint now, after a step that has none of its own."""
         if self.trigger is None:

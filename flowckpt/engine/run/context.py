@@ -103,8 +103,8 @@ class RunContext:
 
     async def look_for_cancel(self) -> None:
         """Look for a request to cancel the run, and stop the run if there is one."""
-        self.look_at_ns = self.clock.elapsed_ns() + LOOK_NS
         await self.cancels.look()
+        self.look_at_ns = self.clock.elapsed_ns() + LOOK_NS * self.cancels.slowdown
 
     def in_doubt_resolver(self) -> in_doubt.InDoubtResolver:
         """Return what settles a step that was started or done before."""

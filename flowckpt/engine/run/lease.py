@@ -6,10 +6,13 @@ import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from flowckpt.core.system.blocking import finish_despite_cancel
+from flowckpt.core.system.blocking import begin, finish_despite_cancel
 from flowckpt.errors import CheckpointStorageError, FencedError
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.stores.base import Lease, StoreBase, released
+
+_MOMENT = 1.0
+"""For how many seconds the end of a run waits for a store that did not take its last save."""
 
 _log = logging.getLogger("flowckpt")
 
@@ -33,17 +36,26 @@ async def taken(store: StoreBase, workflow_id: str) -> AsyncGenerator[Lease, Non
         await finish_despite_cancel(released(store, lease), is_last=True)
 
 
-async def given_back(store: StoreBase, lease: Lease) -> None:
-    """Give a run back. Where that fails the run has ended all the same, and how must not be hidden.
+async def given_back(store: StoreBase, lease: Lease, *, is_away: bool = False) -> None:
+    """Give a run back. If that fails, the run has ended all the same, and how must not be hidden.
 
     Args:
         store: where it lies.
         lease: what says that it is owned.
+        is_away: whether the store did not take the last save, so that its answer is not worth a long wait.
     """
+    failure: object = "it does not answer; the lease expires by itself"
     try:
-        await released(store, lease)
+        if not is_away:
+            await released(store, lease)
+            return
+        giving = await begin(released(store, lease), patience=_MOMENT)
+        if giving.done():
+            giving.result()
+            return
     except CheckpointStorageError as error:
-        _log.warning("run %s: it could not be given back to the store: %s", lease.workflow_id, error)
+        failure = error
+    _log.warning("run %s: it could not be given back to the store: %s", lease.workflow_id, failure)
 
 
 # The runs that this very process drives, so that they can be stopped without a signal.

@@ -185,6 +185,7 @@ class Session:
         self._new_uuid = new_uuid
         self._executors = executors
         self._secrets = NO_SECRETS
+        self._checkpoints: Checkpointer | None = None
         if bound is not None:
             refuse_in_labels(bound, workflow_id, options.tags)
 
@@ -245,7 +246,8 @@ class Session:
             redact_error(error, self._secrets)
             raise
         finally:
-            await finish_despite_cancel(given_back(store, lease), is_last=True)
+            is_away = self._checkpoints is not None and self._checkpoints.is_store_away
+            await finish_despite_cancel(given_back(store, lease, is_away=is_away), is_last=True)
 
     async def _settled(self, result: WorkflowResult | None) -> bool:
         """Do with a run that has completed what the engine was told, and tell whether it is gone; it is given back."""
@@ -439,7 +441,7 @@ class Session:
         return Drive(workflow, replay, context, undoing, options.stay, options.on_stop is OnStop.SUSPEND)
 
     def _checkpointer(self, lease: Lease, origin: _Origin) -> Checkpointer:
-        checkpointer = Checkpointer(
+        checkpointer = self._checkpoints = Checkpointer(
             self._store,
             self._clock,
             lease.workflow_id,
