@@ -185,7 +185,6 @@ class Session:
         self._new_uuid = new_uuid
         self._executors = executors
         self._secrets = NO_SECRETS
-        self._checkpoints: Checkpointer | None = None
         if bound is not None:
             refuse_in_labels(bound, workflow_id, options.tags)
 
@@ -236,17 +235,19 @@ class Session:
         """Own the run for the block, and give it back however the block ends."""
         store, workflow_id = self._store, self._workflow_id
         lease = await finish_despite_cancel(store.acquire(workflow_id, steal=self._options.steal))
+        drive: Drive | CompletedRun | None = None
         try:
             for notice in lease.notices:
                 _log.warning("run %s: %s", workflow_id, notice)
             stop_when_lost(store, workflow_id, self.interrupts, continue_on_save_error=self.continue_on_save_error)
             with known_as_live(store, workflow_id, self.interrupts):
-                yield self._started(lease, self._bound) if self._bound is not None else await self._resumed(lease)
+                drive = self._started(lease, self._bound) if self._bound is not None else await self._resumed(lease)
+                yield drive
         except FlowckptError as error:
             redact_error(error, self._secrets)
             raise
         finally:
-            is_away = self._checkpoints is not None and self._checkpoints.is_store_away
+            is_away = isinstance(drive, Drive) and drive.context.recorder.checkpointer.is_store_away
             await finish_despite_cancel(given_back(store, lease, is_away=is_away), is_last=True)
 
     async def _settled(self, result: WorkflowResult | None) -> bool:
@@ -441,7 +442,7 @@ class Session:
         return Drive(workflow, replay, context, undoing, options.stay, options.on_stop is OnStop.SUSPEND)
 
     def _checkpointer(self, lease: Lease, origin: _Origin) -> Checkpointer:
-        checkpointer = self._checkpoints = Checkpointer(
+        checkpointer = Checkpointer(
             self._store,
             self._clock,
             lease.workflow_id,
