@@ -261,7 +261,7 @@ PAGES = (
                 "flowckpt.errors",
                 "WorkflowDefinitionError StepDefinitionError StepNotYieldedError TargetError InputError SecretMissingError "
                 "SettingError EncodingError DecodingError EvidenceError EvidenceCaptureError "
-                "EvidenceNotVerifiedError StepFailedError FanOutFailedError StepTimeoutError CommandFailedError "
+                "EvidenceNotVerifiedError StepFilesError StepFailedError FanOutFailedError StepTimeoutError CommandFailedError "
                 "ExecutorError UnknownExecutorError NotSendableError WorkerDiedError RunSuspendedError "
                 "SignalDataError SignalRefusedError ApprovalRejectedError ApprovalStaleError RunExistsError "
                 "InputMismatchError WorkflowChangedError StaleStepError StaleCheckpointError StepInDoubtError "

@@ -36,7 +36,8 @@ __all__ = [
     "NotSendableError", "NotUndoableError", "ReadOnlyStoreError", "RunCancelledError", "RunExistsError",
     "RunLockedError", "RunMovedOnError", "RunParkedError", "RunSuspendedError", "RunUndoneError", "SaveConflictError",
     "SecretMissingError", "SettingError", "SignalDataError", "SignalRefusedError", "SourceUnreadableError",
-    "StaleCheckpointError", "StaleStepError", "StepDefinitionError", "StepFailedError", "StepInDoubtError",
+    "StaleCheckpointError", "StaleStepError", "StepDefinitionError", "StepFailedError", "StepFilesError",
+    "StepInDoubtError",
     "StepNotFoundError", "StepNotStartedError", "StepNotYieldedError", "StepTimeoutError", "StoreAbilityError", "StoreSpecError",
     "SuspensionUnsavedError", "TargetError", "UnauthenticatedRecordError", "UnknownExecutorError",
     "UnsupportedFilesystemError", "UnsupportedSchemaError", "UntrustedStoreError", "VanishedError", "WorkerDiedError",
@@ -171,6 +172,15 @@ class EvidenceNotVerifiedError(EvidenceError):
     evidence_type: str = derived("")
     message: str = derived("step {path!r} ended, but its evidence does not hold: {reason}[ ({reasons})]")
     remedy: str = derived("Fix the step so that it leaves behind what it claims, or fix the claim.")
+
+
+class StepFilesError(EvidenceError):
+    """A file that a step reads or writes is missing, changed while it ran, or belongs to another step."""
+
+    path: str = field("the step", kw_only=False)
+    detail: str = field("what is wrong with which file")
+    evidence_type: str = derived("")
+    message: str = derived("step {path!r}: {detail}")
 
 
 # --- Running ---------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ NAMES = {
     NestedLoopError NoAsyncioError NotSendableError NotUndoableError ReadOnlyStoreError RunCancelledError
     RunExistsError RunLockedError RunMovedOnError RunParkedError RunSuspendedError RunUndoneError SaveConflictError
     SecretMissingError SettingError SignalDataError SignalRefusedError SourceUnreadableError StaleCheckpointError
-    StaleStepError StepDefinitionError StepFailedError StepInDoubtError StepNotStartedError StepNotFoundError StepNotYieldedError
+    StaleStepError StepDefinitionError StepFailedError StepFilesError StepInDoubtError StepNotStartedError StepNotFoundError StepNotYieldedError
     StepTimeoutError StoreAbilityError StoreSpecError SuspensionUnsavedError TargetError UnauthenticatedRecordError
     UnknownExecutorError UnsupportedFilesystemError UnsupportedSchemaError UntrustedStoreError VanishedError
     WorkerDiedError WorkflowChangedError WorkflowDefinitionError WrongKeyError
@@ -88,7 +88,7 @@ prune(store, *, keep=None, older_than=None, statuses=…, workflow=None, is_dry_
 WorkflowEngine(checkpoint_store=None, *, clock=None, new_id=…, random=…, verifier=None, trigger=None, on_save_error='fail', retention=None, retry_budget=None, max_deaths=5, new_uuid=…, executors=None)
 EvidenceVerifier(base_path='.', *, mode='hash', allow_absolute=False, allow_network=(), predicates=(), checks=None, executor=None, limits=None, clock=None)
 CheckpointManager(store, base_path=None, auto_verify=True, max_per_task=None, *, verifier=None, clock=None)
-Evidence(evidence_type, description, expected, metadata=…, *, state='stated', is_transient=False, workers=1, captured=None, extra=…)
+Evidence(evidence_type, description, expected, metadata=…, *, state='stated', is_transient=False, workers=1, captured=None, role='', extra=…)
 EvidencePack(evidence_list, require_all=True, allow_partial=False, min_verified=0, *, extra=…)
 FileCheckpointStore(path='.flowckpt', *, allow_filesystems=(), filesystem=None, clock=None, key_file=None, keys=None, compression='none', trust=False)
 MemoryCheckpointStore()
@@ -181,7 +181,7 @@ FIELDS = {
     undone waits last_saved save_error is_removed handled
     """,
     "flowckpt.Evidence": """
-    evidence_type description expected metadata state is_transient workers captured extra
+    evidence_type description expected metadata state is_transient workers captured role extra
     """,
     "flowckpt.EvidencePack": """
     evidence_list require_all allow_partial min_verified extra

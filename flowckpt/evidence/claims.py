@@ -196,6 +196,8 @@ class Evidence:
         is_transient: whether it must hold only when the step ends.
         workers: how many workers must agree; 1 without a quorum.
         captured: what was captured when the step ended, or None.
+        role: `reads` or `writes` for a file of `.reads()` or `.writes()`, which must hold whatever the pack's policy;
+            otherwise empty.
         extra: unknown fields of a newer version, kept.
     """
 
@@ -207,6 +209,7 @@ class Evidence:
     is_transient: bool = attrs.field(default=False, kw_only=True)
     workers: int = attrs.field(default=1, kw_only=True, validator=_checked_quorum)
     captured: Capture | None = attrs.field(default=None, kw_only=True)
+    role: str = attrs.field(default="", kw_only=True)
     extra: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
 
     def transient(self) -> Evidence:

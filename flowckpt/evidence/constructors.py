@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+import attrs
+
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import EvidenceError, FlowckptError
 from flowckpt.evidence import claims
@@ -194,6 +196,18 @@ def predicate(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Evi
     if kwargs:
         expected["kwargs"] = kwargs
     return Evidence(EvidenceType.PREDICATE, f"{name} says True", expected)
+
+
+def file_claim(path: str, role: str, *, is_directory: bool) -> Evidence:
+    """Return the claim of a file or directory that a step reads or writes; its facts are captured later.
+
+    Args:
+        path: its path.
+        role: `reads` or `writes`.
+        is_directory: whether it is a directory.
+    """
+    made = directory_digest(path) if is_directory else file_sha256(path)
+    return attrs.evolve(made, description=f"{role} {path}", role=role)
 
 
 def _digest_claim(kind: EvidenceType, said: str, path: AnyPath, fact: str, digest: str | None) -> Evidence:

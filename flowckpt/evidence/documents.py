@@ -22,7 +22,7 @@ from flowckpt.evidence.claims import Capture, Evidence, EvidencePack, State
 T = TypeVar("T")
 
 _EVIDENCE_FIELDS = {
-    "evidence_type", "description", "expected", "metadata", "state", "transient", "quorum", "captured",
+    "evidence_type", "description", "expected", "metadata", "state", "transient", "quorum", "captured", "role",
 }  # fmt: skip
 _PACK_FIELDS = {"evidence", "require_all", "allow_partial", "min_verified"}
 _ORIGINAL = (
@@ -52,6 +52,8 @@ def document_of_evidence(evidence: Evidence) -> dict[str, Json]:
         document["transient"] = True
     if evidence.workers != 1:
         document["quorum"] = evidence.workers
+    if evidence.role:
+        document["role"] = evidence.role
     if (captured := evidence.captured) is not None:
         document["captured"] = {
             "at": captured.at.isoformat(),
@@ -86,6 +88,7 @@ def _read(document: Mapping[str, Json]) -> Evidence:
         is_transient=_typed(bool, document.get("transient", False)),
         workers=document.get("quorum", 1),
         captured=None if held is None else _capture(held),
+        role=_typed(str, document.get("role", "")),
         extra=copy.deepcopy({key: item for key, item in document.items() if key not in _EVIDENCE_FIELDS}),
     )
 

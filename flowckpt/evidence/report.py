@@ -171,6 +171,7 @@ class VerificationReport:
 # - Without partial success every claim must hold; with it, `min_verified` of them, and at least one.
 # - A claim that could not be checked does not hold.
 # - Claims that are not checked again (transient ones, at a resume) count neither way.
+# - Files of `.reads()` and `.writes()` must hold, whatever the policy of the other claims.
 
 
 def needed(pack: EvidencePack, counted: int) -> int:
@@ -184,14 +185,25 @@ def decide(pack: EvidencePack, answers: Sequence[VerdictStatus]) -> tuple[PackOu
     """Return the answer to a pack, and why."""
     if not answers:
         return PackOutcome.NO_EVIDENCE, "there is no evidence"
-    counted = [answer for answer in answers if answer is not VerdictStatus.NOT_RECHECKED]
-    if not counted:
+    roles = [claim.role for claim in pack]
+    pairs = [pair for pair in zip(roles, answers, strict=True) if pair[1] is not VerdictStatus.NOT_RECHECKED]
+    if not pairs:
         return PackOutcome.NO_EVIDENCE, f"all {len(answers)} claims were to be true at the commit only"
-    minimum = needed(pack, len(counted))
-    verified, failed = counted.count(VerdictStatus.VERIFIED), counted.count(VerdictStatus.FAILED)
-    said = f"{verified} of {len(counted)} claims hold, {minimum} must"
-    if verified >= minimum:
+    files = [answer for role, answer in pairs if role]
+    others = [answer for role, answer in pairs if not role]
+    minimum = needed(pack, len(others)) if others else 0
+    verified, failed = others.count(VerdictStatus.VERIFIED), others.count(VerdictStatus.FAILED)
+    held = files.count(VerdictStatus.VERIFIED)
+    said = f"{verified + held} of {len(pairs)} claims hold, {minimum + len(files)} must"
+    if verified >= minimum and held == len(files):
         return PackOutcome.VERIFIED, said
-    if len(counted) - failed >= minimum:
-        return PackOutcome.CANNOT_TELL, f"{said}; {len(counted) - verified - failed} could not be checked"
+    unsure = len(pairs) - verified - held - failed - files.count(VerdictStatus.FAILED)
+    if len(others) - failed >= minimum and VerdictStatus.FAILED not in files:
+        return PackOutcome.CANNOT_TELL, f"{said}; {unsure} could not be checked"
     return PackOutcome.FAILED, said
+
+
+def decided(pack: EvidencePack, verdicts: Sequence[Verdict]) -> VerificationReport:
+    """Return the report of a pack whose claims were answered."""
+    outcome, reason = decide(pack, [verdict.status for verdict in verdicts])
+    return VerificationReport(outcome, tuple(verdicts), reason)

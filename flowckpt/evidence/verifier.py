@@ -38,7 +38,7 @@ from flowckpt.evidence.checks.base import (
 )
 from flowckpt.evidence.claims import Evidence, EvidencePack, State, function_name, redacted_text, scrubbed, secrets_in
 from flowckpt.evidence.digests import THREADS
-from flowckpt.evidence.report import Moment, Verdict, VerdictStatus, VerificationReport, decide
+from flowckpt.evidence.report import Moment, Verdict, VerdictStatus, VerificationReport, decided
 from flowckpt.evidence.sandbox import PathRefusedError, Sandbox
 
 # A thread for work that may never end, which neither the loop nor the end of the program waits for.
@@ -306,6 +306,11 @@ class EvidenceVerifier:
         self._executor = executor
         self._clock = clock or SystemClock()
 
+    @property
+    def base_path(self) -> str:
+        """The directory where relative paths start."""
+        return self._settings.base_path
+
     def changed(self, *, mode: Mode | str | None = None, executor: Executor | None = None) -> EvidenceVerifier:
         """Return a verifier with some arguments changed.
 
@@ -347,7 +352,7 @@ class EvidenceVerifier:
             facts: what is known of its step.
         """
         verdicts = await self._verdicts(pack.evidence_list, moment, facts)
-        return VerificationReport(*_decided(pack, verdicts))
+        return decided(pack, verdicts)
 
     async def verify_packs(
         self, packs: Sequence[tuple[EvidencePack, StepFacts]], *, moment: Moment = Moment.NOW
@@ -367,7 +372,7 @@ class EvidenceVerifier:
             verdicts = iter(await self._verdicts(claims, moment, facts))
             for index in indices:
                 pack = packs[index][0]
-                reports[index] = VerificationReport(*_decided(pack, [next(verdicts) for _ in pack]))
+                reports[index] = decided(pack, [next(verdicts) for _ in pack])
         return [reports[index] for index in range(len(packs))]
 
     async def verify_multiple(
@@ -443,7 +448,7 @@ class EvidenceVerifier:
         now = self._clock.now()
         verdicts = [self._verdict(claim, outcomes[index], now) for index, claim in enumerate(claims)]
         recorded = attrs.evolve(pack, evidence_list=claims)
-        return recorded, VerificationReport(*_decided(recorded, verdicts))
+        return recorded, decided(recorded, verdicts)
 
     async def _captured(self, claims: Sequence[Evidence]) -> list[Evidence | Exception]:
         # One whose facts are given is read, too: its signature is worth recording.
@@ -569,11 +574,6 @@ def _for_people(text: str, secrets: frozenset[str]) -> str:
     """Take secrets out of a text, and what a terminal would obey."""
     text = redacted_text(scrubbed(text, secrets))
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def _decided(pack: EvidencePack, verdicts: Sequence[Verdict]) -> tuple[Any, Sequence[Verdict], str]:
-    outcome, reason = decide(pack, [verdict.status for verdict in verdicts])
-    return outcome, tuple(verdicts), reason
 
 
 async def _settled(answer: Answer) -> Outcome:

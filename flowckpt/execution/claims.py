@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -13,8 +14,14 @@ from flowckpt.core.records import StepResult
 from flowckpt.errors import DecodingError, EvidenceError, EvidenceNotVerifiedError
 from flowckpt.evidence.checks.base import StepFacts
 from flowckpt.evidence.claims import Evidence, EvidencePack, EvidenceType
-from flowckpt.evidence.report import Moment, VerificationReport
+from flowckpt.evidence.report import Moment, VerificationReport, decided
 from flowckpt.evidence.verifier import EvidenceVerifier
+
+if TYPE_CHECKING:
+    from flowckpt.execution.files import RunFiles
+
+READS, WRITES = "reads", "writes"
+"""The roles of files."""
 
 
 @attrs.frozen
@@ -62,9 +69,20 @@ def stated_pack(claimed: ClaimedEvidence | None) -> EvidencePack:
     return _pack(claimed, given, "a step in doubt")
 
 
-async def commit(verifier: EvidenceVerifier, pack: EvidencePack, *, path: str, exit_code: int | None) -> Committed:
-    """Take the facts of a step's claims from the world, and check them."""
+async def commit(
+    verifier: EvidenceVerifier, pack: EvidencePack, *, path: str, exit_code: int | None, files: RunFiles | None = None
+) -> Committed:
+    """Take the facts of a step's claims from the world, and check them.
+
+    Raises:
+        StepFilesError: a file that the step reads changed while it ran.
+    """
     recorded, report = await verifier.commit(pack, facts=StepFacts(exit_code=exit_code))
+    unchanged = None if files is None else await files.unchanged(verifier, path)
+    if unchanged is not None and files is not None:
+        recorded = attrs.evolve(recorded, evidence_list=[*recorded, *files.read.pop(path)])
+        verdicts = (*report.verdicts, *unchanged.verdicts)
+        report = decided(recorded, verdicts)
     document: dict[str, Any] = {
         "pack": recorded.to_document(),
         "outcome": str(report.outcome),
@@ -114,6 +132,22 @@ def recorded_pack(result: StepResult) -> EvidencePack:
     if "pack" not in document:
         raise DecodingError("recorded evidence without its claims", place=f"{result.path}: evidence")
     return EvidencePack.from_document(document["pack"])
+
+
+def paths_of(result: StepResult, role: str) -> tuple[str, ...]:
+    """Return the paths that a recorded result read or wrote."""
+    return tuple(str(facts["path"]) for facts in _recorded(result, role))
+
+
+def written_by(result: StepResult) -> dict[str, str]:
+    """Return the digests of what a recorded result wrote, by path."""
+    facts = _recorded(result, WRITES)
+    return {os.path.normpath(each["path"]): each.get("sha256", each.get("digest", "")) for each in facts}
+
+
+def _recorded(result: StepResult, role: str) -> list[Any]:
+    documents = ((result.evidence or {}).get("pack") or {}).get("evidence") or ()
+    return [each["expected"] for each in documents if each.get("role") == role]
 
 
 def has_exit_claim(pack: EvidencePack) -> bool:

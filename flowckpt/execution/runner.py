@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from flowckpt.core.dsl import composites
     from flowckpt.core.dsl import world as recorded
     from flowckpt.core.records import outputs
+    from flowckpt.evidence import claims as evidence
     from flowckpt.evidence.verifier import EvidenceVerifier
-    from flowckpt.execution import claims, command, thread
+    from flowckpt.execution import claims, command, files, thread
     from flowckpt.execution.executors.base import Given
     from flowckpt.execution.remote import executors as places
     from flowckpt.execution.remote.submit import RunExecutor
@@ -44,6 +45,8 @@ else:
     recorded = LazyModule("flowckpt.core.dsl.world")
     command = LazyModule("flowckpt.execution.command")
     claims = LazyModule("flowckpt.execution.claims")
+    evidence = LazyModule("flowckpt.evidence.claims")
+    files = LazyModule("flowckpt.execution.files")
     thread = LazyModule("flowckpt.execution.thread")
     places = LazyModule("flowckpt.execution.remote.executors")
 
@@ -114,6 +117,8 @@ class StepRunner:
             self._secrets.learn_from((*action.args, *action.kwargs.values()))
         set_call(call)
         try:
+            if modifiers.files is not None:
+                await self.files.open(self._verifier(), step, path)
             # No coroutine of its own around the plain call: 0.4 µs.
             if (self.has_places or modifiers.placement is not None) and (
                 where := self.places.of(step, path)
@@ -144,7 +149,7 @@ class StepRunner:
                 if self._secrets.is_any:
                     redaction.refuse_secrets(tree, self._secrets, f"{path}: output")
                 value = codec.decode(tree, annotation)
-            if modifiers.evidence is None and not action.is_command:
+            if modifiers.evidence is None and modifiers.files is None and not action.is_command:
                 return Outcome(value, tree)
             return await self._committed(step, path, value, tree)
         except STOPS as stop:
@@ -193,6 +198,8 @@ class StepRunner:
         action, adopt = step.action, step.modifiers.adopt
         args, kwargs = (action.args, action.kwargs) if isinstance(action, PythonAction) else ((), {})
         try:
+            if step.modifiers.files is not None and not is_vouched:
+                await self.files.open(self._verifier(), step, path)
             # Without .adopt() the step's result is not known: None, whatever its function's annotation says.
             annotation = Any if adopt is None and make is None else output_annotation(action)
             if make is not None:
@@ -234,6 +241,11 @@ class StepRunner:
             self._places = places.ExecutorPool()
             self.has_places = True
         return self._places
+
+    @cached_property
+    def files(self) -> files.RunFiles:
+        """The files that the steps of the run read and write."""
+        return files.RunFiles()
 
     @cached_property
     def _threads(self) -> thread.StepThreads:
@@ -287,17 +299,17 @@ class StepRunner:
         if self._secrets.is_any:
             redaction.refuse_secrets(tree, self._secrets, f"{call.path}: output")
         value = codec.decode(tree, output_annotation(action))
-        return (
-            Outcome(value, tree) if modifiers.evidence is None else await self._committed(step, call.path, value, tree)
-        )
+        if modifiers.evidence is None and modifiers.files is None:
+            return Outcome(value, tree)
+        return await self._committed(step, call.path, value, tree)
 
     async def _committed(
         self, step: Step[Any], path: str, value: Any, tree: Any, *, is_adopted: bool = False
     ) -> Outcome:
         """Check what the step claims, now that it has ended."""
-        action, claimed = step.action, step.modifiers.evidence
+        action, claimed, has_files = step.action, step.modifiers.evidence, step.modifiers.files is not None
         if claimed is None:
-            pack = None
+            pack = evidence.EvidencePack([]) if has_files else None
         elif is_adopted and step.modifiers.adopt is None:  # there is no result that a function could make claims of
             pack = claims.stated_pack(claimed)
         else:
@@ -314,10 +326,20 @@ class StepRunner:
                 command.check_exit(path, action, shown)
         if pack is None:
             return Outcome(value, tree)
+        if has_files:
+            pack = attrs.evolve(pack, evidence_list=[*pack, *self.files.wrote(self._verifier(), step)])
         if self._secrets.is_any:
             redaction.refuse_secret_claims(pack.to_document(), self._secrets, path)
         # The step is done: a cancel that comes while its claims are checked must not lose it.
-        committed = await finish_despite_cancel(claims.commit(self._verifier(), pack, path=path, exit_code=exit_code))
+        committed = await finish_despite_cancel(
+            claims.commit(
+                self._verifier(),
+                pack,
+                path=path,
+                exit_code=exit_code,
+                files=self.files if has_files else None,
+            )
+        )
         if self._secrets.is_any:  # what was taken from the world
             redaction.refuse_secret_claims(committed.document["pack"], self._secrets, path)
             committed = attrs.evolve(committed, document=self._secrets.tree(committed.document))

@@ -26,7 +26,7 @@ from flowckpt.errors import DecodingError
 from flowckpt.events import Event
 from flowckpt.evidence.claims import Evidence, redacted, redacted_text
 from flowckpt.evidence.report import Verdict, VerdictStatus
-from flowckpt.execution.claims import recorded_pack
+from flowckpt.execution.claims import READS, WRITES, paths_of, recorded_pack
 from flowckpt.maintenance.attempts import Attempt, Standing, attempts_of
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 from flowckpt.maintenance.task_log import is_task
@@ -249,7 +249,8 @@ def step_document(result: StepResult) -> dict[str, Json]:
     """Return a step's result: one of the `steps` of `show --json`."""
     document = result_document(result)
     kept = {key: document[key] for key in _STEP_KEYS}
-    return {**kept, "evidence": evidence_document(result), "marks": list(result.marks)}
+    files = {role: list(paths) for role in (READS, WRITES) if (paths := paths_of(result, role))}
+    return {**kept, **files, "evidence": evidence_document(result), "marks": list(result.marks)}
 
 
 def checkpoint_document(reference: CheckpointRef) -> dict[str, Json]:

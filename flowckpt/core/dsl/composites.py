@@ -130,6 +130,7 @@ class Composite(Action):
             "timeout": modifiers.timeout_seconds is not None,
             "secret" if modifiers.is_secret else "ephemeral": modifiers.is_ephemeral,
             "evidence": modifiers.evidence is not None,
+            modifiers.files.word if modifiers.files else "": modifiers.files is not None,
             "at_most_once": modifiers.is_at_most_once,
             "adopt": modifiers.adopt is not None,
             "on_rerun": modifiers.on_rerun is not None,
@@ -205,8 +206,8 @@ class MapAction(FanOutAction):
 
     def refused_modifier(self, modifiers: Modifiers) -> str:
         """Return a modifier that makes no sense: a map of a workflow runs no function of its own."""
-        if modifiers.placement is not None and _is_workflow(self.function):
-            return "on"
+        if _is_workflow(self.function) and (modifiers.placement is not None or modifiers.files is not None):
+            return "on" if modifiers.files is None else modifiers.files.word
         return super().refused_modifier(modifiers)
 
     @property
@@ -261,7 +262,8 @@ class ParallelAction(FanOutAction):
 
     step_type: ClassVar[str] = "parallel"
     refused: ClassVar[frozenset[str]] = frozenset(
-        {"retry", "timeout", "ephemeral", "secret", "evidence", "at_most_once", "adopt", "on_rerun", "rollback", "on"}
+        {"retry", "timeout", "ephemeral", "secret", "evidence", "reads", "writes", "at_most_once", "adopt", "on_rerun"}
+        | {"rollback", "on"}
     )
 
     steps: tuple[Step[Any], ...]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, NoReturn, TypeAlias
 
@@ -28,6 +29,7 @@ class Modifiers(FieldEquality):
         is_ephemeral: whether it is never recorded, and run again at each replay.
         version: the tag of `.version()`, or None.
         evidence: the claims of `.evidence()`, or None.
+        files: the files of `.reads()` and `.writes()`, or None without any.
         is_at_most_once: whether a try is marked durably before it begins, and never repeated on a guess.
         adopt: makes the result of a step whose effect is proved although its end was not recorded, or None.
         on_rerun: undoes the recorded effect before the step is run again, or None.
@@ -43,6 +45,7 @@ class Modifiers(FieldEquality):
     is_ephemeral: bool = False
     version: str | None = None
     evidence: ClaimedEvidence | None = None
+    files: StepFiles | None = None
     is_at_most_once: bool = False
     adopt: Callable[..., Any] | None = None
     on_rerun: Callable[[Any], Any] | None = None
@@ -88,6 +91,7 @@ def checked_together(name: str, modifiers: Modifiers) -> Modifiers:
         ("on_rerun", modifiers.on_rerun is not None),
         ("rollback", modifiers.rollback is not None),
         ("adopt", modifiers.adopt is not None and modifiers.is_secret),
+        (modifiers.files.word if modifiers.files else "", modifiers.files is not None),
         ("on", modifiers.placement is not None),  # what it makes is for the engine's own process
     ):
         if is_given:
@@ -369,3 +373,80 @@ def claimed_evidence(
             remedy="A pack has its own policy and all its claims: give it alone.",
         )
     return ClaimedEvidence(claims, require_all, min_verified)
+
+
+# --- `.reads()` and `.writes()` ----------------------------------------------------------------------------------------
+
+
+@attrs.frozen(repr=False)
+class StepFiles:
+    """The arguments of `.reads()` and `.writes()`.
+
+    Attributes:
+        reads: paths, and functions of the step's arguments that return paths.
+        writes: likewise.
+    """
+
+    reads: tuple[Any, ...] = ()
+    writes: tuple[Any, ...] = ()
+
+    @property
+    def word(self) -> str:
+        """The modifier that was given, the first if both were."""
+        return "reads" if self.reads else "writes"
+
+    def paths(self, step: str, role: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the paths of one modifier for a call, each once.
+
+        Args:
+            step: the step, for errors.
+            role: `reads` or `writes`.
+            args: the positional arguments of the call.
+            kwargs: its keyword arguments.
+
+        Raises:
+            StepDefinitionError: a function returned something else than paths.
+        """
+        found: dict[str, None] = {}
+        for each in getattr(self, role):
+            if not callable(each):
+                found[os.fspath(each)] = None
+                continue
+            made = each(*args, **kwargs)
+            listed = [made] if isinstance(made, str | os.PathLike) else made
+            if not isinstance(listed, Iterable) or isinstance(listed, bytes):
+                raise _not_a_path(step, role, made, is_returned=True)
+            for path in listed:
+                if not _is_path(path):
+                    raise _not_a_path(step, role, path, is_returned=True)
+                found[os.fspath(path)] = None
+        return tuple(found)
+
+
+def step_files(name: str, role: str, paths: tuple[Any, ...], before: StepFiles | None) -> StepFiles:
+    """Check the arguments of `.reads()` or `.writes()` and return them with those of the other one."""
+    if not paths:
+        raise StepDefinitionError(
+            f"step {name!r}: .{role}() names no file",
+            step=name,
+            where=caller(),
+            remedy=f'Name files: .{role}("data/a.csv"), or a function of the step\'s arguments that returns their paths.',
+        )
+    for each in paths:
+        if not (_is_path(each) or callable(each)):
+            raise _not_a_path(name, role, each, is_returned=False)
+    return attrs.evolve(before or StepFiles(), **{role: paths})
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str | os.PathLike) and isinstance(path := os.fspath(value), str) and bool(path)
+
+
+def _not_a_path(name: str, role: str, value: object, *, is_returned: bool) -> StepDefinitionError:
+    said = f"a function in .{role}() returned" if is_returned else f".{role}() takes paths and functions, got"
+    return StepDefinitionError(
+        f"step {name!r}: {said} {value!r:.80} ({type(value).__name__})",
+        step=name,
+        where=caller(),
+        remedy="Return a path, or a list of paths." if is_returned else f"Name each file by itself: .{role}(*paths).",
+    )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, S
 from datetime import datetime, timedelta
 from os import PathLike
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 import attrs
 
@@ -43,6 +43,9 @@ else:
     command_arguments = LazyModule("flowckpt.core.dsl.command")
     composites = LazyModule("flowckpt.core.dsl.composites")
     waits = LazyModule("flowckpt.core.dsl.waits")
+
+
+AnyPath: TypeAlias = str | PathLike[str]
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -162,6 +165,44 @@ class StepBase(FieldEquality):
         claimed = checked.claimed_evidence(self.name, claims, require_all, min_verified)
         return self._with(attrs.evolve(self.modifiers, evidence=claimed))
 
+    def reads(self, *paths: AnyPath | Callable[..., Any]) -> Self:
+        """Modifier: name the files and directories that the step reads.
+
+        Their content is recorded before each try, and compared before a resume reuses the result: if one changed, the
+        step runs again. A missing file fails the step before its function is called; so does a file that changes while
+        the step runs, after it.
+
+        Args:
+            *paths: paths, relative to the directory of the run; or functions that get the arguments of the step's
+                function, and return a path or a list of paths.
+
+        Raises:
+            StepDefinitionError: an argument is invalid, the step is ephemeral, or `.reads()` was given before.
+        """
+        return self._with_files("reads", paths)
+
+    def writes(self, *paths: AnyPath | Callable[..., Any]) -> Self:
+        """Modifier: name the files and directories that the step writes.
+
+        Each must exist when the step ends. Its content is recorded with the step, and compared before a resume reuses
+        the result: if a file changed or is gone, the step runs again. No two steps of a run may write the same file, and
+        none may write a file that an earlier step read.
+
+        Args:
+            *paths: paths, relative to the directory of the run; or functions that get the arguments of the step's
+                function, and return a path or a list of paths.
+
+        Raises:
+            StepDefinitionError: an argument is invalid, the step is ephemeral, or `.writes()` was given before.
+        """
+        return self._with_files("writes", paths)
+
+    def _with_files(self, role: str, paths: tuple[Any, ...]) -> Self:
+        files = self.modifiers.files
+        self._refuse_twice(role, files is not None and bool(getattr(files, role)))
+        made = attrs.evolve(self.modifiers, files=checked.step_files(self.name, role, paths, files))
+        return self._with(checked_together(self.name, made))
+
     def at_most_once(self) -> Self:
         """Modifier: never repeat the step on a guess: for a payment, a mail, anything that must not happen twice.
 
@@ -270,6 +311,23 @@ class StepBase(FieldEquality):
         self._refuse_twice("version", self.modifiers.version is not None)
         check_name(tag, "version tag")
         return self._with(attrs.evolve(self.modifiers, version=tag))
+
+
+def declared_files(step: Step[Any], role: str) -> tuple[str, ...]:
+    """Return the paths that a step reads or writes, for the arguments that it is called with.
+
+    Args:
+        step: the step; of a composite, the modifiers are those of its members.
+        role: `reads` or `writes`.
+
+    Raises:
+        StepDefinitionError: a function returned something else than paths.
+    """
+    files, action = step.modifiers.files, step.action
+    if files is None or action.is_composite:
+        return ()
+    args, kwargs = (action.args, action.kwargs) if isinstance(action, PythonAction) else ((), {})
+    return files.paths(step.name, role, args, kwargs)
 
 
 def check_name(name: object, what: str) -> None:

@@ -58,6 +58,7 @@ class Waiting(Action):
             "retry": modifiers.retry is not None,
             "timeout": modifiers.timeout_seconds is not None,
             "evidence": modifiers.evidence is not None,
+            modifiers.files.word if modifiers.files else "": modifiers.files is not None,
             "at_most_once": modifiers.is_at_most_once,
             "adopt": modifiers.adopt is not None,
             "on_rerun": modifiers.on_rerun is not None,

@@ -58,6 +58,7 @@ from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_r
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
 from flowckpt.errors import EncodingError, InputError, WorkflowChangedError
 from flowckpt.evidence.claims import EvidencePack
+from flowckpt.execution.claims import written_by
 from flowckpt.execution.python import is_left_running
 from flowckpt.execution.runner import output_annotation
 
@@ -114,6 +115,7 @@ class Planning(DryResponder):
         unknown: the step whose output nobody knows, and at which the plan ends; nothing before it does.
         returned: the steps among `reruns` that have returned something before.
         messages: what was sent to the run and no step has taken so far.
+        rewritten: what the steps that run again wrote before, by path.
     """
 
     workflow: Workflow[Any, Any]
@@ -136,6 +138,7 @@ class Planning(DryResponder):
     stopped_by: str = ""
     repeats_effect: bool = False
     returned: set[str] = attrs.field(init=False, factory=set)
+    rewritten: dict[str, str] = attrs.field(init=False, factory=dict)
     messages: list[Signal] = attrs.field(
         init=False, default=attrs.Factory(lambda self: [*self.resumption.messages], takes_self=True)
     )
@@ -264,7 +267,10 @@ class Planning(DryResponder):
         """
         result, judge = command.result, self.resumption.judge
         reasons = judge.reasons(
-            command.step, result, is_behind_rerun=command.is_spare and judge.policy.reuse is ReuseMode.INPUTS
+            command.step,
+            result,
+            is_behind_rerun=command.is_spare and judge.policy.reuse is ReuseMode.INPUTS,
+            rewritten=self.rewritten,
         )
         reasons += more
         if self.reruns and judge.policy.reuse is ReuseMode.PREFIX:
@@ -405,6 +411,8 @@ class Planning(DryResponder):
         assumes = self.assumed()
         self.steps.append(PlannedStep(result.path, decision, reasons, assumes, result.duration_ms, result.location))
         if decision is not Decision.REUSE:
+            if result.evidence is not None:
+                self.rewritten.update(written_by(result))
             self.reruns.append(result.path)
             self.returned.add(result.path)
 

@@ -132,4 +132,6 @@ def settle_done(report: VerificationReport) -> Settlement:
     """
     if report.verified:
         return Settlement.REUSE
+    if any(verdict.evidence.role == "reads" and verdict.is_against for verdict in report.verdicts):
+        return Settlement.ASK  # it was done, of other files
     return Settlement.RUN if report.outcome == "failed" else Settlement.ASK

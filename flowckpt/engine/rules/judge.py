@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from flowckpt.core.dsl import Step
+from flowckpt.core.dsl.step import declared_files
 from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import StepResult
@@ -16,9 +19,12 @@ from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ResumePol
 
 if TYPE_CHECKING:
     from flowckpt.engine.rules import in_doubt as in_doubts
-    from flowckpt.evidence.report import VerificationReport
+    from flowckpt.evidence.report import Verdict, VerificationReport
 else:
     in_doubts = LazyModule("flowckpt.engine.rules.in_doubt")
+
+
+_NONE: Mapping[str, str] = {}
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -37,31 +43,58 @@ class Judge:
     secrets: KnownSecrets = attrs.field(factory=KnownSecrets)
     saved: dict[str, VerificationReport] = attrs.field(init=False, factory=dict)
 
-    def reasons(self, step: Step[Any], result: StepResult, *, is_behind_rerun: bool = False) -> tuple[Reason, ...]:
+    def reasons(
+        self,
+        step: Step[Any],
+        result: StepResult,
+        *,
+        is_behind_rerun: bool = False,
+        rewritten: Mapping[str, str] | None = None,
+    ) -> tuple[Reason, ...]:
         """Return why a recorded result would not simply be reused.
 
         Args:
             step: the step as it is yielded now.
             result: the recorded result of its path.
             is_behind_rerun: whether a step before it runs again: what cannot be compared may then have moved.
+            rewritten: for a plan: what the steps that run again wrote before, by path; they are assumed to do so again.
         """
         reasons = identity_reasons(step, result, self.secrets)
         if is_behind_rerun:
             reasons += incomparable_reasons(step, result, self.secrets)
-        if self.reports:
-            reasons += self.evidence_reasons(result)
+        if self.reports or step.modifiers.files is not None:
+            reasons += self.evidence_reasons(result, step, rewritten or _NONE)
         if self.is_forced(result.path):
             reasons += (Reason(ReasonKind.FORCED, "everything is run again from this step on"),)
         return reasons
 
-    def evidence_reasons(self, result: StepResult) -> tuple[Reason, ...]:
+    def evidence_reasons(
+        self, result: StepResult, step: Step[Any] | None = None, rewritten: Mapping[str, str] = _NONE
+    ) -> tuple[Reason, ...]:
         """Return what the world says against a recorded result.
 
         Args:
             result: the recorded result.
+            step: the step as it is yielded now, whose files count; None for those of the record.
+            rewritten: as in `reasons`.
         """
         report = self.reports.get(result.path)
-        found = () if report is None else evidence_reasons(report)
+        declared = None if step is None or not result.success else _declared(step)
+        verdicts = () if report is None else report.verdicts
+        skipped = [
+            verdict
+            for verdict in verdicts
+            if verdict.evidence.role
+            and ((declared is not None and _file(verdict) not in declared) or _is_rewritten(verdict, rewritten))
+        ]
+        found = () if report is None else evidence_reasons(report, skipped)
+        if declared:
+            recorded = {_file(verdict) for verdict in verdicts}
+            found += tuple(
+                Reason(_FILE_KINDS[role], f"{path}: the step {role} it, and has not recorded it")
+                for role, path in declared
+                if (role, path) not in recorded
+            )
         if self.secrets.is_any:  # what was found in the world may be one
             found = tuple(attrs.evolve(reason, detail=self.secrets.text(reason.detail)) for reason in found)
         return found
@@ -103,24 +136,53 @@ class Judge:
         return bool(wanted) and (path == wanted or path.startswith(f"{wanted}/"))
 
 
-def evidence_reasons(report: VerificationReport) -> tuple[Reason, ...]:
+def evidence_reasons(report: VerificationReport, skipped: Sequence[Verdict] = ()) -> tuple[Reason, ...]:
     """Return why a report does not let a result be reused; nothing where its claims hold.
 
     Claims that need not hold at a resume, and none at all, are no reason.
 
     Args:
         report: the answers to the claims of one step.
+        skipped: those of its answers that do not count.
     """
     if report.verified or report.outcome == "no_evidence":
         return ()
     is_proved = report.outcome == "failed"
     found = [
         Reason(
-            ReasonKind.EVIDENCE,
+            _FILE_KINDS.get(verdict.evidence.role, ReasonKind.EVIDENCE),
             "; ".join([verdict.error, *(each for each in verdict.details if each not in verdict.error)]),
-            is_proved,
+            verdict.can_tell if verdict.evidence.role else is_proved,
         )
         for verdict in report.verdicts
-        if verdict.error is not None and verdict.is_against
+        if verdict.error is not None and verdict.is_against and verdict not in skipped
     ]
-    return tuple(found) or (Reason(ReasonKind.EVIDENCE, report.reason, is_proved),)
+    return tuple(found) or (() if skipped else (Reason(ReasonKind.EVIDENCE, report.reason, is_proved),))
+
+
+# The files of `.reads()` and `.writes()`.
+
+_FILE_KINDS = {"reads": ReasonKind.READS, "writes": ReasonKind.EVIDENCE}
+
+
+def _declared(step: Step[Any]) -> list[tuple[str, str]] | None:
+    """Return the files of a step as it is yielded now; None if its own functions cannot say."""
+    try:
+        return [(role, path) for role in _FILE_KINDS for path in declared_files(step, role)]
+    except Exception:  # it fails again when the step runs, where the error belongs
+        return None
+
+
+def _file(verdict: Verdict) -> tuple[str, str]:
+    return verdict.evidence.role, str(verdict.evidence.expected.get("path"))
+
+
+def _is_rewritten(verdict: Verdict, rewritten: Mapping[str, str]) -> bool:
+    """Return whether a step that runs again is assumed to write what was read."""
+    claim = verdict.evidence
+    if claim.role != "reads" or not rewritten:
+        return False
+    path = os.path.normpath(_file(verdict)[1])
+    if path in rewritten:
+        return bool(rewritten[path] == claim.expected.get("sha256", claim.expected.get("digest")))
+    return any(each.startswith(f"{path}{os.sep}") for each in rewritten)

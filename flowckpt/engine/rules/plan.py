@@ -43,7 +43,7 @@ class Decision(StrEnum):
 class PlannedStep:
     """The action of a resume for one step, with its reasons.
 
-    Each reason has a `kind` (`evidence`, `arguments`, `code`, `version`, `forced`, `upstream`, `failed`, `undone`,
+    Each reason has a `kind` (`evidence`, `reads`, `arguments`, `code`, `version`, `forced`, `upstream`, `failed`, `undone`,
     `undoing` or `started`), a `detail`, and `is_proved`, which is False for evidence that could not be checked.
 
     Attributes:

@@ -16,6 +16,7 @@ class ReasonKind(StrEnum):
 
     Attributes:
         EVIDENCE: a claim does not hold, or cannot be checked.
+        READS: a file that the step reads changed.
         ARGUMENTS: the step is called with other arguments.
         CODE: its function was edited.
         VERSION: its `.version()` tag differs.
@@ -29,6 +30,8 @@ class ReasonKind(StrEnum):
 
     EVIDENCE = "evidence"
     """The outside world is not as the record says, or nobody can tell."""
+    READS = "reads"
+    """A file that the step reads is not as it was when the step read it."""
     ARGUMENTS = "arguments"
     """The step is called with other arguments."""
     CODE = "code"
@@ -76,7 +79,7 @@ class Reason(FieldEquality):
         return {"kind": str(self.kind), "detail": self.detail}
 
 
-_STALE = frozenset({ReasonKind.EVIDENCE, ReasonKind.ARGUMENTS, ReasonKind.CODE, ReasonKind.VERSION})
+_STALE = frozenset({ReasonKind.EVIDENCE, ReasonKind.READS, ReasonKind.ARGUMENTS, ReasonKind.CODE, ReasonKind.VERSION})
 
 
 # What follows when a recorded result is stale: chosen per resume, decided by one function.

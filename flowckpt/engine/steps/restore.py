@@ -46,6 +46,7 @@ def plainly_restored(run: RunContext, command: Restore) -> Any:
         or result.evidence is not None
         or not result.success
         or modifiers.rollback is not None
+        or modifiers.files is not None
         or modifiers.version != result.version
         or judge.policy.from_path
         or judge.reports
@@ -74,7 +75,7 @@ async def is_still_true(
             await run.notifier.emit(evidence_event(run.workflow_id, result.path, report, "resume"))
     reasons = judge.reasons(step, result, is_behind_rerun=is_spare) + more
     if not reasons or (answer := judge.decide(step, result, reasons)) is OnStale.REUSE:
-        return True
+        return step.modifiers.files is None or run.runner.files.restored(run.claims().base_path, result)
     if answer is OnStale.FAIL:
         raise stale_step(run.workflow_id, result.path, reasons, repeats_effect=judge.repeats_effect(step, result))
     return judge.proves_done(step, result)

@@ -147,6 +147,8 @@ async def _try(run: RunContext, call: StepCall, found: in_doubt.Resolution | Non
     duration_ms = (clock.elapsed_ns() - started_ns + 500) // 1000 / 1000
     failure = None
     if outcome.error is not None:
+        if modifiers.files is not None:
+            run.runner.files.release(call.path)
         failure = recorded_error(outcome.error, path=call.path, tries=tried, secrets=run.judge.secrets)
     marks: tuple[str, ...] = ()
     if modifiers.is_at_most_once or modifiers.on_rerun is not None:

@@ -1,0 +1,152 @@
+"""The files that the steps of a run read and write: who wrote what, and their claims.
+
+A result that rests on a file can only be reused if the file depends on nothing but its own writer. So a file has one
+writer in a run, and no step reads a file before the step that writes it, or in parallel with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from flowckpt.core.dsl.step import Step, declared_files
+from flowckpt.core.records import StepResult
+from flowckpt.errors import StepFilesError
+from flowckpt.evidence.claims import Evidence, EvidencePack
+from flowckpt.evidence.constructors import file_claim
+from flowckpt.evidence.report import VerificationReport
+from flowckpt.evidence.verifier import EvidenceVerifier
+from flowckpt.execution.claims import READS, WRITES, paths_of
+
+
+@attrs.define(eq=False, repr=False)
+class RunFiles:
+    """Which step of a run reads and writes which file.
+
+    Attributes:
+        read: what was recorded of the files that the running steps read, by step.
+    """
+
+    read: dict[str, list[Evidence]] = attrs.field(factory=dict)
+    _writer: dict[str, str] = attrs.field(factory=dict)
+    _readers: dict[str, set[str]] = attrs.field(factory=dict)
+    _below: dict[str, set[str]] = attrs.field(factory=dict)
+
+    async def open(self, verifier: EvidenceVerifier, step: Step[Any], path: str) -> None:
+        """Record what a step reads, right before it starts.
+
+        Raises:
+            StepFilesError: a file is missing, or belongs to another step.
+            StepDefinitionError: a function returned something else than paths.
+        """
+        reads, writes = declared_files(step, READS), declared_files(step, WRITES)
+        self._enter(verifier.base_path, path, reads, writes)
+        claims = [_claim(verifier, each, READS) for each in reads]
+        if not claims:
+            return
+        recorded, report = await verifier.commit(EvidencePack(claims))
+        wrong = [verdict for verdict in report.verdicts if verdict.is_against]
+        if wrong:
+            raise StepFilesError(
+                path,
+                detail=f"a file that it reads cannot be read: {wrong[0].error}",
+                remedy="Create the file, or correct the path: a step starts only if everything is there that it reads.",
+            )
+        self.read[path] = list(recorded)
+
+    def wrote(self, verifier: EvidenceVerifier, step: Step[Any]) -> list[Evidence]:
+        """Return the claims of what a step writes, to be captured when it has ended."""
+        return [_claim(verifier, each, WRITES) for each in declared_files(step, WRITES)]
+
+    async def unchanged(self, verifier: EvidenceVerifier, path: str) -> VerificationReport | None:
+        """Return whether a step left what it reads as it was; None if it reads nothing.
+
+        Raises:
+            StepFilesError: a file changed while the step ran.
+        """
+        read = self.read.get(path)
+        if not read:
+            return None
+        report = await verifier.changed(mode="stat").verify_evidence_pack(EvidencePack(read))
+        wrong = [verdict for verdict in report.verdicts if verdict.is_against]
+        if wrong:
+            raise StepFilesError(
+                path,
+                detail=f"{wrong[0].evidence.expected['path']}, which it reads, changed while it ran: {wrong[0].error}",
+                remedy="Let a step write to other files than it reads, and leave its files alone while it runs.",
+            )
+        return report
+
+    def restored(self, base: str, result: StepResult) -> bool:
+        """Enter the files of a result that is reused; return False if one of them belongs to another step by now."""
+        try:
+            self._enter(base, result.path, paths_of(result, READS), paths_of(result, WRITES))
+        except StepFilesError:
+            return False
+        return True
+
+    def release(self, path: str) -> None:
+        """Forget the files of a step that failed: another step may do its work."""
+        self.read.pop(path, None)
+        for file in [file for file, writer in self._writer.items() if writer == path]:
+            del self._writer[file]
+        for readers in self._readers.values():
+            readers.discard(path)
+
+    def _enter(self, base: str, path: str, reads: Sequence[str], writes: Sequence[str]) -> None:
+        reading, writing = _whole(base, reads), _whole(base, writes)
+        for file, name in writing.items():
+            if any(_overlap(file, each) for each in reading):
+                raise _refused(path, f"it reads and writes {name}", "Write to another file than it reads.")
+            for other in self._related(file):
+                if self._writer.get(other, path) != path:
+                    said = f"it writes {name}, which step {self._writer[other]!r} writes, too"
+                    raise _refused(path, said, "Give each step files of its own: a file has one writer in a run.")
+                if reader := next((each for each in sorted(self._readers.get(other, ())) if each != path), None):
+                    said = f"it writes {name}, which step {reader!r} has read"
+                    raise _refused(path, said, "Write to another file, or yield the step that reads it later.")
+        for file, name in reading.items():
+            for other in self._related(file):
+                writer = self._writer.get(other, path)
+                if _are_parallel(writer, path):
+                    said = f"it reads {name}, which step {writer!r} writes, and the two may run in parallel"
+                    raise _refused(path, said, "Yield a step of its own for what comes first.")
+        for file in writing:
+            self._writer[file] = path
+        for file in reading:
+            self._readers.setdefault(file, set()).add(path)
+        for file in (*reading, *writing):
+            for parent in Path(file).parents:
+                self._below.setdefault(str(parent), set()).add(file)
+
+    def _related(self, file: str) -> list[str]:
+        """Return the known files that are this one, lie below it, or hold it."""
+        return [file, *map(str, Path(file).parents), *sorted(self._below.get(file, ()))]
+
+
+def _claim(verifier: EvidenceVerifier, path: str, role: str) -> Evidence:
+    return file_claim(path, role, is_directory=Path(verifier.base_path, path).is_dir())
+
+
+def _whole(base: str, paths: Sequence[str]) -> dict[str, str]:
+    return {os.path.normpath(Path(base, each)): each for each in paths}
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or one.startswith(f"{other}{os.sep}") or other.startswith(f"{one}{os.sep}")
+
+
+def _are_parallel(one: str, other: str) -> bool:
+    """Return whether two steps are in different members of the same map or group."""
+    for mine, theirs in zip(one.split("/"), other.split("/"), strict=False):
+        if mine != theirs:
+            return mine.startswith("[") and theirs.startswith("[")
+    return False
+
+
+def _refused(path: str, said: str, remedy: str) -> StepFilesError:
+    return StepFilesError(path, detail=said, remedy=remedy)

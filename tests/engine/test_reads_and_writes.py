@@ -1,0 +1,239 @@
+"""`.reads()` and `.writes()`: what a resume does when a file changed, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowckpt import MemoryCheckpointStore, RunOptions, WorkflowEngine, parallel, step, workflow
+from flowckpt.errors import StaleStepError, StepDefinitionError, StepFailedError, StepInDoubtError
+
+ran: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran.clear()
+    Path("a.txt").write_text("a")
+    return tmp_path
+
+
+def copy(source: str = "a.txt", target: str = "b.txt") -> str:
+    ran.append(target)
+    text = Path(source).read_text()
+    Path(target).write_text(text.upper())
+    return text
+
+
+def engine() -> WorkflowEngine:
+    return WorkflowEngine(MemoryCheckpointStore())
+
+
+def one(made):
+    @workflow(name="one")
+    def made_workflow():
+        return (yield made)
+
+    return made_workflow
+
+
+def reasons(engine, program, path="copy", **options):
+    plan = engine.plan_sync(program, workflow_id="run", options=RunOptions(**options))
+    return [str(reason) for reason in plan.step(path).reasons]
+
+
+COPY = step("copy").python(copy).reads("a.txt").writes("b.txt").checkpoint()
+
+
+@pytest.mark.parametrize("reuse", ["prefix", "inputs"])
+@pytest.mark.parametrize("verify", ["hash", "stat"])
+def test_a_changed_file_runs_the_step_again(reuse, verify):
+    one_engine, program = engine(), one(COPY)
+    one_engine.run_sync(program, workflow_id="run").unwrap()
+    options = RunOptions(reuse=reuse, verify=verify)
+    assert one_engine.resume_sync(program, workflow_id="run", options=options).steps.restored == 1
+    Path("a.txt").write_text("other")
+    assert reasons(one_engine, program)[0].startswith("reads: a.txt: sha256 recorded ")
+    assert one_engine.resume_sync(program, workflow_id="run", options=options).output == "other"
+    assert Path("b.txt").read_text() == "OTHER"
+    Path("b.txt").unlink()
+    assert reasons(one_engine, program) == ["evidence: b.txt does not exist"]
+    one_engine.resume_sync(program, workflow_id="run", options=options)
+    assert Path("b.txt").read_text() == "OTHER"
+    assert ran == ["b.txt"] * 3
+
+
+def test_a_changed_file_is_judged_as_the_policy_says():
+    one_engine, program = engine(), one(COPY)
+    one_engine.run_sync(program, workflow_id="run")
+    Path("a.txt").write_text("other")
+    with pytest.raises(StaleStepError, match=r"a\.txt"):
+        one_engine.resume_sync(program, workflow_id="run", options=RunOptions(on_stale="fail"))
+    kept = one_engine.resume_sync(program, workflow_id="run", options=RunOptions(on_stale="reuse"))
+    assert (kept.output, ran) == ("a", ["b.txt"])
+
+
+def test_a_file_that_was_not_recorded_makes_the_result_stale_and_one_that_is_no_longer_read_does_not():
+    one_engine = engine()
+    plain = step("copy").python(copy).checkpoint()
+    one_engine.run_sync(one(plain), workflow_id="run")
+    assert reasons(one_engine, one(COPY)) == [
+        "reads: a.txt: the step reads it, and has not recorded it",
+        "evidence: b.txt: the step writes it, and has not recorded it",
+    ]
+    one_engine.resume_sync(one(COPY), workflow_id="run")
+    Path("a.txt").write_text("other")
+    assert reasons(one_engine, one(plain)) == []
+    assert ran == ["b.txt"] * 2
+
+
+def test_functions_get_the_arguments_and_directories_count_as_a_whole():
+    Path("in").mkdir()
+    Path("in/x").write_text("x")
+
+    def gather(folder: str, *, target: str) -> int:
+        Path(target).mkdir(exist_ok=True)
+        Path(target, "all").write_text("".join(each.read_text() for each in sorted(Path(folder).iterdir())))
+        return len(ran.append(target) or ran)
+
+    made = step("copy").python(gather, "in", target="out").reads(lambda folder, target: Path(folder))
+    program = one(made.writes(lambda folder, target: [target]).checkpoint())
+    one_engine = engine()
+    one_engine.run_sync(program, workflow_id="run").unwrap()
+    Path("in/y").write_text("y")
+    assert reasons(one_engine, program)[0].startswith("reads: in: digest recorded")
+    one_engine.resume_sync(program, workflow_id="run")
+    assert Path("out/all").read_text() == "xy"
+    Path("out/more").write_text("")
+    assert reasons(one_engine, program)[0].startswith("evidence: out: digest recorded")
+
+
+def test_a_missing_file_fails_the_step_before_its_function():
+    result = engine().run_sync(one(step("copy").python(copy).reads("none.txt")))
+    assert "a file that it reads cannot be read: none.txt does not exist" in str(result.error)
+    assert ran == []
+
+
+def test_a_step_that_does_not_write_its_file_fails():
+    result = engine().run_sync(one(step("copy").python(copy).writes("none.txt")))
+    assert "none.txt does not exist" in str(result.error)
+
+
+def test_a_file_that_changes_while_the_step_runs_fails_it():
+    def fix() -> None:
+        Path("a.txt").write_text("fixed")
+
+    result = engine().run_sync(one(step("fix").python(fix).reads("a.txt")))
+    assert "a.txt, which it reads, changed while it ran" in str(result.error)
+
+
+def two(first, second):
+    @workflow(name="two")
+    def made():
+        try:
+            yield first
+        except StepFailedError:
+            pass
+        yield second
+
+    return made
+
+
+def fails() -> None:
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (COPY, step("again").python(copy).writes("b.txt"), "it writes b.txt, which step 'copy' writes, too"),
+        (COPY, step("again").python(copy).writes("./x/../b.txt"), "which step 'copy' writes, too"),
+        (COPY, step("again").python(copy).writes("."), "it writes ., which step 'copy'"),
+        (COPY, step("back").python(copy, "b.txt", "a.txt").writes("a.txt"), "it writes a.txt, which step 'copy' has read"),
+        (COPY, step("fix").python(copy).reads("b.txt").writes("b.txt"), "it reads and writes b.txt"),
+        (
+            step("none").python(fails),
+            parallel(
+                step("x").python(copy, "a.txt", "x").writes("x"), step("y").python(copy, "a.txt", "y").reads("x"),
+                concurrency=1,
+            ),
+            "it reads x, which step 'parallel/[x]' writes, and the two may run in parallel",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_resume_could_not_get_right_is_refused(first, second, said):
+    assert said in str(engine().run_sync(two(first, second)).error)
+
+
+def test_another_step_may_write_what_a_failed_one_did_not():
+    one_engine, program = engine(), two(step("fast").python(fails).writes("b.txt"), COPY)
+    assert one_engine.run_sync(program, workflow_id="run").status == "completed"
+    assert one_engine.resume_sync(program, workflow_id="run").steps.executed == 0
+
+
+def test_a_step_in_the_place_of_another_takes_its_file_over():
+    one_engine = engine()
+    one_engine.run_sync(two(step("none").python(fails), COPY), workflow_id="run")
+    moved = two(step("none").python(fails), step("other").python(copy).reads("a.txt").writes("b.txt"))
+    result = one_engine.resume_sync(moved, workflow_id="run", options=RunOptions(force=True))
+    assert (result.status, ran) == ("completed", ["b.txt", "b.txt"])
+
+
+def test_what_was_done_once_is_not_done_again_because_a_file_changed():
+    once = step("copy").python(copy).reads("a.txt").at_most_once().checkpoint()
+
+    @workflow(name="once")
+    def program():
+        yield step("first").python(len, [limit[0]]).version(limit[0])
+        yield once
+
+    limit, one_engine = ["1"], engine()
+    one_engine.run_sync(program, workflow_id="run")
+    Path("a.txt").write_text("other")
+    limit[0] = "2"
+    with pytest.raises((StepInDoubtError, StaleStepError)):
+        one_engine.resume_sync(program, workflow_id="run").unwrap()
+    assert ran == ["b.txt"]
+
+
+def test_a_command_may_have_files_too():
+    made = step("copy").command(["cp", "a.txt", "b.txt"]).reads("a.txt").writes("b.txt").checkpoint()
+    one_engine, program = engine(), one(made)
+    one_engine.run_sync(program, workflow_id="run").unwrap()
+    Path("a.txt").write_text("other")
+    one_engine.resume_sync(program, workflow_id="run").unwrap()
+    assert Path("b.txt").read_text() == "other"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: step("copy").reads(),
+        lambda: step("copy").reads(["a.txt", "b.txt"]),
+        lambda: step("copy").writes(b"a.txt"),
+        lambda: step("copy").writes(""),
+        lambda: step("copy").reads("a").reads("b"),
+        lambda: step("copy").reads("a").ephemeral(),
+        lambda: step("copy").secret().writes("a"),
+    ],
+)
+def test_odd_files_are_refused_where_they_are_written(make):
+    with pytest.raises(StepDefinitionError, match="step 'copy'"):
+        make()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        step("copy").sleep(1).reads("a"),
+        parallel(step("copy").python(copy)).writes("a"),
+        step("copy").workflow(one(COPY)).reads("a"),
+        step("copy").map(one(COPY), [1]).reads("a"),
+        step("copy").python(copy).reads(lambda: 3),
+        step("copy").python(copy).reads(lambda: [3]),
+    ],
+)
+def test_files_make_no_sense_with_some_actions(made):
+    assert engine().run_sync(one(made)).status == "failed"
