@@ -141,6 +141,7 @@ def test_an_edit_does_not_undo_what_was_done_once_but_another_call_is_another_ef
     ("kind", "makes_stale"),
     [
         ("evidence", True),
+        ("reads", True),
         ("arguments", True),
         ("code", True),
         ("version", True),
