@@ -13,7 +13,8 @@ from typing import Any
 
 import attrs
 
-from flowckpt.core.dsl.step import Step, declared_files
+from flowckpt.core.dsl.modifiers import declared_files
+from flowckpt.core.dsl.step import Step
 from flowckpt.core.records import StepResult
 from flowckpt.errors import StepFilesError
 from flowckpt.evidence.claims import Evidence, EvidencePack

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from flowckpt.core.dsl import composites
     from flowckpt.core.dsl import world as recorded
     from flowckpt.core.records import outputs
-    from flowckpt.evidence import claims as evidence
     from flowckpt.evidence.verifier import EvidenceVerifier
     from flowckpt.execution import claims, command, files, thread
     from flowckpt.execution.executors.base import Given
@@ -45,7 +44,6 @@ else:
     recorded = LazyModule("flowckpt.core.dsl.world")
     command = LazyModule("flowckpt.execution.command")
     claims = LazyModule("flowckpt.execution.claims")
-    evidence = LazyModule("flowckpt.evidence.claims")
     files = LazyModule("flowckpt.execution.files")
     thread = LazyModule("flowckpt.execution.thread")
     places = LazyModule("flowckpt.execution.remote.executors")
@@ -111,8 +109,7 @@ class StepRunner:
             KeyboardInterrupt: a signal came while it ran.
             asyncio.CancelledError: the run was cancelled while it ran.
         """
-        step, path = call.step, call.path
-        modifiers, action = step.modifiers, step.action
+        step, path, modifiers, action = call.step, call.path, call.step.modifiers, call.step.action
         if modifiers.is_ephemeral and isinstance(action, PythonAction):  # of recorded ones they are known already
             self._secrets.learn_from((*action.args, *action.kwargs.values()))
         set_call(call)
@@ -144,8 +141,7 @@ class StepRunner:
             else:
                 if action.is_command:
                     value = redaction.hidden_output(value, self._secrets)
-                annotation = output_annotation(action)
-                tree = codec.encode(value, annotation, place=f"{path}: output")
+                tree = codec.encode(value, annotation := output_annotation(action), place=f"{path}: output")
                 if self._secrets.is_any:
                     redaction.refuse_secrets(tree, self._secrets, f"{path}: output")
                 value = codec.decode(tree, annotation)
@@ -309,7 +305,7 @@ class StepRunner:
         """Check what the step claims, now that it has ended."""
         action, claimed, has_files = step.action, step.modifiers.evidence, step.modifiers.files is not None
         if claimed is None:
-            pack = evidence.EvidencePack([]) if has_files else None
+            pack = claims.stated_pack(None) if has_files else None
         elif is_adopted and step.modifiers.adopt is None:  # there is no result that a function could make claims of
             pack = claims.stated_pack(claimed)
         else:

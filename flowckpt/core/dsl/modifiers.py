@@ -423,6 +423,23 @@ class StepFiles:
         return tuple(found)
 
 
+def declared_files(step: Any, role: str) -> tuple[str, ...]:
+    """Return the paths that a step reads or writes, for the arguments that it is called with.
+
+    Args:
+        step: the step; of a composite, the modifiers are those of its members.
+        role: `reads` or `writes`.
+
+    Raises:
+        StepDefinitionError: a function returned something else than paths.
+    """
+    files, action = step.modifiers.files, step.action
+    if files is None or action.is_composite:
+        return ()
+    paths: tuple[str, ...] = files.paths(step.name, role, getattr(action, "args", ()), getattr(action, "kwargs", {}))
+    return paths
+
+
 def step_files(name: str, role: str, paths: tuple[Any, ...], before: StepFiles | None) -> StepFiles:
     """Check the arguments of `.reads()` or `.writes()` and return them with those of the other one."""
     if not paths:

@@ -313,23 +313,6 @@ class StepBase(FieldEquality):
         return self._with(attrs.evolve(self.modifiers, version=tag))
 
 
-def declared_files(step: Step[Any], role: str) -> tuple[str, ...]:
-    """Return the paths that a step reads or writes, for the arguments that it is called with.
-
-    Args:
-        step: the step; of a composite, the modifiers are those of its members.
-        role: `reads` or `writes`.
-
-    Raises:
-        StepDefinitionError: a function returned something else than paths.
-    """
-    files, action = step.modifiers.files, step.action
-    if files is None or action.is_composite:
-        return ()
-    args, kwargs = (action.args, action.kwargs) if isinstance(action, PythonAction) else ((), {})
-    return files.paths(step.name, role, args, kwargs)
-
-
 def check_name(name: object, what: str) -> None:
     """Refuse what cannot name a step, or what else the error calls it.
 

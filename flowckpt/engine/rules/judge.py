@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.dsl import Step
-from flowckpt.core.dsl.step import declared_files
+from flowckpt.core.dsl.modifiers import declared_files
 from flowckpt.core.identity.call import identify
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import StepResult
@@ -88,7 +88,7 @@ class Judge:
             and ((declared is not None and _file(verdict) not in declared) or _is_rewritten(verdict, rewritten))
         ]
         found = () if report is None else evidence_reasons(report, skipped)
-        if declared:
+        if declared and (result.evidence is not None or step is None or not step.modifiers.is_at_most_once):
             recorded = {_file(verdict) for verdict in verdicts}
             found += tuple(
                 Reason(_FILE_KINDS[role], f"{path}: the step {role} it, and has not recorded it")
