@@ -3,7 +3,8 @@
     run it, in memory ──► drive a fresh generator with the recorded outputs ──► and another one, in another process
 
 No step runs twice, but those that are `.ephemeral()`, which run at each replay anyway. In the other process text is hashed
-otherwise (PYTHONHASHSEED), so what depends on the order of a set shows there.
+otherwise (PYTHONHASHSEED), so what depends on the order of a set shows there. And once the body reads other environment
+variables, directories and times than there are, so what depends on them shows.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from flowckpt.core.codec.checkpoints import export_text
 from flowckpt.core.codec.results import plain_tree
 from flowckpt.core.dsl import Workflow
 from flowckpt.core.records import CheckpointData, Status
+from flowckpt.engine.dry.other_world import other_world
 from flowckpt.engine.dry.second_drive import Difference, End, SecondDrive
 from flowckpt.engine.engine import WorkflowEngine, in_own_loop
 from flowckpt.engine.values.failures import recorded_error
@@ -41,8 +43,8 @@ _CHILD = "flowckpt.engine.determinism_child"
 class DeterminismReport:
     """The findings of `check_determinism`.
 
-    Each difference has `kind`, `path`, `recorded`, `now`, `where` (`file:line`) and `place` (`this process` or `another
-    process`).
+    Each difference has `kind`, `path`, `recorded`, `now`, `where` (`file:line`) and `place` (`this process`, `another
+    process` or `another environment`).
 
     Attributes:
         workflow_name: the workflow.
@@ -108,6 +110,9 @@ def determinism_of(
     latest = in_own_loop(store.load_latest(RUN), "check_determinism")
     assert latest is not None, "a run that has ended has a checkpoint"
     found, steps = driven_again(workflow, inputs, latest, place="this process")
+    if not found:  # else the same differences would show once more
+        with other_world():
+            found, _ = driven_again(workflow, inputs, latest, place="another environment")
     note, is_checked = "", False
     if result.status is Status.FAILED and result.error is not None:
         error = recorded_error(result.error)

@@ -145,6 +145,7 @@ def test_an_edit_does_not_undo_what_was_done_once_but_another_call_is_another_ef
         ("arguments", True),
         ("code", True),
         ("version", True),
+        ("nondeterminism", True),
         ("forced", False),
         ("upstream", False),
         ("failed", False),
@@ -161,7 +162,7 @@ def test_what_moved_makes_stale_and_what_was_asked_for_does_not(kind: str, makes
 
 
 def test_every_kind_of_reason_is_in_the_table_above() -> None:
-    assert len(ReasonKind) == 11
+    assert len(ReasonKind) == 12
 
 
 GONE = Reason(ReasonKind.EVIDENCE, "rows.csv does not exist")

@@ -113,6 +113,7 @@ class Planning(DryResponder):
         stopped_by: the step that it would stop at.
         repeats_effect: whether running that step again would repeat an effect that happened once.
         unknown: the step whose output nobody knows, and at which the plan ends; nothing before it does.
+        has_run: whether an ephemeral step came, whose output no record holds.
         returned: the steps among `reruns` that have returned something before.
         messages: what was sent to the run and no step has taken so far.
         rewritten: what the steps that run again wrote before, by path.
@@ -137,6 +138,7 @@ class Planning(DryResponder):
     stops: str = ""
     stopped_by: str = ""
     repeats_effect: bool = False
+    has_run: bool = False
     returned: set[str] = attrs.field(init=False, factory=set)
     rewritten: dict[str, str] = attrs.field(init=False, factory=dict)
     messages: list[Signal] = attrs.field(
@@ -245,6 +247,7 @@ class Planning(DryResponder):
         """Add a step that has no recorded result; return what it returned before, if the record says it."""
         self.seen.add(command.path)
         if command.step.modifiers.is_ephemeral:
+            self.has_run = True
             return not_run(command), None
         result = await self._executed(command, replay, self._state_reasons(command))
         return None if result is None else recorded_answer(command.step, result)
@@ -266,10 +269,13 @@ class Planning(DryResponder):
             *more: what else speaks against it.
         """
         result, judge = command.result, self.resumption.judge
+        is_behind_rerun = command.is_spare and judge.policy.reuse is ReuseMode.INPUTS
+        is_first = not (self.reruns or self.has_run or command.is_spare)
         reasons = judge.reasons(
             command.step,
             result,
-            is_behind_rerun=command.is_spare and judge.policy.reuse is ReuseMode.INPUTS,
+            is_behind_rerun=is_behind_rerun,
+            is_first=is_first,
             rewritten=self.rewritten,
         )
         reasons += more

@@ -22,6 +22,7 @@ from flowckpt.core.records import StepResult
 from flowckpt.core.replay import Answer, Crash, Enter, Execute, Expansion, Finish, Replay, Restore, drive
 from flowckpt.core.replay.replay import Nested, Own, all_of, is_another, split_record
 from flowckpt.core.system.clock import SystemClock
+from flowckpt.engine.dry.other_world import in_body
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.rules.identity import identity_reasons
 from flowckpt.engine.run.verification import Verifying
@@ -46,7 +47,7 @@ class Difference:
         recorded: what the first run did.
         now: what it did when it was driven again.
         where: `file:line` of the `yield`, or of the workflow.
-        place: `this process` or `another process`.
+        place: `this process`, `another process`, or `another environment`.
     """
 
     kind: str
@@ -136,7 +137,8 @@ class SecondDrive:
     async def run(self, command: Execute) -> Answer:
         """Run an ephemeral step, as every replay does."""
         step, path = command.step, command.path
-        outcome = await self._runner.attempt(StepCall("", path, 1, 1, step, CallIdentity(), _SERVICES))
+        with in_body(False):
+            outcome = await self._runner.attempt(StepCall("", path, 1, 1, step, CallIdentity(), _SERVICES))
         if outcome.error is None:
             return outcome.value, None
         return None, step_failure(path, recorded_error(outcome.error, path=path))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,7 +15,7 @@ from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import StepResult
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.identity import identity_reasons, incomparable_reasons
-from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ResumePolicy
+from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind, ResumePolicy
 
 if TYPE_CHECKING:
     from flowckpt.engine.rules import in_doubt as in_doubts
@@ -35,12 +35,16 @@ class Judge:
         policy: what follows when something has moved.
         reports: the answers to the claims of the recorded results, by path; asked again where the world has moved on.
         secrets: the secrets of the run, which no record holds.
+        newest: the attempt that saved last; 0 for none.
+        is_same_code: returns whether the workflow's code is that of the newest attempt.
         saved: those of the answers that a checkpoint of this attempt holds.
     """
 
     policy: ResumePolicy
     reports: dict[str, VerificationReport] = attrs.field(factory=dict)
     secrets: KnownSecrets = attrs.field(factory=KnownSecrets)
+    newest: int = 0
+    is_same_code: Callable[[], bool] = bool
     saved: dict[str, VerificationReport] = attrs.field(init=False, factory=dict)
 
     def reasons(
@@ -49,6 +53,7 @@ class Judge:
         result: StepResult,
         *,
         is_behind_rerun: bool = False,
+        is_first: bool = False,
         rewritten: Mapping[str, str] | None = None,
     ) -> tuple[Reason, ...]:
         """Return why a recorded result would not simply be reused.
@@ -58,8 +63,11 @@ class Judge:
             result: the recorded result of its path.
             is_behind_rerun: whether a step before it runs again: what cannot be compared may then have moved.
             rewritten: for a plan: what the steps that run again wrote before, by path; they are assumed to do so again.
+            is_first: whether every step before it was restored, so that none returned anything new.
         """
         reasons = identity_reasons(step, result, self.secrets)
+        if reasons and is_first and result.attempt == self.newest and _are_other_arguments(reasons):
+            reasons += (NONDETERMINISM,) * self.is_same_code()
         if is_behind_rerun:
             reasons += incomparable_reasons(step, result, self.secrets)
         if self.reports or step.modifiers.files is not None:
@@ -134,6 +142,11 @@ class Judge:
         """
         wanted = self.policy.from_path
         return bool(wanted) and (path == wanted or path.startswith(f"{wanted}/"))
+
+
+def _are_other_arguments(reasons: tuple[Reason, ...]) -> bool:
+    """Return whether the same code, under the same version tag, is called with other arguments."""
+    return {reason.kind for reason in reasons} == {ReasonKind.ARGUMENTS}
 
 
 def evidence_reasons(report: VerificationReport, skipped: Sequence[Verdict] = ()) -> tuple[Reason, ...]:

@@ -20,6 +20,7 @@ class ReasonKind(StrEnum):
         ARGUMENTS: the step is called with other arguments.
         CODE: its function was edited.
         VERSION: its `.version()` tag differs.
+        NONDETERMINISM: nothing but its arguments changed, so the workflow passes another value each time.
         FORCED: a rerun was requested.
         UPSTREAM: an earlier step runs again.
         FAILED: it failed, and that ended the run.
@@ -38,6 +39,8 @@ class ReasonKind(StrEnum):
     """Its function was edited."""
     VERSION = "version"
     """Its `.version()` tag is another one."""
+    NONDETERMINISM = "nondeterminism"
+    """Its arguments moved, and nothing else did."""
     FORCED = "forced"
     """Somebody asked for it: `--from`."""
     UPSTREAM = "upstream"
@@ -79,7 +82,21 @@ class Reason(FieldEquality):
         return {"kind": str(self.kind), "detail": self.detail}
 
 
-_STALE = frozenset({ReasonKind.EVIDENCE, ReasonKind.READS, ReasonKind.ARGUMENTS, ReasonKind.CODE, ReasonKind.VERSION})
+_STALE = frozenset(
+    {
+        ReasonKind.EVIDENCE,
+        ReasonKind.READS,
+        ReasonKind.ARGUMENTS,
+        ReasonKind.NONDETERMINISM,
+        ReasonKind.CODE,
+        ReasonKind.VERSION,
+    }
+)
+NONDETERMINISM = Reason(
+    ReasonKind.NONDETERMINISM,
+    "the workflow's code and inputs are unchanged, so it passes a value that differs on every replay; use now(), uuid() or "
+    "random(), or read a directory, a file or an environment variable in a step",
+)
 
 
 # What follows when a recorded result is stale: chosen per resume, decided by one function.

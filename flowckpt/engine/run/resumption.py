@@ -10,6 +10,7 @@ import attrs
 
 from flowckpt.core.codec.results import append_result, as_view, encode_time, plain_tree
 from flowckpt.core.dsl import Step, Workflow
+from flowckpt.core.identity.fingerprint import fingerprint
 from flowckpt.core.records import CheckpointData, History, HistoryView, Status, StepResult
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.wait import TAKEN, open_waits, waits_in
@@ -249,7 +250,11 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
         taken.update(latest.metadata.get(NOT_REUSABLE, ()))
         spare = await _spare(store, workflow_id, latest, taken)
     reports = await verifying.reports_of([*history.results, *spare.values()])
-    judge = Judge(policy, reports, bound.known_secrets())
+
+    def is_same_code() -> bool:
+        return bool(latest.fingerprint) and latest.fingerprint == fingerprint(workflow.function)
+
+    judge = Judge(policy, reports, bound.known_secrets(), latest.attempt, is_same_code)
     begun = await _interrupted_steps(store, workflow_id, latest)
     parked = None
     if not options.force and not options.steal:

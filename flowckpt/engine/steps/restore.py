@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from flowckpt.core.codec.tags import is_itself
@@ -11,7 +12,7 @@ from flowckpt.core.records import StepResult
 from flowckpt.core.replay import Answer, Restore
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.identity import is_plainly_same
-from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind
+from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import evidence_event
 from flowckpt.engine.run.verification import is_open
@@ -24,6 +25,8 @@ else:
     events = LazyModule("flowckpt.events")
     approvals = LazyModule("flowckpt.engine.steps.approvals")
 
+
+_log = logging.getLogger("flowckpt")
 
 UNSURE: Any = object()
 """What `plainly_restored` returns where the record has to be looked at."""
@@ -73,11 +76,16 @@ async def is_still_true(
             report = judge.reports[result.path] = await run.claims.look_again(step, result)
         if report is not None and report.outcome != "no_evidence" and run.notifier.emit is not None:
             await run.notifier.emit(evidence_event(run.workflow_id, result.path, report, "resume"))
-    reasons = judge.reasons(step, result, is_behind_rerun=is_spare) + more
-    if not reasons or (answer := judge.decide(step, result, reasons)) is OnStale.REUSE:
-        return step.modifiers.files is None or run.runner.files.restored(run.claims().base_path, result)
+    is_first = not (is_spare or run.notifier.executed or run.recorder.aside.dropped)
+    reasons = judge.reasons(step, result, is_behind_rerun=is_spare, is_first=is_first) + more
+    answer = judge.decide(step, result, reasons) if reasons else OnStale.REUSE
     if answer is OnStale.FAIL:
         raise stale_step(run.workflow_id, result.path, reasons, repeats_effect=judge.repeats_effect(step, result))
+    if NONDETERMINISM in reasons:
+        said = "; ".join(judge.secrets.text(str(each)) for each in reasons)
+        _log.warning("run %s: step %s: %s", run.workflow_id, result.path, said)
+    if answer is OnStale.REUSE:
+        return step.modifiers.files is None or run.runner.files.restored(run.claims().base_path, result)
     return judge.proves_done(step, result)
 
 
