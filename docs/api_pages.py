@@ -58,6 +58,7 @@ PAGES = (
             "now",
             "uuid",
             "random",
+            "patched",
             "current_step",
             "CurrentStep",
             "Secret",

@@ -10,7 +10,7 @@ from flowckpt.core.system.lazy import lazy_exports
 if TYPE_CHECKING:
     from flowckpt.cli.settings import configured_engine, configured_options
     from flowckpt.core.codec import register_type
-    from flowckpt.core.dsl import Step, Workflow, now, random, step, uuid, workflow
+    from flowckpt.core.dsl import Step, Workflow, now, patched, random, step, uuid, workflow
     from flowckpt.core.dsl.composites import parallel
     from flowckpt.core.records import (
         CheckpointData,
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "flowckpt.cli.settings": "configured_engine configured_options",
     "flowckpt.core.codec": "register_type",
-    "flowckpt.core.dsl": "Step Workflow now random step uuid workflow",
+    "flowckpt.core.dsl": "Step Workflow now patched random step uuid workflow",
     "flowckpt.core.dsl.composites": "parallel",
     "flowckpt.core.records": "CheckpointData CheckpointRef History HistoryView Owner PartialState Reason RunInfo Signal Status "
     "StepError StepResult Wait WaitKind",
@@ -177,6 +177,7 @@ __all__ = [
     "open_store",
     "parallel",
     "parked",
+    "patched",
     "prune",
     "random",
     "register_type",

@@ -25,8 +25,8 @@ NAMES = {
     ResumePlan Retention RolledBack RunInfo RunInterrupted RunOptions Secret Sent Signal Status Step
     StepCountTrigger StepCounts StepError StepResult TaskCheckpoint TimeTrigger Trigger Wait WaitKind WayUp Workflow
     WorkflowEngine WorkflowResult __version__ asks_for_checkpoint check_determinism configured_engine
-    configured_options current_step in_sync now open_executor open_store parallel parked prune random register_type
-    run_sync step uuid way_up workflow workflow_logger
+    configured_options current_step in_sync now open_executor open_store parallel parked patched prune random
+    register_type run_sync step uuid way_up workflow workflow_logger
     """,
     "flowckpt.errors": """
     ApprovalRejectedError ApprovalStaleError CancelPendingError CancelRefusedError CheckpointCorruptedError
@@ -81,6 +81,7 @@ current_step()
 now(name='now')
 uuid(name='uuid')
 random(name='random')
+patched(patch_id)
 run_sync(workflow, /, *, workflow_id=None, options=None, **inputs)
 open_store(spec, *, key_file=None, compression='none', trust=False)
 in_sync(target)
@@ -193,7 +194,8 @@ FIELDS = {
     outcome verdicts reason
     """,
     "flowckpt.RunOptions": """
-    tags target every interval steal on_stale on_code_change reuse verify from_step force allow_network retry_budget
+    tags target every interval steal on_stale on_code_change reuse verify from_step force done
+    not_done settled_by comment allow_network retry_budget
     max_deaths executors rolls_back stay if_attempt on_stop
     """,
 }

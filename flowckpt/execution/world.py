@@ -33,8 +33,10 @@ class Nondeterminism:
     random: Callable[[], float]
     new_uuid: Callable[[], UUID]
 
-    def answer(self, action: world.WorldAction) -> datetime | UUID | float:
+    def answer(self, action: world.WorldAction) -> datetime | UUID | float | bool:
         """Return what an action asks for; the time is aware, and in UTC."""
+        if action.is_patch:
+            return True  # no recorded result waits, or replay would have answered
         if isinstance(action, world.NowAction):
             return self.clock.now().astimezone(UTC)
         return self.new_uuid() if isinstance(action, world.UuidAction) else self.random()

@@ -21,7 +21,7 @@ from flowckpt.cli.options import (
     target_option,
     without_repeats,
 )
-from flowckpt.cli.render.plan import show_plan, show_step
+from flowckpt.cli.render.plan import show_all, show_plan, show_step
 from flowckpt.cli.render.terminal import keep_for_document
 from flowckpt.cli.settings import choose_store
 
@@ -31,12 +31,14 @@ Examples:
   flowckpt plan nightly --on-code-change rerun --verify stat
   flowckpt plan nightly --from clean --json
   flowckpt plan nightly clean
-  flowckpt plan nightly 'parse[24]' --json"""
+  flowckpt plan nightly 'parse[24]' --json
+  flowckpt plan --all --json"""
 
 
 @click.command("plan", cls=Command, epilog=_EXAMPLE)
-@click.argument("run", type=RunName(is_unfinished=True))
+@click.argument("run", type=RunName(is_unfinished=True), required=False)
 @click.argument("step", type=StepName(), required=False)
+@click.option("--all", "is_all", is_flag=True, help="Plan every unfinished run of the store, as before a deployment.")
 @policy_options
 @input_option
 @target_option
@@ -44,8 +46,9 @@ Examples:
 @store_option
 @color_option
 def command(
-    run: str,
+    run: str | None,
     step: str | None,
+    is_all: bool,
     inputs: tuple[tuple[str, str], ...],
     target: str | None,
     as_json: bool,
@@ -58,6 +61,9 @@ def command(
     With STEP, show everything that speaks for or against the recorded result of one step: its code, arguments,
     version, evidence, and the steps before it. STEP is a path, or a name (its first use).
 
+    With --all, show for each unfinished run whether a resume would stop, and why; with --target, for those of that
+    workflow. A run that would only run steps again does not count.
+
     The exit code is 0 if nothing is stale and 10 if something is. If the resume would stop, the exit code is that of the
     resume: 10 for a stale result, 14 if the workflow yields something else than recorded, 15 for a step in doubt, and 1
     for a run that stopped while it was being undone.
@@ -65,8 +71,14 @@ def command(
     if as_json:
         keep_for_document()
     show_warnings()
-    found = recorded_run(choose_store(store), run, target=target, inputs=without_repeats(inputs, "-i"))
     options = run_options_of(policy)
+    if is_all:
+        if run is not None or inputs:
+            raise click.UsageError("--all excludes RUN and -i: it plans every unfinished run")
+        return show_all(choose_store(store), options, target, as_json=as_json, no_color=no_color)
+    if run is None:
+        raise click.UsageError("Give an id, a unique prefix of one, --last, or --all; 'flowckpt list' shows the ids")
+    found = recorded_run(choose_store(store), run, target=target, inputs=without_repeats(inputs, "-i"))
     if step is not None:
         return show_step(found, options, step, as_json=as_json, no_color=no_color)
     return show_plan(found, options, as_json=as_json, no_color=no_color)

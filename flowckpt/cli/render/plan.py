@@ -9,8 +9,16 @@ from typing import Any
 import attrs
 import click
 
-from flowckpt.cli.exit_codes import ExitCode
-from flowckpt.cli.loaded_run import RecordedRun, code_of_plan, code_of_stop, kinds_of_stop, planned_run
+from flowckpt.cli.arguments import typed_target
+from flowckpt.cli.exit_codes import ExitCode, code_of_error
+from flowckpt.cli.loaded_run import (
+    RecordedRun,
+    code_of_plan,
+    code_of_stop,
+    kinds_of_stop,
+    planned_run,
+    recorded_run,
+)
 from flowckpt.cli.next_steps import (
     ResumeLine,
     changed_ways,
@@ -21,19 +29,21 @@ from flowckpt.cli.next_steps import (
     stale_ways,
 )
 from flowckpt.cli.render.documents import RecordedClaim, recorded_claims, verdict_text
-from flowckpt.cli.render.tables import duration_text, moment_text
+from flowckpt.cli.render.tables import duration_text, moment_text, show_table
 from flowckpt.cli.render.terminal import escaped, is_terminal, json_text, say, shortened, write
-from flowckpt.cli.runs import owner_of, waited
-from flowckpt.cli.settings import color_allowed
+from flowckpt.cli.runs import opened, owner_of, surveyed_runs, tell_left_out, waited
+from flowckpt.cli.settings import StoreChoice, color_allowed
 from flowckpt.core.codec.results import encode_time
-from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.records import CheckpointData, Status, StepResult
+from flowckpt.core.records.listing import RunFilter, RunInfo
 from flowckpt.engine import RunOptions
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan
 from flowckpt.engine.rules.reasons import ReasonKind
 from flowckpt.engine.undo.plan_resume import PlannedResume
 from flowckpt.engine.values.superseded import Superseded
-from flowckpt.errors import StepNotFoundError
+from flowckpt.errors import FlowckptError, StepNotFoundError
 from flowckpt.evidence.report import VerificationReport
+from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 
 _WORDS = {Decision.IN_DOUBT: "in doubt"}
 _COLORS = {
@@ -200,6 +210,88 @@ def show_plan(run: RecordedRun, options: RunOptions, *, as_json: bool, no_color:
         line = ResumeLine(run.workflow_id, run.choice, options, run.target)
         write(plan_text(plan, line, is_colored=is_colored))
     return code_of_plan(plan)
+
+
+# The plans of all unfinished runs, as before a deployment.
+
+
+@attrs.frozen
+class RunVerdict:
+    """Whether a run would resume under the code of now.
+
+    Attributes:
+        info: the run.
+        code: the exit code of its plan.
+        why: why its resume would stop; empty if it would not.
+        plan: its plan; None if there is none.
+    """
+
+    info: RunInfo
+    code: ExitCode
+    why: str = ""
+    plan: ResumePlan | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the verdict as plain JSON."""
+        return {
+            "workflow_id": self.info.workflow_id,
+            "workflow_name": self.info.workflow_name,
+            "status": self.info.status.value,
+            "stops": bool(self.why),
+            "why": self.why,
+            "exit_code": int(self.code),
+            "stale": 0 if self.plan is None else self.plan.stale,
+            "plan": None if self.plan is None else self.plan.to_document(),
+        }
+
+    @property
+    def said(self) -> str:
+        """The verdict, in words."""
+        if self.why or self.plan is None:
+            return f"stops ({int(self.code)}): {self.why}"
+        again = self.plan.count(Decision.RERUN)
+        return f"resumes; {again} run again" if again else "resumes"
+
+
+def show_all(
+    choice: StoreChoice, options: RunOptions, target: str | None, *, as_json: bool, no_color: bool
+) -> ExitCode:
+    """Show for each unfinished run whether its resume would stop; return the exit code of the first that would.
+
+    Args:
+        choice: the store.
+        options: how the runs would be resumed.
+        target: where the workflow is, as typed: only its runs are planned; None for all runs, each with its own.
+        as_json: as one document.
+        no_color: whether the command line forbids colours.
+    """
+    name = None if target is None else typed_target(target)[0].name
+    wanted = RunFilter(statuses={*Status} - {Status.COMPLETED, Status.CANCELLED}, workflow=name)
+    survey = surveyed_runs(opened(choice), wanted)
+    runs = [info for info in survey.runs if info.workflow_name != MANAGED and not info.is_held]
+    verdicts = [_verdict(choice, info, options, target) for info in runs]
+    if as_json:
+        write(f"{json_text([each.to_document() for each in verdicts], indent=2)}\n")
+    elif verdicts:
+        rows = [
+            [each.info.workflow_id, each.info.workflow_name, each.info.status.value, escaped(each.said)]
+            for each in verdicts
+        ]
+        show_table(("RUN", "WORKFLOW", "STATUS", "A RESUME"), rows, wrapped=("A RESUME",), no_color=no_color)
+    else:
+        say(f"flowckpt: no unfinished run in {choice.shown}")
+    left_out = tell_left_out(survey.unreadable)
+    return next((each.code for each in verdicts if each.why), ExitCode(left_out))
+
+
+def _verdict(choice: StoreChoice, info: RunInfo, options: RunOptions, target: str | None) -> RunVerdict:
+    try:
+        plan = planned_run(recorded_run(choice, info.workflow_id, target=target), options).plan
+    except FlowckptError as error:
+        return RunVerdict(info, code_of_error(error), error.message)
+    except Exception as error:  # its program cannot be imported; the other runs are planned
+        return RunVerdict(info, ExitCode.USAGE, f"{type(error).__name__}: {error}"[:300])
+    return RunVerdict(info, code_of_plan(plan), plan.stops, plan)
 
 
 def show_step(run: RecordedRun, options: RunOptions, step: str, *, as_json: bool, no_color: bool) -> ExitCode:

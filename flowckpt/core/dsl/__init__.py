@@ -11,7 +11,7 @@ from flowckpt.core.system.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from flowckpt.core.dsl.modifiers import RetryPolicy
-    from flowckpt.core.dsl.world import now, random, uuid
+    from flowckpt.core.dsl.world import now, patched, random, uuid
 
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "StepBuilder",
     "Workflow",
     "now",
+    "patched",
     "path_of",
     "random",
     "step",
@@ -33,6 +34,6 @@ __all__ = [
 # What few workflows use comes when it is asked for (PEP 562).
 _EXPORTS = {
     "flowckpt.core.dsl.modifiers": "RetryPolicy",
-    "flowckpt.core.dsl.world": "now random uuid",
+    "flowckpt.core.dsl.world": "now patched random uuid",
 }
 __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, __all__, globals())

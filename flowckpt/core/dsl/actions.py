@@ -27,6 +27,7 @@ class Action:
     refuses_modifiers: ClassVar[bool] = False
     """Whether there are modifiers that make no sense with it."""
     modifies_members: ClassVar[bool] = False
+    is_patch: ClassVar[bool] = False
     """Whether the step's modifiers are meant for each of those steps."""
     is_waiting: ClassVar[bool] = False
     """Whether it waits for something that the run cannot do, so that the run may be suspended meanwhile."""

@@ -429,6 +429,13 @@ def parallel_action(
                 where=caller(),
                 remedy='Write parallel(step("a").python(f), step("b").python(g)); a list of steps with a star: *steps.',
             )
+        if each.action.is_patch:
+            raise StepDefinitionError(
+                f"{name}: patched({each.name!r}) cannot be one of several steps: it chooses a branch of the workflow",
+                step=name,
+                where=caller(),
+                remedy=f"Yield it by itself: if (yield patched({each.name!r})): …",
+            )
         if each.modifiers.placement is not None and (refused := each.action.refused_modifier(each.modifiers)):
             raise StepDefinitionError(
                 f"step {each.name!r}: .{refused}() makes no sense with .{each.action.step_type}()",

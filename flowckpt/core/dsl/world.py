@@ -56,6 +56,14 @@ class RandomAction(WorldAction):
     step_type: ClassVar[str] = "random"
 
 
+@attrs.frozen
+class PatchAction(WorldAction):
+    """Ask whether the run takes a new branch of the code."""
+
+    step_type: ClassVar[str] = "patched"
+    is_patch: ClassVar[bool] = True
+
+
 def now(name: str = "now") -> Step[datetime]:
     """Create a step that returns the time, aware and in UTC. A replay returns the recorded time.
 
@@ -94,6 +102,26 @@ def random(name: str = "random") -> Step[float]:
         StepDefinitionError: the name is not text, blank, or longer than 500 characters.
     """
     return _of(name, RandomAction())
+
+
+def patched(patch_id: str) -> Step[bool]:
+    """Create a step that returns whether the run takes a new branch of the code; the answer is recorded.
+
+    It is True in a run that comes here for the first time, and False in a run that went past here before the branch was
+    written. One run gets the same answer for a patch each time:
+
+        if (yield patched("tax-2027")):
+            yield step("tax").python(new_tax, amount)
+        else:
+            yield step("tax").python(tax, amount)
+
+    Args:
+        patch_id: names the change; the name of the step.
+
+    Raises:
+        StepDefinitionError: the id is not text, blank, or longer than 500 characters.
+    """
+    return _of(patch_id, PatchAction())
 
 
 def _of(name: str, action: WorldAction) -> Step[Any]:

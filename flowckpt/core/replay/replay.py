@@ -8,6 +8,7 @@ The rules:
 3. A path that is in the record is a `Restore`, whatever place it has there. A path that is not is an `Execute`,
    but only when the whole record has been used: while recorded results wait for their step, a step that the record
    does not know means that the code has changed, and running it could do anything. That is `WorkflowChangedError`.
+   The exception is `patched()`, which is answered with False then: the run came by before the patch was there.
 4. Ephemeral steps are never in the record: they are an `Execute` at each replay.
 5. The end of the generator is a `Finish` or a `Crash`; before the whole record was used it is a change, like rule 3.
 6. Whoever drives may answer a `Restore` with `rerun`: the result is no longer true, and the command becomes an
@@ -229,6 +230,7 @@ class Replay:
         self._uses: dict[str, int] = {}
         self._places: dict[int, str] = {}
         self._ephemeral: set[str] = set()
+        self._patches: dict[str, bool] = {}
         self._is_repeated = is_repeated or is_muted
         self._is_muted = is_muted
         self._is_new = False  # the command that stands is run now, and was not answered from the record
@@ -352,6 +354,8 @@ class Replay:
         if is_asked and (refused := action.refused_modifier(modifiers)):
             raise self._closed(_no_such_modifier(step, refused, self.where(full=True)))
         name = step.name
+        if action.is_patch and (is_taken := self._is_patched(name)) is not None:
+            return self.send(is_taken)
         occurrence = self._uses.get(name, 0)
         self._uses[name] = occurrence + 1
         path = self.prefix + encode_name(name)
@@ -379,6 +383,18 @@ class Replay:
             self._is_new = True
             return Execute(path, step, self.where())
         return Restore(path, step, result, is_spare)
+
+    def _is_patched(self, name: str) -> bool | None:
+        """Return what a patch was answered before; None where the record, or a new result, says it.
+
+        A run that has recorded results after this place and none for it came by before the patch was there.
+        """
+        known = self._patches.get(name)
+        if known is None:
+            is_recorded = self.prefix + encode_name(name) in self._waiting
+            is_taken = self._patches[name] = is_recorded or not self._waiting
+            return None if is_taken else False
+        return known
 
     def _entered(self, path: str, step: Step[Any]) -> Enter:
         """Return the command for a step that is made of steps."""

@@ -249,6 +249,11 @@ class Planning(DryResponder):
         if command.step.modifiers.is_ephemeral:
             self.has_run = True
             return not_run(command), None
+        if command.step.action.is_patch:
+            self.steps.append(
+                PlannedStep(command.path, Decision.NEW, assumes=self.assumed(), location=command.location)
+            )
+            return True, None
         result = await self._executed(command, replay, self._state_reasons(command))
         return None if result is None else recorded_answer(command.step, result)
 
