@@ -37,6 +37,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "diff": "Compare two runs or checkpoints.",
         "report": "Write one HTML file that shows a run.",
         "graph": "Draw the steps of a workflow or a run.",
+        "ui": "Serve a local page with runs, an inbox and actions.",
     },
     "Answer": {
         "signal": "Send a signal to a run.",

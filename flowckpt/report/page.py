@@ -21,15 +21,15 @@ from flowckpt.core.records.wait import shown_moment
 from flowckpt.report.document import RunReport, duration_in_words, error_text, lane_result_text, shown_value
 from flowckpt.report.drawing import STYLE, escape, svg
 
-_SCRIPTS = ("rows.js", "waterfall.js", "report.js")
+SCRIPTS = ("rows.js", "waterfall.js", "report.js")
 _MOST_PLAIN = 200
 """How many steps the table shows where a browser runs no scripts."""
 
 
 def page(report: RunReport) -> str:
     """Return the HTML of a report."""
-    style = f"{static('report.css')}\n{STYLE}"
-    scripts = [static(name) for name in _SCRIPTS]
+    style = stylesheet()
+    scripts = [static(name) for name in SCRIPTS]
     allowed = " ".join(f"'{digest_of(script)}'" for script in scripts)
     policy = (
         f"default-src 'none'; style-src '{digest_of(style)}'; script-src {allowed}; base-uri 'none'; form-action 'none'"
@@ -41,17 +41,23 @@ def page(report: RunReport) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="referrer" content="no-referrer">',
         f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>",
+        f"<main>{body_of(report)}</main>",
+        f"<footer>Made by flowckpt {__version__} at {shown_moment(report.made_at)}.</footer>",
+        *(f"<script>{script}</script>" for script in scripts),
+        "</body>\n</html>\n",
+    ]
+    return "\n".join(parts)
+
+
+def body_of(report: RunReport) -> str:
+    """Return the parts of a report, with the data that its scripts draw, for a page of any kind."""
+    parts = [
         *_header(report),
-        "<main>",
         *_waterfall(report),
         *_graph(report),
         *_steps(report),
         *_comparison(report),
-        "</main>",
-        f"<footer>Made by flowckpt {__version__} at {shown_moment(report.made_at)}.</footer>",
         f'<script type="application/json" id="run-data">{json_for_script(report.data())}</script>',
-        *(f"<script>{script}</script>" for script in scripts),
-        "</body>\n</html>\n",
     ]
     return "\n".join(parts)
 
@@ -60,6 +66,11 @@ def page(report: RunReport) -> str:
 def static(name: str) -> str:
     """Return a stylesheet or script of this package."""
     return resources.files("flowckpt.report").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def stylesheet() -> str:
+    """Return the stylesheet of all pages."""
+    return f"{static('report.css')}\n{STYLE}"
 
 
 def digest_of(text: str) -> str:
@@ -84,7 +95,7 @@ def _header(report: RunReport) -> Iterator[str]:
     if latest.error is not None:
         yield f'<p class="error">{escape(error_text(latest.error))}</p>'
         if latest.error.traceback:
-            yield f"<details><summary>Traceback</summary><pre>{escape(latest.error.traceback)}</pre></details>"
+            yield f'<details><summary>Traceback</summary><pre tabindex="0">{escape(latest.error.traceback)}</pre></details>'
     yield f"<details><summary>Inputs, output and tags</summary>{_facts(report)}</details></header>"
 
 

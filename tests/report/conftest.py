@@ -1,12 +1,12 @@
-"""Runs to report on, and a real browser."""
+"""Runs to report on."""
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 
 import pytest
 
+from tests.browser import chromium, tab  # noqa: F401 - fixtures
 from tests.cli.conftest import Command
 
 PROGRAM = """
@@ -40,11 +40,6 @@ def etl(source: str = "orders", limit: int = 30):
     return (yield step("load").python(load, parsed, "out.txt").checkpoint())
 """
 
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-)
-
 
 @pytest.fixture
 def etl(tmp_path) -> Command:
@@ -61,29 +56,3 @@ def etl(tmp_path) -> Command:
     command("resume", "one").expect(-9)
     command("resume", "one").expect(0)
     return command
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    """Chromium from the system, driven by Playwright."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("no Chromium here: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=FLAGS.split())
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def tab(chromium):
-    """A page of a browser without a network; its errors and requests are in `tab.said` and `tab.asked`."""
-    context = chromium.new_context(offline=True, viewport={"width": 1200, "height": 900})
-    page = context.new_page()
-    page.said, page.asked = [], []
-    page.on("console", lambda message: page.said.append(message.text))
-    page.on("pageerror", lambda error: page.said.append(str(error)))
-    page.on("request", lambda request: page.asked.append(request.url))
-    yield page
-    context.close()

@@ -1,12 +1,19 @@
 "use strict";
 // The page of a run: the waterfall, the details of a step, the table of steps, and the graph, all of one block of data.
 
-(function () {
-  const data = JSON.parse(document.getElementById("run-data").textContent);
+const runPage = (function () {
+  let data = JSON.parse(document.getElementById("run-data").textContent);
   const detail = document.getElementById("detail");
   const waterfall = new Waterfall(document.getElementById("waterfall"), data, { select: showDetail });
-  showSteps(document.getElementById("steps"));
+  const refreshSteps = showSteps(document.getElementById("steps"));
   linkGraph(document.getElementById("graph"));
+  return { update };
+
+  function update(newer) { // a live page shows the same run a moment later
+    data = newer;
+    waterfall.update(newer);
+    refreshSteps();
+  }
 
   function showDetail(lane) {
     const known = data.details[lane] || {};
@@ -37,21 +44,23 @@
     for (const [claim, verdict, why] of known.claims || []) add(`claim: ${claim}`, why ? `${verdict}: ${why}` : verdict || "not checked");
     add("output", known.output);
     detail.append(list);
-    if (known.traceback) detail.append(element("pre", "", known.traceback));
+    if (known.traceback) {
+      const trace = element("pre", "", known.traceback);
+      trace.tabIndex = 0;
+      detail.append(trace);
+    }
   }
 
   function showSteps(root) {
-    const lanes = data.lanes;
     const columns = [
       ["Step", (lane) => waterfall.pathOf(lane), ""],
       ["Type", (lane) => waterfall.kindOf(lane), "optional"],
-      ["Result", (lane) => waterfall.stateOf(lane) + (lanes.tries[lane] ? `, ${lanes.tries[lane]} tries` : ""), ""],
-      ["Time", (lane) => lanes.duration[lane], ""],
-      ["Started", (lane) => lanes.start[lane], "optional"],
-      ["Attempt", (lane) => lanes.attempt[lane], "optional"],
+      ["Result", (lane) => waterfall.stateOf(lane) + (data.lanes.tries[lane] ? `, ${data.lanes.tries[lane]} tries` : ""), ""],
+      ["Time", (lane) => data.lanes.duration[lane], ""],
+      ["Started", (lane) => data.lanes.start[lane], "optional"],
+      ["Attempt", (lane) => data.lanes.attempt[lane], "optional"],
     ];
-    const all = Array.from({ length: lanes.name.length }, (_, lane) => lane);
-    let shown = all, sorted = -1, isDescending = false;
+    let all = [], shown = [], sorted = -1, isDescending = false;
     root.classList.add("steps");
     const tools = element("div", "bar-of-tools");
     const search = element("input");
@@ -60,7 +69,7 @@
     search.setAttribute("aria-label", "Filter steps");
     const chooser = element("select");
     chooser.setAttribute("aria-label", "Result");
-    chooser.append(new Option("any result", ""), ...data.states.filter((_, index) => lanes.state.includes(index)).map((state) => new Option(state)));
+    chooser.append(new Option("any result", ""), ...data.states.map((state) => new Option(state)));
     const counter = element("span", "count");
     counter.setAttribute("role", "status");
     tools.append(search, chooser, counter);
@@ -86,7 +95,7 @@
         const lane = shown[index];
         columns.forEach(([, value, className], at) => {
           let text = value(lane);
-          if (at === 3) text = lanes.start[lane] < 0 ? "" : durationText(text);
+          if (at === 3) text = data.lanes.start[lane] < 0 ? "" : durationText(text);
           if (at === 4) text = text < 0 ? "" : new Date(data.epoch + text).toISOString().slice(0, 19).replace("T", " ");
           if (at === 5) text = text || "";
           const cell = element("span", className, String(text));
@@ -97,6 +106,7 @@
       },
     });
     function refresh() {
+      all = Array.from({ length: data.lanes.name.length }, (_, lane) => lane);
       const query = search.value.trim().toLowerCase();
       const state = chooser.value;
       shown = all.filter((lane) => (!query || waterfall.pathOf(lane).toLowerCase().includes(query)) && (!state || waterfall.stateOf(lane) === state));
@@ -107,21 +117,20 @@
         shown.sort((a, b) => { const x = keys.get(a), y = keys.get(b); return x < y ? -sign : x > y ? sign : a - b; });
       }
       counter.textContent = `${shown.length.toLocaleString("en")} of ${all.length.toLocaleString("en")}`;
-      frame.scrollTop = 0;
       rows.setCount(shown.length);
     }
     search.addEventListener("input", refresh);
     chooser.addEventListener("change", refresh);
     refresh();
+    return refresh;
   }
 
   function linkGraph(root) {
     if (!root) return;
-    const laneOf = new Map();
-    for (let lane = 0; lane < data.lanes.name.length; lane++) laneOf.set(waterfall.pathOf(lane), lane);
     root.addEventListener("click", (event) => {
       const node = event.target.closest("[data-path]");
-      if (node && laneOf.has(node.dataset.path)) waterfall.reveal(laneOf.get(node.dataset.path));
+      const lane = node ? waterfall.paths.lastIndexOf(node.dataset.path) : -1;
+      if (lane >= 0) waterfall.reveal(lane);
     });
   }
 })();

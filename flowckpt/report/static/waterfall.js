@@ -5,13 +5,8 @@
 class Waterfall {
   constructor(root, data, { select }) {
     this.root = root;
-    this.data = data;
     this.select = select;
-    this.lanes = data.lanes;
-    this.count = this.lanes.name.length;
-    this.critical = new Set(this.lanes.critical);
-    this.paths = this.pathsOfLanes();
-    this.ends = this.endsOfGroups();
+    this.take(data);
     this.expanded = new Set();
     this.opened = new Set(); // large groups whose members are shown one by one
     this.isFolded = true;
@@ -23,6 +18,33 @@ class Waterfall {
     this.build();
     this.layOutTime();
     this.fit();
+    this.refresh();
+  }
+
+  take(data) {
+    this.data = data;
+    this.lanes = data.lanes;
+    this.count = this.lanes.name.length;
+    this.critical = new Set(this.lanes.critical);
+    this.paths = this.pathsOfLanes();
+    this.ends = this.endsOfGroups();
+  }
+
+  update(data) { // newer data of the same run: what is open, selected and in view stays
+    const pathsOf = (set) => new Set([...set].map((lane) => this.paths[lane]));
+    const expanded = pathsOf(this.expanded), opened = pathsOf(this.opened), known = new Set(this.paths);
+    const selected = this.selected === undefined ? undefined : this.paths[this.selected];
+    const isWhole = this.from === 0 && this.to === this.length;
+    this.take(data);
+    const lanesOf = (paths) => new Set(this.paths.flatMap((path, lane) => (paths.has(path) ? [lane] : [])));
+    this.expanded = lanesOf(expanded);
+    this.opened = lanesOf(opened);
+    this.paths.forEach((path, lane) => {
+      if (!known.has(path) && this.isGroup(lane) && !this.isLarge(lane)) this.expanded.add(lane);
+    });
+    this.selected = selected === undefined ? undefined : this.paths.lastIndexOf(selected);
+    this.layOutTime();
+    if (isWhole) this.fit();
     this.refresh();
   }
 

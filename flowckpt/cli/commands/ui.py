@@ -1,0 +1,111 @@
+"""`flowckpt ui`."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+import time
+import webbrowser
+from pathlib import Path
+
+import click
+
+from flowckpt.cli.options import Command, store_option
+from flowckpt.cli.render.terminal import say
+from flowckpt.cli.runs import opened_store
+from flowckpt.cli.settings import choose_store
+
+_EXAMPLE = """\b
+Examples:
+  flowckpt ui
+  flowckpt ui --port 8765 --read-only
+  flowckpt ui --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem"""
+
+
+@click.command("ui", cls=Command, epilog=_EXAMPLE)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; a free one by default.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
+@click.option("--read-only", is_flag=True, help="Offer no actions.")
+@click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
+@click.option(
+    "--tls-cert", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The TLS certificate (PEM)."
+)
+@click.option(
+    "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The key of the certificate."
+)
+@click.option("--allow-plain-http", is_flag=True, help="Listen on other addresses than this machine's without TLS.")
+@store_option
+def command(
+    port: int,
+    host: str,
+    read_only: bool,
+    opens: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    allow_plain_http: bool,
+    store: str | None,
+) -> None:
+    """Serve a page that lists runs, shows them live, and answers approvals and signals.
+
+    It listens on this machine only, and its address contains a random token. Actions start the same commands that you
+    would type; a run that they resume continues when the page is closed. Needs the extra: pip install "flowckpt[web]".
+    """
+    try:
+        import uvicorn  # noqa: PLC0415 - an extra
+
+        from flowckpt.cli.ui.actions import Commands  # noqa: PLC0415
+        from flowckpt.cli.ui.app import Ui  # noqa: PLC0415
+        from flowckpt.cli.ui.security import Guard  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f'the page needs {error.name}; install it: pip install "flowckpt[web]"') from None
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key go together")
+    is_local = host == "localhost" or (_address(host) is not None and ipaddress.ip_address(host).is_loopback)
+    if not (is_local or tls_cert or allow_plain_http):
+        raise click.UsageError(
+            f"on {host} others could read along: give --tls-cert and --tls-key, or --allow-plain-http if the network is safe"
+        )
+    checkpoints = opened_store(store, runs_nothing=read_only)
+    choice = choose_store(store)
+    if choice.spec.startswith("memory:"):
+        raise click.UsageError("a store in the memory of another process cannot be shown; name another with --store")
+    listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    port = listening.getsockname()[1]
+    names = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host}
+    if not is_local:
+        names.add(socket.getfqdn().lower())
+        names.add(socket.gethostname().lower())
+    token = secrets.token_urlsafe(32)
+    guard = Guard({f"{name}:{port}" for name in names}, token, time.monotonic, f"flowckpt_ui_{port}")
+    commands = Commands(choice.spec)
+    ui = Ui(checkpoints, choice.shown, guard, commands, read_only)
+    shown = "localhost" if is_local else (socket.gethostname() if host in ("0.0.0.0", "::") else host)  # noqa: S104
+    address = f"http{'s' if tls_cert else ''}://{shown}:{port}/?token={token}"
+    say(
+        f"flowckpt: the page of {choice.shown} is at\n\n    {address}\n\nThe token lets whoever has it act as you. Stop with Ctrl-C."
+    )
+    config = uvicorn.Config(
+        ui.app(),
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        ssl_certfile=tls_cert,
+        ssl_keyfile=tls_key,
+        timeout_graceful_shutdown=2,
+    )
+    if opens:
+        webbrowser.open(address)
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        commands.close()
+        listening.close()
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None

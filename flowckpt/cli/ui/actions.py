@@ -1,0 +1,347 @@
+"""The actions of the page. Each is a command with its options, in a process of its own, and first says what it will do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from flowckpt.core.system.ids import new_message_id
+
+_SHORT_SECONDS = 20.0
+"""How long an answer waits for its command; a longer one continues, and its page shows its output."""
+_MOST_OUTPUT = 100_000
+_MOST_JOBS = 200
+
+
+@attrs.frozen
+class Field:
+    """An input of an action's form.
+
+    Attributes:
+        name: its name in the form.
+        label: its name for people.
+        kind: `text`, `number`, `json`, `checkbox`, `checkpoint` or `step`.
+        is_required: whether it must be given.
+        hint: what to write.
+    """
+
+    name: str
+    label: str
+    kind: str = "text"
+    is_required: bool = False
+    hint: str = ""
+
+
+@attrs.frozen
+class Action:
+    """Something that a person can do with a run or with the store.
+
+    Attributes:
+        name: its name in the address.
+        title: its name for people.
+        effect: what it will do, in one or two sentences.
+        fields: the inputs of its form.
+        arguments: returns the arguments of the command for a run and the values of the form.
+        preview: returns the arguments of a command that only says what would be done; None if the effect says it all.
+        is_danger: whether it cannot be taken back.
+    """
+
+    name: str
+    title: str
+    effect: str
+    arguments: Callable[[str, Mapping[str, str]], list[str]]
+    fields: tuple[Field, ...] = ()
+    preview: Callable[[str, Mapping[str, str]], list[str]] | None = None
+    is_danger: bool = False
+
+
+def _given(values: Mapping[str, str], **options: str) -> list[str]:
+    """Return the options whose fields were filled in: as `--option=value`, so no value is taken for an option."""
+    return [f"{option}={values[name]}" for name, option in options.items() if values.get(name)]
+
+
+def _answer(command: str) -> Callable[[str, Mapping[str, str]], list[str]]:
+    def arguments(run: str, values: Mapping[str, str]) -> list[str]:
+        return [
+            command,
+            *_given(values, by="--by", comment="--comment"),
+            *(["--resume"] if values.get("resume") else []),
+            "--",
+            run,
+            values.get("name", ""),
+        ]
+
+    return arguments
+
+
+def _signal(run: str, values: Mapping[str, str]) -> list[str]:
+    given = _given(values, data="--data", by="--by", id="--id")
+    return ["signal", *given, *(["--resume"] if values.get("resume") else []), "--", run, values.get("name", "")]
+
+
+def _resume(run: str, values: Mapping[str, str]) -> list[str]:
+    policy = _given(values, on_stale="--on-stale", on_code_change="--on-code-change", from_step="--from")
+    return ["resume", *policy, *(["--force"] if values.get("force") else []), "--", run]
+
+
+def _plan(run: str, values: Mapping[str, str]) -> list[str]:
+    policy = _given(values, on_stale="--on-stale", on_code_change="--on-code-change", from_step="--from")
+    return ["plan", *policy, "--", run]
+
+
+def _fork(run: str, values: Mapping[str, str]) -> list[str]:
+    edits = [f"--set={line.strip()}" for line in values.get("edits", "").splitlines() if line.strip()]
+    return ["fork", *_given(values, from_step="--from", new_id="--id"), *edits, "--", run]
+
+
+def _prune(run: str, values: Mapping[str, str]) -> list[str]:
+    limits = _given(values, keep="--keep", older_than="--older-than", workflow="--workflow")
+    return ["store", "prune", *limits, *(["--", run] if run else [])]
+
+
+_WHO = (Field("by", "Who", hint="your name; the user of this machine by default"), Field("comment", "Comment"))
+_RESUME_NOW = Field("resume", "Resume the run at once", "checkbox")
+_STEP = Field("from_step", "From step", "step", hint="run again from this step on")
+
+OF_RUN: Mapping[str, Action] = {
+    action.name: action
+    for action in (
+        Action(
+            "resume",
+            "Resume",
+            "The run resumes from its last checkpoint in a process of its own. It executes the steps below that are not "
+            "reused.",
+            _resume,
+            (
+                Field("on_stale", "Stale results", "choice", hint="rerun reuse fail"),
+                Field("on_code_change", "Changed code", "choice", hint="rerun reuse fail"),
+                _STEP,
+                Field("force", "Run again whatever the resume would stop at", "checkbox"),
+            ),
+            _plan,
+        ),
+        Action(
+            "approve",
+            "Approve",
+            "The approval is recorded with your name. Its claims are checked first; if one no longer holds, nothing is "
+            "recorded.",
+            _answer("approve"),
+            (Field("name", "Approval", is_required=True), *_WHO, _RESUME_NOW),
+        ),
+        Action(
+            "reject",
+            "Reject",
+            "The rejection is recorded with your name. The step fails, unless the workflow handles it.",
+            _answer("reject"),
+            (Field("name", "Approval", is_required=True), *_WHO, _RESUME_NOW),
+        ),
+        Action(
+            "signal",
+            "Send a signal",
+            "The signal is saved durably and taken once, by the next wait of this name.",
+            _signal,
+            (
+                Field("name", "Signal", is_required=True),
+                Field("data", "Data", "json", hint="JSON; empty for none"),
+                Field("by", "Who"),
+                Field("id", "", "hidden"),
+                _RESUME_NOW,
+            ),
+        ),
+        Action(
+            "cancel",
+            "Cancel",
+            "The run stops for good. What its steps did is undone, newest first, where they say how.",
+            lambda run, values: [
+                "cancel",
+                *(["--no-rollback"] if values.get("no_rollback") else []),
+                "--",
+                run,
+            ],
+            (Field("no_rollback", "Leave what the steps did as it is", "checkbox"),),
+            is_danger=True,
+        ),
+        Action(
+            "fork",
+            "Fork",
+            "A new run starts from the history of this one. This run is only read, and no step is executed.",
+            _fork,
+            (
+                _STEP,
+                Field("edits", "Outputs to replace", "lines", hint="one STEP=JSON on each line"),
+                Field("new_id", "Id of the new run", hint="a new one by default"),
+            ),
+        ),
+        Action(
+            "rollback",
+            "Roll back",
+            "The run returns to an earlier checkpoint, and the next resume continues from there. Later results stay in the "
+            "store and no longer count. No step is executed or undone.",
+            lambda run, values: ["rollback", "--", run, values.get("checkpoint", "")],
+            (Field("checkpoint", "Checkpoint", "checkpoint", is_required=True),),
+            is_danger=True,
+        ),
+        Action(
+            "pin",
+            "Pin",
+            "The checkpoint and the run are kept whatever is pruned.",
+            lambda run, values: [
+                "store",
+                "pin",
+                *(["--unpin"] if values.get("unpin") else []),
+                "--",
+                run,
+                *([values["checkpoint"]] if values.get("checkpoint") else []),
+            ],
+            (Field("checkpoint", "Checkpoint", "checkpoint"), Field("unpin", "Remove the pin", "checkbox")),
+        ),
+    )
+}
+
+OF_STORE: Mapping[str, Action] = {
+    action.name: action
+    for action in (
+        Action(
+            "prune",
+            "Prune",
+            "Completed runs that meet every condition are removed.",
+            _prune,
+            (
+                Field("keep", "Keep the newest of each workflow", "number"),
+                Field("older_than", "Older than", hint="30d, 12h, 45m"),
+                Field("workflow", "Workflow"),
+            ),
+            lambda run, values: [*_prune(run, values), "--dry-run"],
+            is_danger=True,
+        ),
+        Action(
+            "check", "Check", "The whole store is read and verified. Nothing is changed.", lambda *_: ["store", "check"]
+        ),
+    )
+}
+
+
+@attrs.define
+class Job:
+    """A command that was started.
+
+    Attributes:
+        number: its number in the address.
+        arguments: its arguments.
+        started_at: when it was started, aware and in UTC.
+        process: the process.
+        output: the file with what it printed.
+    """
+
+    number: int
+    arguments: Sequence[str]
+    started_at: datetime
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self.process.poll()
+
+    def text(self) -> str:
+        """Return the end of what it printed."""
+        data = self.output.read_bytes()
+        return data[-_MOST_OUTPUT:].decode("utf-8", "replace")
+
+
+@attrs.define
+class Commands:
+    """Starts commands on one store and remembers the newest of them.
+
+    Attributes:
+        store: the store, for `--store`.
+    """
+
+    store: str
+    _jobs: dict[int, Job] = attrs.field(factory=dict)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+    _directory: tempfile.TemporaryDirectory[str] = attrs.field(
+        factory=lambda: tempfile.TemporaryDirectory(prefix="flowckpt-ui-")
+    )
+    _number: int = 0
+
+    def start(self, arguments: Sequence[str]) -> Job:
+        """Start a command. It outlives the page: a run that was resumed continues when the page is closed.
+
+        Args:
+            arguments: its arguments, without `--store`.
+        """
+        with self._lock:
+            self._number += 1
+            number = self._number
+        output = Path(self._directory.name) / f"{number}.txt"
+        with output.open("wb") as file:
+            process = subprocess.Popen(  # noqa: S603 - our own command, no shell
+                self._line(arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "NO_COLOR": "1"},
+            )
+        job = Job(number, arguments, datetime.now(UTC), process, output)
+        with self._lock:
+            self._jobs[number] = job
+            for old in [each for each, kept in self._jobs.items() if kept.exit_code is not None][:-_MOST_JOBS]:
+                self._jobs.pop(old).output.unlink(missing_ok=True)
+        return job
+
+    def run(self, arguments: Sequence[str]) -> Job:
+        """Start a command and wait a moment for its end."""
+        job = self.start(arguments)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its page shows how it continues
+            job.process.wait(_SHORT_SECONDS)
+        return job
+
+    def document(self, arguments: Sequence[str]) -> tuple[int, Any]:
+        """Run a command that prints JSON, and return its exit code and its document.
+
+        Args:
+            arguments: its arguments, with `--json`.
+        """
+        ran = subprocess.run(  # noqa: S603 - our own command, no shell
+            self._line(arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            env={**os.environ, "NO_COLOR": "1"},
+        )
+        try:
+            return ran.returncode, json.loads(ran.stdout)
+        except ValueError:
+            message = ran.stderr.decode("utf-8", "replace").strip()
+            return ran.returncode, {"error": {"message": message}, "exit_code": ran.returncode}
+
+    def job(self, number: int) -> Job | None:
+        """Return a command that was started, if it is still known."""
+        with self._lock:
+            return self._jobs.get(number)
+
+    def close(self) -> None:
+        """Forget what commands printed; those that run continue."""
+        self._directory.cleanup()
+
+    def _line(self, arguments: Sequence[str]) -> list[str]:
+        return [sys.executable, "-m", "flowckpt", "--store", self.store, *arguments]
+
+
+def new_signal_id() -> str:
+    """Return an id for the form of a signal: sending the form twice sends the signal once."""
+    return new_message_id()

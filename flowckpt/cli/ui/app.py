@@ -1,0 +1,523 @@
+"""The pages and the JSON API, as a Starlette application.
+
+A page reads the store as the commands do, and shows the documents that they print. The JSON API is their `--json`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote
+
+import attrs
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.requests import Request as HttpRequest
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from flowckpt._version import __version__
+from flowckpt.cli.render.documents import listed_document, run_document, run_history
+from flowckpt.cli.render.tables import ago_text, moment_text
+from flowckpt.cli.runs import StoredRun, stored_run, surveyed_runs
+from flowckpt.cli.ui.actions import OF_RUN, OF_STORE, Action, Commands, new_signal_id
+from flowckpt.cli.ui.security import HEADERS, Guard, Request, content_policy
+from flowckpt.core.records import Status
+from flowckpt.core.records.listing import RunFilter
+from flowckpt.core.records.wait import Wait, WaitKind
+from flowckpt.engine.values import approved
+from flowckpt.errors import CheckpointNotFoundError, FlowckptError
+from flowckpt.report.document import RunReport, report_of, shown_value
+from flowckpt.report.drawing import svg
+from flowckpt.report.page import SCRIPTS, body_of, static, stylesheet
+from flowckpt.stores.base import StoreBase
+
+_PAGE_SIZE = 50
+_MOST_FORM = 1_000_000
+_LIVE = (Status.RUNNING, Status.SUSPENDED, Status.CRASHED)
+
+
+@attrs.define
+class Ui:
+    """The pages of one store.
+
+    Attributes:
+        store: the store.
+        shown_store: its name for people.
+        guard: admits requests.
+        commands: starts the commands of actions.
+        is_read_only: whether there are actions.
+    """
+
+    store: StoreBase
+    shown_store: str
+    guard: Guard
+    commands: Commands
+    is_read_only: bool
+    templates: Environment = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.templates = Environment(
+            loader=PackageLoader("flowckpt.cli.ui"),
+            autoescape=select_autoescape(default=True),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self.templates.filters |= {"ago": ago_text, "moment": moment_text, "segment": segment}
+
+    def app(self) -> ASGIApp:
+        """Return the application, with its guard around it."""
+        routes = [
+            Route("/", self.runs),
+            Route("/inbox", self.inbox),
+            Route("/store", self.store_page),
+            Route("/static/{name}", self.static_file),
+            Route("/api/openapi.json", self.openapi),
+            Route("/api/runs", self.api_runs),
+            Route("/api/runs/{run}", self.api_run),
+            Route("/api/runs/{run}/data", self.api_data),
+            Route("/runs/{run}", self.run),
+        ]
+        if not self.is_read_only:
+            routes += [
+                Route("/jobs/{number:int}", self.job),
+                Route("/store/{action}", self.action_form, methods=["GET"]),
+                Route("/store/{action}", self.act, methods=["POST"]),
+                Route("/runs/{run}/{action}", self.action_form, methods=["GET"]),
+                Route("/runs/{run}/{action}", self.act, methods=["POST"]),
+                Route("/api/runs/{run}/plan", self.api_plan),
+                Route("/api/runs/{run}/{action}", self.api_act, methods=["POST"]),
+            ]
+        handlers: Mapping[Any, Any] = {404: _not_found, FlowckptError: self.failed}
+        return GuardedApp(Starlette(routes=routes, exception_handlers=handlers), self.guard)
+
+    # --- pages ---
+
+    def runs(self, request: HttpRequest) -> Response:
+        """Show a page of the list of runs."""
+        query = request.query_params
+        number = max(1, _number(query.get("page"), 1))
+        status, workflow, prefix = query.get("status", ""), query.get("workflow", ""), query.get("q", "").strip()
+        limit = None if prefix else number * _PAGE_SIZE + 1
+        statuses = [status] if status in {*map(str, Status)} else None
+        found = surveyed_runs(self.store, RunFilter(statuses=statuses, workflow=workflow or None, limit=limit))
+        runs = [each for each in found.runs if prefix.lower() in each.workflow_id.lower()]
+        start = (number - 1) * _PAGE_SIZE
+        return self._page(
+            request,
+            "runs.html",
+            runs=runs[start : start + _PAGE_SIZE],
+            unreadable=found.unreadable,
+            page=number,
+            has_more=len(runs) > start + _PAGE_SIZE,
+            statuses=[*map(str, Status)],
+            query={"status": status, "workflow": workflow, "q": prefix},
+        )
+
+    def run(self, request: HttpRequest) -> Response:
+        """Show one run: its report, what it waits for, and what can be done with it."""
+        run = _run_of(request)
+        found = stored_run(self.store, run)
+        report = self._report(run, found)
+        return self._page(
+            request,
+            "run.html",
+            run=run,
+            found=found,
+            body=Markup(body_of(report)),  # noqa: S704 - escaped by the report
+            actions=[] if self.is_read_only else [OF_RUN[name] for name in _possible(found)],
+            waits=[_wait_row(wait) for wait in found.waits],
+            is_live=found.status in _LIVE,
+            version=_version(found),
+        )
+
+    def inbox(self, request: HttpRequest) -> Response:
+        """Show what waits for people."""
+        found = surveyed_runs(self.store, RunFilter(statuses=[Status.SUSPENDED, Status.RUNNING, Status.CRASHED]))
+        rows = [
+            (info, _wait_row(wait))
+            for info in found.runs
+            for wait in info.waits
+            if wait.kind in (WaitKind.APPROVAL, WaitKind.SIGNAL)
+        ]
+        return self._page(request, "inbox.html", rows=rows)
+
+    def store_page(self, request: HttpRequest) -> Response:
+        """Show the store: its statistics and what can be done with it."""
+        code, document = self.commands.document(["store", "stats", "--json"])
+        return self._page(
+            request,
+            "store.html",
+            code=code,
+            document=json.dumps(document, indent=2, ensure_ascii=False),
+            actions=[] if self.is_read_only else [*OF_STORE.values()],
+        )
+
+    def action_form(self, request: HttpRequest) -> Response:
+        """Show the form of an action and what the action will do."""
+        run, action = self._action_of(request)
+        if action is None:
+            return _not_found(request)
+        values = dict(request.query_params)
+        preview = None
+        if action.preview is not None:
+            preview = self.commands.run(action.preview(run, values))
+        found = stored_run(self.store, run) if run else None
+        if action.name == "signal":
+            values.setdefault("id", new_signal_id())
+        kind = WaitKind.SIGNAL if action.name == "signal" else WaitKind.APPROVAL
+        answered = [each for each in found.waits if each.kind is kind] if found is not None else []
+        if len(answered) == 1:
+            values.setdefault("name", answered[0].name)
+        wait = next((each for each in answered if values.get("name") in (each.name, each.path)), None)
+        return self._page(
+            request,
+            "action.html",
+            run=run,
+            action=action,
+            values=values,
+            preview=preview,
+            checkpoints=found.checkpoints if found else (),
+            steps=[each.path for each in found.latest.step_results][:1000] if found else [],
+            wait=None if wait is None else _wait_row(wait),
+        )
+
+    async def act(self, request: HttpRequest) -> Response:
+        """Start the command of an action."""
+        run, action = self._action_of(request)
+        if action is None:
+            return _not_found(request)
+        values = _form_of(await request.body())
+        if "data_type" in values:
+            values["data"] = _typed(values.pop("data_type"), values.get("data", ""))
+        job = await run_in_threadpool(self.commands.run, action.arguments(run, values))
+        return RedirectResponse(f"/jobs/{job.number}?run={quote(run, safe='')}", status_code=303)
+
+    def job(self, request: HttpRequest) -> Response:
+        """Show a command that was started."""
+        job = self.commands.job(request.path_params["number"])
+        if job is None:
+            return _not_found(request)
+        return self._page(request, "job.html", job=job, run=request.query_params.get("run", ""))
+
+    def failed(self, request: HttpRequest, error: Exception) -> Response:
+        """Show an error of flowckpt: what happened and what to do."""
+        assert isinstance(error, FlowckptError)
+        status = 404 if isinstance(error, CheckpointNotFoundError) else 500
+        if request.url.path.startswith("/api/"):
+            document = {"error": {"type": type(error).__name__, "message": error.message, "remedy": error.remedy}}
+            return JSONResponse(document, status_code=status)
+        return self._page(request, "error.html", status_code=status, message=error.message, remedy=error.remedy)
+
+    def static_file(self, request: HttpRequest) -> Response:
+        """Return a stylesheet or a script."""
+        name = request.path_params["name"]
+        if name in SCRIPTS:
+            return Response(static(name), media_type="text/javascript")
+        if name == "ui.js":
+            return Response(_own_static(name), media_type="text/javascript")
+        if name == "ui.css":
+            return Response(f"{stylesheet()}\n{_own_static(name)}", media_type="text/css")
+        return _not_found(request)
+
+    # --- the JSON API ---
+
+    def api_runs(self, request: HttpRequest) -> Response:
+        """Return what `list --json` prints."""
+        query = request.query_params
+        wanted = RunFilter(
+            statuses=query.getlist("status") or None,
+            workflow=query.get("workflow"),
+            limit=max(1, _number(query.get("limit"), _PAGE_SIZE)),
+        )
+        return JSONResponse([listed_document(info) for info in surveyed_runs(self.store, wanted).runs])
+
+    def api_run(self, request: HttpRequest) -> Response:
+        """Return what `show --json` prints."""
+        run = _run_of(request)
+        found = stored_run(self.store, run)
+        return JSONResponse(run_document(run, found, found.checkpoints))
+
+    def api_data(self, request: HttpRequest) -> Response:
+        """Return what the live page of a run draws; 304 if nothing is newer than `since`."""
+        run = _run_of(request)
+        found = stored_run(self.store, run)
+        version = _version(found)
+        if request.query_params.get("since") == version:
+            return Response(status_code=304)
+        report = self._report(run, found)
+        document = {
+            "version": version,
+            "status": report.status.value,
+            "sentence": report.sentence,
+            "graph": svg(report.graph, is_standalone=False),
+            "data": report.data(),
+            "waits": [str(wait) for wait in found.waits],
+        }
+        return JSONResponse(document)
+
+    def api_plan(self, request: HttpRequest) -> Response:
+        """Return what `plan --json` prints."""
+        code, document = self.commands.document(["plan", "--json", "--", _run_of(request)])
+        return JSONResponse(document, headers={"X-Exit-Code": str(code)})
+
+    async def api_act(self, request: HttpRequest) -> Response:
+        """Run the command of an action; return its document and its exit code."""
+        action = OF_RUN.get(request.path_params["action"])
+        if action is None:
+            return _not_found(request)
+        try:
+            given = json.loads(await request.body() or b"{}")
+            values = {
+                str(name): value if isinstance(value, str) else json.dumps(value) for name, value in given.items()
+            }
+        except (ValueError, AttributeError):
+            return JSONResponse({"error": {"message": "the body is not a JSON object"}}, status_code=400)
+        name, *arguments = action.arguments(_run_of(request), values)
+        words = [name, *(arguments[:1] if name == "store" else [])]
+        rest = arguments[1:] if name == "store" else arguments
+        code, document = await run_in_threadpool(self.commands.document, [*words, "--json", *rest])
+        return JSONResponse(document, headers={"X-Exit-Code": str(code)})
+
+    def openapi(self, request: HttpRequest) -> Response:
+        """Return the description of the JSON API."""
+        del request
+        return JSONResponse(openapi_document(is_read_only=self.is_read_only))
+
+    # --- parts ---
+
+    def _report(self, run: str, found: StoredRun) -> RunReport:
+        attempts = run_history(self.store, run, found)
+        return report_of(run, found.latest, found.status, attempts, waits=found.waits)
+
+    def _action_of(self, request: HttpRequest) -> tuple[str, Action | None]:
+        run = _run_of(request)
+        return run, (OF_RUN if run else OF_STORE).get(request.path_params["action"])
+
+    def _page(self, request: HttpRequest, name: str, *, status_code: int = 200, **values: Any) -> Response:
+        text = self.templates.get_template(name).render(
+            nonce=request.scope["flowckpt.nonce"],
+            form_token=self.guard.form_token,
+            store=self.shown_store,
+            is_read_only=self.is_read_only,
+            version_of_flowckpt=__version__,
+            shown_value=shown_value,
+            **values,
+        )
+        return HTMLResponse(text, status_code=status_code)
+
+
+class GuardedApp:
+    """Lets only admitted requests through to an application, and adds the security headers to every answer."""
+
+    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+        self.app = app
+        self.guard = guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        nonce = scope["flowckpt.nonce"] = secrets.token_urlsafe(16)
+
+        async def send_guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = {**HEADERS, "Content-Security-Policy": content_policy(nonce)}
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    *((name.lower().encode(), value.encode()) for name, value in headers.items()),
+                ]
+            await send(message)
+
+        answer, receive = await self._refused(scope, receive)
+        await (answer or self.app)(scope, receive, send_guarded)
+
+    async def _refused(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
+        request = HttpRequest(scope, receive)
+        headers = Headers(scope=scope)
+        form_token = headers.get("x-csrf-token", "")
+        if scope["method"] == "POST" and not form_token and "form" in headers.get("content-type", ""):
+            body = await _whole_body(request)
+            if body is None:
+                return PlainTextResponse("The form is too large.\n", status_code=413), receive
+            receive = _again(body)
+            form_token = _form_of(body).get("form_token", "")
+        token = request.query_params.get("token", "")
+        asked = Request(
+            method=scope["method"],
+            host=headers.get("host", ""),
+            origin=headers.get("origin", ""),
+            cookie=headers.get("cookie", ""),
+            bearer=headers.get("authorization", "").removeprefix("Bearer ").strip(),
+            token=token,
+            form_token=form_token,
+        )
+        refusal = self.guard.refuse(asked)
+        if refusal is not None:
+            return PlainTextResponse(f"{refusal.message}\n", status_code=refusal.status), receive
+        if not token:
+            return None, receive
+        answer = RedirectResponse(request.url.remove_query_params("token").path or "/", status_code=303)
+        is_secure = scope["scheme"] == "https"
+        answer.set_cookie(self.guard.cookie, self.guard.session, httponly=True, samesite="strict", secure=is_secure)
+        return answer, receive
+
+
+async def _whole_body(request: HttpRequest) -> bytes | None:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _MOST_FORM:
+            return None
+    return body
+
+
+def _form_of(body: bytes) -> dict[str, str]:
+    """Return the fields of an URL-encoded form."""
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100))
+
+
+def _again(body: bytes) -> Receive:
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+
+
+def segment(run: str) -> str:
+    """Return the id of a run as a segment of an address; encoded twice, as a server decodes a `/` before it routes."""
+    return quote(quote(run, safe=""), safe="")
+
+
+def _run_of(request: HttpRequest) -> str:
+    return unquote(request.path_params.get("run", ""))
+
+
+def _possible(found: StoredRun) -> list[str]:
+    """Return the actions that make sense for a run in its status."""
+    kinds = {wait.kind for wait in found.waits}
+    names = [] if found.status is Status.RUNNING else ["resume"]
+    names += ["approve", "reject"] if WaitKind.APPROVAL in kinds else []
+    names += ["signal"] if found.status is not Status.COMPLETED else []
+    names += ["cancel"] if found.status in _LIVE or found.status is Status.FAILED else []
+    return [*names, "fork", *(["rollback"] if found.status is not Status.RUNNING else []), "pin"]
+
+
+def _wait_row(wait: Wait) -> dict[str, Any]:
+    claims = approved.digests_of(wait) if wait.claims else {}
+    return {"wait": wait, "said": str(wait), "claims": claims, "input": _input_of(wait.data_type)}
+
+
+def _input_of(data_type: Any) -> dict[str, Any]:
+    """Return which input a form shows for the data of a signal."""
+    if data_type in ("str", "int", "float", "bool"):
+        return {"kind": data_type, "choices": ["true", "false"] if data_type == "bool" else []}
+    if isinstance(data_type, list) and data_type[:1] == ["literal"]:
+        return {"kind": "choice", "choices": [json.dumps(each) for each in data_type[1:]]}
+    return {"kind": "json", "choices": []}
+
+
+def _typed(kind: str, text: str) -> str:
+    """Return the text of an input as JSON; the command refuses what does not fit the wait."""
+    return json.dumps(text) if kind == "str" else text
+
+
+def _version(found: StoredRun) -> str:
+    return f"{found.latest.attempt}.{found.latest.sequence}.{found.status.value}"
+
+
+def _number(text: str | None, default: int) -> int:
+    try:
+        number = float(text or default)
+    except ValueError:
+        return default
+    return int(number) if math.isfinite(number) and abs(number) < 1e9 else default
+
+
+def _not_found(request: HttpRequest, error: Exception | None = None) -> Response:
+    del error
+    return PlainTextResponse(f"There is nothing at {request.url.path[:200]}\n", status_code=404)
+
+
+def _own_static(name: str) -> str:
+    from importlib import resources  # noqa: PLC0415 - beside its only use
+
+    return resources.files("flowckpt.cli.ui").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def openapi_document(*, is_read_only: bool) -> dict[str, Any]:
+    """Return the OpenAPI description of the JSON API."""
+    run = {
+        "name": "run",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string"},
+        "description": "the run id, percent-encoded twice",
+    }
+
+    def answer(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+        return {"200": {"description": text, "content": {"application/json": {"schema": dict(schema)}}}}
+
+    missing = {"404": {"description": "no such run"}}
+    paths: dict[str, Any] = {
+        "/api/runs": {
+            "get": {
+                "summary": "List runs, newest first: what `flowckpt list --json` prints.",
+                "parameters": [
+                    {
+                        "name": "status",
+                        "in": "query",
+                        "schema": {"type": "array", "items": {"enum": [*map(str, Status)]}},
+                    },
+                    {"name": "workflow", "in": "query", "schema": {"type": "string"}},
+                    {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1}},
+                ],
+                "responses": answer("the runs", {"type": "array", "items": {"type": "object"}}),
+            }
+        },
+        "/api/runs/{run}": {
+            "get": {
+                "summary": "Show one run: what `flowckpt show --json` prints.",
+                "parameters": [run],
+                "responses": {**answer("the run", {"type": "object"}), **missing},
+            }
+        },
+    }
+    if not is_read_only:
+        paths["/api/runs/{run}/plan"] = {
+            "get": {
+                "summary": "Plan a resume: what `flowckpt plan --json` prints. The header X-Exit-Code has its exit code.",
+                "parameters": [run],
+                "responses": answer("the plan", {"type": "object"}),
+            }
+        }
+        for action in OF_RUN.values():
+            properties = {
+                each.name: {"type": "string", "description": each.label or each.name} for each in action.fields
+            }
+            required = [each.name for each in action.fields if each.is_required]
+            schema = {"type": "object", "properties": properties, **({"required": required} if required else {})}
+            paths[f"/api/runs/{{run}}/{action.name}"] = {
+                "post": {
+                    "summary": f"{action.effect} The answer is what the command prints with --json.",
+                    "parameters": [run],
+                    "requestBody": {"content": {"application/json": {"schema": schema}}},
+                    "responses": answer("the document of the command", {"type": "object"}),
+                }
+            }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "flowckpt", "version": __version__},
+        "paths": paths,
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"token": []}],
+    }

@@ -1,0 +1,149 @@
+"""Who may use the page, and what a browser may do with it.
+
+The page can resume runs, and so execute code, so it is guarded as a notebook server is. A random token is in the address
+that the command prints; the browser exchanges it for a cookie that other sites can neither read nor send. Each request
+must name this server as its host, so a foreign name that resolves to this machine is refused (DNS rebinding). A request
+that changes something must come from a page of this server, with its form token (CSRF). A content policy with a nonce for
+each answer lets the browser run the scripts of this server alone. After too many wrong tokens, all tokens are refused for
+a minute.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable, Collection
+from hashlib import sha256
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+import attrs
+
+SAFE_METHODS = frozenset({"GET", "HEAD"})
+_MOST_FAILURES, _PAUSE_SECONDS = 10, 60.0
+
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def content_policy(nonce: str) -> str:
+    """Return the content policy of one answer."""
+    return (
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src 'self' data:; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+
+
+@attrs.frozen
+class Request:
+    """A request, as far as its admission depends on it.
+
+    Attributes:
+        method: its method, in capitals.
+        host: its `Host` header.
+        origin: its `Origin` header, or an empty text.
+        cookie: its `Cookie` header.
+        bearer: the token of its `Authorization` header, or an empty text.
+        token: the token in its address, or an empty text.
+        form_token: the token of its form, or of its `X-CSRF-Token` header.
+    """
+
+    method: str
+    host: str
+    origin: str = ""
+    cookie: str = ""
+    bearer: str = ""
+    token: str = ""
+    form_token: str = ""
+
+
+@attrs.frozen
+class Refusal:
+    """Why a request is refused.
+
+    Attributes:
+        status: the HTTP status.
+        message: the reason, for a person.
+    """
+
+    status: int
+    message: str
+
+
+@attrs.define
+class Guard:
+    """Admits requests.
+
+    Attributes:
+        hosts: the values of the `Host` header that name this server.
+        token: the token of the address.
+        session: the value of the cookie.
+        monotonic: returns seconds that only grow.
+        cookie: the name of the cookie; browsers send the cookies of all ports of a host to each of them.
+    """
+
+    hosts: Collection[str]
+    token: str
+    monotonic: Callable[[], float]
+    cookie: str = "flowckpt_ui"
+    session: str = attrs.field(factory=lambda: secrets.token_urlsafe(32))
+    _failed_at: list[float] = attrs.field(factory=list)
+
+    @property
+    def form_token(self) -> str:
+        """The token of the forms of this server."""
+        return hmac.new(self.session.encode(), b"form", sha256).hexdigest()
+
+    def refuse(self, request: Request) -> Refusal | None:
+        """Return why a request is refused, or None.
+
+        Args:
+            request: the request; its form token is checked if it changes something and was let in by the cookie.
+        """
+        if request.host.lower() not in self.hosts:
+            return Refusal(421, f"This server does not answer for the host {request.host[:100]!r}.")
+        if request.origin and not self._is_own(request.origin):
+            return Refusal(403, "The request comes from a page of another site.")
+        if request.bearer or request.token:
+            return self._refuse_token(request.bearer or request.token)
+        if not self._has_session(request.cookie):
+            return Refusal(401, "Open the address that flowckpt ui printed: it contains the token.")
+        if request.method not in SAFE_METHODS:
+            if not request.origin:
+                return Refusal(403, "The request does not say from which page it comes.")
+            if not _equal(request.form_token, self.form_token):
+                return Refusal(403, "The form is from an earlier start of this server. Load the page again.")
+        return None
+
+    def _refuse_token(self, token: str) -> Refusal | None:
+        now = self.monotonic()
+        self._failed_at = [each for each in self._failed_at if now - each < _PAUSE_SECONDS]
+        if len(self._failed_at) >= _MOST_FAILURES:
+            return Refusal(429, "Too many wrong tokens. Wait a minute.")
+        if _equal(token, self.token):
+            return None
+        self._failed_at.append(now)
+        return Refusal(401, "The token is wrong. Open the address that flowckpt ui printed.")
+
+    def _has_session(self, header: str) -> bool:
+        try:
+            morsel = SimpleCookie(header).get(self.cookie)
+        except CookieError:
+            return False
+        return morsel is not None and _equal(morsel.value, self.session)
+
+    def _is_own(self, origin: str) -> bool:
+        try:
+            return urlsplit(origin).netloc.lower() in self.hosts
+        except ValueError:
+            return False
+
+
+def _equal(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode())

@@ -1,0 +1,35 @@
+"use strict";
+// A live run: the page asks for newer data every two seconds, and draws it where something changed.
+
+(function () {
+  const root = document.getElementById("run");
+  let version = root.dataset.version;
+  let isLive = root.dataset.live === "yes";
+
+  async function refresh() {
+    if (!isLive) return;
+    try {
+      const answer = await fetch(`/api/runs/${root.dataset.run}/data?since=${encodeURIComponent(version)}`);
+      if (answer.status === 200) show(await answer.json());
+      else if (answer.status === 401 || answer.status === 404) isLive = false;
+    } catch { /* the server was stopped; it may come back */ }
+    setTimeout(refresh, 2000);
+  }
+
+  function show(newer) {
+    version = newer.version;
+    root.dataset.version = version;
+    const status = root.querySelector(".status");
+    const isOther = status.textContent !== newer.status;
+    status.textContent = newer.status;
+    status.className = `status status-${newer.status}`;
+    root.querySelector(".sentence").textContent = newer.sentence;
+    const graph = document.getElementById("graph");
+    if (graph) graph.innerHTML = newer.graph; // made and escaped by the server
+    runPage.update(newer.data);
+    // A new page shows what can be done now, and what the run waits for.
+    if (isOther || newer.waits.length !== document.querySelectorAll(".wait").length) location.reload();
+  }
+
+  if (isLive) setTimeout(refresh, 2000);
+})();

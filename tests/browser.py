@@ -1,0 +1,38 @@
+"""A real browser for the tests of pages: Chromium of the system, driven by Playwright."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Chromium from the system, driven by Playwright."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=FLAGS.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def tab(chromium):
+    """A page of a browser without a network; its errors and requests are in `tab.said` and `tab.asked`."""
+    context = chromium.new_context(offline=True, viewport={"width": 1200, "height": 900})
+    page = context.new_page()
+    page.said, page.asked = [], []
+    page.on("console", lambda message: page.said.append(message.text))
+    page.on("pageerror", lambda error: page.said.append(str(error)))
+    page.on("request", lambda request: page.asked.append(request.url))
+    yield page
+    context.close()
