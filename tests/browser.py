@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 
 import pytest
@@ -13,16 +14,32 @@ FLAGS = (
 
 
 @pytest.fixture(scope="session")
-def chromium():
-    """Chromium from the system, driven by Playwright."""
+def _started():
+    """The browser of a worker, and the loop in which Playwright drives it.
+
+    Playwright leaves its loop marked as running while the tests of the worker go on, and they would be refused to run one
+    of their own; so the mark is there only during the tests that use the browser.
+    """
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("no Chromium here: apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=FLAGS.split())
-        yield browser
+        loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        yield browser, loop
+        asyncio._set_running_loop(loop)
         browser.close()
+
+
+@pytest.fixture
+def chromium(_started):
+    """Chromium of the system, driven by Playwright."""
+    browser, loop = _started
+    asyncio._set_running_loop(loop)
+    yield browser
+    asyncio._set_running_loop(None)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from tests.browser import chromium, tab  # noqa: F401 - fixtures
+from tests.browser import _started, chromium, tab  # noqa: F401 - fixtures
 from tests.cli.conftest import Command
 
 PROGRAM = """

@@ -8,6 +8,7 @@ import socket
 import time
 import webbrowser
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,6 +16,8 @@ from flowckpt.cli.options import Command, store_option
 from flowckpt.cli.render.terminal import say
 from flowckpt.cli.runs import opened_store
 from flowckpt.cli.settings import choose_store
+
+_ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
 
 _EXAMPLE = """\b
 Examples:
@@ -61,40 +64,30 @@ def command(
         raise click.UsageError(f'the page needs {error.name}; install it: pip install "flowckpt[web]"') from None
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key go together")
-    is_local = host == "localhost" or (_address(host) is not None and ipaddress.ip_address(host).is_loopback)
+    is_local = _is_local(host)
     if not (is_local or tls_cert or allow_plain_http):
         raise click.UsageError(
             f"on {host} others could read along: give --tls-cert and --tls-key, or --allow-plain-http if the network is safe"
         )
-    checkpoints = opened_store(store, runs_nothing=read_only)
     choice = choose_store(store)
     if choice.spec.startswith("memory:"):
         raise click.UsageError("a store in the memory of another process cannot be shown; name another with --store")
-    listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    checkpoints = opened_store(store, runs_nothing=read_only)
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise click.UsageError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
     port = listening.getsockname()[1]
-    names = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host}
-    if not is_local:
-        names.add(socket.getfqdn().lower())
-        names.add(socket.gethostname().lower())
     token = secrets.token_urlsafe(32)
-    guard = Guard({f"{name}:{port}" for name in names}, token, time.monotonic, f"flowckpt_ui_{port}")
+    guard = Guard({f"{name}:{port}" for name in _names(host)}, token, time.monotonic, f"flowckpt_ui_{port}")
     commands = Commands(choice.spec)
-    ui = Ui(checkpoints, choice.shown, guard, commands, read_only)
-    shown = "localhost" if is_local else (socket.gethostname() if host in ("0.0.0.0", "::") else host)  # noqa: S104
+    app = Ui(checkpoints, choice.shown, guard, commands, read_only).app()
+    how: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "date_header": False}
+    config = uvicorn.Config(app, ssl_certfile=tls_cert, ssl_keyfile=tls_key, timeout_graceful_shutdown=2, **how)
+    shown = "localhost" if is_local else socket.gethostname() if host in _ANY else host
     address = f"http{'s' if tls_cert else ''}://{shown}:{port}/?token={token}"
-    say(
-        f"flowckpt: the page of {choice.shown} is at\n\n    {address}\n\nThe token lets whoever has it act as you. Stop with Ctrl-C."
-    )
-    config = uvicorn.Config(
-        ui.app(),
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        ssl_certfile=tls_cert,
-        ssl_keyfile=tls_key,
-        timeout_graceful_shutdown=2,
-    )
+    say(f"flowckpt: the page of {choice.shown} is at\n\n    {address}\n")
+    say("Anyone with this address can act as you. Stop with Ctrl-C.")
     if opens:
         webbrowser.open(address)
     try:
@@ -104,8 +97,14 @@ def command(
         listening.close()
 
 
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _names(host: str) -> set[str]:
+    """Return the names under which a browser may ask for the page."""
+    names = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host}
+    return names if _is_local(host) else names | {socket.getfqdn().lower(), socket.gethostname().lower()}
+
+
+def _is_local(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host)
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return None
+        return False

@@ -162,7 +162,7 @@ OF_RUN: Mapping[str, Action] = {
         Action(
             "cancel",
             "Cancel",
-            "The run stops for good. What its steps did is undone, newest first, where they say how.",
+            "The run stops for good. Its steps are undone, newest first, where they say how.",
             lambda run, values: [
                 "cancel",
                 *(["--no-rollback"] if values.get("no_rollback") else []),

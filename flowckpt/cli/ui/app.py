@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import attrs
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -132,7 +131,7 @@ class Ui:
             "run.html",
             run=run,
             found=found,
-            body=Markup(body_of(report)),  # noqa: S704 - escaped by the report
+            body=body_of(report),
             actions=[] if self.is_read_only else [OF_RUN[name] for name in _possible(found)],
             waits=[_wait_row(wait) for wait in found.waits],
             is_live=found.status in _LIVE,
@@ -456,64 +455,27 @@ def _own_static(name: str) -> str:
 
 def openapi_document(*, is_read_only: bool) -> dict[str, Any]:
     """Return the OpenAPI description of the JSON API."""
-    run = {
-        "name": "run",
-        "in": "path",
-        "required": True,
-        "schema": {"type": "string"},
-        "description": "the run id, percent-encoded twice",
-    }
-
-    def answer(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-        return {"200": {"description": text, "content": {"application/json": {"schema": dict(schema)}}}}
-
-    missing = {"404": {"description": "no such run"}}
-    paths: dict[str, Any] = {
+    statuses = {"type": "array", "items": {"enum": [*map(str, Status)]}}
+    queries = [
+        {"name": "status", "in": "query", "schema": statuses},
+        {"name": "workflow", "in": "query", "schema": {"type": "string"}},
+        {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1}},
+    ]
+    listed = {"type": "array", "items": {"type": "object"}}
+    paths = {
         "/api/runs": {
-            "get": {
-                "summary": "List runs, newest first: what `flowckpt list --json` prints.",
-                "parameters": [
-                    {
-                        "name": "status",
-                        "in": "query",
-                        "schema": {"type": "array", "items": {"enum": [*map(str, Status)]}},
-                    },
-                    {"name": "workflow", "in": "query", "schema": {"type": "string"}},
-                    {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1}},
-                ],
-                "responses": answer("the runs", {"type": "array", "items": {"type": "object"}}),
-            }
+            "get": _operation("List runs, newest first: what `flowckpt list --json` prints.", queries, listed)
         },
-        "/api/runs/{run}": {
-            "get": {
-                "summary": "Show one run: what `flowckpt show --json` prints.",
-                "parameters": [run],
-                "responses": {**answer("the run", {"type": "object"}), **missing},
-            }
-        },
+        "/api/runs/{run}": {"get": _operation("Show one run: what `flowckpt show --json` prints.", [_RUN])},
     }
     if not is_read_only:
-        paths["/api/runs/{run}/plan"] = {
-            "get": {
-                "summary": "Plan a resume: what `flowckpt plan --json` prints. The header X-Exit-Code has its exit code.",
-                "parameters": [run],
-                "responses": answer("the plan", {"type": "object"}),
-            }
-        }
+        said = "Plan a resume: what `flowckpt plan --json` prints. The header X-Exit-Code has its exit code."
+        paths["/api/runs/{run}/plan"] = {"get": _operation(said, [_RUN])}
         for action in OF_RUN.values():
-            properties = {
-                each.name: {"type": "string", "description": each.label or each.name} for each in action.fields
-            }
-            required = [each.name for each in action.fields if each.is_required]
-            schema = {"type": "object", "properties": properties, **({"required": required} if required else {})}
-            paths[f"/api/runs/{{run}}/{action.name}"] = {
-                "post": {
-                    "summary": f"{action.effect} The answer is what the command prints with --json.",
-                    "parameters": [run],
-                    "requestBody": {"content": {"application/json": {"schema": schema}}},
-                    "responses": answer("the document of the command", {"type": "object"}),
-                }
-            }
+            said = f"{action.effect} The answer is what the command prints with --json."
+            operation = _operation(said, [_RUN])
+            operation["requestBody"] = {"content": {"application/json": {"schema": _form_schema(action)}}}
+            paths[f"/api/runs/{{run}}/{action.name}"] = {"post": operation}
     return {
         "openapi": "3.1.0",
         "info": {"title": "flowckpt", "version": __version__},
@@ -521,3 +483,24 @@ def openapi_document(*, is_read_only: bool) -> dict[str, Any]:
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{"token": []}],
     }
+
+
+_RUN = {
+    "name": "run",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+    "description": "the run id, percent-encoded twice",
+}
+
+
+def _operation(summary: str, parameters: list[Any], schema: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    answer = {"application/json": {"schema": dict(schema or {"type": "object"})}}
+    responses = {"200": {"description": "the document", "content": answer}, "404": {"description": "no such run"}}
+    return {"summary": summary, "parameters": parameters, "responses": responses}
+
+
+def _form_schema(action: Action) -> dict[str, Any]:
+    properties = {each.name: {"type": "string", "description": each.label or each.name} for each in action.fields}
+    required = [each.name for each in action.fields if each.is_required]
+    return {"type": "object", "properties": properties, **({"required": required} if required else {})}

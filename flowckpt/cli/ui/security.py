@@ -1,4 +1,4 @@
-"""Who may use the page, and what a browser may do with it.
+"""Admission to the page, and the limits of what a browser may do with it.
 
 The page can resume runs, and so execute code, so it is guarded as a notebook server is. A random token is in the address
 that the command prints; the browser exchanges it for a cookie that other sites can neither read nor send. Each request
