@@ -67,7 +67,7 @@ def _resume(spec: str, count: int) -> Figure:
     engine.run_sync(pipelines.durable, count=20).unwrap()
     put = (time.perf_counter() - puts) / 20
     began = time.perf_counter()
-    store.runs.latest(f"long-{os.getpid()}")
+    store.runs.load_latest(f"long-{os.getpid()}")
     taken = time.perf_counter() - began
     return Figure(
         f"reading a run of {count} records / writing it", taken / (put * count), 0.2, detail=f"{taken * 1e3:.0f} ms"

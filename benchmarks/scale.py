@@ -165,7 +165,7 @@ def _questions(store: Any, count: int, runner: asyncio.Runner) -> dict[str, Call
         return ask
 
     numbers, steps = itertools.count(1), results("a")
-    attempt = runs.acquire("saved", steal=False).attempt
+    attempt = runs.acquire("saved", take_over=False).attempt
 
     def save() -> None:
         runs.save("saved", checkpoint(next(numbers), steps, attempt=attempt))
@@ -174,15 +174,15 @@ def _questions(store: Any, count: int, runner: asyncio.Runner) -> dict[str, Call
 
     def prune() -> None:
         """One batch from the old end of the store: find it, ask how much it takes, and remove it."""
-        last = runs.describe(run_id(count // 2 - next(pages) * (_BATCH + 1)))
-        batch = runs.page(last, _BATCH)
+        last = runs.describe_run(run_id(count // 2 - next(pages) * (_BATCH + 1)))
+        batch = runs.page_runs(last, _BATCH)
         runs.stored_bytes([info.workflow_id for info in batch])
         assert len(runs.clear_unchanged(batch)) == _BATCH
 
     return {
         **{name: listed(wanted) for name, wanted in FILTERS.items()},
-        "load_latest": lambda: runs.latest(some_run()).step_results[0].output,
-        "describe": lambda: runs.describe(some_run()).status,
+        "load_latest": lambda: runs.load_latest(some_run()).step_results[0].output,
+        "describe": lambda: runs.describe_run(some_run()).status,
         "save": save,
         f"prune of {_BATCH} runs": prune,
         "recover's look": lambda: runner.run(due_runs(store, SystemClock())),

@@ -13,8 +13,7 @@ def reopened_memory() -> Callable[[], MemoryCheckpointStore]:
     memory = MemoryCheckpointStore()
 
     def open_again() -> MemoryCheckpointStore:
-        for run in memory._runs.values():
-            run.is_owned = False
+        memory.runs.owned.clear()
         return memory
 
     return open_again

@@ -1,4 +1,4 @@
-"""Where checkpoints live."""
+"""Stores: the places of checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         StepStatistics,
         StoreStatistics,
     )
-    from flowckpt.stores.async_store import refused_as_encoding_error
     from flowckpt.stores.base import Compacted, Finding, RunSurvey
     from flowckpt.stores.file import FileCheckpointStore
     from flowckpt.stores.log.sealing.keys import KeyRing
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from flowckpt.stores.open import open_store
     from flowckpt.stores.postgres import PostgresCheckpointStore
     from flowckpt.stores.queries import find_runs, runs_of_status, store_statistics
+    from flowckpt.stores.runs_base import refused_as_encoding_error
     from flowckpt.stores.sqlite import SqliteCheckpointStore
 
 
@@ -40,7 +40,7 @@ _EXPORTS = {
     "flowckpt.core.records": "Selection",
     "flowckpt.core.records.listing": "RunFilter",
     "flowckpt.core.records.statistics": "ClaimStatistics DayStatistics FailureStatistics RunStatistics StepStatistics StoreStatistics",
-    "flowckpt.stores.async_store": "refused_as_encoding_error",
+    "flowckpt.stores.runs_base": "refused_as_encoding_error",
     "flowckpt.stores.base": "Compacted Finding RunSurvey",
     "flowckpt.stores.file": "FileCheckpointStore",
     "flowckpt.stores.log.sealing.keys": "KeyRing",

@@ -180,9 +180,9 @@ class Ability(Enum):
     RECEIVE = ("receive_run",)
     SIGNALS = ("send_signal", "signals", "remove_signals")
     ANNOUNCE = ("announcements",)
-    HINTS = ("note_begun", "begun_steps")
+    HINTS = ("note_started", "started_steps")
     RENEW = ("renew",)
-    WATCH = ("tell_when_lost",)
+    WATCH = ("call_when_lost",)
     SHARE = ("share_values",)
     FIGURES = ("figures",)
     CHECK = ("check",)
@@ -286,20 +286,20 @@ class StoreBase(ABC):
 
     # --- one owner at a time --------------------------------------------------------------------------------------
 
-    async def acquire(self, workflow_id: str, *, steal: bool = False) -> Lease:
+    async def acquire(self, workflow_id: str, *, take_over: bool = False) -> Lease:
         """Become the owner of a run: claim its next attempt, which fences all earlier ones, then read the run.
 
         A store without this ability claims nothing; each run must have one user.
 
         Args:
             workflow_id: the run; it need not exist.
-            steal: take it although its owner is alive.
+            take_over: take it although its owner is alive.
 
         Raises:
             RunLockedError: another live process owns it.
             CheckpointCorruptedError: its record is damaged.
         """
-        del steal
+        del take_over
         latest = await self.load_latest(workflow_id)
         if latest is None:
             return Lease(workflow_id, 1, None)
@@ -319,7 +319,7 @@ class StoreBase(ABC):
         del workflow_id
         return None
 
-    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+    def call_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
         """Call a function when an owned run is lost, until the run is released.
 
         Args:
@@ -367,16 +367,8 @@ class StoreBase(ABC):
         if latest is None:
             return None
         references = await self.list_checkpoints(workflow_id)
-        info = listing.RunInfo(
-            workflow_id,
-            latest.workflow_name,
-            latest.status,
-            latest.attempt,
-            references[-1].saved_at if references else latest.saved_at,
-            latest.saved_at,
-            len(latest.step_results),
-            latest.metadata,
-        )
+        started_at = references[-1].saved_at if references else latest.saved_at
+        info = listing.RunInfo.of(workflow_id, latest, started_at)
         return info.with_owner(await self.owner(workflow_id)) if self.has(Ability.OWNERS) else info
 
     async def find_runs(self, wanted: RunFilter) -> Sequence[RunInfo]:
@@ -574,7 +566,7 @@ class StoreBase(ABC):
 
     # --- which steps have started: a hint that outlives the process, at next to no cost -------------------------------
 
-    def note_begun(self, workflow_id: str, path: str) -> None:
+    def note_started(self, workflow_id: str, path: str) -> None:
         """Note that a step starts; never raises, never waits for a disk.
 
         Args:
@@ -582,7 +574,7 @@ class StoreBase(ABC):
             path: the step.
         """
 
-    async def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
+    async def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
         """Return the attempt of the last note, and the steps it started since its last checkpoint.
 
         Without notes it is `(0, ())`. The notes survive a killed process, but not a power cut. Some of these steps may have ended and be in the record.

@@ -1,4 +1,4 @@
-"""Who owns a run, and for how long: the rules of leases, for every store that has no lock to ask."""
+"""Leases: the owner of a run, and for how long, in every store without locks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LeaseHolder:
     def holds(self, now: datetime) -> bool:
         """Tell whether it owns the run still.
 
-        On this machine the process itself is asked: a dead one owns nothing, and one that sleeps is not robbed just
+        On this machine the process itself is asked: a dead one owns nothing, and one that sleeps does not lose its run just
         because it could not renew its lease. Elsewhere only the lease can tell.
 
         Args:
@@ -104,7 +104,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, where it is not going on already in this process. What is to be kept alive must be known by now."""
+        """Start, unless it runs already in this process. Everything that it is to keep alive must be known by now."""
         if self._pid != os.getpid():  # a forked child has no thread, and a lock and an event of unknown state
             self._pid, self._lock, self._stop, self._thread = os.getpid(), threading.Lock(), threading.Event(), None
         with self._lock:

@@ -89,7 +89,7 @@ def open_store(
     scheme, colon, rest = spec.partition(":")
     if not colon:
         raise StoreSpecError(
-            f"{spec!r} is no description of a store", spec=spec, remedy=f"Write 'file:{spec}' for a directory."
+            f"{spec!r} is not the description of a store", spec=spec, remedy=f"Write 'file:{spec}' for a directory."
         )
     if scheme == "file":
         return FileCheckpointStore(rest or ".flowckpt", key_file=key_file, compression=compression, trust=trust)

@@ -75,7 +75,7 @@ class AgreementContract(StoreUnderTest):
         robbed, thief = self.two_owners(store)
         await robbed.acquire(RUN)
         await robbed.save(RUN, checkpoint(1))
-        await thief.acquire(RUN, steal=True)
+        await thief.acquire(RUN, take_over=True)
         assert await robbed.owner(RUN) is not None
         await thief.save(RUN, checkpoint(2, attempt=2))
         await thief.release(RUN)
@@ -96,7 +96,7 @@ class AgreementContract(StoreUnderTest):
         await robbed.acquire(RUN)
         for sequence in (1, 2):
             await robbed.save(RUN, checkpoint(sequence, results("a", "b")[:sequence]))
-        lease = await thief.acquire(RUN, steal=True)
+        lease = await thief.acquire(RUN, take_over=True)
         assert lease.latest is not None
         back = list(lease.latest.step_results[:1])
         await thief.save(RUN, checkpoint(3, [*back, *results("c", first=2)], attempt=2))
@@ -112,7 +112,7 @@ class AgreementContract(StoreUnderTest):
         robbed, thief = self.two_owners(store)
         listing = self.able(store, Ability.ATTEMPTS)
         await robbed.acquire(RUN)
-        await thief.acquire(RUN, steal=True)
+        await thief.acquire(RUN, take_over=True)
         await thief.save(RUN, checkpoint(1, attempt=2, saved_at=NOON + timedelta(seconds=9)))
         with pytest.raises(FencedError):
             await robbed.save(RUN, checkpoint(1))
@@ -156,7 +156,7 @@ class AgreementContract(StoreUnderTest):
             await store.save(RUN, checkpoint(sequence, steps[:sequence]))
         for name in ("c1", "c3"):  # the newest, too
             assert await deleting.delete_checkpoint(RUN, name)
-        lease = await thief.acquire(RUN, steal=True)
+        lease = await thief.acquire(RUN, take_over=True)
         assert lease.latest is not None
         assert lease.latest.checkpoint_id == "c2"
         assert lease.last_sequence == 3
@@ -174,7 +174,7 @@ class AgreementContract(StoreUnderTest):
         steps = results("a", "b")
         for sequence in (1, 2):
             await store.save(RUN, checkpoint(sequence, steps[:sequence]))
-        lease = await thief.acquire(RUN, steal=True)
+        lease = await thief.acquire(RUN, take_over=True)
         for _ in range(2):  # asked again, it is refused again
             with pytest.raises(FencedError):
                 await deleting.delete_checkpoint(RUN, "c1")
@@ -791,23 +791,23 @@ class AbilityContract(AgreementContract, FiguresContract, FindingContract, Signa
         self, store: StoreBase
     ) -> None:
         owning, noting = self.able(store, Ability.OWNERS), self.able(store, Ability.HINTS)
-        assert await noting.begun_steps(RUN) == (0, ())
+        assert await noting.started_steps(RUN) == (0, ())
         await owning.acquire(RUN)
         await store.save(RUN, checkpoint(1, []))
         for path in ("a", "b[1]", "ü"):
-            noting.note_begun(RUN, path)
-        assert await self.able(self.another(store), Ability.HINTS).begun_steps(RUN) == (1, ("a", "b[1]", "ü"))
+            noting.note_started(RUN, path)
+        assert await self.able(self.another(store), Ability.HINTS).started_steps(RUN) == (1, ("a", "b[1]", "ü"))
         await store.save(RUN, checkpoint(2, results("a", "b")))
-        noting.note_begun(RUN, "c")
-        noting.note_begun("no-such-run", "d")
+        noting.note_started(RUN, "c")
+        noting.note_started("no-such-run", "d")
         await owning.release(RUN)
         lease = await owning.acquire(RUN)
-        assert await noting.begun_steps(RUN) == (1, ("c",))
-        noting.note_begun(RUN, "e")
-        assert await noting.begun_steps(RUN) == (lease.attempt, ("e",))
+        assert await noting.started_steps(RUN) == (1, ("c",))
+        noting.note_started(RUN, "e")
+        assert await noting.started_steps(RUN) == (lease.attempt, ("e",))
         for number in range(5000):  # more than there is room for
-            noting.note_begun(RUN, f"some-step-with-a-name[{number}]")
-        attempt, begun = await noting.begun_steps(RUN)
+            noting.note_started(RUN, f"some-step-with-a-name[{number}]")
+        attempt, begun = await noting.started_steps(RUN)
         assert attempt == lease.attempt
         assert begun[:2] == ("e", "some-step-with-a-name[0]")
         assert len(set(begun)) == len(begun) > 1000

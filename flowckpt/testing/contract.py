@@ -534,7 +534,7 @@ class CheckpointStoreContract(AbilityContract):
         await owning.acquire(RUN)
         await store.save(RUN, checkpoint(1))
         thief = self.another(store)
-        lease = await self.able(thief, Ability.OWNERS).acquire(RUN, steal=True)
+        lease = await self.able(thief, Ability.OWNERS).acquire(RUN, take_over=True)
         with pytest.raises(FencedError):
             await store.save(RUN, checkpoint(2, checkpoint_id="x"))
         assert await self.able(thief, Ability.DELETE).delete_checkpoint(RUN, "x") is False
@@ -612,7 +612,7 @@ class CheckpointStoreContract(AbilityContract):
         await owning.acquire(RUN)
         await store.save(RUN, checkpoint(1))
         thief = self.another(store)
-        lease = await self.able(thief, Ability.OWNERS).acquire(RUN, steal=True)
+        lease = await self.able(thief, Ability.OWNERS).acquire(RUN, take_over=True)
         assert lease.attempt == 2
         for sequence in (2, 3):
             with pytest.raises(FencedError) as refused:
@@ -642,7 +642,7 @@ class CheckpointStoreContract(AbilityContract):
         owning = self.able(store, Ability.OWNERS)
         first = await owning.acquire(RUN)
         await store.save(RUN, checkpoint(1))
-        second = await owning.acquire(RUN, steal=True)
+        second = await owning.acquire(RUN, take_over=True)
         assert first.token
         assert second.token
         assert first.token != second.token
@@ -670,8 +670,8 @@ class CheckpointStoreContract(AbilityContract):
         await owning.acquire(RUN)
         await store.save(RUN, checkpoint(1))
         between, last = self.another(store), self.another(store)
-        await self.able(between, Ability.OWNERS).acquire(RUN, steal=True)
-        lease = await self.able(last, Ability.OWNERS).acquire(RUN, steal=True)
+        await self.able(between, Ability.OWNERS).acquire(RUN, take_over=True)
+        lease = await self.able(last, Ability.OWNERS).acquire(RUN, take_over=True)
         await last.save(RUN, checkpoint(2, attempt=lease.attempt, checkpoint_id="kept"))
         if between is not last:
             await self.able(between, Ability.OWNERS).release(RUN)

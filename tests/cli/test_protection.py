@@ -179,7 +179,7 @@ def test_trust_says_what_it_took_and_which_runs_are_still_refused_and_hints_name
     (flowckpt.directory / "st/runs/r/head").unlink()
     refused = flowckpt("show", "r", "--store", "file:st", **told).expect(11)
     assert "'flowckpt store trust --store file:st r'" in refused.err
-    assert "lost: cannot be told" in flowckpt("store", "trust", "r", "--store", "file:st", **told).expect(0).out
+    assert "lost: unknown: " in flowckpt("store", "trust", "r", "--store", "file:st", **told).expect(0).out
 
 
 def test_the_way_out_of_an_encrypted_store_is_named_and_an_export_says_that_it_is_plain(flowckpt):

@@ -350,7 +350,7 @@ def test_a_run_whose_process_dies_while_it_starts_is_free_again(held_up):
 
 
 async def take_over(store, run):
-    lease = await store.acquire(run, steal=True)
+    lease = await store.acquire(run, take_over=True)
     moved = {"attempt": lease.attempt, "sequence": lease.last_sequence + 1, "checkpoint_id": "taken over"}
     await store.save(run, attrs.evolve(lease.latest, **moved))
 

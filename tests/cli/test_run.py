@@ -108,7 +108,7 @@ def test_inputs_from_the_line_from_a_file_and_from_standard_input(flowckpt):
         (["nothing.py:etl"], "there is no file"),
         (["notes.md"], "notes.md is no Python file\nName one that ends in .py"),
         (["pipeline.py"], "defines 3 workflows"),
-        (["pipeline.py:naps", "--store", "runs"], "'runs' is no description of a store\nWrite 'file:runs'"),
+        (["pipeline.py:naps", "--store", "runs"], "'runs' is not the description of a store\nWrite 'file:runs'"),
         (["pipeline.py:naps", "--id", "a\x1b[1m"], "--id must be 1 to 200 printable characters"),
         (["pipeline.py:naps", "--json", "--events"], "exclude each other"),
         (["pipeline.py:naps", "--bogus\x1b[1m"], "--bogus\\x1b[1m"),

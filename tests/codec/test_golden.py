@@ -24,7 +24,7 @@ from flowckpt.errors import DecodingError, UnsupportedSchemaError
 from flowckpt.stores import SqliteCheckpointStore
 from flowckpt.stores.file.claim import write_tombstone
 from flowckpt.stores.log.line import START as CHAIN_START
-from flowckpt.stores.log.line import seal
+from flowckpt.stores.log.line import chain_line
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = ["0.1"]
@@ -204,7 +204,7 @@ async def test_a_segment_of_a_newer_form_is_refused_whoever_asks(tmp_path):
     segment = tmp_path / "store" / "runs" / RUN / f"{LAST:08d}.jsonl"
     header = json.loads(segment.read_bytes().split(b"\n")[0])
     del header["sha256"]
-    line, _ = seal(json.dumps({**header, "schema_version": SCHEMA_VERSION + 1})[:-1].encode(), CHAIN_START)
+    line, _ = chain_line(json.dumps({**header, "schema_version": SCHEMA_VERSION + 1})[:-1].encode(), CHAIN_START)
     segment.write_bytes(line)
     for ask in (store.load_latest, store.list_checkpoints, store.acquire, lambda run: store.load(run, "fetch")):
         with pytest.raises(UnsupportedSchemaError):

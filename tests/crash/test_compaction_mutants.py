@@ -24,14 +24,14 @@ def stealing_during_a_compaction(life):
             life.kill(each)
         life.compact()
         for _ in range(2):
-            life.acquire(steal=True)
+            life.acquire(take_over=True)
             life.writers[-1].is_fresh = False
             life.save(life.writers[-1])
             life.kill(life.writers[-1])
         points = iter(range(count, -1, -1))
 
         def at_point(name, role, points=points):
-            if next(points, None) == 0 and life.acquire(steal=True):
+            if next(points, None) == 0 and life.acquire(take_over=True):
                 life.writers[-1].is_fresh = False
                 life.save(life.writers[-1])
 
@@ -48,8 +48,8 @@ def stealing_during_a_compaction(life):
 def saving_during_a_compaction(life):
     """One that stole the run, and so has no lock, saves at each point of a compaction."""
     for count in range(8):
-        life.acquire(steal=True)
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
+        life.acquire(take_over=True)
         *others, owner = life.writers
         owner.is_fresh = False
         life.save(owner)
@@ -72,7 +72,7 @@ def saving_during_a_compaction(life):
 def compacting_what_was_deleted(life):
     """Checkpoints are deleted, and the run is compacted, again and again."""
     for _ in range(4):
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
         writer = life.writers[-1]
         for _ in range(3):
             writer.is_fresh = False
@@ -88,7 +88,7 @@ def removing_what_an_earlier_attempt_saved(life):
     life.is_copied = True
     life.disk.before_change = lambda name, role: None
     for act in (life.save, life.delete, life.save):
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
         for _ in range(2 if act == life.save else 1):
             act(life.writers[-1])
         life.kill(life.writers[-1])

@@ -13,21 +13,20 @@ import flowckpt.stores.log.image
 from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
 from flowckpt.stores.file.directory import newest_owner, read_image
 from flowckpt.stores.file.layout import LOCK, marked_segment, segment_name, segment_numbers
-from flowckpt.stores.file.owned_run import OwnedRun
+from flowckpt.stores.file.run_writer import FileRunWriter, SegmentWriter
 from flowckpt.stores.file.runs import FileRuns
-from flowckpt.stores.file.writer import SegmentWriter
 from flowckpt.stores.log.image import RunImage
-from flowckpt.stores.log.line import seal
+from flowckpt.stores.log.line import chain_line
 from tests.crash.simulation import File, SimulatedFileSystem
 from tests.crash.workload import RUN, BrokenPromise, Entry, Tally, Workload, done, patched
 
 
 def in_turn(life):
     """One gives the run up that it stole and never wrote to, while a third goes on; then the first wakes up."""
-    life.acquire(steal=False)
+    life.acquire(take_over=False)
     life.save(life.writers[0])
-    life.acquire(steal=True)
-    life.acquire(steal=True)
+    life.acquire(take_over=True)
+    life.acquire(take_over=True)
     first, between, last = life.writers
     life.save(last)
     life.release(between)
@@ -39,7 +38,7 @@ def in_turn(life):
 
 def saving_into_a_claim(life):
     """An owner saves at each point of another one's claim, which then saves itself."""
-    life.acquire(steal=False)
+    life.acquire(take_over=False)
     for count in range(12):
         owner = life.writers[-1]
         if not owner.is_refused:
@@ -51,7 +50,7 @@ def saving_into_a_claim(life):
                 life.save(owner)
 
         life.disk.before_change = at_point
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
         life.attach()
         life.save(life.writers[-1])
         life.examine()
@@ -64,11 +63,11 @@ def claiming_at_once(life):
 
         def at_point(name, role, points=points):
             life.examine()
-            if next(points, None) == 0 and life.acquire(steal=True):
+            if next(points, None) == 0 and life.acquire(take_over=True):
                 life.save(life.writers[-1])
 
         life.disk.before_change = at_point
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
         life.attach()
         life.examine()
         life.save(life.writers[-1])
@@ -77,23 +76,23 @@ def claiming_at_once(life):
 def claiming_after_half_a_clear(life):
     """A clear stops at some call, and so does the claim after it."""
     for count in range(3, 14):
-        life.acquire(steal=False)
+        life.acquire(take_over=False)
         life.save(life.writers[-1])
         life.release(life.writers[-1])
-        life.acquire(steal=False)
+        life.acquire(take_over=False)
         life.save(life.writers[-1])
         life.fail_at(count)
         life.clear(life.writers[-1])
         life.fail_at(None)
         life.examine()
-        if life.acquire(steal=False):
+        if life.acquire(take_over=False):
             life.clear(life.writers[-1])
 
 
 def saving_after_failures(life):
     """Each call of a save fails once; the writer tries again, and a next one takes over."""
     for count in range(1, 8):
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
         life.writers[-1].is_fresh = False  # so it goes on from where the run is
         life.save(life.writers[-1])
         life.fail_at(count)
@@ -107,21 +106,21 @@ def saving_after_failures(life):
 
 def claiming_a_number_given_up(life):
     """One that was stopped before its link takes a number that was given up, below one that is in use by now."""
-    life.acquire(steal=False)
+    life.acquire(take_over=False)
     life.save(life.writers[0])
     between = []
 
     def at_point(name, role):
         if name == "link" and not between:
             between.append(None)
-            life.acquire(steal=True)
+            life.acquire(take_over=True)
             given_up = life.writers[-1]
-            life.acquire(steal=True)
+            life.acquire(take_over=True)
             life.save(life.writers[-1])
             life.release(given_up)
 
     life.disk.before_change = at_point
-    life.acquire(steal=True)
+    life.acquire(take_over=True)
     life.attach()
     late, last = life.writers[0], life.writers[-1]
     assert late.attempt < last.attempt
@@ -134,15 +133,15 @@ def claiming_a_number_given_up(life):
 def claiming_while_the_owner_looks(life):
     """A claim was given up, so the owner looks around; at each point of that another one claims, and saves."""
     for count in range(4):
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
         owner = life.writers[-1]
         life.save(owner)
-        if life.acquire(steal=True):
+        if life.acquire(take_over=True):
             life.release(life.writers[-1])
         points = iter(range(count, -1, -1))
 
         def at_point(name, role, points=points):
-            if name in ("set_writable", "unlink", "write") and next(points, None) == 0 and life.acquire(steal=True):
+            if name in ("set_writable", "unlink", "write") and next(points, None) == 0 and life.acquire(take_over=True):
                 life.save(life.writers[-1])
 
         life.disk.before_change = at_point
@@ -157,10 +156,10 @@ def claiming_while_the_owner_looks(life):
 
 
 def changing_modes_from_outside(life):
-    """After a steal somebody makes all files writable; then the one that was stolen from wakes up."""
-    life.acquire(steal=False)
+    """After a takeover somebody makes all files writable; then the one that was stolen from wakes up."""
+    life.acquire(take_over=False)
     life.save(life.writers[0])
-    life.acquire(steal=True)
+    life.acquire(take_over=True)
     owner, thief = life.writers
     life.save(thief)
     for file in life.segments()[1].values():
@@ -172,16 +171,16 @@ def changing_modes_from_outside(life):
 
 
 def linking_from_outside(life):
-    """A backup gives each file one more name, before a steal or after it."""
+    """A backup gives each file one more name, before a takeover or after it."""
     for is_before in (True, False):
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
         owner = life.writers[-1]
         life.save(owner)
         files = list(life.segments()[1].values())
         for file in files if is_before else ():
             file.links += 1
         life.save(owner)
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
         for file in () if is_before else files:
             file.links += 1
         life.save(owner)
@@ -193,9 +192,9 @@ def linking_from_outside(life):
 def saving_while_a_clear_is_finished(life):
     """A clear stopped behind its tombstone, so there is no run; the former owner saves while the rest is removed."""
     for count in range(16):
-        life.acquire(steal=False)
+        life.acquire(take_over=False)
         life.save(life.writers[-1])
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
         victim, owner = life.writers
         life.save(owner)
         life.kill(victim)  # so its lock can be had, which the owner has not taken yet
@@ -229,9 +228,9 @@ def saving_while_a_clear_is_finished(life):
 
 def waking_up_in_a_new_run(life):
     """A thief sleeps while the run is cleared and begun anew in the same directory; then it gives its claim up."""
-    life.acquire(steal=False)
+    life.acquire(take_over=False)
     life.save(life.writers[0])
-    life.acquire(steal=True)
+    life.acquire(take_over=True)
     victim, thief = life.writers
     life.kill(victim)
     life.writers.remove(thief)
@@ -240,10 +239,10 @@ def waking_up_in_a_new_run(life):
         if (name, role) == ("remove_directory", RUN):
             life.disk.before_change = lambda name, role: None
             life.forget()
-            life.acquire(steal=False)
+            life.acquire(take_over=False)
             life.save(life.writers[-1])
             life.kill(life.writers[-1])
-            life.acquire(steal=False)
+            life.acquire(take_over=False)
             life.save(life.writers[-1])
             beginners.extend([life.possible, life.begun, life.acknowledged_sequence, life.writers.pop()])
 
@@ -265,10 +264,10 @@ def waking_up_in_a_new_run(life):
 def stopping_claims_that_were_marked(life):
     """A claim that another one marked is given up, which fails somewhere; the next claim tidies up."""
     for count in range(1, 4):
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
         life.save(life.writers[-1])
-        life.acquire(steal=True)
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
+        life.acquire(take_over=True)
         between, last = life.writers[-2:]
         life.release(last)
         life.fail_at(count)
@@ -280,7 +279,7 @@ def stopping_claims_that_were_marked(life):
 def removing_into_a_claim(life):
     """An owner removes checkpoints at each point of another one's claim, which then saves, and may go back behind them."""
     for count in range(9):
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
         owner = life.writers[-1]
         for _ in range(2):
             life.save(owner)
@@ -291,7 +290,7 @@ def removing_into_a_claim(life):
                 life.delete(owner)
 
         life.disk.before_change = at_point
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
         life.attach()
         life.examine()
         life.save(life.writers[-1])
@@ -302,14 +301,14 @@ def removing_into_a_claim(life):
 def claiming_into_a_removal(life):
     """Another one claims at each point of a removal, and saves at once, or later: the owner is not told that there was none."""
     for count in range(8):
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
         owner = life.writers[-1]
         for _ in range(2):
             life.save(owner)
         points = iter(range(count // 2, -1, -1))
 
         def at_point(name, role, points=points, is_later=count % 2):
-            if next(points, None) == 0 and life.acquire(steal=True) and not is_later:
+            if next(points, None) == 0 and life.acquire(take_over=True) and not is_later:
                 life.save(life.writers[-1])
 
         life.disk.before_change = at_point
@@ -325,12 +324,12 @@ def claiming_into_a_removal(life):
 def going_back_behind_a_removal(life):
     """An owner removes a checkpoint and dies; the next one goes back to where the removal was not said yet."""
     for _ in range(4):
-        life.acquire(steal=True)
+        life.acquire(take_over=True)
         for _ in range(4):
             life.save(life.writers[-1])
         life.delete(life.writers[-1])
         life.kill(life.writers[-1])
-        life.acquire(steal=False)
+        life.acquire(take_over=False)
         life.writers[-1].outputs = life.writers[-1].outputs[:-1]
         life.save(life.writers[-1])
         life.examine()
@@ -578,7 +577,7 @@ def append_to_the_old_segment(monkeypatch):
             image = read_image(filesystem, directory, options["workflow_id"], options["fetch"])
             if image.records and not image.is_cleared and image.records[-1].segment == image.newest:
                 lock = filesystem.open_lock(directory, LOCK)
-                if not filesystem.lock(lock) and not options["steal"]:
+                if not filesystem.lock(lock) and not options["take_over"]:
                     filesystem.close(lock)
                     raise RunLockedError(options["workflow_id"], holder=str(newest_owner(filesystem, directory)))
                 flowckpt.stores.file.claim._sweep(filesystem, directory)
@@ -592,15 +591,15 @@ def append_to_the_old_segment(monkeypatch):
                     digest=image.records[-1].digest,
                 )
                 writer.has_written = True
-                owned = OwnedRun(
+                owned = FileRunWriter(
                     filesystem,
                     directory,
                     lock,
-                    workflow_id=options["workflow_id"],
                     is_locked=True,
                     writer=writer,
                     image=image,
                     fetch=options["fetch"],
+                    token="old",
                 )
                 owned.is_adopted = True
                 owned.saved = image.history.view()
@@ -692,11 +691,11 @@ def take_a_refused_removal_for_none(monkeypatch):
     """Ask behind a refusal whether there is anything to remove, where what was refused is read already."""
     original = FileRuns._delete
 
-    def delete(self, workflow_id, wanted, act):
+    def delete(self, writer, wanted):
         try:
-            return original(self, workflow_id, wanted, act)
+            return original(self, writer, wanted)
         except FencedError:
-            if any(map(wanted, self.references(workflow_id))):
+            if self._selected(writer.workflow_id, wanted):
                 raise
             return 0
 
@@ -755,4 +754,4 @@ def test_the_whole_store_is_not_caught(monkeypatch, is_soak):
 
 def test_the_digest_of_a_line_covers_the_lines_before():
     """What the mutants above rest upon: the same body behind another line is another line."""
-    assert seal(b'{"a":1', b"\0" * 32)[0] != seal(b'{"a":1', b"\1" * 32)[0]
+    assert chain_line(b'{"a":1', b"\0" * 32)[0] != chain_line(b'{"a":1', b"\1" * 32)[0]

@@ -6,13 +6,11 @@ import itertools
 
 import pytest
 
-import flowckpt.stores.file.known_keys
 import flowckpt.stores.file.store_keys
-from flowckpt.stores.file.head import HeadNote
+from flowckpt.stores.file.hints import TruncationGuard
 from flowckpt.stores.file.layout import HEAD, IDENTITY, keys_name
-from flowckpt.stores.file.owned_run import OwnedRun
-from flowckpt.stores.file.writer import SegmentWriter
-from flowckpt.stores.log.line import START, seal
+from flowckpt.stores.file.run_writer import FileRunWriter, SegmentWriter
+from flowckpt.stores.log.line import START, chain_line
 from flowckpt.stores.log.sealing.keys import Key, KeyRing, proof_of
 from tests.crash.test_mutants import SCENES, caught, in_turn, saving_after_failures
 from tests.crash.workload import Tally, Workload, patched
@@ -31,7 +29,7 @@ def the_old_file_again(monkeypatch):
             self._filesystem.sync(self._file)
             self._filesystem.sync(self._directory)
 
-    monkeypatch.setattr(HeadNote, "begin", begin)
+    monkeypatch.setattr(TruncationGuard, "begin", begin)
 
 
 def a_word_that_is_not_synced(monkeypatch):
@@ -42,12 +40,12 @@ def a_word_that_is_not_synced(monkeypatch):
         self._filesystem.disk.root.names["runs"].names["run"].names[HEAD].role = "head"
         self._filesystem.write_at(self._file, self._text(""), 0)
 
-    monkeypatch.setattr(HeadNote, "begin", begin)
+    monkeypatch.setattr(TruncationGuard, "begin", begin)
 
 
 def a_word_ahead_of_the_line(monkeypatch):
     """Note the line before it is on the disk: a torn one then looks as if it had been cut."""
-    make, append = OwnedRun.__init__, SegmentWriter.append
+    make, append = FileRunWriter.__init__, SegmentWriter.append
 
     def made(self, *given, **options):
         make(self, *given, **options)
@@ -56,10 +54,10 @@ def a_word_ahead_of_the_line(monkeypatch):
     def hasty(self, body):
         sealed = self.seal.sealed(body, self._lines, self.digest)
         if b"adopts" not in body[:12]:
-            self.note(seal(sealed, self.digest)[1])
+            self.note(chain_line(sealed, self.digest)[1])
         append(self, body)
 
-    monkeypatch.setattr(OwnedRun, "__init__", made)
+    monkeypatch.setattr(FileRunWriter, "__init__", made)
     monkeypatch.setattr(SegmentWriter, "append", hasty)
 
 
@@ -80,7 +78,7 @@ def a_note_of_keys_that_is_not_synced(monkeypatch):
 
     def add_known(filesystem, root, keys, store_id):
         file = filesystem.create(root, keys_name(1))
-        text, _ = seal(
+        text, _ = chain_line(
             b'{"store_id":"%b","keys":[%b]'
             % (
                 store_id.encode(),
@@ -96,7 +94,7 @@ def a_note_of_keys_that_is_not_synced(monkeypatch):
         filesystem.close(file)
         return True
 
-    monkeypatch.setattr(flowckpt.stores.file.known_keys, "add_known", add_known)
+    monkeypatch.setattr(flowckpt.stores.file.store_keys, "add_known", add_known)
 
 
 MUTANTS = {
@@ -140,8 +138,8 @@ def test_two_that_make_a_sealed_store_at_once_leave_one_that_can_be_begun(monkey
             if next(points, None) == 0:
                 life.may_nest = False
                 life.attach()
-                life.acquire(steal=True)
+                life.acquire(take_over=True)
                 life.disk.before_change = lambda name, role: None
 
         life.disk.before_change = at_point
-        life.acquire(steal=False)
+        life.acquire(take_over=False)

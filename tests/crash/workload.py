@@ -18,12 +18,11 @@ import flowckpt.core.codec.blob
 import flowckpt.stores.file.claim
 import flowckpt.stores.file.compaction
 import flowckpt.stores.file.directory
-import flowckpt.stores.file.head
-import flowckpt.stores.file.known_keys
-import flowckpt.stores.file.reading
+import flowckpt.stores.file.hints
+import flowckpt.stores.file.reader
+import flowckpt.stores.file.run_writer
 import flowckpt.stores.file.store_keys
 import flowckpt.stores.file.values
-import flowckpt.stores.file.writer
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.core.system.process import ProcessIdentity
@@ -74,13 +73,13 @@ def patched(monkeypatch) -> Processes:
     monkeypatch.setattr(flowckpt.stores.file.compaction.secrets, "token_hex", lambda n: f"{next(tokens):016x}")
     for module in (
         flowckpt.stores.file.store_keys,
-        flowckpt.stores.file.known_keys,
-        flowckpt.stores.file.head,
+        flowckpt.stores.file.store_keys,
+        flowckpt.stores.file.hints,
     ):
         monkeypatch.setattr(module, "current_process", processes.identity)
-    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.reading, flowckpt.stores.file.store_keys):
+    for module in (flowckpt.stores.file.claim, flowckpt.stores.file.reader, flowckpt.stores.file.store_keys):
         monkeypatch.setattr(module, "is_alive", processes.is_alive)
-    monkeypatch.setattr(flowckpt.stores.file.writer, "monotonic", lambda: 0.0)  # the marks alone must do
+    monkeypatch.setattr(flowckpt.stores.file.run_writer, "monotonic", lambda: 0.0)  # the marks alone must do
     monkeypatch.setattr(flowckpt.stores.file.directory, "_LOOKS", 1)
     monkeypatch.setattr(flowckpt.stores.file.directory, "_LOOK_SECONDS", 0)
     return processes
@@ -124,8 +123,8 @@ def shown(store):
 
 def shown_at_once(store):
     """The same out of the record read once; what `shown` asks for reads it each time, in the same way."""
-    image = store.runs.image(RUN)
-    return told(image.references()[::-1], store.runs.latest(RUN, image))
+    found = store.runs.loaded(RUN)
+    return told(found.image.references()[::-1], found.latest())
 
 
 def listed_behind(store):
@@ -407,7 +406,7 @@ class Workload:
         elif owner is None or chance < 0.12:
             if owner is not None and self.random.random() < 0.5:
                 self.kill(owner)
-            self.acquire(steal=self.random.random() < 0.7)
+            self.acquire(take_over=self.random.random() < 0.7)
         elif chance < 0.70:
             self.save(owner if self.random.random() < 0.85 else self.random.choice(self.writers))
         elif chance < 0.76:
@@ -426,7 +425,7 @@ class Workload:
         others = [writer for writer in self.writers if writer.pid != self.processes.current]
         if others and self.random.random() < 0.5:
             self.save(others[-1])
-        elif self.acquire(steal=True) and self.random.random() < 0.7:
+        elif self.acquire(take_over=True) and self.random.random() < 0.7:
             self.save(self.writers[-1])
 
     def segments(self, disk=None):
@@ -507,12 +506,12 @@ class Workload:
         writer.is_refused = True
         self.unknown(writer, candidates)
 
-    def acquire(self, *, steal):
+    def acquire(self, *, take_over):
         writer = self.opened(self.disk)
         writer.attempt = 10**6  # whatever it finishes (a clear that was cut short) is not older than what was begun
         try:
             with self.in_flight(writer, set()):
-                lease = done(writer.store.acquire(RUN, steal=steal))
+                lease = done(writer.store.acquire(RUN, take_over=take_over))
         except RunLockedError:
             self.kill(writer)
             return False

@@ -32,8 +32,8 @@ class CrashingStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    async def acquire(self, workflow_id: str, *, steal: bool = False) -> Any:
-        return await self.inner.acquire(workflow_id, steal=steal)
+    async def acquire(self, workflow_id: str, *, take_over: bool = False) -> Any:
+        return await self.inner.acquire(workflow_id, take_over=take_over)
 
     async def release(self, workflow_id: str, *, token: str = "") -> None:
         if self.saves < self._at:

@@ -40,8 +40,8 @@ class MortalStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def acquire(self, workflow_id: str, *, steal: bool = False) -> Any:
-        return await self._inner.acquire(workflow_id, steal=steal)
+    async def acquire(self, workflow_id: str, *, take_over: bool = False) -> Any:
+        return await self._inner.acquire(workflow_id, take_over=take_over)
 
     async def release(self, workflow_id: str, *, token: str = "") -> None:
         if not self._is_dead:

@@ -53,8 +53,7 @@ def a_world() -> Iterator[World]:
 
 
 def reopened(store: MemoryCheckpointStore) -> MemoryCheckpointStore:
-    for run in store._runs.values():
-        run.is_owned = False  # the process that owned it is gone
+    store.runs.owned.clear()  # the process that owned it is gone
     python._left.clear()  # and its threads with it
     return store
 

@@ -115,8 +115,7 @@ def test_a_process_that_dies_while_it_undoes_is_gone_on_with_although_a_step_is_
     fails.add("beside")
     crashes(store, 6, saga_beside)  # the car is undone; whoever was paying was stopped
     assert world == ["hotel"]
-    for run in store._runs.values():
-        run.is_owned = False
+    store.runs.owned.clear()
     result = resume(store, saga_beside)
     assert (type(result.error), result.undone, world) == (RunUndoneError, ("hotel",), [])
     may_pay.set()

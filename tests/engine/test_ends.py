@@ -217,7 +217,7 @@ def test_a_fenced_writer_stops_at_once_and_touches_nothing() -> None:
     store = MemoryCheckpointStore()
 
     def steal() -> None:
-        other = store.acquire("run", steal=True)
+        other = store.acquire("run", take_over=True)
         with pytest.raises(StopIteration):
             other.send(None)
 

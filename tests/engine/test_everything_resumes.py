@@ -90,8 +90,7 @@ class Life:
         self.world.asked_for.update(each["path"] for each in latest.metadata.get("superseded", ()))
 
     def _process(self, *, is_forced: bool) -> Any:
-        for run in self.store._runs.values():
-            run.is_owned = False  # the process before it is gone
+        self.store.runs.owned.clear()  # the process before it is gone
         python._left.clear()
         engine = WorkflowEngine(MortalStore(self.store, self.saves), clock=self.clock)
         program = self.world.workflow(self.block)

@@ -91,8 +91,7 @@ NEWEST_FIRST = ALL[::-1]
 
 
 def given_up(store: MemoryCheckpointStore) -> MemoryCheckpointStore:
-    for run in store._runs.values():
-        run.is_owned = False
+    store.runs.owned.clear()
     return store
 
 

@@ -53,8 +53,7 @@ def test_a_completed_run_has_nothing_in_flight_although_a_process_had_died_in_a_
     store = MemoryCheckpointStore()
     with pytest.raises(SimulatedCrash):
         WorkflowEngine(CrashingStore(store, 2, is_after=True)).run_sync(flow, workflow_id="run")
-    for run in store._runs.values():
-        run.is_owned = False
+    store.runs.owned.clear()
     before = asyncio.run(store.load_latest("run"))
     assert before is not None and slow in before.in_flight
     assert WorkflowEngine(store).resume_sync(flow, workflow_id="run").output == "handled"

@@ -32,8 +32,8 @@ class Dying:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    async def acquire(self, workflow_id: str, *, steal: bool = False) -> Any:
-        return await self.inner.acquire(workflow_id, steal=steal)
+    async def acquire(self, workflow_id: str, *, take_over: bool = False) -> Any:
+        return await self.inner.acquire(workflow_id, take_over=take_over)
 
     async def owner(self, workflow_id: str) -> Any:
         return await self.inner.owner(workflow_id)
@@ -41,11 +41,11 @@ class Dying:
     async def attempts(self, workflow_id: str) -> Any:
         return await self.inner.attempts(workflow_id)
 
-    async def begun_steps(self, workflow_id: str) -> Any:
-        return await self.inner.begun_steps(workflow_id)
+    async def started_steps(self, workflow_id: str) -> Any:
+        return await self.inner.started_steps(workflow_id)
 
-    def note_begun(self, workflow_id: str, path: str) -> None:
-        self.inner.note_begun(workflow_id, path)
+    def note_started(self, workflow_id: str, path: str) -> None:
+        self.inner.note_started(workflow_id, path)
 
     async def release(self, workflow_id: str, *, token: str = "") -> None:
         if not world.pop("dies", False):

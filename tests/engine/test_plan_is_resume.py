@@ -195,8 +195,7 @@ def changed(parts: list[Part], change: tuple[str, int], world: World) -> list[Pa
 
 
 def reopened(store: MemoryCheckpointStore) -> MemoryCheckpointStore:
-    for run in store._runs.values():
-        run.is_owned = False  # the process that owned it is gone
+    store.runs.owned.clear()  # the process that owned it is gone
     return store
 
 

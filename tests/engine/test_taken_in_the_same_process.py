@@ -17,7 +17,7 @@ def test_a_fenced_session_leaves_the_run_to_the_thief(reopen: Callable[[], Any])
     leases: list[Any] = []
 
     async def steals() -> None:
-        leases.append(await store.acquire("run", steal=True))
+        leases.append(await store.acquire("run", take_over=True))
 
     @workflow
     def flow() -> Generator[Any, Any, None]:

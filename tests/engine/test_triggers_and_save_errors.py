@@ -383,7 +383,7 @@ def test_who_lost_the_run_does_not_go_on_whatever_it_was_told(reopen: Callable[[
     async def loses(number: int) -> None:
         ran.append(number)
         if number == 1:
-            await other.acquire("run", steal=True)
+            await other.acquire("run", take_over=True)
 
     @workflow
     def flow() -> Generator[Any, Any, None]:

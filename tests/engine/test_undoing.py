@@ -239,5 +239,4 @@ def test_an_ephemeral_step_cannot_be_undone() -> None:
 
 
 def _given_up(store: MemoryCheckpointStore) -> None:
-    for run in store._runs.values():
-        run.is_owned = False
+    store.runs.owned.clear()

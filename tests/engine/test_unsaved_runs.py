@@ -396,7 +396,7 @@ def test_no_new_segment_is_begun_behind_another_owner(tmp_path: Path) -> None:
         did.append(number)
         disk.fails_at = ("write",) if number == 1 else ()
         if number == 2:
-            await thief.acquire("run", steal=True)
+            await thief.acquire("run", take_over=True)
 
     @workflow
     def contested() -> Generator[Any, Any, None]:

@@ -99,8 +99,7 @@ def test_a_run_that_crashes_at_any_save_ends_as_an_uninterrupted_one(what, is_af
         store = MemoryCheckpointStore()
 
         def reopen(store: Any = store) -> Any:
-            for run in store._runs.values():
-                run.is_owned = False
+            store.runs.owned.clear()
             return store
 
         again, results, repeated = ended(reopen, what, Saves(crash, is_after=is_after))
@@ -173,8 +172,7 @@ def test_any_program_with_waits_ends_the_same_however_often_it_crashes(program, 
     mortal = MemoryCheckpointStore()
 
     def reopen() -> Any:
-        for run in mortal._runs.values():
-            run.is_owned = False
+        mortal.runs.owned.clear()
         return mortal
 
     again, results, _ = ended(reopen, runs, Saves(*crashes, is_after=is_after), program=program)

@@ -176,7 +176,7 @@ def recorded_of(data: Any) -> Any:
 
 PROGRAM = """
     import os, sys
-    from flowckpt.stores.file.writer import SegmentWriter
+    from flowckpt.stores.file.run_writer import SegmentWriter
 
     sys.path.insert(0, {here!r})
     plain, left = SegmentWriter.append, [int(sys.argv[1])]

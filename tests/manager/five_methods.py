@@ -58,8 +58,8 @@ class Dying(FiveMethods):
 class DyingAndAble(Dying):
     """The same over a store that can own runs and delete checkpoints."""
 
-    async def acquire(self, workflow_id, *, steal=False):
-        return await self._inner.acquire(workflow_id, steal=steal)
+    async def acquire(self, workflow_id, *, take_over=False):
+        return await self._inner.acquire(workflow_id, take_over=take_over)
 
     async def release(self, workflow_id, *, token=""):
         if self.writes < self._at:

@@ -385,7 +385,7 @@ async def test_an_owner_that_was_robbed_cannot_save(reopen, able):
     begun = await manager.begin_step("task", "train", 1)
     assert store.has(Ability.OWNERS)
     thief = reopen()
-    await thief.acquire("task", steal=True)
+    await thief.acquire("task", take_over=True)
     before = [reference.sequence for reference in await thief.list_checkpoints("task")]
     with pytest.raises((FencedError, RunLockedError)):
         await manager.commit_step(begun, None)

@@ -20,7 +20,7 @@ from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, Ru
 from flowckpt.maintenance import copy_run
 from flowckpt.stores import ObjectCheckpointStore
 from flowckpt.stores.objects import claim
-from flowckpt.stores.objects import receive as arrivals
+from flowckpt.stores.objects import runs as arrivals
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.testing.contract import checkpoint, results
 from tests.faulty_proxy import FaultyProxy
@@ -192,7 +192,7 @@ def test_a_bringer_that_sleeps_is_overtaken_and_brings_nothing():
         other = ObjectCheckpointStore(driver)
 
         def take(other=other):
-            lease = done(other.acquire("run", steal=True))
+            lease = done(other.acquire("run", take_over=True))
             done(other.save("run", checkpoint(1, results("mine"), attempt=lease.attempt)))
 
         store = bringer(driver, at, take)
@@ -214,7 +214,7 @@ def test_one_that_was_overtaken_while_it_brought_it_ends_without_a_trace(driver)
     at = requests_of(bring)  # its end
 
     def take():
-        done(other.acquire("run", steal=True))
+        done(other.acquire("run", take_over=True))
         done(other.release("run"))
 
     with pytest.raises(RunLockedError, match="took it over"):

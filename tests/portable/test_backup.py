@@ -44,7 +44,7 @@ def write_for_ever(spec, is_begun):
     with blocking_allowed(True):
         store = open_store(spec)
         while True:
-            lease = store.runs.acquire(RUN, steal=False)
+            lease = store.runs.acquire(RUN, take_over=False)
             steps = list(lease.latest.step_results) if lease.latest else []
             add(store, lease, steps, 3)
             store.runs.release(RUN)
@@ -77,7 +77,7 @@ def steps_in(spec):
         assert {finding.severity for finding in findings} <= {"ok", "notice"}, findings
         found = [result.output for result in asyncio.run(store.load_latest(RUN)).step_results]
         assert found == [output(number) for number in range(1, len(found) + 1)]
-        lease = store.runs.acquire(RUN, steal=True)  # and a resume can go on from it
+        lease = store.runs.acquire(RUN, take_over=True)  # and a resume can go on from it
         store.runs.save(RUN, checkpoint(lease.last_sequence + 1, lease.latest.step_results, attempt=lease.attempt))
     return len(found)
 
@@ -155,7 +155,7 @@ def live(tmp_path):
     """A file store with an owned run of three steps, and the directory of that run."""
     store = open_store(f"file:{tmp_path}/store")
     with blocking_allowed(True):
-        lease = store.runs.acquire(RUN, steal=False)
+        lease = store.runs.acquire(RUN, take_over=False)
         steps = add(store, lease, [], 3)
         (directory,) = (tmp_path / "store" / "runs").iterdir()
         yield store, lease, steps, directory
@@ -201,7 +201,7 @@ def test_a_plain_copy_in_which_a_resume_came_between_two_segments_is_corrupt_and
     shutil.copytree(tmp_path / "store", backup)
     add(store, _since(lease, store), steps, 2)
     store.runs.release(RUN)
-    again = store.runs.acquire(RUN, steal=False)
+    again = store.runs.acquire(RUN, take_over=False)
     add(store, again, list(again.latest.step_results), 1)
     for file in directory.glob("*.jsonl"):
         if not (backup / "runs" / directory.name / file.name).exists():

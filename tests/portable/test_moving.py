@@ -147,7 +147,7 @@ def test_a_live_run_is_exported_as_of_its_last_checkpoint_and_says_so(tmp_path):
 def test_what_a_fenced_writer_left_unacknowledged_is_not_exported(tmp_path):
     asleep, awake = FileCheckpointStore(tmp_path / "s"), FileCheckpointStore(tmp_path / "s")
     done(asleep.save("run", checkpoint(1, results("a"))))
-    done(awake.acquire("run", steal=True))
+    done(awake.acquire("run", take_over=True))
     with pytest.raises(FencedError):
         done(asleep.save("run", checkpoint(2, results("a", "lost"))))
     done(awake.save("run", checkpoint(2, results("a", "kept"), attempt=2)))

@@ -33,7 +33,7 @@ def doors(request, tmp_path):
     else:
         spec = f"{request.param}:{tmp_path / 'store'}"
     stores = [open_store(spec) for _ in range(2)]
-    stores[0].runs.acquire(RUN, steal=False)
+    stores[0].runs.acquire(RUN, take_over=False)
     stores[0].runs.save(RUN, checkpoint(1, results("x")))
     stores[0].runs.release(RUN)
     yield stores

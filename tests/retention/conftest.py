@@ -19,8 +19,7 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
 
     def open_again() -> Any:
         if request.param == "memory":
-            for run in memory._runs.values():
-                run.is_owned = False
+            memory.runs.owned.clear()
             return memory
         for store in opened:
             store.close()

@@ -59,7 +59,7 @@ async def removed_by_a_later_attempt(store, *, is_going_back):
 
 
 async def going_on(store, steps, *, steal=False):
-    lease = await store.acquire("run", steal=steal)
+    lease = await store.acquire("run", take_over=steal)
     await store.save("run", checkpoint(lease.last_sequence + 1, steps, attempt=lease.attempt))
     await store.release("run")
     return lease.attempt
@@ -112,7 +112,7 @@ async def test_it_stays_removed_where_a_thief_goes_on_from_the_pack_and_the_comp
     thief = FileCheckpointStore(tmp_path)
 
     def steal():
-        lease = thief.runs.acquire("run", steal=True)
+        lease = thief.runs.acquire("run", take_over=True)
         thief.runs.save("run", checkpoint(5, lease.latest.step_results, attempt=lease.attempt))
 
     robbed = FileCheckpointStore(tmp_path, filesystem=Interrupted(behind_link=steal))
@@ -158,7 +158,7 @@ async def test_what_was_gone_back_behind_outlives_a_pack_whose_newest_attempt_is
 async def test_a_thief_whose_segment_a_compaction_removed_is_told_so_and_not_that_the_run_was_cleared(tmp_path):
     robbed, thief, other = (FileCheckpointStore(tmp_path) for _ in range(3))
     await robbed.save("run", checkpoint(1, results("x")))
-    assert thief.runs.acquire("run", steal=True).attempt == 2
+    assert thief.runs.acquire("run", take_over=True).attempt == 2
     await robbed.release("run")
     assert (await other.compact("run", is_forced=True)).is_changed
     with pytest.raises(FencedError, match="attempt 4 has taken over"):

@@ -257,7 +257,7 @@ def test_what_nobody_vouches_for_does_not_become_authentic_by_a_compaction(tmp_p
     save_attempt(path, (1,), results("first"))
     store = FileCheckpointStore(path)
     image = store.runs.image(RUN)
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
     data = checkpoint(image.last_sequence + 1, results("other"), attempt=3)
     store.runs.save(RUN, data)
     store.close()
@@ -276,17 +276,17 @@ def test_the_word_of_steps_that_a_killed_process_left_is_still_read(tmp_path, ha
     """Also without the key that the word was hidden with: a compaction seals it anew."""
     path, both = make(tmp_path / "store", keys=RINGS["encrypt"]), KeyRing([NEXT, ENCRYPT])
     store = FileCheckpointStore(path, keys=RINGS["encrypt"])
-    lease = store.runs.acquire(RUN, steal=False)
+    lease = store.runs.acquire(RUN, take_over=False)
     if has_saved:
         data = checkpoint(lease.last_sequence + 1, [*steps(), *results("fifth")], attempt=lease.attempt)
         store.runs.save(RUN, data)
-    store.note_begun(RUN, SECRET)
+    store.note_started(RUN, SECRET)
     for each in store.runs.owned.values():
         each.close()  # as a kill does
     store.runs.owned.clear()
     for keys in (RINGS["encrypt"], both, KeyRing([NEXT])):
         compact(path, keys=keys)
-        assert FileCheckpointStore(path, keys=keys).runs.begun_steps(RUN) == (3, (SECRET,))
+        assert FileCheckpointStore(path, keys=keys).runs.started_steps(RUN) == (3, (SECRET,))
         store = FileCheckpointStore(path, keys=keys)
         store.runs.delete_sequences(RUN, [store.runs.references(RUN)[-1].sequence])  # so that there is more to compact
         store.close()

@@ -20,7 +20,7 @@ SECRET = "the word that nobody may read"
 def save_attempt(path, ends, steps, **told):
     """Save checkpoints of a new attempt: after so many of the steps each."""
     store = FileCheckpointStore(path, **told)
-    lease = store.runs.acquire(RUN, steal=False)
+    lease = store.runs.acquire(RUN, take_over=False)
     for number, end in enumerate(ends, 1):
         data = checkpoint(
             lease.last_sequence + number,
@@ -46,8 +46,7 @@ def make(path, **told):
 
 def shown(store, run=RUN):
     """All that a reader is shown."""
-    image = store.runs.image(run)
-    latest = store.runs.latest(run, image)
+    latest = store.runs.load_latest(run)
     references = [(ref.sequence, ref.checkpoint_id, ref.attempt, ref.steps) for ref in store.runs.references(run)]
     values = [] if latest is None else [result.output for result in latest.step_results]
     return references, None if latest is None else (latest.inputs, latest.snapshot, latest.metadata), values

@@ -66,7 +66,7 @@ def outcome(path, ring):
         found = [finding.severity for finding in store.runs.check(None)]
         assert "corrupt" in found, error
         with pytest.raises((*NAMED, UnauthenticatedRecordError, CheckpointNotFoundError)):
-            store.runs.acquire(RUN, steal=False)
+            store.runs.acquire(RUN, take_over=False)
         return type(error)
     return seen
 
@@ -139,7 +139,7 @@ def test_an_end_that_was_cut_is_found(copy, change):
     store = FileCheckpointStore(path, keys=ring)
     assert "corrupt" in [finding.severity for finding in store.runs.check(None)]
     with pytest.raises(CheckpointCorruptedError, match="missing"):
-        store.runs.acquire(RUN, steal=False)
+        store.runs.acquire(RUN, take_over=False)
     # Who knows that nothing is missing can say so, and it is true for good.
     if "all" not in change:
         trusting = FileCheckpointStore(path, keys=ring, trust=True)
@@ -203,7 +203,7 @@ def test_a_segment_that_was_put_in_from_elsewhere_is_found(tmp_path, source, is_
         run = "run-2"
         store = FileCheckpointStore(path, keys=ring)
         for _ in range(2):
-            lease = store.runs.acquire(run, steal=False)
+            lease = store.runs.acquire(run, take_over=False)
             store.runs.save(run, checkpoint(lease.last_sequence + 1, steps()[: lease.attempt], attempt=lease.attempt))
             store.runs.release(run)
         earlier = segment(path, 2, run).read_bytes()
@@ -265,7 +265,7 @@ def test_a_lost_identity_is_not_made_anew(copy):
     for run in (RUN, "new"):
         for told in ({"keys": ring}, {}):
             with pytest.raises(CheckpointCorruptedError, match=r"store\.json") as caught:
-                FileCheckpointStore(path, **told).runs.acquire(run, steal=False)
+                FileCheckpointStore(path, **told).runs.acquire(run, take_over=False)
     (path / "store.json").write_text(caught.value.remedy.partition("anew: ")[2])  # what the error says, helps
     assert shown(FileCheckpointStore(path, keys=ring))[0]
     assert json.loads((path / "store.json").read_text()) == json.loads(text)
@@ -284,7 +284,7 @@ def test_a_missing_or_wrong_key_is_not_taken_for_damage(tmp_path):
             assert caught.value.key_id == ENCRYPT.id
             assert ENCRYPT.id in str(caught.value)
         with pytest.raises(kind):
-            store.runs.acquire(RUN, steal=False)
+            store.runs.acquire(RUN, take_over=False)
         assert [finding.severity for finding in store.runs.check(None)] == ["locked"]
         assert segment(path, 3).exists() is False
 
@@ -361,13 +361,13 @@ def test_trust_needs_a_key_and_a_run_and_heals_nothing(copy):
 def test_nothing_of_an_encrypted_run_can_be_read_in_any_file(tmp_path):
     path = tmp_path / "store"
     store = FileCheckpointStore(path, keys=RINGS["encrypt"])
-    lease = store.runs.acquire(RUN, steal=False)
+    lease = store.runs.acquire(RUN, take_over=False)
     for number, output in enumerate((SECRET, [SECRET] * 5_000), 1):
-        store.note_begun(RUN, f"{SECRET}-{number}")
+        store.note_started(RUN, f"{SECRET}-{number}")
         store.runs.save(RUN, checkpoint(number, results(SECRET, output)[:number], attempt=lease.attempt))
-    store.note_begun(RUN, "step of the name " + SECRET)
-    assert store.runs.begun_steps(RUN) == (1, ("step of the name " + SECRET,))
-    assert FileCheckpointStore(path).runs.begun_steps(RUN) == (0, ())  # and not the cipher text as a step's path
+    store.note_started(RUN, "step of the name " + SECRET)
+    assert store.runs.started_steps(RUN) == (1, ("step of the name " + SECRET,))
+    assert FileCheckpointStore(path).runs.started_steps(RUN) == (0, ())  # and not the cipher text as a step's path
     files = [file for file in path.rglob("*") if file.is_file()]
     assert len(files) >= 5
     for file in files:
@@ -381,13 +381,13 @@ def test_a_hint_that_does_not_open_is_no_hint(tmp_path):
     lock = path / f"runs/{RUN}/lock"
     for text in (b"2\nplain\n\0", b"2\n1:AAAA\n\0", b"9\n1:AAAA\n\0", b"x\n\0"):
         lock.write_bytes(text)
-        assert FileCheckpointStore(path, keys=RINGS["encrypt"]).runs.begun_steps(RUN)[1] in ((), ("1:AAAA",))
+        assert FileCheckpointStore(path, keys=RINGS["encrypt"]).runs.started_steps(RUN)[1] in ((), ("1:AAAA",))
 
 
 def test_a_large_value_is_encrypted_once_and_every_change_to_it_is_found(tmp_path):
     path, ring = tmp_path / "store", RINGS["encrypt"]
     store = FileCheckpointStore(path, keys=ring)
-    lease = store.runs.acquire(RUN, steal=False)
+    lease = store.runs.acquire(RUN, take_over=False)
     for number in (1, 2):
         store.runs.save(RUN, checkpoint(number, results(*[SECRET * 4_000] * number), attempt=lease.attempt))
     store.close()
@@ -411,8 +411,8 @@ def test_two_runs_share_an_encrypted_value(tmp_path):
     store.runs.save("a", checkpoint(1, results(SECRET * 4_000)))
     taken = store.runs.load("a", "c1")
     (blobs,) = taken.step_results.history.blobs.values()
-    store.runs.acquire("b", steal=False)
-    store.runs.share("a", "b", {digest: blob.size for digest, blob in blobs.items()})
+    store.runs.acquire("b", take_over=False)
+    store.runs.share_values("a", "b", {digest: blob.size for digest, blob in blobs.items()})
     store.runs.save("b", taken)
     files = [file for run in "ab" for file in (path / f"runs/{run}/blobs").iterdir()]
     assert len({file.stat().st_ino for file in files}) == 1
@@ -434,7 +434,7 @@ def test_switching_the_compression_never_makes_old_records_unreadable(tmp_path):
         save_attempt(path, (len(texts),), results(*texts), compression=compression)
     for compression in ("none", "gzip", "zstd"):
         store = FileCheckpointStore(path, compression=compression)
-        latest = store.runs.latest(RUN, store.runs.image(RUN))
+        latest = store.runs.load_latest(RUN)
         assert [result.output for result in latest.step_results] == texts
         assert [finding.severity for finding in store.runs.check(None)] == ["ok"]
         assert [info.steps for info in store.runs.list_runs()] == [len(texts)]

@@ -175,7 +175,7 @@ class Agreement(RuleBasedStateMachine):
 
     @initialize(run=RUNS)
     def begin(self, run):
-        self.acquire(run, steal=False)
+        self.acquire(run, take_over=False)
 
     @rule(run=RUNS, steal=st.booleans())
     def acquire(self, run, steal):
@@ -447,7 +447,7 @@ class BrokenSource(FlowckptError):
 
 
 async def taken(store, run, steal):
-    lease = await store.acquire(run, steal=steal)
+    lease = await store.acquire(run, take_over=steal)
     return lease.attempt, lease.latest, lease.last_sequence
 
 

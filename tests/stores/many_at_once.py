@@ -21,7 +21,7 @@ def _fill(spec, number, saves, barrier, answers):
                 store.runs.save(f"run-{number}", checkpoint(sequence, steps[:sequence]))
                 store.runs.list_runs()
                 try:
-                    store.runs.acquire("shared", steal=False)
+                    store.runs.acquire("shared", take_over=False)
                     store.runs.release("shared")
                 except RunLockedError:
                     pass
@@ -42,7 +42,7 @@ def fill_by_processes(spec, *, count, saves):
     assert said == dict.fromkeys(range(count), "done")
     store = open_store(spec)
     for number in range(count):
-        latest = store.runs.latest(f"run-{number}")
+        latest = store.runs.load_latest(f"run-{number}")
         assert (latest.sequence, len(latest.step_results)) == (saves, saves)
     assert {finding.severity for finding in store.runs.check(None)} == {"ok"}
     store.close()
@@ -58,7 +58,7 @@ def fill_by_threads(store):
                 steps = results(*range(20))
                 for sequence in range(1, 21):
                     store.runs.save(f"run-{number}", checkpoint(sequence, steps[:sequence]))
-                    store.runs.latest(f"run-{number}")
+                    store.runs.load_latest(f"run-{number}")
         except BaseException as error:
             failures.append(error)
 

@@ -67,7 +67,7 @@ class Peer:
         return self.answer()
 
     def own_and_save(self, attempt=1):
-        self.ask("acquire", RUN, steal=False)
+        self.ask("acquire", RUN, take_over=False)
         assert self.save(1, attempt) is None
 
     def save(self, sequence, attempt=1, name=None):

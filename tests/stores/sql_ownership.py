@@ -48,9 +48,9 @@ class SqlOwnership:
         owner = peers()
         owner.own_and_save()
         for act in (
-            lambda: store.runs.acquire(RUN, steal=False),
+            lambda: store.runs.acquire(RUN, take_over=False),
             lambda: store.runs.clear(RUN),
-            lambda: store.runs.delete(RUN, "c1"),
+            lambda: store.runs.delete_checkpoint(RUN, "c1"),
             lambda: store.runs.save(RUN, checkpoint(2, results("x"), attempt=2)),
         ):
             with pytest.raises(RunLockedError) as refused:
@@ -66,8 +66,8 @@ class SqlOwnership:
         owner.signal(signal.SIGSTOP)
         try:
             with pytest.raises(RunLockedError):
-                store.runs.acquire(RUN, steal=False)
-            assert store.runs.acquire(RUN, steal=True).attempt == 2
+                store.runs.acquire(RUN, take_over=False)
+            assert store.runs.acquire(RUN, take_over=True).attempt == 2
             store.runs.save(RUN, checkpoint(2, results("x"), attempt=2, checkpoint_id="new"))
         finally:
             owner.signal(signal.SIGCONT)
@@ -85,7 +85,7 @@ class SqlOwnership:
         owner.end()
         assert store.runs.owner(RUN) is None
         assert [info.status for info in store.runs.list_runs()] == ["crashed"]
-        lease = store.runs.acquire(RUN, steal=False)
+        lease = store.runs.acquire(RUN, take_over=False)
         assert (lease.attempt, lease.latest.sequence) == (2, 1)
         store.runs.save(RUN, checkpoint(2, results("x", "y"), attempt=2))
         assert shown(store) == [(2, "c2"), (1, "c1")]
@@ -96,9 +96,9 @@ class SqlOwnership:
         owner.signal(signal.SIGSTOP)
         try:
             with pytest.raises(RunLockedError, match="another-machine"):
-                store.runs.acquire(RUN, steal=False)
+                store.runs.acquire(RUN, take_over=False)
             time.sleep(1.2 + self.coarseness)
-            assert store.runs.acquire(RUN, steal=False).attempt == 2
+            assert store.runs.acquire(RUN, take_over=False).attempt == 2
             store.runs.save(RUN, checkpoint(2, results("x"), attempt=2, checkpoint_id="new"))
         finally:
             owner.signal(signal.SIGCONT)
@@ -111,29 +111,29 @@ class SqlOwnership:
         another.runs._process = elsewhere
         another.runs._times = type(another.runs._times)(0.6)
         another.runs._heartbeat._interval = 0.2
-        another.runs.acquire(RUN, steal=False)
+        another.runs.acquire(RUN, take_over=False)
         end = time.monotonic() + 1.5
         while time.monotonic() < end:  # a step that computes
             pass
         with pytest.raises(RunLockedError):
-            store.runs.acquire(RUN, steal=False)
+            store.runs.acquire(RUN, take_over=False)
 
     def test_a_lease_that_expired_and_was_not_taken_is_no_loss(self, store):
         store.runs._times = type(store.runs._times)(-10.0)
         store.runs._process = elsewhere
-        store.runs.acquire(RUN, steal=False)
+        store.runs.acquire(RUN, take_over=False)
         assert store.runs.owner(RUN) is None
         store.runs.save(RUN, checkpoint(1, results("x")))
         assert shown(store) == [(1, "c1")]
 
     def test_an_owner_goes_on_when_the_one_that_stole_from_it_gave_up_unwritten(self, store, another):
-        store.runs.acquire(RUN, steal=False)
+        store.runs.acquire(RUN, take_over=False)
         store.runs.save(RUN, checkpoint(1, results("x")))
         for sequence in (2, 3):
-            assert another.runs.acquire(RUN, steal=True).attempt == 2
+            assert another.runs.acquire(RUN, take_over=True).attempt == 2
             another.runs.release(RUN)
             store.runs.save(RUN, checkpoint(sequence, results("x")))
-        another.runs.acquire(RUN, steal=True)
+        another.runs.acquire(RUN, take_over=True)
         with pytest.raises(FencedError):
             store.runs.save(RUN, checkpoint(4, results("x")))
 
@@ -141,7 +141,7 @@ class SqlOwnership:
         owner = peers()
         owner.own_and_save()
         owner.signal(signal.SIGSTOP)
-        store.runs.acquire(RUN, steal=True)
+        store.runs.acquire(RUN, take_over=True)
         store.runs.clear(RUN)
         owner.signal(signal.SIGCONT)
         answer = owner.save(2)
@@ -151,17 +151,20 @@ class SqlOwnership:
 
     @pytest.mark.filterwarnings("ignore:This process")
     def test_a_forked_child_may_not_write_to_the_run_of_its_parent(self, spec, store):
-        store.runs.acquire(RUN, steal=False)
+        store.runs.acquire(RUN, take_over=False)
         for sequence in (1, 2):
             data = checkpoint(sequence, results("x" * 70_000))
             assert in_fork(lambda data=data: error_of(lambda: store.runs.save(RUN, data))) == "CheckpointStorageError"
             in_fork(lambda: (error_of(lambda: store.runs.release(RUN)), store.close()))
             assert in_fork(lambda: error_of(lambda: store.runs.clear(RUN))) == "RunLockedError"
-            assert in_fork(lambda: error_of(lambda: open_store(spec).runs.acquire(RUN, steal=False))) == (
+            assert in_fork(lambda: error_of(lambda: open_store(spec).runs.acquire(RUN, take_over=False))) == (
                 "RunLockedError"
             )
             store.runs.save(RUN, data)
-        assert in_fork(lambda: error_of(lambda: store.runs.delete(RUN, "c1"))) == CheckpointStorageError.__name__
+        assert (
+            in_fork(lambda: error_of(lambda: store.runs.delete_checkpoint(RUN, "c1")))
+            == CheckpointStorageError.__name__
+        )
         assert shown(store) == [(2, "c2"), (1, "c1")]
 
     @pytest.mark.filterwarnings("ignore:This process")
@@ -181,7 +184,7 @@ class SqlOwnership:
             with blocking_allowed(True):
                 barrier.wait()
                 try:
-                    store.runs.acquire(RUN, steal=False)
+                    store.runs.acquire(RUN, take_over=False)
                     owned.append(store)
                 except RunLockedError:
                     refused.append(store)

@@ -82,7 +82,7 @@ def test_abilities_are_those_whose_methods_are_all_there():
     assert adapt(Listing()).abilities == {Ability.LIST}
 
     class Half(Five):
-        async def acquire(self, workflow_id, *, steal=False): ...
+        async def acquire(self, workflow_id, *, take_over=False): ...
 
     assert not adapt(Half()).has(Ability.OWNERS)
     assert MemoryCheckpointStore().has(Ability.OWNERS)
@@ -130,14 +130,14 @@ async def test_what_can_be_derived_is_derived():
 
 async def test_what_needs_no_answer_does_nothing():
     store = await filled(Five())
-    assert await store.begun_steps(RUN) == (0, ())
+    assert await store.started_steps(RUN) == (0, ())
     assert (await store.signals(RUN), await store.pinned(RUN)) == ((), frozenset())
     assert (await store.compact(RUN), await store.compactable("", 9)) == (Compacted(), ())
     assert await store.stored_bytes([RUN, "other"]) == [None, None]
     async with store.announcements() as heard:
         assert heard is None
-    store.note_begun(RUN, "a")
-    store.tell_when_lost(RUN, print)
+    store.note_started(RUN, "a")
+    store.call_when_lost(RUN, print)
     await store.remove_signals(RUN, ["one"])
     await store.unpin(RUN, 1)
     await store.share_values(RUN, "other", {})

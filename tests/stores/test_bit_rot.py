@@ -26,7 +26,7 @@ NAMED = (CheckpointCorruptedError, ForeignRecordError, UnsupportedSchemaError)
 
 def shown(store):
     """All that a reader is shown: the checkpoints, the whole newest one, and every value in it."""
-    latest = store.runs.latest(RUN, store.runs.image(RUN))
+    latest = store.runs.load_latest(RUN)
     references = [(ref.sequence, ref.checkpoint_id, ref.attempt, ref.steps) for ref in store.runs.references(RUN)]
     values = [] if latest is None else [result.output for result in latest.step_results]
     return references, None if latest is None else (latest.inputs, latest.snapshot, latest.metadata), values
@@ -39,7 +39,7 @@ def make(path):
     sequence = 0
     for attempt, ends in ((1, (1, 2)), (2, (3, 4))):
         store = FileCheckpointStore(path)
-        lease = store.runs.acquire(RUN, steal=False)
+        lease = store.runs.acquire(RUN, take_over=False)
         for end in ends:
             sequence += 1
             data = checkpoint(
@@ -157,7 +157,7 @@ def test_a_damaged_run_refuses_to_be_taken_over_and_is_left_as_it_was(original, 
     store = FileCheckpointStore(copy)
     for _ in range(2):
         with pytest.raises(CheckpointCorruptedError, match=r"00000002\.jsonl"):
-            store.runs.acquire(RUN, steal=False)
+            store.runs.acquire(RUN, take_over=False)
     assert segment.read_bytes() == damaged
     names = sorted(file.name for file in segment.parent.iterdir() if not file.name.startswith(".fenced-"))
     assert names == ["00000001.jsonl", "00000002.jsonl", "lock"]  # beside the marks that a claim leaves behind

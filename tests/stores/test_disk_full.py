@@ -52,7 +52,7 @@ CHILD = textwrap.dedent(
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     store = FileCheckpointStore(sys.argv[1])
     with blocking_allowed(True):
-        store.runs.acquire("run-1", steal=False)
+        store.runs.acquire("run-1", take_over=False)
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
         steps = results(*["x" * int(sys.argv[3])] * 100)
         refused = 0
@@ -82,7 +82,7 @@ def test_a_file_size_limit_loses_nothing_that_was_acknowledged(tmp_path, limit, 
     assert found[::-1][: len(acknowledged)] == acknowledged
     assert len(found) <= len(acknowledged) + 1
     store = FileCheckpointStore(path)
-    lease = store.runs.acquire(RUN, steal=False)
+    lease = store.runs.acquire(RUN, take_over=False)
     steps = results(*["x" * length] * (len(found) + 1))
     store.runs.save(RUN, checkpoint(lease.last_sequence + 1, steps, attempt=lease.attempt))
     assert shown(path) == [lease.last_sequence + 1, *found]
@@ -98,7 +98,7 @@ def small_disk(tmp_path):
 def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(small_disk, length):
     path = small_disk / "store"
     store = FileCheckpointStore(path)
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 100_000)
     acknowledged = 0
@@ -115,14 +115,14 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(small_
     full = FileCheckpointStore(path)
     (small_disk / "more").write_bytes(b"")
     try:
-        lease = full.runs.acquire(RUN, steal=False)
+        lease = full.runs.acquire(RUN, take_over=False)
         full.close()
         assert lease.last_sequence >= acknowledged
     except CheckpointStorageError as error:
         assert "space" in str(error)
     ballast.unlink()
     again = FileCheckpointStore(path)
-    lease = again.runs.acquire(RUN, steal=False)
+    lease = again.runs.acquire(RUN, take_over=False)
     sequence = lease.last_sequence + 1
     again.runs.save(RUN, checkpoint(sequence, steps[:sequence], attempt=lease.attempt))
     assert shown(path)[0] == sequence
@@ -181,7 +181,7 @@ def test_a_failed_save_is_never_tried_again_by_the_same_writer(tmp_path, call):
     assert (filesystem.calls.count("write"), filesystem.calls.count("sync_data")) == (1, int(call != "write"))
     store.close()
     again = FileCheckpointStore(tmp_path / "store")
-    lease = again.runs.acquire(RUN, steal=False)
+    lease = again.runs.acquire(RUN, take_over=False)
     assert lease.attempt == 2
     assert lease.last_sequence in (1, 2)
     again.runs.save(RUN, checkpoint(3, steps, attempt=2))
@@ -197,7 +197,7 @@ def test_a_large_value_that_cannot_be_written_is_a_failed_save(tmp_path, call):
     is_refused_for_good(store, 2, results("x" * 70_000))
     store.close()
     again = FileCheckpointStore(tmp_path / "store")
-    again.runs.acquire(RUN, steal=False)
+    again.runs.acquire(RUN, take_over=False)
     again.runs.save(RUN, checkpoint(2, results("x" * 70_000), attempt=2))
     assert FileCheckpointStore(tmp_path / "store").runs.load(RUN, "c2").step_results[0].output == "x" * 70_000
     assert not list((tmp_path / "store").rglob(".new-*"))
@@ -213,13 +213,13 @@ def test_a_claim_that_fails_leaves_the_run_to_the_next_one(tmp_path, call, left)
     failing = FileCheckpointStore(tmp_path / "store", filesystem=filesystem)
     filesystem.arm(call, left)
     try:
-        failing.runs.acquire(RUN, steal=False)
+        failing.runs.acquire(RUN, take_over=False)
     except CheckpointStorageError as error:
         assert not error.is_outcome_unknown
         assert error.operation == "acquire"
     failing.close()
     again = FileCheckpointStore(tmp_path / "store")
-    lease = again.runs.acquire(RUN, steal=False)
+    lease = again.runs.acquire(RUN, take_over=False)
     again.runs.save(RUN, checkpoint(2, attempt=lease.attempt))
     assert shown(tmp_path / "store") == [2, 1]
     assert not list((tmp_path / "store").rglob(".new-*"))

@@ -18,8 +18,8 @@ from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import SettingError
 from flowckpt.stores import PostgresCheckpointStore, SqliteCheckpointStore
 from flowckpt.stores.postgres.database import placed
-from flowckpt.stores.sql import finding
-from flowckpt.stores.sql.finding import Place, picking
+from flowckpt.stores.sql import reader as finding
+from flowckpt.stores.sql.reader import Place, picking
 from flowckpt.testing.contract import checkpoint, results
 
 MANY = 4_000
@@ -123,7 +123,7 @@ def ids(store, **wanted):
 
 
 def save(store, run, reason=Reason.COMPLETED, **fields):
-    attempt = store.runs.acquire(run, steal=False).attempt
+    attempt = store.runs.acquire(run, take_over=False).attempt
     store.runs.save(run, checkpoint(1, results("a"), reason=reason, attempt=attempt, **fields))
     store.runs.release(run)
 
@@ -139,7 +139,7 @@ def test_each_filter_of_a_list_is_answered_by_an_index_and_finds_what_reading_al
         found = database.store.runs.find_runs(wanted)
         assert len(found) == 50, name
         assert [info.workflow_id for info in found] == [info.workflow_id for info in wanted.of(everything)], name
-    assert [*database.store.runs.latest(run_id(MANY // 2)).step_results] != []
+    assert [*database.store.runs.load_latest(run_id(MANY // 2)).step_results] != []
     assert database.store.runs.check(TEMPLATE)[0].severity == "ok"
     # A copy has times and a status of its own in its row, which no checkpoint of it says.
     assert database.store.runs.check(run_id(MANY // 2))[0].severity == "corrupt"
@@ -160,7 +160,7 @@ def test_a_crashed_run_behind_many_live_ones_is_found(database, monkeypatch):
     monkeypatch.setattr(finding, "_SMALLEST", 2)
     save(database.store, "died", Reason.STEP)
     for number in range(6):
-        database.store.runs.acquire(f"live-{number}", steal=False)
+        database.store.runs.acquire(f"live-{number}", take_over=False)
         database.store.runs.save(f"live-{number}", checkpoint(1, results("a"), reason=Reason.STEP))
     assert ids(database.store, statuses={"crashed"}, limit=1) == ["died"]
     assert len(ids(database.store, statuses={"running"}, limit=4)) == 4
@@ -191,11 +191,11 @@ def test_a_database_of_an_earlier_version_gets_its_tags_and_indexes_when_it_is_o
 
 def test_a_tag_that_a_later_checkpoint_has_changed_or_dropped_is_found_as_it_is_now(database):
     save(database.store, "one", metadata={"tags": {"team": "data", "old": "1"}})
-    attempt = database.store.runs.acquire("one", steal=False).attempt
+    attempt = database.store.runs.acquire("one", take_over=False).attempt
     database.store.runs.save("one", checkpoint(2, results("a"), attempt=attempt, metadata={"tags": {"team": "web"}}))
     assert ids(database.store, tags=[("team", "web")]) == ["one"]
     assert ids(database.store, tags=[("team", "data")]) == ids(database.store, tags=[("old", None)]) == []
-    database.store.runs.delete("one", "c2")
+    database.store.runs.delete_checkpoint("one", "c2")
     assert ids(database.store, tags=[("team", "data"), ("old", "1")]) == ["one"]
     database.store.runs.clear("one")
     assert database.query("SELECT count(*) FROM run_tags") == [(0,)]

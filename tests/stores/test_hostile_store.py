@@ -23,7 +23,7 @@ from flowckpt.errors import (
 )
 from flowckpt.stores import FileCheckpointStore
 from flowckpt.stores.file.layout import run_directory
-from flowckpt.stores.log.line import START, seal
+from flowckpt.stores.log.line import START, chain_line
 from flowckpt.testing.contract import HOSTILE_IDS, checkpoint, results
 
 RUN = "run-1"
@@ -40,7 +40,7 @@ def store(tmp_path):
     """A store with a run of two attempts and a large value."""
     for attempt in (1, 2):
         made = FileCheckpointStore(tmp_path / "store")
-        made.runs.acquire(RUN, steal=False)
+        made.runs.acquire(RUN, take_over=False)
         made.runs.save(RUN, checkpoint(attempt, results("x" * 70_000, "b")[:attempt], attempt=attempt))
         made.close()
     return FileCheckpointStore(tmp_path / "store")
@@ -64,9 +64,9 @@ def run_path(store):
 def everything(store):
     """All the ways in, each as a function."""
     return [
-        lambda: store.runs.latest(RUN, store.runs.image(RUN)).step_results[0].output,
+        lambda: store.runs.load_latest(RUN).step_results[0].output,
         lambda: store.runs.load(RUN, "c1").step_results[0].output,
-        lambda: store.runs.acquire(RUN, steal=True),
+        lambda: store.runs.acquire(RUN, take_over=True),
         lambda: store.runs.save(RUN, checkpoint(9, results("y" * 70_000), attempt=9)),
         lambda: store.runs.clear(RUN),
     ]
@@ -176,14 +176,14 @@ def test_an_empty_segment_is_corrupt_and_not_a_new_run(store, number):
 def test_a_segment_of_another_run_is_foreign(store, number):
     for attempt in (1, 2, 3):
         other = FileCheckpointStore(store.path)
-        other.runs.acquire("other", steal=False)
+        other.runs.acquire("other", take_over=False)
         other.runs.save("other", checkpoint(attempt, attempt=attempt))
         other.close()
     shutil.copy(store.path / f"runs/other/{number:08d}.jsonl", run_path(store))
     with pytest.raises(ForeignRecordError, match="other"):
         store.runs.image(RUN)
     with pytest.raises(ForeignRecordError, match="other"):
-        store.runs.acquire(RUN, steal=False)
+        store.runs.acquire(RUN, take_over=False)
 
 
 def test_a_segment_under_another_number_is_foreign(store):
@@ -204,7 +204,7 @@ def test_a_segment_of_another_schema_is_refused_as_such(store, version):
     header["created_at"] = "2026-01-01T00:00:00Z"
     import json
 
-    line, _ = seal(json.dumps(header)[:-1].encode(), START)
+    line, _ = chain_line(json.dumps(header)[:-1].encode(), START)
     (run_path(store) / "00000003.jsonl").write_bytes(line)
     for way in everything(store)[:4]:
         with pytest.raises(UnsupportedSchemaError):

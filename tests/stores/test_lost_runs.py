@@ -202,7 +202,7 @@ def standing(store, directory):
     kind, _, place = store.partition(":")
     door = open_store(f"{kind}:{directory / place}" if kind in ("file", "sqlite") else store)
     with blocking_allowed(True):
-        status = door.runs.describe("r").status
+        status = door.runs.describe_run("r").status
         saved = [ref.checkpoint_id for ref in door.runs.references("r") if ref.attempt == 1]
     door.close()
     return status.value, saved

@@ -30,9 +30,9 @@ from flowckpt.stores.postgres import connection as migrating
 from flowckpt.stores.postgres import connection as trying_again
 from flowckpt.stores.postgres import database as postgres_module
 from flowckpt.stores.postgres.database import PostgresSession
-from flowckpt.stores.sql import migrations
-from flowckpt.stores.sql import migrations as migration_wait
-from flowckpt.stores.sql.migrations import MIGRATIONS
+from flowckpt.stores.sql import layout as migration_wait
+from flowckpt.stores.sql import layout as migrations
+from flowckpt.stores.sql.layout import MIGRATIONS
 from flowckpt.stores.sqlite import connection as sqlite_migrating
 from flowckpt.stores.sqlite import database as sqlite_database
 from flowckpt.stores.sqlite import database as sqlite_trying_again
@@ -272,7 +272,7 @@ def come(spec, barrier, said):
             with opened(spec) as store:
                 found = len(store.runs.list_runs())
                 store.runs.save(f"run of {os.getpid()}", checkpoint(1, results("x")))
-                said.put((found, len(list(store.runs.latest("composed").step_results))))
+                said.put((found, len(list(store.runs.load_latest("composed").step_results))))
         except BaseException as error:
             said.put(repr(error))
 
@@ -397,12 +397,12 @@ def test_a_program_that_has_the_database_open_while_a_newer_one_brings_it_forwar
         bring_forward(database)
         before = everything(database)
         for claim in (
-            lambda: store.runs.acquire("old", steal=False),
-            lambda: store.runs.acquire("old", steal=True),
-            lambda: store.runs.acquire("new", steal=False),
+            lambda: store.runs.acquire("old", take_over=False),
+            lambda: store.runs.acquire("old", take_over=True),
+            lambda: store.runs.acquire("new", take_over=False),
             lambda: store.runs.save("new", checkpoint()),
-            lambda: store.runs.receive("arrives", lambda: [checkpoint()]),
-            lambda: store.runs.delete("old", "c1"),
+            lambda: store.runs.receive_run("arrives", lambda: [checkpoint()]),
+            lambda: store.runs.delete_checkpoint("old", "c1"),
         ):
             with pytest.raises(UnsupportedSchemaError, match="while this program had it open") as refused:
                 claim()
@@ -410,7 +410,7 @@ def test_a_program_that_has_the_database_open_while_a_newer_one_brings_it_forwar
             assert "start the program again" in refused.value.remedy
         assert everything(database) == before
         store.runs.save("going on", checkpoint(2))
-        assert store.runs.latest("going on").sequence == 2, "a run that it owned before goes on"
+        assert store.runs.load_latest("going on").sequence == 2, "a run that it owned before goes on"
 
 
 def test_an_engine_says_so_before_any_step_runs_and_the_run_can_be_resumed_by_the_newer_program(database):
@@ -445,7 +445,7 @@ def test_to_look_at_the_version_costs_a_claim_no_statement(database, monkeypatch
         store.runs.save("run", checkpoint())
         store.runs.release("run")
         monkeypatch.setattr(kind, "execute", heard)
-        attempt = store.runs.acquire("run", steal=False).attempt
+        attempt = store.runs.acquire("run", take_over=False).attempt
         store.runs.save("run", checkpoint(2, attempt=attempt))
     (asked,) = [statement for statement in said if "flowckpt_schema" in statement]
     assert "FROM runs WHERE workflow_id" in asked
@@ -520,7 +520,7 @@ def test_a_claim_that_comes_while_the_database_is_brought_forward_waits_and_is_r
         store.runs.save("old", checkpoint())
         store.runs.release("old")
         with Slowly(database.spec):
-            claim = pool.submit(store.runs.acquire, run, steal=False)
+            claim = pool.submit(store.runs.acquire, run, take_over=False)
             with pytest.raises(TimeoutError):
                 claim.result(timeout=0.5)
         with pytest.raises(UnsupportedSchemaError, match="while this program had it open"):
@@ -535,7 +535,7 @@ def test_those_who_wait_for_a_migration_say_so_once_and_go_on_when_it_is_done(da
     be_newer(monkeypatch.setattr)
     with opened(database.spec) as one, opened(database.spec) as another:
         with Slowly(database.spec):
-            waiting = [pool.submit(one.runs.list_runs), pool.submit(another.runs.latest, "run")]
+            waiting = [pool.submit(one.runs.list_runs), pool.submit(another.runs.load_latest, "run")]
             time.sleep(1.0)
             assert not any(each.done() for each in waiting)
         assert [info.workflow_id for info in waiting[0].result(timeout=60)] == ["run"]
@@ -560,7 +560,7 @@ def test_all_that_a_program_does_waits_for_a_migration_that_takes_longer_than_a_
         store.runs.release("free")
         with Slowly(database.spec):
             saved = pool.submit(store.runs.save, "owned", checkpoint(2, results("x", "y")))
-            claimed = pool.submit(store.runs.acquire, "free", steal=False)
+            claimed = pool.submit(store.runs.acquire, "free", take_over=False)
             listed = pool.submit(store.runs.list_runs)
             time.sleep(1.5)
             assert not any(each.done() for each in (saved, claimed, listed))
@@ -570,7 +570,7 @@ def test_all_that_a_program_does_waits_for_a_migration_that_takes_longer_than_a_
         assert {info.workflow_id for info in listed.result(timeout=60)} == {"owned", "free"}
         store.runs.save("owned", checkpoint(3, results("x", "y", "z")))
         assert [ref.sequence for ref in store.runs.references("owned")] == [3, 2, 1]
-        assert [result.output for result in store.runs.latest("owned").step_results] == ["x", "y", "z"]
+        assert [result.output for result in store.runs.load_latest("owned").step_results] == ["x", "y", "z"]
     said = [record.getMessage() for record in caplog.records if record.name == "flowckpt"]
     assert 1 <= len(said) <= 3, said
     assert all("is bringing the tables of" in each for each in said)
@@ -586,7 +586,7 @@ def test_a_save_says_itself_that_a_migration_takes_for_ever_and_can_be_made_agai
                 store.runs.save("run", checkpoint(2))
             assert not gave_up.value.is_outcome_unknown
         store.runs.save("run", checkpoint(2))
-        assert store.runs.latest("run").sequence == 2
+        assert store.runs.load_latest("run").sequence == 2
 
 
 @pytest.mark.usefixtures("impatient")
@@ -601,12 +601,12 @@ def test_who_has_stopped_a_wait_for_a_migration_is_not_made_to_wait_as_long_agai
                 second_signal.setattr(migration_wait.MigrationWait, "pause", stopped)
                 with pytest.raises(KeyboardInterrupt):
                     store.runs.save("run", checkpoint(2))
-            for act, named in ((store.runs.release, "release"), (store.runs.latest, "read")):
+            for act, named in ((store.runs.release, "release"), (store.runs.load_latest, "read")):
                 with pytest.raises(
                     CheckpointStorageError, match=f"could not {named} run 'run': .* has just been stopped"
                 ):
                     pool.submit(act, "run").result(timeout=20)
-        assert store.runs.latest("run").sequence == 1
+        assert store.runs.load_latest("run").sequence == 1
         assert not store.runs.database._hurry.is_on, "what comes later waits as ever"
 
 
@@ -616,18 +616,18 @@ def test_a_lease_that_could_not_be_renewed_while_the_tables_were_brought_forward
         owner.runs._process = elsewhere
         owner.runs._times = LeaseTimes(1.0)
         monkeypatch.setattr(owner.runs._heartbeat, "start", lambda: None)
-        owner.runs.acquire("expired", steal=False)
+        owner.runs.acquire("expired", take_over=False)
         time.sleep(1.1)
-        owner.runs.acquire("run", steal=False)
+        owner.runs.acquire("run", take_over=False)
         held = owner.runs.database
         held.write("", "migrate", lambda session: migrations.migrate(session, held.dialect, slow))
         be_newer(monkeypatch.setattr)
         with opened(database.spec) as other:
             with pytest.raises(RunLockedError, match="another-machine"):
-                other.runs.acquire("run", steal=False)
-            assert other.runs.acquire("expired", steal=False).attempt == 2
+                other.runs.acquire("run", take_over=False)
+            assert other.runs.acquire("expired", take_over=False).attempt == 2
             time.sleep(1.2)
-            assert other.runs.acquire("run", steal=False).attempt == 2, "it ends, as nobody renews it"
+            assert other.runs.acquire("run", take_over=False).attempt == 2, "it ends, as nobody renews it"
 
 
 def test_a_migration_may_leave_the_server_alone_for_longer_than_others_may(postgres, postgres_database):

@@ -31,12 +31,12 @@ from flowckpt.errors import (
 )
 from flowckpt.stores import ObjectCheckpointStore, open_store
 from flowckpt.stores.objects import attempt as attempts
-from flowckpt.stores.objects import claim, layout, reading
-from flowckpt.stores.objects import reading as contents
-from flowckpt.stores.objects.attempt import FENCED, End, Tail
+from flowckpt.stores.objects import claim, layout
+from flowckpt.stores.objects import reader as reading
+from flowckpt.stores.objects.attempt import FENCED, AttemptEnd, AttemptTail
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.layout import AttemptKeys, number_in, run_keys
-from flowckpt.stores.objects.writer import BUNDLE
+from flowckpt.stores.objects.run_writer import BUNDLE
 from flowckpt.testing.contract import checkpoint, results
 from tests.faulty_proxy import FaultyProxy
 from tests.s3 import PAGE, await_answer, free_port, s3  # noqa: F401 - a fixture
@@ -76,7 +76,7 @@ def shown(store, run=RUN):
 
 
 def fill(store, count, *, first=1, attempt=1, run=RUN, output=lambda number: number):
-    steps = [*(store.runs.latest(run) or checkpoint()).step_results]
+    steps = [*(store.runs.load_latest(run) or checkpoint()).step_results]
     for sequence in range(first, first + count):
         steps += results(output(sequence), first=len(steps) + 1)
         store.runs.save(run, checkpoint(sequence, steps, attempt=attempt))
@@ -112,9 +112,9 @@ def test_a_save_is_one_request_however_long_the_run_is(watched):
 
 def test_a_new_run_begins_with_few_requests_and_a_released_one_is_listed_with_three(watched):
     store, requests = watched
-    store.runs.acquire("warm", steal=False)  # asks once a process whether the server honours conditions
+    store.runs.acquire("warm", take_over=False)  # asks once a process whether the server honours conditions
     requests.clear()
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
     assert verbs(requests) == ["GET", "PUT", "GET"]
     fill(store, 1)
     store.runs.release(RUN)
@@ -131,7 +131,7 @@ def test_a_long_run_is_resumed_from_bundles_and_its_lists_are_read_page_by_page(
     steps = fill(store, count)
     store.runs.release(RUN)
     requests.clear()
-    assert list(store.runs.latest(RUN).step_results) == steps
+    assert list(store.runs.load_latest(RUN).step_results) == steps
     reads = [request for request in requests if "list-type" not in request]
     assert len(reads) == 2 + 11 + 1  # two bundles; what they do not hold, and the end
     assert len(requests) - len(reads) > 2
@@ -145,18 +145,18 @@ def test_a_run_with_more_records_than_a_list_is_asked_for_is_read_from_the_last_
     monkeypatch.setattr(
         Bucket, "objects", lambda self, *args, **more: asked.append(more.get("after")) or listing(self, *args, **more)
     )
-    assert list(store.runs.latest(RUN).step_results) == steps
+    assert list(store.runs.load_latest(RUN).step_results) == steps
     assert f"{FIRST}/records/{BUNDLE - 1:012d}" in asked
     store.runs.release(RUN)
-    assert store.runs.acquire(RUN, steal=False).attempt == 2
-    assert list(store.runs.latest(RUN).step_results) == steps
+    assert store.runs.acquire(RUN, take_over=False).attempt == 2
+    assert list(store.runs.load_latest(RUN).step_results) == steps
 
 
 def test_a_check_reads_each_object_twice_however_many_attempts_go_on_from_it(watched):
     """Once as it was written, and once as readers read it, who prefer bundles."""
     store, requests = watched
     for attempt in range(1, 7):
-        lease = store.runs.acquire(RUN, steal=False)
+        lease = store.runs.acquire(RUN, take_over=False)
         assert lease.attempt == attempt
         fill(store, 2, first=lease.last_sequence + 1, attempt=attempt)
         store.runs.release(RUN)
@@ -187,11 +187,11 @@ def test_without_bundles_a_run_is_read_all_the_same(store, driver, monkeypatch, 
     steps += results("more", first=len(steps) + 1)
     more = BUNDLE + 6
     store.runs.save(RUN, checkpoint(more, steps))
-    assert list(store.runs.latest(RUN).step_results) == steps
+    assert list(store.runs.load_latest(RUN).step_results) == steps
     steps = fill(store, BUNDLE, first=more + 1)  # the next bundle is written, and leaves the first ones out
     bundles = [key for key in keys(driver) if "/bundles/" in key]
     assert len(bundles) == 1
-    assert list(store.runs.latest(RUN).step_results) == steps
+    assert list(store.runs.load_latest(RUN).step_results) == steps
     assert [finding.severity for finding in store.runs.check(None)] == ["ok"]
 
 
@@ -201,7 +201,7 @@ def test_without_bundles_a_run_is_read_all_the_same(store, driver, monkeypatch, 
 def test_a_run_lies_in_objects_that_people_can_read(store, driver):
     fill(store, 2)
     store.runs.release(RUN)
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
     fill(store, 1, first=3, attempt=2)
     second = "runs/run-1/000001.000000000002"
     assert keys(driver) == [
@@ -254,21 +254,21 @@ def test_nothing_inflates_to_more_than_it_may_be(store, driver):
     (value,) = [key for key in keys(driver) if "values" in key]
     obstore.put(driver, value, bomb)
     with pytest.raises(CheckpointCorruptedError, match="inflates to more"):
-        _ = store.runs.latest(RUN).step_results[0].output
+        _ = store.runs.load_latest(RUN).step_results[0].output
 
 
 def test_large_values_of_a_fork_are_copied_by_the_server(watched):
     store, requests = watched
     steps = fill(store, 1, output=lambda _: "x" * 70_000)
-    held = store.runs.latest(RUN).step_results
+    held = store.runs.load_latest(RUN).step_results
     sizes = {blob.digest: blob.size for blobs in held.history.blobs.values() for blob in blobs.values()}
-    store.runs.acquire("fork", steal=False)
-    store.runs.share(RUN, "fork", sizes)
+    store.runs.acquire("fork", take_over=False)
+    store.runs.share_values(RUN, "fork", sizes)
     requests.clear()
     store.runs.save("fork", checkpoint(1, held))
     assert len(requests) == 1
     store.runs.clear(RUN)
-    assert list(store.runs.latest("fork").step_results) == steps
+    assert list(store.runs.load_latest("fork").step_results) == steps
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
@@ -278,11 +278,11 @@ def filled(driver, *, is_released=True):
     store = ObjectCheckpointStore(driver)
     fill(store, 2)
     store.runs.release(RUN)
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
     fill(store, BUNDLE + 2, first=3, attempt=2, output=lambda number: "x" * 70_000 if number == 5 else number)
     if is_released:
         store.runs.release(RUN)
-    return store.runs.latest(RUN)
+    return store.runs.load_latest(RUN)
 
 
 @pytest.mark.parametrize("is_released", [True, False], ids=["ended", "open"])
@@ -302,12 +302,12 @@ def test_a_byte_that_flips_in_any_object_or_is_cut_off_is_noticed(driver, is_rel
             (finding,) = store.runs.check(RUN)
             assert finding.severity == "corrupt", (key, bad)
             try:
-                found = store.runs.latest(RUN)
+                found = store.runs.load_latest(RUN)
                 assert found == whole
             except CheckpointCorruptedError as error:
                 assert error.location
         obstore.put(driver, key, good)
-    assert store.runs.latest(RUN) == whole
+    assert store.runs.load_latest(RUN) == whole
 
 
 def test_a_record_that_is_missing_is_noticed(driver):
@@ -325,7 +325,7 @@ def test_a_record_that_is_missing_is_noticed(driver):
             severities = ["corrupt"]
         assert severities == (["ok"] if is_end else ["corrupt"]), key
         try:
-            assert store.runs.latest(RUN) == whole, key
+            assert store.runs.load_latest(RUN) == whole, key
         except CheckpointCorruptedError:
             pass
         obstore.put(driver, key, good)
@@ -337,7 +337,7 @@ def test_records_of_another_run_are_not_taken_for_ones_own(store, driver):
         body = content(driver, f"{FIRST}/records/{number:012d}")
         obstore.put(driver, f"runs/other/000001.000000000001/records/{number:012d}", body)
     with pytest.raises(FlowckptError, match="is segment 1 of run 'run-1'"):
-        store.runs.latest("other")
+        store.runs.load_latest("other")
 
 
 def test_a_damaged_run_hides_no_other_in_the_list_and_can_be_cleared(store, driver, caplog):
@@ -383,13 +383,13 @@ class MortalBucket(Bucket):
 def live(store, told):
     """A life of a run, with each kind of write; `told` is what was acknowledged."""
     for attempt in (1, 2):
-        assert store.runs.acquire(RUN, steal=False).attempt == attempt
+        assert store.runs.acquire(RUN, take_over=False).attempt == attempt
         for sequence in (2 * attempt - 1, 2 * attempt):
             steps = results(*(["x" * 70_000] if sequence > 1 else []), *range(2, sequence))
             store.runs.save(RUN, checkpoint(sequence, steps, attempt=attempt))
             told.append(sequence)
         store.runs.release(RUN)
-    store.runs.delete(RUN, "c1")
+    store.runs.delete_checkpoint(RUN, "c1")
     told.remove(1)
     told.append("clearing")
     store.runs.clear(RUN)
@@ -413,7 +413,7 @@ def test_wherever_a_process_dies_what_was_acknowledged_is_there_and_the_run_goes
             pass
         store.runs._heartbeat.stop()
         heir = ObjectCheckpointStore(driver)
-        lease = heir.runs.acquire(RUN, steal=True)
+        lease = heir.runs.acquire(RUN, take_over=True)
         held = [sequence for sequence, _ in reversed(shown(heir))]
         if told == ["cleared"] or not told:
             assert held in ([], [1])
@@ -431,7 +431,7 @@ def test_wherever_a_process_dies_what_was_acknowledged_is_there_and_the_run_goes
             with pytest.raises((FencedError, CheckpointStorageError)):
                 store.runs.save(RUN, checkpoint(sequence + 1, steps, attempt=attempt))
         assert shown(heir)[0] == (sequence, "heir")
-        assert list(heir.runs.latest(RUN).step_results) == steps
+        assert list(heir.runs.load_latest(RUN).step_results) == steps
         heir.runs.release(RUN)
         assert [finding.severity for finding in heir.runs.check(None)] == ["ok"]
         assert [info.workflow_id for info in heir.runs.list_runs()] == [RUN]
@@ -457,7 +457,7 @@ def test_a_cleared_run_leaves_its_tombstone_and_nothing_else(store, driver):
 def test_the_end_that_fences_a_sleeping_writer_outlives_the_clear(store, driver):
     fill(store, 1)
     thief = ObjectCheckpointStore(driver)
-    thief.runs.acquire(RUN, steal=True)
+    thief.runs.acquire(RUN, take_over=True)
     thief.runs.clear(RUN)
     fill(thief, 1)
     thief.runs.clear(RUN)
@@ -472,16 +472,16 @@ def test_a_writer_in_full_swing_is_ended(store, driver):
     keys_of = AttemptKeys("runs/run-1", 1, 1)
     old = attempts.tail_of(store.runs.bucket, keys_of, RUN)
     steps = fill(store, 20, first=3)  # while the claimer has looked, and not yet put its end
-    end = End(FENCED, "2026-01-01T00:00:00Z", "token")
+    end = AttemptEnd(FENCED, "2026-01-01T00:00:00Z", "token")
     tail = claim._put_end(store.runs.bucket, keys_of, old, end, RUN)
-    assert isinstance(tail, Tail)
+    assert isinstance(tail, AttemptTail)
     assert tail.number == 23
     numbers = [int(key[-12:]) for key in keys(driver) if "/records/" in key]
     assert numbers == [*range(24), 7 + 64]
     with pytest.raises(FencedError):
         store.runs.save(RUN, checkpoint(23, [*steps, *results("late", first=23)]))
-    assert list(store.runs.latest(RUN).step_results) == steps
-    assert store.runs.acquire(RUN, steal=True).attempt == 2
+    assert list(store.runs.load_latest(RUN).step_results) == steps
+    assert store.runs.acquire(RUN, take_over=True).attempt == 2
     assert [finding.severity for finding in store.runs.check(None)] == ["ok"]
 
 
@@ -516,9 +516,9 @@ def test_a_claim_that_a_higher_one_has_overtaken_gives_way(store, driver, monkey
     fill(store, 1)
     store.runs.release(RUN)
     other = ObjectCheckpointStore(driver)
-    after_look(monkeypatch, 1, lambda: other.runs.acquire(RUN, steal=False, at_least=7))
+    after_look(monkeypatch, 1, lambda: other.runs.acquire(RUN, take_over=False, at_least=7))
     with pytest.raises(RunLockedError, match=f"process {os.getpid()} "):
-        store.runs.acquire(RUN, steal=True)
+        store.runs.acquire(RUN, take_over=True)
     assert [key for key in keys(driver) if "000000000002/" in key] == []
     other.runs.save(RUN, checkpoint(2, results(1, 2), attempt=7))
     assert shown(store) == [(2, "c2"), (1, "c1")]
@@ -529,7 +529,7 @@ def test_a_claim_in_a_run_that_is_cleared_meanwhile_begins_anew(store, driver, m
     store.runs.release(RUN)
     other = ObjectCheckpointStore(driver)
     after_look(monkeypatch, 1, lambda: other.runs.clear(RUN))
-    lease = store.runs.acquire(RUN, steal=False)
+    lease = store.runs.acquire(RUN, take_over=False)
     assert (lease.attempt, lease.latest) == (1, None)
     fill(store, 1)
     assert shown(other) == [(1, "c1")]
@@ -540,10 +540,10 @@ def test_a_claim_in_a_run_that_is_cleared_meanwhile_begins_anew(store, driver, m
 def test_an_owner_is_fenced_also_where_the_one_between_died_with_its_claim_alone(store, driver):
     fill(store, 1)
     bucket = store.runs.bucket
-    between = claim.Claimer(RUN, current_process(), 30.0, datetime.now(UTC), steal=True)
+    between = claim.Claimer(RUN, current_process(), 30.0, datetime.now(UTC), take_over=True)
     between.create(bucket, claim.look(bucket, RUN), 2)
     last = ObjectCheckpointStore(driver)
-    assert last.runs.acquire(RUN, steal=True).attempt == 3
+    assert last.runs.acquire(RUN, take_over=True).attempt == 3
     with pytest.raises(FencedError):
         store.runs.save(RUN, checkpoint(2, results(1, 2)))
     assert shown(last) == [(1, "c1")]
@@ -555,7 +555,7 @@ def test_a_claim_above_a_tombstone_is_none(store, driver, monkeypatch):
     other = ObjectCheckpointStore(driver)
     monkeypatch.setattr("flowckpt.stores.objects.runs.finish_clearing", lambda *_: None)
     after_look(monkeypatch, 1, lambda: other.runs.clear(RUN))
-    lease = store.runs.acquire(RUN, steal=False, at_least=5)
+    lease = store.runs.acquire(RUN, take_over=False, at_least=5)
     assert (lease.attempt, lease.latest) == (5, None)
     assert "runs/run-1/000002.000000000005/records/000000000000" in keys(driver)
 
@@ -567,7 +567,7 @@ def test_a_clear_that_died_at_its_tombstone_is_finished_by_the_next_claim(store,
     ObjectCheckpointStore(driver).runs.clear(RUN)
     assert f"{FIRST}/records/000000000001" in keys(driver)
     assert shown(store) == store.runs.list_runs() == []
-    assert (store.runs.acquire(RUN, steal=False).attempt, shown(store)) == (1, [])
+    assert (store.runs.acquire(RUN, take_over=False).attempt, shown(store)) == (1, [])
     assert f"{FIRST}/records/000000000001" not in keys(driver)
 
 
@@ -584,7 +584,7 @@ def test_a_reader_that_meets_a_takeover_has_all_that_was_added_before_it(store, 
             found = true_read(bucket, at, run, **options)
             with blocking_allowed(True):
                 store.runs.save(RUN, checkpoint(3, [*steps, *results(3, first=3)]))
-                thief.runs.acquire(RUN, steal=True, at_least=2)
+                thief.runs.acquire(RUN, take_over=True, at_least=2)
                 thief.runs.save(RUN, checkpoint(4, [*steps, *results(3, 4, first=3)], attempt=2))
             is_taken.set()
             return found
@@ -592,7 +592,7 @@ def test_a_reader_that_meets_a_takeover_has_all_that_was_added_before_it(store, 
             assert is_taken.wait(30)
         return true_read(bucket, at, run, **options)
 
-    monkeypatch.setattr(contents, "read_attempt", read_attempt)
+    monkeypatch.setattr(reading, "read_attempt", read_attempt)
     assert shown(reader) == [(4, "c4"), (3, "c3"), (2, "c2"), (1, "c1")]
 
 
@@ -617,7 +617,7 @@ def test_a_server_that_ignores_the_condition_of_a_put_is_refused(tmp_path, monke
             store = open_store(spec)
             assert store.runs.list_runs() == []  # to look is harmless
             with pytest.raises(CheckpointStorageError, match="If-None-Match") as refused:
-                store.runs.acquire(RUN, steal=False)
+                store.runs.acquire(RUN, take_over=False)
             assert not refused.value.is_outcome_unknown
             with pytest.raises(CheckpointStorageError, match="If-None-Match"):
                 store.runs.save(RUN, checkpoint())
@@ -630,10 +630,10 @@ def test_a_server_that_ignores_the_condition_of_a_put_is_refused(tmp_path, monke
 def test_a_bucket_that_is_not_there_is_told_from_a_run_that_is_not_there(s3):  # noqa: F811
     store = open_store(s3.spec("no-such-bucket"))
     for act in (
-        lambda: store.runs.latest(RUN),
+        lambda: store.runs.load_latest(RUN),
         lambda: store.runs.load(RUN, "c1"),
         lambda: store.runs.list_runs(),
-        lambda: store.runs.acquire(RUN, steal=False),
+        lambda: store.runs.acquire(RUN, take_over=False),
         lambda: store.runs.bucket.get("x", RUN),
     ):
         with pytest.raises(CheckpointStorageError, match="NoSuchBucket") as refused:
@@ -648,7 +648,7 @@ def test_a_server_that_is_not_there_is_an_error_after_the_patience():
         store.runs.list_runs()
     assert not refused.value.is_outcome_unknown
     with pytest.raises(CheckpointStorageError) as refused:
-        store.runs.acquire(RUN, steal=False)
+        store.runs.acquire(RUN, take_over=False)
     assert not refused.value.is_outcome_unknown  # what it wrote, if anything, is no part of a run
 
 

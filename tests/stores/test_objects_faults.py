@@ -57,7 +57,7 @@ def test_with_patience_every_fault_is_overcome_and_each_checkpoint_is_there_once
     store, proxy = faulty(share=0.35, seed=1, patience=60.0)
     expected, steps, sequence = [], [], 0
     while sum(proxy.injected.values()) < wanted:
-        attempt = store.runs.acquire(RUN, steal=False).attempt
+        attempt = store.runs.acquire(RUN, take_over=False).attempt
         for _ in range(4):
             sequence += 1
             steps += results("x" * 70_000 if sequence % 5 == 0 else sequence, first=sequence)
@@ -67,7 +67,7 @@ def test_with_patience_every_fault_is_overcome_and_each_checkpoint_is_there_once
     if is_soak:
         assert set(proxy.injected) == set(FAULTS)
     assert [(ref.attempt, ref.sequence) for ref in reversed(calm.runs.references(RUN))] == expected
-    assert list(calm.runs.latest(RUN).step_results) == steps
+    assert list(calm.runs.load_latest(RUN).step_results) == steps
     assert [finding.severity for finding in calm.runs.check(None)] == ["ok"]
     assert calm.runs.owner(RUN) is None
 
@@ -79,7 +79,7 @@ def test_without_patience_what_was_not_acknowledged_is_found_out_by_taking_the_r
     while sum(proxy.injected.values()) < wanted:
         proxy.share = 0.1  # it takes ten requests
         try:
-            lease = store.runs.acquire(RUN, steal=True)
+            lease = store.runs.acquire(RUN, take_over=True)
         except CheckpointStorageError:
             continue
         held = {ref.sequence: ref.checkpoint_id for ref in calm.runs.references(RUN)}
@@ -109,7 +109,7 @@ def test_without_patience_what_was_not_acknowledged_is_found_out_by_taking_the_r
 
 def test_a_save_that_the_server_refuses_for_good_was_not_carried_out_and_can_be_made_again(faulty, calm, monkeypatch):
     store, proxy = faulty(share=0.0, seed=3, patience=5.0)
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
     store.runs.save(RUN, checkpoint(1, results(1)))
     refusal = b"<Error><Code>AccessDenied</Code><Message>No.</Message></Error>"
     monkeypatch.setattr(proxy, "serve", lambda handler, body: answer(handler, 403, refusal))

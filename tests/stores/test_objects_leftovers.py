@@ -89,7 +89,7 @@ def values(s3, bucket):  # noqa: F811
 
 
 def taken_and_cleared(store):
-    store.runs.acquire(RUN, steal=True)
+    store.runs.acquire(RUN, take_over=True)
     store.runs.clear(RUN)
 
 
@@ -139,7 +139,7 @@ def test_what_a_writer_leaves_that_dies_there_is_noticed_and_swept(how, store, a
 
 
 def test_a_first_save_that_is_refused_leaves_no_values_when_the_run_is_given_up(store, values, monkeypatch):
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
 
     def refused(*arguments, **options):
         raise CheckpointStorageError("403", workflow_id=RUN, operation="save")
@@ -151,16 +151,16 @@ def test_a_first_save_that_is_refused_leaves_no_values_when_the_run_is_given_up(
     assert len(values()) == 1
     store.runs.release(RUN)
     assert values() == []
-    assert store.runs.acquire(RUN, steal=False).attempt == 1
+    assert store.runs.acquire(RUN, take_over=False).attempt == 1
 
 
 def test_values_of_a_run_that_goes_on_stay_when_an_attempt_is_given_up(store, values, monkeypatch):
     store.runs.save(RUN, checkpoint(1, results(LARGE)))
     store.runs.release(RUN)
-    lease = store.runs.acquire(RUN, steal=False)
+    lease = store.runs.acquire(RUN, take_over=False)
     store.runs.release(RUN)
     assert lease.attempt == 2
-    assert store.runs.latest(RUN).step_results[0].output == LARGE
+    assert store.runs.load_latest(RUN).step_results[0].output == LARGE
     with pytest.raises(FencedError):
         store.runs.save(RUN, checkpoint(2, attempt=1))
     assert len(values()) == 1

@@ -20,27 +20,27 @@ class ObjectOwnership(SqlOwnership):
     test_a_forked_child_may_save_runs_of_its_own_and_read = None
 
     def test_an_owner_that_was_stolen_from_stays_fenced_although_the_thief_gave_up_unwritten(self, store, another):
-        store.runs.acquire(RUN, steal=False)
+        store.runs.acquire(RUN, take_over=False)
         store.runs.save(RUN, checkpoint(1, results("x")))
-        assert another.runs.acquire(RUN, steal=True).attempt == 2
+        assert another.runs.acquire(RUN, take_over=True).attempt == 2
         another.runs.release(RUN)
         with pytest.raises(FencedError):
             store.runs.save(RUN, checkpoint(2, results("x")))
         assert another.runs.owner(RUN) is None
-        assert another.runs.acquire(RUN, steal=False).attempt == 2
+        assert another.runs.acquire(RUN, take_over=False).attempt == 2
         another.runs.save(RUN, checkpoint(2, results("x"), attempt=2))
         assert shown(another) == [(2, "c2"), (1, "c1")]
 
     @pytest.mark.filterwarnings("ignore:This process")
     def test_a_forked_child_is_refused_and_does_not_hang(self, spec, store):
-        store.runs.acquire(RUN, steal=False)
+        store.runs.acquire(RUN, take_over=False)
         store.runs.save(RUN, checkpoint(1, results("x")))
         refused = CheckpointStorageError.__name__
         for act in (
             lambda: store.runs.save(RUN, checkpoint(2, results("x"))),
-            lambda: store.runs.delete(RUN, "c1"),
+            lambda: store.runs.delete_checkpoint(RUN, "c1"),
             lambda: store.runs.clear(RUN),
-            lambda: store.runs.latest(RUN),
+            lambda: store.runs.load_latest(RUN),
             lambda: open_store(spec).runs.save("other", checkpoint(1)),
         ):
             assert in_fork(lambda act=act: error_of(act)) == refused

@@ -174,7 +174,7 @@ def test_a_clear_that_dies_at_any_request_leaves_a_run_with_its_messages_or_none
             assert ids(calm) == []
             with pytest.raises(CheckpointNotFoundError):
                 calm.runs.send_signal(RUN, signal("three"))
-        calm.runs.acquire(RUN, steal=True)  # from the dead, who is of this process
+        calm.runs.acquire(RUN, take_over=True)  # from the dead, who is of this process
         calm.runs.clear(RUN)
         calm.runs.save(RUN, checkpoint())
         assert ids(calm) == []
@@ -290,7 +290,7 @@ def test_many_messages_are_listed_page_by_page_and_a_look_that_finds_none_is_one
 
 def resealed(body, **changes):
     said = {key: value for key, value in json.loads(body).items() if key != "sha256"}
-    return line.seal(json.dumps({**said, **changes})[:-1].encode(), line.START)[0]
+    return line.chain_line(json.dumps({**said, **changes})[:-1].encode(), line.START)[0]
 
 
 @pytest.mark.parametrize(

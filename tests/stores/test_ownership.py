@@ -49,9 +49,9 @@ def test_a_second_process_is_told_who_owns_the_run(peers, store):
     owner = peers()
     owner.own_and_save()
     for act in (
-        lambda: store.runs.acquire(RUN, steal=False),
+        lambda: store.runs.acquire(RUN, take_over=False),
         lambda: store.runs.clear(RUN),
-        lambda: store.runs.delete(RUN, "c1"),
+        lambda: store.runs.delete_checkpoint(RUN, "c1"),
         lambda: store.runs.save(RUN, checkpoint(2, results("x"), attempt=2)),
     ):
         with pytest.raises(RunLockedError) as refused:
@@ -69,8 +69,8 @@ def test_a_stopped_owner_that_was_stolen_from_is_fenced_when_it_wakes_up(peers, 
     os.kill(owner.process.pid, signal.SIGSTOP)
     try:
         with pytest.raises(RunLockedError):
-            store.runs.acquire(RUN, steal=False)
-        lease = store.runs.acquire(RUN, steal=True)
+            store.runs.acquire(RUN, take_over=False)
+        lease = store.runs.acquire(RUN, take_over=True)
         assert lease.attempt == 2
         store.runs.save(RUN, checkpoint(2, results("x"), attempt=2, checkpoint_id="new"))
     finally:
@@ -87,12 +87,12 @@ def test_a_thief_owns_the_run_also_once_the_one_it_stole_from_is_gone(peers, sto
     owner = peers()
     owner.own_and_save()
     os.kill(owner.process.pid, signal.SIGSTOP)
-    store.runs.acquire(RUN, steal=True)
+    store.runs.acquire(RUN, take_over=True)
     owner.end()
     store.runs.save(RUN, checkpoint(2, results("x"), attempt=2))
     third = FileCheckpointStore(store.path)
     with pytest.raises(RunLockedError, match=str(os.getpid())):
-        third.runs.acquire(RUN, steal=False)
+        third.runs.acquire(RUN, take_over=False)
     assert store.runs.owner(RUN).pid == os.getpid()
 
 
@@ -100,14 +100,14 @@ def test_a_thief_that_is_busy_has_the_lock_soon_after_the_one_it_stole_from_is_g
     owner = peers()
     owner.own_and_save()
     os.kill(owner.process.pid, signal.SIGSTOP)
-    store.runs.acquire(RUN, steal=True)
-    store.runs.tell_when_lost(RUN, lambda error: None)
+    store.runs.acquire(RUN, take_over=True)
+    store.runs.call_when_lost(RUN, lambda error: None)
     owner.end()
     end = time.monotonic() + 5  # a look each ten seconds, as an owner with a lock has it, would be too late
     while store.runs.owner(RUN) is None and time.monotonic() < end:
         time.sleep(0.05)
     with pytest.raises(RunLockedError, match=str(os.getpid())):
-        FileCheckpointStore(store.path).runs.acquire(RUN, steal=False)
+        FileCheckpointStore(store.path).runs.acquire(RUN, take_over=False)
 
 
 def test_the_run_of_a_killed_owner_is_taken_over_without_stealing(peers, store):
@@ -116,7 +116,7 @@ def test_the_run_of_a_killed_owner_is_taken_over_without_stealing(peers, store):
     owner.end()
     assert store.runs.owner(RUN) is None
     assert [info.status for info in store.runs.list_runs()] == ["crashed"]
-    lease = store.runs.acquire(RUN, steal=False)
+    lease = store.runs.acquire(RUN, take_over=False)
     assert (lease.attempt, lease.latest.sequence) == (2, 1)
     store.runs.save(RUN, checkpoint(2, results("x", "y"), attempt=2))
     assert shown(store) == [(2, "c2"), (1, "c1")]
@@ -147,22 +147,22 @@ def marks_of(store, *numbers):
 
 @pytest.fixture
 def time_stands_still(monkeypatch):
-    monkeypatch.setattr("flowckpt.stores.file.writer.monotonic", lambda: 0.0)
+    monkeypatch.setattr("flowckpt.stores.file.run_writer.monotonic", lambda: 0.0)
 
 
 def test_an_owner_goes_on_when_the_one_that_stole_from_it_gave_up_unwritten(store):
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
     store.runs.save(RUN, checkpoint(1, results("x")))
     thief = FileCheckpointStore(store.path)
     for sequence in (2, 3):
-        assert thief.runs.acquire(RUN, steal=True).attempt == 2
+        assert thief.runs.acquire(RUN, take_over=True).attempt == 2
         assert marks(store) == marks_of(store, 1)
         assert first_segment(store).stat().st_mode & 0o777 == 0o400
         thief.runs.release(RUN)
         store.runs.save(RUN, checkpoint(sequence, results("x")))
         assert marks(store) == []
         assert first_segment(store).stat().st_mode & 0o777 == 0o600
-    thief.runs.acquire(RUN, steal=True)
+    thief.runs.acquire(RUN, take_over=True)
     with pytest.raises(FencedError):
         store.runs.save(RUN, checkpoint(4, results("x")))
 
@@ -173,7 +173,7 @@ def test_no_change_of_modes_undoes_a_fence(peers, store):
     owner.own_and_save()
     os.kill(owner.process.pid, signal.SIGSTOP)
     try:
-        store.runs.acquire(RUN, steal=True)
+        store.runs.acquire(RUN, take_over=True)
         store.runs.save(RUN, checkpoint(2, results("x"), attempt=2, checkpoint_id="new"))
         for path in store.path.rglob("*"):  # chmod -R u+w
             path.chmod(path.stat().st_mode | 0o200)
@@ -193,7 +193,7 @@ def test_a_run_is_fenced_also_where_files_have_no_modes(tmp_path):
     store = FileCheckpointStore(tmp_path / "store", filesystem=Modeless())
     store.runs.save(RUN, checkpoint(1, results("x")))
     thief = FileCheckpointStore(store.path, filesystem=Modeless())
-    thief.runs.acquire(RUN, steal=True)
+    thief.runs.acquire(RUN, take_over=True)
     with pytest.raises(FencedError):
         store.runs.save(RUN, checkpoint(2, results("x")))
 
@@ -208,7 +208,7 @@ def test_a_backup_of_hard_links_makes_an_owner_look_and_nothing_else(tmp_path):
         filesystem.reads = 0
         store.runs.save(RUN, checkpoint(sequence, results("x")))
         assert filesystem.reads == 1
-    FileCheckpointStore(store.path).runs.acquire(RUN, steal=True)
+    FileCheckpointStore(store.path).runs.acquire(RUN, take_over=True)
     (tmp_path / "backup").unlink()
     with pytest.raises(FencedError):
         store.runs.save(RUN, checkpoint(4, results("x")))
@@ -216,7 +216,7 @@ def test_a_backup_of_hard_links_makes_an_owner_look_and_nothing_else(tmp_path):
 
 def test_a_fence_whose_marks_somebody_removed_holds_again_after_a_second(tmp_path, monkeypatch):
     now = 100.0
-    monkeypatch.setattr("flowckpt.stores.file.writer.monotonic", lambda: now)
+    monkeypatch.setattr("flowckpt.stores.file.run_writer.monotonic", lambda: now)
     filesystem = Counting()
     store = FileCheckpointStore(tmp_path / "store", filesystem=filesystem)
     for sequence in range(1, 10):
@@ -224,7 +224,7 @@ def test_a_fence_whose_marks_somebody_removed_holds_again_after_a_second(tmp_pat
         filesystem.reads *= sequence > 1
         now += 0.3
     assert filesystem.reads == 2  # at the fifth save, and at the ninth
-    FileCheckpointStore(store.path).runs.acquire(RUN, steal=True)
+    FileCheckpointStore(store.path).runs.acquire(RUN, take_over=True)
     for name in marks(store):
         first_segment(store).with_name(name).unlink()
     first_segment(store).chmod(0o600)
@@ -244,7 +244,7 @@ def test_a_run_is_not_taken_where_something_else_has_the_name_of_a_mark(store, k
     else:
         mark.symlink_to(first_segment(store))
     with pytest.raises(CheckpointStorageError, match="fenced"):
-        FileCheckpointStore(store.path).runs.acquire(RUN, steal=True)
+        FileCheckpointStore(store.path).runs.acquire(RUN, take_over=True)
     store.runs.save(RUN, checkpoint(2, results("x")))
     assert len(shown(store)) == 2
 
@@ -252,8 +252,8 @@ def test_a_run_is_not_taken_where_something_else_has_the_name_of_a_mark(store, k
 def test_a_claim_that_another_one_marked_leaves_nothing_when_it_is_given_up(store):
     store.runs.save(RUN, checkpoint(1, results("x")))
     first, second = FileCheckpointStore(store.path), FileCheckpointStore(store.path)
-    first.runs.acquire(RUN, steal=True)
-    second.runs.acquire(RUN, steal=True)
+    first.runs.acquire(RUN, take_over=True)
+    second.runs.acquire(RUN, take_over=True)
     assert marks(store) == marks_of(store, 1, 2)
     second.runs.release(RUN)
     first.runs.release(RUN)
@@ -272,7 +272,7 @@ def test_a_removal_that_a_thief_comes_into_is_refused_though_it_can_be_read(tmp_
         def write(self, file, data):
             if self.is_armed and data.startswith(b'{"deletes"'):
                 self.is_armed = False
-                lease = thief.runs.acquire(RUN, steal=True)
+                lease = thief.runs.acquire(RUN, take_over=True)
                 if is_begun:
                     thief.runs.save(RUN, checkpoint(3, list(lease.latest.step_results), attempt=2))
             return super().write(file, data)
@@ -284,15 +284,15 @@ def test_a_removal_that_a_thief_comes_into_is_refused_though_it_can_be_read(tmp_
     calls.is_armed = True
     for _ in range(2):
         with pytest.raises(FencedError):
-            robbed.runs.delete(RUN, "c1")
+            robbed.runs.delete_checkpoint(RUN, "c1")
     assert not calls.is_armed
     if not is_begun:
         assert [name for _, name in shown(robbed)] == ["c2"]
         with pytest.raises(FencedError):
-            robbed.runs.delete(RUN, "what never was")  # nobody knows yet what is
+            robbed.runs.delete_checkpoint(RUN, "what never was")  # nobody knows yet what is
         thief.runs.save(RUN, checkpoint(3, results("x", "y"), attempt=2))
     assert [name for _, name in shown(robbed)] == ["c3", "c2", "c1"]
-    assert not robbed.runs.delete(RUN, "what never was")
+    assert not robbed.runs.delete_checkpoint(RUN, "what never was")
     for store in (robbed, thief):
         store.close()
 
@@ -302,12 +302,12 @@ def test_an_owner_whose_removal_was_refused_goes_on_when_the_thief_gave_up_unwri
     for sequence in (1, 2):
         store.runs.save(RUN, checkpoint(sequence, results("x", "y")[:sequence]))
     thief = FileCheckpointStore(store.path)
-    thief.runs.acquire(RUN, steal=True)
+    thief.runs.acquire(RUN, take_over=True)
     with pytest.raises(FencedError):
-        store.runs.delete(RUN, "c1")
+        store.runs.delete_checkpoint(RUN, "c1")
     assert [name for _, name in shown(store)] == ["c2", "c1"]
     thief.runs.release(RUN)
-    assert store.runs.delete(RUN, "c1")
+    assert store.runs.delete_checkpoint(RUN, "c1")
     store.runs.save(RUN, checkpoint(3, results("x", "y")))
     assert [name for _, name in shown(FileCheckpointStore(store.path))] == ["c3", "c2"]
 
@@ -317,7 +317,7 @@ def test_the_mark_of_a_segment_that_has_gone_is_swept_by_the_next_owner(store):
     store.close()
     directory = first_segment(store).parent
     (directory / ".fenced-00000007-1").touch()
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
     assert marks(store) == marks_of(store, 1)
 
 
@@ -341,9 +341,9 @@ def test_one_that_slept_while_a_run_was_begun_anew_removes_nothing_of_it(store, 
     if is_refused:
         monkeypatch.setattr("flowckpt.stores.file.claim.read_image", read_image)
         with pytest.raises(CheckpointStorageError):
-            thief.runs.acquire(RUN, steal=True)
+            thief.runs.acquire(RUN, take_over=True)
     else:
-        assert thief.runs.acquire(RUN, steal=True).attempt == 2
+        assert thief.runs.acquire(RUN, take_over=True).attempt == 2
         clear_and_begin_anew()
         thief.runs.release(RUN)
     assert {each.name for each in path.parent.iterdir()} == {"00000001.jsonl", "00000002.jsonl"}
@@ -364,17 +364,17 @@ def test_a_file_system_whose_count_of_names_may_be_old_is_refused(tmp_path, kind
 
 @pytest.mark.filterwarnings("ignore:This process")
 def test_a_forked_child_may_not_write_to_the_run_of_its_parent(store):
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
     for sequence in (1, 2):  # before the first line of the segment was written, and after
         data = checkpoint(sequence, results("x" * 70_000))
         assert in_fork(lambda data=data: error_of(lambda: store.runs.save(RUN, data))) == "CheckpointStorageError"
         in_fork(lambda: (error_of(lambda: store.runs.release(RUN)), store.close()))
         assert in_fork(lambda: error_of(lambda: store.runs.clear(RUN))) == "RunLockedError"
-        assert in_fork(lambda: error_of(lambda: FileCheckpointStore(store.path).runs.acquire(RUN, steal=False))) == (
-            "RunLockedError"
-        )
+        assert in_fork(
+            lambda: error_of(lambda: FileCheckpointStore(store.path).runs.acquire(RUN, take_over=False))
+        ) == ("RunLockedError")
         store.runs.save(RUN, data)
-    assert in_fork(lambda: error_of(lambda: store.runs.delete(RUN, "c1"))) == "CheckpointStorageError"
+    assert in_fork(lambda: error_of(lambda: store.runs.delete_checkpoint(RUN, "c1"))) == "CheckpointStorageError"
     assert shown(store) == [(2, "c2"), (1, "c1")]
 
 
@@ -401,7 +401,7 @@ def test_left_over_files_of_dead_processes_are_swept_and_those_of_live_ones_are_
         for maker in (live, reused, rebooted):
             (place / temporary_name(maker, "ab")).write_text("")
         (place / ".new-other").write_text("")
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
     for place in (directory, directory / "blobs"):
         left = {path.name for path in place.iterdir() if path.name.startswith(".new")}
         assert left == {temporary_name(live, "ab"), ".new-other"}
@@ -425,7 +425,7 @@ def test_looking_who_owns_a_run_never_locks_out_the_one_who_takes_it(store):
     try:
         for _ in range(300):
             try:
-                store.runs.acquire(RUN, steal=False)
+                store.runs.acquire(RUN, take_over=False)
             except RunLockedError as error:
                 failures.append(error)
             store.runs.release(RUN)
@@ -460,7 +460,7 @@ def test_of_many_that_take_a_run_at_once_one_gets_it(tmp_path):
         with blocking_allowed(True):
             barrier.wait()
             try:
-                store.runs.acquire(RUN, steal=False)
+                store.runs.acquire(RUN, take_over=False)
                 owned.append(store)
             except RunLockedError:
                 refused.append(store)
@@ -488,7 +488,7 @@ def test_a_reader_during_saves_and_clears_never_gets_a_raw_error(tmp_path, secon
         with blocking_allowed(True):
             while not stop.is_set():
                 for act in (
-                    lambda: store.runs.latest(RUN, store.runs.image(RUN)),
+                    lambda: store.runs.load_latest(RUN),
                     lambda: [result.output for result in store.runs.load(RUN, "c2").step_results],
                     lambda: store.runs.references(RUN),
                     lambda: store.runs.owner(RUN),
@@ -514,14 +514,14 @@ def test_a_reader_during_saves_and_clears_never_gets_a_raw_error(tmp_path, secon
             for attempt in (1, 2):
                 store = FileCheckpointStore(path)
                 try:
-                    lease = store.runs.acquire(RUN, steal=False)
+                    lease = store.runs.acquire(RUN, take_over=False)
                 except RunLockedError:
                     continue
                 if lease.attempt == attempt:
                     steps = results("a" * 70_000, "b", "c")
                     for sequence in (lease.last_sequence + 1, lease.last_sequence + 2):
                         store.runs.save(RUN, checkpoint(sequence, steps[: min(sequence, 3)], attempt=attempt))
-                    store.runs.delete(RUN, "c1")
+                    store.runs.delete_checkpoint(RUN, "c1")
                 if attempt == 2:
                     store.runs.clear(RUN)
                 store.close()
@@ -537,7 +537,7 @@ def test_a_reader_during_saves_and_clears_never_gets_a_raw_error(tmp_path, secon
 
 def test_a_save_error_names_the_parent(store):
     store.runs.save(RUN, checkpoint())
-    store.runs.owned[RUN].writer._pid = 1
+    store.runs.owned[RUN]._pid = 1
     with pytest.raises(CheckpointStorageError, match="forked"):
         store.runs.save(RUN, checkpoint(2))
-    store.runs.owned[RUN].writer._pid = os.getpid()
+    store.runs.owned[RUN]._pid = os.getpid()

@@ -19,9 +19,8 @@ from flowckpt.stores import PostgresCheckpointStore, open_store
 from flowckpt.stores.open import shown_spec
 from flowckpt.stores.postgres import connection as trying_again
 from flowckpt.stores.postgres import database as database_module
-from flowckpt.stores.postgres.address import parsed_address
-from flowckpt.stores.postgres.connection import check_server
-from flowckpt.stores.sql import reading
+from flowckpt.stores.postgres.connection import check_server, parsed_address
+from flowckpt.stores.sql import reader
 from flowckpt.testing.contract import checkpoint, results
 from tests.cutting_proxy import CuttingProxy
 from tests.postgres import PostgresServer, free_port
@@ -248,7 +247,7 @@ def test_a_connection_that_the_server_ended_is_replaced(store, query):
         assert query(ended)
         store.runs.save(RUN, checkpoint(sequence))
         assert query(ended)
-        assert store.runs.latest(RUN).sequence == sequence
+        assert store.runs.load_latest(RUN).sequence == sequence
 
 
 @pytest.fixture
@@ -274,7 +273,7 @@ def test_a_save_whose_line_was_cut_is_there_once(proxy, postgres, postgres_datab
     assert shown(store)[0] == (8, "cut-here-8")
     assert query("SELECT count(*) FROM checkpoints") == [(8,)]
     assert query("SELECT count(*) FROM step_results") == [(7 * steps,)]
-    assert list(store.runs.latest(RUN).step_results) == done
+    assert list(store.runs.load_latest(RUN).step_results) == done
     store.close()
 
 
@@ -290,7 +289,7 @@ def test_a_save_whose_answer_was_cut_at_any_byte_is_there_once(proxy, postgres, 
         store.runs.save(RUN, checkpoint(sequence, list(done), checkpoint_id=f"cut-here-{sequence}"))
     assert proxy.cuts == sequence - 2 > 30, "an answer has more bytes than that"
     assert query("SELECT count(*), max(sequence) FROM checkpoints") == [(sequence, sequence)]
-    assert list(store.runs.latest(RUN).step_results) == done
+    assert list(store.runs.load_latest(RUN).step_results) == done
     store.close()
 
 
@@ -303,7 +302,7 @@ def test_a_claim_and_a_message_whose_answers_were_cut_at_any_byte_are_there_once
     size = 0
     while not proxy.was_whole:
         proxy.passed, proxy.cut_after = size, b"COMMIT"
-        assert store.runs.acquire(f"run {size}", steal=False).attempt == 1
+        assert store.runs.acquire(f"run {size}", take_over=False).attempt == 1
         proxy.passed, proxy.cut_after = size, b"COMMIT"
         store.runs.send_signal(RUN, Signal(f"message {size}", "go", datetime.now(UTC)))
         size += 1
@@ -319,11 +318,11 @@ def test_other_work_whose_line_was_cut_is_done_once(proxy, postgres, postgres_da
     store = PostgresCheckpointStore(f"{url}?allow_unsafe=true&sslmode=disable")
     store.runs.save("other", checkpoint())
     setattr(proxy, where, b"COMMIT")
-    assert store.runs.acquire(RUN, steal=False).attempt == 1
+    assert store.runs.acquire(RUN, take_over=False).attempt == 1
     for sequence in (1, 2):
         store.runs.save(RUN, checkpoint(sequence, results(*range(sequence))))
     setattr(proxy, where, b"COMMIT")
-    assert store.runs.delete(RUN, "c1")
+    assert store.runs.delete_checkpoint(RUN, "c1")
     setattr(proxy, where, b"COMMIT")
     store.runs.release(RUN)
     assert store.runs.owner(RUN) is None
@@ -350,7 +349,7 @@ def test_a_server_that_is_gone_is_waited_for_and_then_an_error(durable):
             store.runs.save(RUN, checkpoint(2))
     finally:
         durable.start()
-    lease = store.runs.acquire(RUN, steal=True)
+    lease = store.runs.acquire(RUN, take_over=True)
     assert lease.last_sequence in (1, 2)
     store.runs.save(RUN, checkpoint(lease.last_sequence + 1, attempt=lease.attempt))
     store.close()
@@ -449,7 +448,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load(durab
     assert not failures, failures
     store = PostgresCheckpointStore(durable.url(), schema="killed")
     for run, sequence in acknowledged.items():
-        latest = store.runs.latest(run)
+        latest = store.runs.load_latest(run)
         assert latest.sequence == sequence  # nothing lost, and nothing there that nobody was told of
         assert [result.name for result in latest.step_results] == [f"step-{n}" for n in range(1, sequence + 1)]
         assert [ref.sequence for ref in store.runs.references(run)] == list(range(sequence, 0, -1))
@@ -463,14 +462,14 @@ def test_a_run_that_is_cleared_while_it_is_checked_is_not_called_corrupt(url, mo
     store, other = open_store(url), open_store(url)
     store.runs.save(RUN, checkpoint(1, results("x" * 70_000)))
     store.runs.release(RUN)
-    original = reading.open_image
+    original = reader.open_image
 
     def cleared_behind(*given, **told):
         found = original(*given, **told)
         other.runs.clear(RUN)
         return found
 
-    monkeypatch.setattr(reading, "open_image", cleared_behind)
+    monkeypatch.setattr(reader, "open_image", cleared_behind)
     assert store.runs.check(None) == []
     store.close()
     other.close()
@@ -480,7 +479,7 @@ def test_a_run_that_is_cleared_while_it_is_checked_is_not_called_corrupt(url, mo
 
 
 def test_leases_go_by_the_clock_of_the_server(store, query):
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
     (row,) = query("SELECT abs(extract(epoch FROM clock_timestamp() - acquired_at)) < 5 FROM attempts")
     assert row == (True,)
     assert not hasattr(store.runs.database, "_clock")
@@ -509,7 +508,7 @@ def test_damage_is_noticed(store, query, url):
     store.runs.save(RUN, checkpoint(1, results(1, 2)))
     query('UPDATE step_results SET document = \'{"path": "step-1", "duration_ms": 0}\' WHERE position = 1')
     with pytest.raises(FlowckptError, match="digest"):
-        store.runs.latest(RUN)
+        store.runs.load_latest(RUN)
     query("ALTER TABLE blobs SET UNLOGGED")
     findings = store.runs.check(None)
     assert [finding.severity for finding in findings] == ["corrupt", "corrupt"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowckpt.stores import PostgresCheckpointStore
-from flowckpt.stores.sql.migrations import VERSION_TABLE
+from flowckpt.stores.sql.layout import VERSION_TABLE
 from flowckpt.testing.contract import CheckpointStoreContract
 from flowckpt.testing.retention import RetentionContract
 

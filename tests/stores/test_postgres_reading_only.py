@@ -11,7 +11,7 @@ from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, ReadOnlyStoreError
 from flowckpt.stores.postgres import PostgresCheckpointStore
 from flowckpt.stores.postgres import database as database_module
-from flowckpt.stores.sql import migrations
+from flowckpt.stores.sql import layout as migrations
 from flowckpt.testing.contract import checkpoint, results
 from tests.postgres import PostgresServer
 from tests.stores.test_reading_only import RUN, WRITES, fill, seen

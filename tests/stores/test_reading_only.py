@@ -12,7 +12,7 @@ from flowckpt.core.records import Status
 from flowckpt.core.system.blocking import blocking_allowed
 from flowckpt.errors import CheckpointStorageError, ReadOnlyStoreError
 from flowckpt.stores.base import Ability
-from flowckpt.stores.sql import migrations
+from flowckpt.stores.sql import layout as migrations
 from flowckpt.stores.sqlite import SqliteCheckpointStore
 from flowckpt.stores.sqlite import database as database_module
 from flowckpt.testing.abilities import signal
@@ -81,7 +81,7 @@ async def seen(store):
         await store.attempts(RUN),
         await store.signals(RUN),
         await store.owner(RUN),
-        await store.begun_steps(RUN) if store.has(Ability.HINTS) else None,
+        await store.started_steps(RUN) if store.has(Ability.HINTS) else None,
         await store.pinned(RUN),
         (await store.figures()).runs,
         [finding.severity for finding in await store.check()],

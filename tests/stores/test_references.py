@@ -139,11 +139,11 @@ async def test_to_read_what_was_begun_does_not_read_the_whole_run(tmp_path):
     store = FileCheckpointStore(tmp_path, filesystem=filesystem)
     await store.acquire(RUN)
     await store.save(RUN, checkpoint(1, results(*map(str, range(2_000)))))
-    store.note_begun(RUN, "train")
+    store.note_started(RUN, "train")
     (segment,) = tmp_path.glob("runs/*/*.jsonl")
     assert segment.stat().st_size > 100_000
     filesystem.bytes = 0
-    assert await store.begun_steps(RUN) == (1, ("train",))
+    assert await store.started_steps(RUN) == (1, ("train",))
     assert 0 < filesystem.bytes < 20_000
 
 
@@ -153,7 +153,7 @@ async def test_to_read_what_was_begun_does_not_read_the_whole_run(tmp_path):
 async def test_a_run_that_came_to_its_end_leaves_no_file_beside_the_database(tmp_path, database):
     store = SqliteCheckpointStore(database)
     await store.acquire(RUN)
-    store.note_begun(RUN, "a")
+    store.note_started(RUN, "a")
     (file,) = (tmp_path / "runs.db-begun").iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
@@ -161,9 +161,9 @@ async def test_a_run_that_came_to_its_end_leaves_no_file_beside_the_database(tmp
     await store.release(RUN)
     assert list((tmp_path / "runs.db-begun").iterdir()) == []
     await store.acquire(RUN)
-    store.note_begun(RUN, "b")
+    store.note_started(RUN, "b")
     await store.release(RUN)
-    assert await SqliteCheckpointStore(database).begun_steps(RUN) == (2, ("b",))
+    assert await SqliteCheckpointStore(database).started_steps(RUN) == (2, ("b",))
     await store.clear(RUN)
     assert list((tmp_path / "runs.db-begun").iterdir()) == []
 
@@ -173,8 +173,8 @@ async def test_notes_never_raise_where_the_directory_cannot_be_had(tmp_path, dat
     (tmp_path / "runs.db-begun").symlink_to(tmp_path / "elsewhere")
     store = SqliteCheckpointStore(database)
     await store.acquire(RUN)
-    store.note_begun(RUN, "a")
-    assert await store.begun_steps(RUN) == (0, ())
+    store.note_started(RUN, "a")
+    assert await store.started_steps(RUN) == (0, ())
     assert list((tmp_path / "elsewhere").iterdir()) == []
     await store.save(RUN, checkpoint(1))
     store.close()
@@ -189,7 +189,7 @@ async def main():
     store = SqliteCheckpointStore(sys.argv[1])
     await store.acquire("run-1")
     await store.save("run-1", checkpoint(1))
-    store.note_begun("run-1", "train")
+    store.note_started("run-1", "train")
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
@@ -200,6 +200,6 @@ async def test_a_killed_process_leaves_word_beside_the_database(database):
     done = subprocess.run([sys.executable, "-c", KILLED, database], check=False, env={**os.environ})
     assert done.returncode == -signal.SIGKILL
     store = SqliteCheckpointStore(database)
-    assert await store.begun_steps(RUN) == (1, ("train",))
+    assert await store.started_steps(RUN) == (1, ("train",))
     assert (await store.acquire(RUN)).attempt == 2
     store.close()

@@ -154,7 +154,7 @@ def test_a_run_is_saved_whole_once_its_store_is_back(outage):
     assert spans[4] - spans[3] < 10 * PATIENCE, "a store that is away is not waited for again and again"
     with blocking_allowed(True):
         again = outage.again()
-        latest = again.runs.latest(RUN)
+        latest = again.runs.load_latest(RUN)
         shown = [ref.checkpoint_id for ref in again.runs.references(RUN)][::-1]
         assert [finding.severity for finding in again.runs.check(RUN)] == ["ok"]
         again.close()
@@ -188,7 +188,7 @@ def test_what_somebody_has_taken_over_meanwhile_stays_theirs(outage):
         with pytest.raises(CheckpointStorageError) as failed:
             store.runs.save(RUN, checkpoint(2, steps[:2]))
         assert failed.value.is_outcome_unknown
-        lease = other.runs.acquire(RUN, steal=True)
+        lease = other.runs.acquire(RUN, take_over=True)
         other.runs.save(
             RUN, checkpoint(lease.last_sequence + 1, lease.latest.step_results, attempt=2, checkpoint_id="new")
         )
@@ -250,7 +250,7 @@ def test_a_disk_that_is_really_full_is_saved_to_again_once_there_is_room(small_d
     result, unsaved = told(store, flow)
     assert (result.status, result.is_saved, unsaved) == ("completed", True, ["work[1]", "work[2]"])
     with blocking_allowed(True):
-        assert len(store.runs.latest(RUN).step_results) == 4
+        assert len(store.runs.load_latest(RUN).step_results) == 4
     store.close()
 
 
@@ -259,7 +259,7 @@ def test_a_run_that_was_cleared_while_its_store_was_away_is_told_as_that(s3):  #
     store, other = open_store(s3.spec(bucket)), open_store(s3.spec(bucket))
     with blocking_allowed(True):
         store.runs.save(RUN, checkpoint())
-        other.runs.acquire(RUN, steal=True)
+        other.runs.acquire(RUN, take_over=True)
         other.runs.clear(RUN)
         with pytest.raises(FencedError) as fenced:
             store.runs.renew(RUN)

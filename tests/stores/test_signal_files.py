@@ -116,7 +116,7 @@ def test_a_damaged_message_is_refused_by_name_and_found_by_the_check(path):
         with pytest.raises(CheckpointCorruptedError, match=file.name):
             store.runs.signals(RUN)
         assert [each.severity for each in store.runs.check(RUN)] == ["corrupt"]
-        assert store.runs.latest(RUN, store.runs.image(RUN)) is not None
+        assert store.runs.load_latest(RUN) is not None
     file.write_bytes(content)
     assert store.runs.signals(RUN) == [signal("one", "x" * 50)]
 
@@ -175,7 +175,7 @@ def test_messages_sent_while_their_run_is_cleared_again_and_again_are_there_or_r
     while any(each.is_alive() for each in senders):
         store.runs.clear(RUN)
         store.runs.save(RUN, checkpoint())
-        assert store.runs.latest(RUN, store.runs.image(RUN)) is not None
+        assert store.runs.load_latest(RUN) is not None
     for each in senders:
         each.join()
     assert len(answers) == 120

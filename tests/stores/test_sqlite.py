@@ -28,7 +28,7 @@ from flowckpt.errors import (
 )
 from flowckpt.evidence import file_sha256
 from flowckpt.stores import SqliteCheckpointStore, open_store
-from flowckpt.stores.sql import migrations
+from flowckpt.stores.sql import layout as migrations
 from flowckpt.stores.sqlite import connection as opening
 from flowckpt.stores.sqlite import database as database_module
 from flowckpt.stores.sqlite import database as transaction
@@ -245,7 +245,7 @@ def test_threads_share_a_store(store):
 def save_for_ever(path, pipe):
     with blocking_allowed(True):
         store = SqliteCheckpointStore(path)
-        lease = store.runs.acquire(RUN, steal=False)
+        lease = store.runs.acquire(RUN, take_over=False)
         steps = list(lease.latest.step_results) if lease.latest else []
         sequence = lease.last_sequence
         pipe.send((lease.attempt, sequence))
@@ -280,7 +280,7 @@ def test_what_was_acknowledged_outlives_every_kill(path):
             acknowledged = max([acknowledged, *received(reading)])
         saver.join()
     store = SqliteCheckpointStore(path)
-    latest = store.runs.latest(RUN)
+    latest = store.runs.load_latest(RUN)
     assert latest.sequence >= acknowledged > 50
     assert [result.name for result in latest.step_results] == [
         f"step-{n}" for n in range(1, len(latest.step_results) + 1)
@@ -359,7 +359,7 @@ def test_after_a_failed_commit_nothing_more_is_saved_until_the_run_is_taken_over
     assert failed.value.__cause__ is not None
     with pytest.raises(CheckpointStorageError, match="an earlier save"):
         store.runs.save(RUN, checkpoint(3))
-    lease = store.runs.acquire(RUN, steal=True)
+    lease = store.runs.acquire(RUN, take_over=True)
     assert lease.last_sequence == 1
     store.runs.save(RUN, checkpoint(2, attempt=2))
 
@@ -424,7 +424,7 @@ def test_work_is_not_done_again_because_a_reader_is_in_the_file_when_it_is_to_be
         store.runs.save(RUN, checkpoint(2))
     assert sum(each.startswith("BEGIN") for each in executed) == 1
     assert not [each for each in executed if each.startswith("ROLLBACK")]
-    assert store.runs.latest(RUN).sequence == 2
+    assert store.runs.load_latest(RUN).sequence == 2
 
 
 def test_readers_who_stay_for_too_long_fail_the_commit_and_nothing_of_it_is_left(store, path, monkeypatch):
@@ -436,13 +436,13 @@ def test_readers_who_stay_for_too_long_fail_the_commit_and_nothing_of_it_is_left
     with read_for(path, 1.0), pytest.raises(CheckpointStorageError, match="kept it locked") as failed:
         store.runs.save(RUN, checkpoint(2))
     assert not failed.value.is_outcome_unknown
-    assert store.runs.latest(RUN).sequence == 1
+    assert store.runs.load_latest(RUN).sequence == 1
     store.runs.save(RUN, checkpoint(2))
 
 
 def test_a_store_that_is_let_go_of_ends_its_thread(path):
     store = SqliteCheckpointStore(path, lease_seconds=0.03)
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
     thread = store.runs._heartbeat._thread
     assert thread.is_alive()
     store.runs.owned.clear()
@@ -454,7 +454,7 @@ def test_a_store_that_is_let_go_of_ends_its_thread(path):
 
 def test_the_heart_beats_while_a_run_is_owned_and_then_stops(path, query):
     store = SqliteCheckpointStore(path, lease_seconds=0.09)
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
     (first,) = query("SELECT lease_expires_at FROM attempts")
     time.sleep(0.3)
     (second,) = query("SELECT lease_expires_at FROM attempts")
@@ -463,7 +463,7 @@ def test_the_heart_beats_while_a_run_is_owned_and_then_stops(path, query):
     store.runs.release(RUN)
     thread.join(5)
     assert not thread.is_alive()
-    store.runs.acquire(RUN, steal=False)
+    store.runs.acquire(RUN, take_over=False)
     assert store.runs._heartbeat._thread.is_alive()
     store.close()
 
@@ -504,12 +504,12 @@ def test_damage_to_a_record_is_noticed_when_it_is_loaded(store, path, query, cha
     query(change)
     door = SqliteCheckpointStore(path)
     with pytest.raises(CheckpointCorruptedError) as refused:
-        door.runs.latest(RUN)
+        door.runs.load_latest(RUN)
     assert refused.value.workflow_id == RUN
     assert "backup" in refused.value.remedy
     assert "corrupt" in [finding.severity for finding in door.runs.check(None)]
     with pytest.raises(CheckpointCorruptedError):
-        door.runs.acquire(RUN, steal=False)
+        door.runs.acquire(RUN, take_over=False)
     door.runs.list_runs()
     door.close()
 
@@ -535,7 +535,7 @@ def test_damage_beside_the_records_is_found_by_the_check(store, path, query, cha
 def test_a_large_value_that_is_damaged_is_noticed_when_it_is_looked_at(store, path, query):
     filled(store)
     query("UPDATE blob_contents SET content = zeroblob(length(content))")
-    latest = SqliteCheckpointStore(path).runs.latest(RUN)
+    latest = SqliteCheckpointStore(path).runs.load_latest(RUN)
     with pytest.raises(CheckpointCorruptedError, match="digest"):
         _ = latest.step_results[1].output
 
@@ -553,7 +553,7 @@ def test_damaged_pages_are_told_as_damage(store, path):
     assert {finding.severity for finding in findings} == {"corrupt"}
     with pytest.raises(CheckpointCorruptedError):
         for number in range(30):
-            door.runs.latest(f"run-{number}")
+            door.runs.load_latest(f"run-{number}")
 
 
 def test_a_run_that_was_damaged_in_the_list_hides_no_other(store, path, query, caplog):
@@ -615,7 +615,7 @@ def test_a_run_goes_on_after_a_crash_in_its_first_part(store, path):
     steps = results("a", "b")
     store.runs.save(RUN, checkpoint(1, steps[:1]))
     store.runs.release(RUN)
-    lease = store.runs.acquire(RUN, steal=False)
+    lease = store.runs.acquire(RUN, take_over=False)
     store.runs.save(RUN, checkpoint(2, steps, attempt=lease.attempt))
     rows = store.runs.database.read(
         "", "test", lambda session: session.execute("SELECT attempt, position FROM step_results")
@@ -636,10 +636,10 @@ def test_no_error_of_the_driver_comes_out(path):
     database: SqliteDatabase = store.runs.database
     database._connection = Failing(database._connection, "", broken)
     for act in (
-        lambda: store.runs.latest(RUN),
+        lambda: store.runs.load_latest(RUN),
         lambda: store.runs.save(RUN, checkpoint(2)),
         lambda: store.runs.list_runs(),
-        lambda: store.runs.acquire("other", steal=False),
+        lambda: store.runs.acquire("other", take_over=False),
         lambda: store.runs.check(None),
     ):
         database._connection = database._connection or Failing(opening.connect(path), "", broken)
@@ -663,13 +663,13 @@ def test_evidence_of_any_form_is_kept(store):
     ):
         steps = [StepResult("step-1", evidence=evidence)]
         store.runs.save(f"run-{sequence}", checkpoint(1, steps))
-        assert list(store.runs.latest(f"run-{sequence}").step_results) == steps
+        assert list(store.runs.load_latest(f"run-{sequence}").step_results) == steps
 
 
 def test_a_fenced_writer_says_so_for_good(store, path):
     store.runs.save(RUN, checkpoint(1))
     thief = SqliteCheckpointStore(path)
-    thief.runs.acquire(RUN, steal=True)
+    thief.runs.acquire(RUN, take_over=True)
     for sequence in (2, 3):
         with pytest.raises(FencedError):
             store.runs.save(RUN, checkpoint(sequence))
@@ -688,7 +688,7 @@ def test_a_store_that_was_truncated_to_nothing_is_read_as_empty_and_that_is_said
     store.close()
     path.write_bytes(b"")
     assert store.runs.list_runs() == []
-    assert store.runs.latest(RUN) is None
+    assert store.runs.load_latest(RUN) is None
     (said,) = warnings_in(caplog)
     assert str(path) in said
     assert "0 bytes" in said

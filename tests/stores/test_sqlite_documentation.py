@@ -30,7 +30,7 @@ def fill(store):
             StepResult("bad", success=False, error=StepError("ValueError", "no"), duration_ms=7),
             StepResult("claims", evidence=CLAIM),
         ]
-        store.runs.acquire("nightly", steal=False)
+        store.runs.acquire("nightly", take_over=False)
         for sequence in (1, 2, 3):
             store.runs.save("nightly", checkpoint(sequence, steps[:sequence]))
         store.runs.save("other", checkpoint(1, reason=Reason.FAILED))

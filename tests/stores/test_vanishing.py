@@ -93,10 +93,10 @@ def test_the_next_save_says_that_the_store_is_gone(is_looked_after, removable):
     lost = []
     with blocking_allowed(True):
         store.runs.save(RUN, checkpoint())
-        store.tell_when_lost(RUN, lost.append)
+        store.call_when_lost(RUN, lost.append)
         remove()
         if is_looked_after:
-            look = getattr(store.runs, "renew_leases", None) or store.runs.look_after_owned
+            look = store.runs.look_after_owned
             try:
                 look()
             except CheckpointStorageError:

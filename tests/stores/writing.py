@@ -26,7 +26,7 @@ def main(spec: str, run: str, log: str, seed: str, mode: str) -> None:
     with blocking_allowed(True):
         while not Path(f"{log}.stop").exists():
             try:
-                lease = store.runs.acquire(run, steal=mode == "takeovers")
+                lease = store.runs.acquire(run, take_over=mode == "takeovers")
                 steps = list(lease.latest.step_results) if lease.latest else []
                 sequence = lease.last_sequence
                 while not Path(f"{log}.stop").exists():

@@ -117,6 +117,26 @@ class RunInfo:
     metadata: Mapping[str, Any]
     owner: Owner | None = None
 
+    @classmethod
+    def of(cls, workflow_id: str, newest: CheckpointData, started_at: datetime) -> RunInfo:
+        """Return a run as its newest checkpoint describes it, without its owner.
+
+        Args:
+            workflow_id: the run.
+            newest: the checkpoint.
+            started_at: when its first checkpoint was saved.
+        """
+        return cls(
+            workflow_id,
+            newest.workflow_name,
+            newest.status,
+            newest.attempt,
+            started_at,
+            newest.saved_at,
+            len(newest.step_results),
+            newest.metadata,
+        )
+
     def with_owner(self, owner: Owner | None) -> RunInfo:
         """Return the same run with its live owner; a running run without an owner has crashed."""
         status = Status.CRASHED if self.status is Status.RUNNING and owner is None else self.status

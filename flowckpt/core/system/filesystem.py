@@ -158,6 +158,19 @@ class FileSystem(Protocol):
         ...
 
 
+def write_all(filesystem: FileSystem, file: int, content: bytes) -> None:
+    """Append all of some bytes; nothing is synced.
+
+    Args:
+        filesystem: the calls.
+        file: the file, open.
+        content: the bytes.
+    """
+    written = filesystem.write(file, content)
+    while written < len(content):
+        written += filesystem.write(file, content[written:])
+
+
 class PosixFileSystem:
     """The calls of a POSIX system. No call is retried: after a failed sync the page cache lies (see docs/adr)."""
 

@@ -118,4 +118,4 @@ def stop_when_lost(store: StoreBase, workflow_id: str, interrupts: Interrupts, *
         if error.newest_attempt or not continue_on_save_error:
             interrupts.lose(error)
 
-    store.tell_when_lost(workflow_id, tell)
+    store.call_when_lost(workflow_id, tell)

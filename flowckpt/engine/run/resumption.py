@@ -109,7 +109,7 @@ def parked_error(workflow_id: str, deaths: Deaths) -> RunParkedError:
 
 
 async def _started_steps(store: StoreBase, workflow_id: str, latest: CheckpointData) -> tuple[str, ...]:
-    attempt, paths = await store.begun_steps(workflow_id)
+    attempt, paths = await store.started_steps(workflow_id)
     return paths if attempt == latest.attempt else ()
 
 
@@ -276,7 +276,7 @@ async def _messages(store: StoreBase, workflow_id: str, latest: CheckpointData) 
 
 async def _interrupted_steps(store: StoreBase, workflow_id: str, latest: CheckpointData) -> frozenset[str]:
     """Return the steps of which the attempt that saved last left word that it began them, and recorded no end."""
-    attempt, paths = await store.begun_steps(workflow_id)
+    attempt, paths = await store.started_steps(workflow_id)
     if attempt != latest.attempt:
         return frozenset()
     return frozenset(paths) - {result.path for result in latest.step_results}

@@ -234,7 +234,7 @@ class Session:
     async def _taken(self) -> AsyncGenerator[Drive | CompletedRun, None]:
         """Own the run for the block, and give it back however the block ends."""
         store, workflow_id = self._store, self._workflow_id
-        lease = await finish_despite_cancel(store.acquire(workflow_id, steal=self._options.steal))
+        lease = await finish_despite_cancel(store.acquire(workflow_id, take_over=self._options.steal))
         drive: Drive | CompletedRun | None = None
         try:
             for notice in lease.notices:
@@ -424,7 +424,7 @@ class Session:
             origin.in_doubt,
             origin.latest,
             origin.crash_count,
-            self._store.note_begun,
+            self._store.note_started,
         )
         context = RunContext(
             world,

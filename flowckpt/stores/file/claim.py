@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
-from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.system.filesystem import FileSystem, write_all
 from flowckpt.core.system.ids import new_token
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.process import ProcessIdentity, current_process, is_alive
 from flowckpt.errors import FencedError, KeyMissingError, RunLockedError
+from flowckpt.stores.file import signals
 from flowckpt.stores.file.directory import give_up_segment, is_released, newest_owner, read_image, take_lock
+from flowckpt.stores.file.hints import TruncationGuard
 from flowckpt.stores.file.layout import (
     BLOBS,
     LOCK,
@@ -42,26 +43,19 @@ from flowckpt.stores.file.layout import (
     segment_numbers,
     temporary_name,
 )
-from flowckpt.stores.file.owned_run import OwnedRun
+from flowckpt.stores.file.run_writer import FileRunWriter, SegmentWriter
 from flowckpt.stores.file.values import NOT_OURS
-from flowckpt.stores.file.writer import SegmentWriter
-from flowckpt.stores.log.line import START
-from flowckpt.stores.log.line import seal as seal_line
+from flowckpt.stores.log.line import START, chain_line
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals
 
 if TYPE_CHECKING:
     from flowckpt.core.records.listing import Owner
-    from flowckpt.stores.file import head as head_note
-    from flowckpt.stores.file import signals
     from flowckpt.stores.log.image import RunImage
     from flowckpt.stores.log.sealing.lines import LineSeal
-else:
-    head_note = LazyModule("flowckpt.stores.file.head")
-    signals = LazyModule("flowckpt.stores.file.signals")
 
 
 _SLACK = 1 << 14
-"""What a segment takes beside results: its header, what it continues, and all that a checkpoint says once."""
+"""Bytes of a segment besides results: its header, what it continues, and all that a checkpoint says once."""
 
 
 def claim(
@@ -70,11 +64,11 @@ def claim(
     *,
     workflow_id: str,
     at_least: int,
-    steal: bool,
+    take_over: bool,
     fetch: Fetch,
     now: datetime,
     seals: Seals = PLAIN,
-) -> OwnedRun:
+) -> FileRunWriter:
     """Become the owner of the run in an open, durable directory. The descriptor belongs to the result.
 
     Args:
@@ -82,7 +76,7 @@ def claim(
         directory: the run's directory.
         workflow_id: the run.
         at_least: the lowest number that the claimed segment may have.
-        steal: go on although the lock is held.
+        take_over: go on although the lock is held.
         fetch: reads large values.
         now: the time, for the header.
         seals: the seals of the store.
@@ -95,11 +89,11 @@ def claim(
         is_locked = take_lock(filesystem, lock)
         if not is_locked and (
             _is_dead(newest_owner(filesystem, directory)) or is_released(filesystem, directory)
-        ):  # a child that a dead owner forked holds its lock, or one that was robbed; the claim fences whoever wrote
-            steal = True
+        ):  # a child that a dead owner forked holds its lock, or the previous owner does; the claim fences the writer
+            take_over = True
         if not filesystem.status(lock).links:
             raise FileNotFoundError(errno.ENOENT, "a clear has removed the lock meanwhile", LOCK)
-        if not is_locked and not steal:
+        if not is_locked and not take_over:
             raise RunLockedError(workflow_id, holder=_describe(newest_owner(filesystem, directory)))
         _sweep(filesystem, directory)
         numbers = segment_numbers(filesystem.names(directory))
@@ -130,8 +124,8 @@ def claim(
 
 
 def claim_next(
-    filesystem: FileSystem, former: OwnedRun, *, needed: int, fetch: Fetch, now: datetime, seals: Seals = PLAIN
-) -> OwnedRun:
+    filesystem: FileSystem, former: FileRunWriter, *, needed: int, fetch: Fetch, now: datetime, seals: Seals = PLAIN
+) -> FileRunWriter:
     """Claim the next segment for the owner of a run, who keeps the lock. Both descriptors go over to the result.
 
     Args:
@@ -195,14 +189,14 @@ def _owned(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
     seals: Seals,
     is_locked: bool,
     token: str,
-) -> OwnedRun:
+) -> FileRunWriter:
     workflow_id = image.workflow_id
     writer = SegmentWriter(
         filesystem, directory, file, workflow_id=workflow_id, number=number, digest=digest, seal=seal
     )
     head = None
     if seal is not None and seal.key is not None:
-        head = head_note.HeadNote(
+        head = TruncationGuard(
             filesystem,
             directory,
             number,
@@ -210,11 +204,10 @@ def _owned(  # noqa: PLR0913, PLR0917 - one parameter for each part of a claim
             seal,
             is_kept=image.seal is not None and not seals.protection.is_trusting,
         )
-    return OwnedRun(
+    return FileRunWriter(
         filesystem,
         directory,
         lock,
-        workflow_id=workflow_id,
         is_locked=is_locked,
         writer=writer,
         image=image,
@@ -262,13 +255,11 @@ def claim_segment(
         The open file, and the digest of its header.
     """
     body = json.dumps(header, separators=(",", ":"))[:-1].encode()
-    line, digest = seal_line(body if signer is None else signer.signed(body, 0, START), START)
+    line, digest = chain_line(body if signer is None else signer.signed(body, 0, START), START)
     name = temporary_name(current_process(), new_token(8))
     file = filesystem.create(directory, name)
     try:
-        written = 0
-        while written < len(line):
-            written += filesystem.write(file, line[written:])
+        write_all(filesystem, file, line)
         filesystem.sync(file)
         filesystem.link(directory, name, segment_name(number))
         filesystem.unlink(directory, name)

@@ -1,4 +1,4 @@
-"""What stands in the directory of a run: its lock, its segments, and who wrote the newest."""
+"""The directory of a run: its lock, its segments, and the writer of the newest."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.filesystem import FileSystem
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import CheckpointCorruptedError
+from flowckpt.stores.file.hints import what_is_cut
 from flowckpt.stores.file.layout import HEAD, mark_name, released_name, released_segment, segment_name, segment_numbers
 from flowckpt.stores.log.image import RunImage, read_run
 from flowckpt.stores.log.sealing.protection import PLAIN, Seals
@@ -21,10 +22,8 @@ from flowckpt.stores.log.segment import SegmentDamagedError, read_header
 if TYPE_CHECKING:
     from flowckpt.core.records import listing
     from flowckpt.core.records.listing import Owner
-    from flowckpt.stores.file import head as head_note
 else:
     listing = LazyModule("flowckpt.core.records.listing")
-    head_note = LazyModule("flowckpt.stores.file.head")
 
 
 _STEP = 16 * 1024
@@ -112,7 +111,7 @@ def read_image(
         if not is_compared or image.is_cleared:
             return image
         later = [number for number in found if below is not None and number > below]
-        missing = head_note.what_is_cut(image, head, seals, later)
+        missing = what_is_cut(image, head, seals, later)
         if not missing:
             return image
         # Else the run was begun, or cleared and begun anew, or compacted, meanwhile.

@@ -107,7 +107,7 @@ def marked_segment(name: str) -> int | None:
 def released_name(number: int, inode: int) -> str:
     """Return the name of the empty file that says that a segment's writer has given the run up.
 
-    Only one that stole the run needs it: whoever it stole from may hold the lock for a long time yet. As a mark, it is of
+    Only an owner that took the run over needs it: the previous owner may hold the lock for a long time yet. As a mark, it is of
     one file for good.
 
     Args:

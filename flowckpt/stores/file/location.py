@@ -35,7 +35,7 @@ PATIENCE = 100
 
 
 class Location:
-    """Where a file store lies.
+    """The place of a file store.
 
     Args:
         path: the store's directory.

@@ -4,50 +4,69 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Collection, Iterator, Mapping
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flowckpt.core.records import CheckpointData, HistoryView
+from flowckpt.core.system.declared import shell_word
+from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.process import current_process, is_alive
 from flowckpt.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
     FencedError,
+    FlowckptError,
     KeyMissingError,
     RunExistsError,
     RunLockedError,
     VanishedError,
 )
-from flowckpt.stores.base import Lease
+from flowckpt.stores.base import Compacted, Lease
+from flowckpt.stores.file import reader, signals, store_keys
 from flowckpt.stores.file.claim import claim, claim_next, sweep_cleared, write_tombstone
 from flowckpt.stores.file.directory import is_released, newest_owner, read_image, take_lock
-from flowckpt.stores.file.layout import LOCK, RUNS
+from flowckpt.stores.file.layout import (
+    BLOBS,
+    LOCK,
+    RUNS,
+    SIGNALS,
+    maker_of_temporary,
+    pin_name,
+    pinned_sequences,
+    run_directory,
+    temporary_name,
+)
 from flowckpt.stores.file.location import PATIENCE, storage_error
-from flowckpt.stores.file.owned_run import OwnedRun
-from flowckpt.stores.file.reading import ReadableRuns
-from flowckpt.stores.leases import Heartbeat, LeaseTimes
+from flowckpt.stores.file.reader import FileReader
+from flowckpt.stores.file.run_writer import FileRunWriter
+from flowckpt.stores.leases import LeaseTimes
+from flowckpt.stores.log.image import LoadedRun
 from flowckpt.stores.log.sealing.protection import PLAIN
 
 if TYPE_CHECKING:
-    from flowckpt.core.records.listing import CheckpointRef
+    from flowckpt.core.records.listing import RunInfo
     from flowckpt.core.records.wait import Signal
-    from flowckpt.stores.file import listing, signals, store_keys
-    from flowckpt.stores.file import trust as trusting
-    from flowckpt.stores.file.trust import Doubts
-    from flowckpt.stores.log.image import RunImage
+    from flowckpt.stores.file import compaction
+    from flowckpt.stores.file.store_keys import TrustReport
 else:
-    listing = LazyModule("flowckpt.stores.file.listing")
-    store_keys = LazyModule("flowckpt.stores.file.store_keys")
-    signals = LazyModule("flowckpt.stores.file.signals")
-    trusting = LazyModule("flowckpt.stores.file.trust")
+    compaction = LazyModule("flowckpt.stores.file.compaction")
 
 
+_FOLDERS = (BLOBS, SIGNALS)
+_LISTS = 4
+"""How many lists of runs are kept for their next pages."""
+_log = logging.getLogger("flowckpt")
 _UNLOCKED_SECONDS = 0.25
-"""How often the owner looks that stole a run, and has not got the lock yet."""
+"""Seconds between two looks of an owner that took a run over and does not have the lock yet."""
 
 
-class FileRuns(ReadableRuns):
+class FileRuns(FileReader):
     """The runs of a file store, and those among them that this process owns.
 
     Args:
@@ -57,18 +76,11 @@ class FileRuns(ReadableRuns):
 
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path, **options)
-        self.owned: dict[str, OwnedRun] = {}
-        self._heartbeat = Heartbeat(self.look_after_owned, LeaseTimes().interval)
-
-    def close(self) -> None:
-        """Give up every run that this process owns."""
-        for workflow_id in list(self.owned):
-            self.release(workflow_id)
-        self._heartbeat.stop()
+        self._listed: dict[tuple[Any, str], list[RunInfo]] = {}
 
     def look_after_owned(self) -> bool:
         """Tell of owned runs that are another's by now; tell whether any are owned. Nothing is renewed: a lock holds."""
-        owned = [each for each in [*self.owned.values()] if each.writer.is_mine]
+        owned = [each for each in [*self.owned.values()] if each.is_mine]
         for each in owned:
             with contextlib.suppress(OSError):  # the next look, or the next save, meets it again
                 each.look(is_gone=self._is_gone)
@@ -76,31 +88,23 @@ class FileRuns(ReadableRuns):
         return bool(owned)
 
     def _set_pace(self) -> None:
-        """Look often while a run that was stolen has no lock yet: once whoever had it has gone, anybody may take the run."""
+        """Look often while a run that was taken over has no lock: once the previous owner has gone, anybody may take the run."""
         is_locked = all(each.is_locked for each in [*self.owned.values()])
         self._heartbeat.beat_every(LeaseTimes().interval if is_locked else _UNLOCKED_SECONDS)
 
-    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+    def call_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
         """Have somebody told once a run is lost; a thread looks as long as this process owns any run."""
-        owned = self.owned.get(workflow_id)
-        if owned is not None:
-            owned.on_lost = tell
+        super().call_when_lost(workflow_id, tell)
+        if workflow_id in self.owned:
             self._set_pace()
             self._heartbeat.start()
 
-    def save(self, workflow_id: str, data: CheckpointData) -> None:
-        """Append a checkpoint to its attempt's segment and sync it."""
-        owned = self.owned.get(workflow_id)
-        if owned is None:
-            owned = self._own_for(workflow_id, data.attempt)
-        try:
-            owned.save(data)
-        except FencedError as error:
-            self._tell_gone(workflow_id, error)  # a context manager around each save takes 1.2 µs
-            raise
-        except OSError as error:
-            owned.writer.is_poisoned = True
-            raise storage_error(error, workflow_id, "save", self.path) from error
+    def _explain(self, writer: FileRunWriter, error: FencedError | OSError) -> None:
+        if isinstance(error, FencedError):
+            self._tell_gone(writer.workflow_id, error)
+        else:
+            writer.writer.is_poisoned = True
+            raise storage_error(error, writer.workflow_id, "save", self.path) from error
 
     @contextlib.contextmanager
     def _telling_gone(self, workflow_id: str) -> Iterator[None]:
@@ -120,32 +124,26 @@ class FileRuns(ReadableRuns):
             return root is None or not self._filesystem.exists(root, RUNS)
         return False
 
-    def _own_for(self, workflow_id: str, attempt: int) -> OwnedRun:
-        """Claim a run for a caller that saves without having acquired it."""
-        lease = self.acquire(workflow_id, steal=False, at_least=attempt)
-        if lease.attempt != attempt:
-            self.release(workflow_id)
-            raise FencedError(workflow_id, attempt=attempt, newest_attempt=lease.attempt - 1)
-        return self.owned[workflow_id]
-
-    def acquire(self, workflow_id: str, *, steal: bool, at_least: int = 1) -> Lease:
-        """Claim the run's next segment, then read the run."""
-        if workflow_id in self.owned:
-            if not steal:
-                raise RunLockedError(workflow_id, holder=f"this process, by a store in {str(self.path)!r}")
+    def _claim(
+        self, workflow_id: str, *, take_over: bool, at_least: int, previous: FileRunWriter | None
+    ) -> tuple[FileRunWriter, CheckpointData | None, tuple[str, ...]]:
+        if previous is not None:
             self.owned.pop(workflow_id).close()
-        owned = self._claim(workflow_id, steal=steal, at_least=at_least)
-        image = owned.image
+        writer = self._claimed(workflow_id, take_over=take_over, at_least=at_least)
         try:
-            latest = self.latest(workflow_id, image)
+            return writer, self._newest(writer), tuple(writer.image.notices)
         except BaseException:
-            owned.release()
+            writer.release()
             raise
-        self.owned[workflow_id] = owned
-        return Lease(workflow_id, owned.writer.number, latest, image.last_sequence, tuple(image.notices), owned.token)
 
-    def _claim(self, workflow_id: str, *, steal: bool, at_least: int) -> OwnedRun:
-        def claim_once() -> OwnedRun:
+    def _newest(self, writer: FileRunWriter) -> CheckpointData | None:
+        return LoadedRun(writer.image, self._fetch(writer.workflow_id)).latest()
+
+    def _give_up(self, writer: FileRunWriter) -> None:
+        writer.release()
+
+    def _claimed(self, workflow_id: str, *, take_over: bool = False, at_least: int = 1) -> FileRunWriter:
+        def claim_once() -> FileRunWriter:
             directory = self._make_directories(workflow_id)
             try:
                 return claim(
@@ -153,7 +151,7 @@ class FileRuns(ReadableRuns):
                     directory,
                     workflow_id=workflow_id,
                     at_least=at_least,
-                    steal=steal,
+                    take_over=take_over,
                     fetch=self._fetch(workflow_id),
                     now=self._clock.now(),
                     seals=self.seals,
@@ -186,10 +184,10 @@ class FileRuns(ReadableRuns):
             )
         made.on_lost = owned.on_lost
         self.owned[workflow_id] = made
-        image, latest = made.image, self.latest(workflow_id, made.image)
-        return Lease(workflow_id, made.writer.number, latest, image.last_sequence, tuple(image.notices), made.token)
+        notices = tuple(made.image.notices)
+        return Lease(workflow_id, made.attempt, self._newest(made), made.last_sequence, notices, made.token)
 
-    def share(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
+    def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Let an owned run have large values of another without a copy, as far as that is possible."""
         owned = self.owned.get(workflow_id)
         with self._translated(workflow_id, "share"), self._run_directory(source_id) as source:
@@ -197,23 +195,15 @@ class FileRuns(ReadableRuns):
                 with contextlib.suppress(FileNotFoundError):  # it has none: they are written
                     owned.share_from(source, sizes)
 
-    def release(self, workflow_id: str, *, token: str = "") -> None:
-        """Give a run up, if whoever has the token owns it still."""
-        owned = self.owned.get(workflow_id)
-        if owned is not None and token in ("", owned.token):
-            del self.owned[workflow_id]
-            owned.release()
+    def clear(self, workflow_id: str) -> None:
+        """Remove a run, after a tombstone."""
+        self._clear_if(workflow_id, None)
 
-    def clear(self, workflow_id: str, *, only_if: Callable[[int], bool] | None = None) -> bool:
-        """Remove a run, behind a tombstone; tell whether that was done.
-
-        Args:
-            workflow_id: the run.
-            only_if: asked with the run's directory, open and locked, whether to go on.
-        """
+    def _clear_if(self, workflow_id: str, condition: Callable[[int], bool] | None) -> bool:
+        """Remove a run if a condition on its directory, open and locked, holds; return whether it was removed."""
         self._check_writer(workflow_id)
         self.release(workflow_id)
-        return self._steadily(workflow_id, "clear", lambda: self._clear_once(workflow_id, only_if))
+        return self._steadily(workflow_id, "clear", lambda: self._clear_once(workflow_id, condition))
 
     def make_way(self, workflow_id: str) -> None:
         """Remove what stands under a run's name where nothing was ever saved, or all was cleared.
@@ -260,22 +250,22 @@ class FileRuns(ReadableRuns):
             self._remove_directory(workflow_id)
         return True
 
-    def trust(self, workflow_id: str) -> Doubts:
+    def trust(self, workflow_id: str) -> TrustReport:
         """Go on from a run as it is found, in a new segment: what that one holds the digest of is true from now on.
 
         Nothing is written where it proves itself already.
         """
         if not self.seals.protection.is_trusting or not self.seals.has_key:
-            raise ValueError("only a store that has a key and was told to trust can say so for good")
+            raise ValueError("only a store with a key and trust=True can accept a run permanently")
         self._check_writer(workflow_id)
         if not self.references(workflow_id):
             raise CheckpointNotFoundError(workflow_id)
-        found = self.doubts(workflow_id)
+        found = self.trust_report(workflow_id)
         if found.is_proved:
             return found
-        self.acquire(workflow_id, steal=False)
+        self.acquire(workflow_id)
         try:
-            found = self.doubts(workflow_id)  # as it is now that nobody else writes to it
+            found = self.trust_report(workflow_id)  # as it is now that nobody else writes to it
             if not found.is_proved:
                 with self._translated(workflow_id, "trust"):
                     self.owned[workflow_id].vouch()
@@ -283,15 +273,15 @@ class FileRuns(ReadableRuns):
             self.release(workflow_id)
         return found
 
-    def doubts(self, workflow_id: str) -> Doubts:
+    def trust_report(self, workflow_id: str) -> TrustReport:
         """Return what a run proves with the key, and what it does not."""
 
-        def look_once() -> Doubts:
+        def look_once() -> TrustReport:
             with self._run_directory(workflow_id) as directory:
                 if directory is None:
                     raise CheckpointNotFoundError(workflow_id)
                 fetch = self._fetch(workflow_id)
-                return trusting.doubts_about(self._filesystem, directory, workflow_id, fetch, self.seals)
+                return store_keys.trust_report(self._filesystem, directory, workflow_id, fetch, self.seals)
 
         return self._steadily(workflow_id, "read", look_once)
 
@@ -299,6 +289,10 @@ class FileRuns(ReadableRuns):
         """Return the runs whose newest segment was written without a key."""
         with self._translated("", "list"), self._opened_root() as root:
             return [] if root is None else store_keys.plain_runs(self._filesystem, root)
+
+    def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
+        """Write a whole run next to the others, and then give it its name."""
+        receive_run(self, workflow_id, checkpoints)
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Write a message for a run, whoever owns it; tell whether it is new."""
@@ -309,7 +303,7 @@ class FileRuns(ReadableRuns):
             with self._run_directory(workflow_id) as directory:
                 if directory is None or not self._is_a_run(directory):
                     raise CheckpointNotFoundError(workflow_id)
-                if not self.seals.has_key and (key_id := listing.key_of(self._filesystem, directory)):
+                if not self.seals.has_key and (key_id := reader.key_of(self._filesystem, directory)):
                     raise KeyMissingError(workflow_id, key_id=key_id)  # the run would not believe it
                 self._check_writer(workflow_id)
                 # A try before may have written it, and then met a compaction.
@@ -323,8 +317,8 @@ class FileRuns(ReadableRuns):
 
     def _is_a_run(self, directory: int) -> bool:
         if not self.seals.has_key:
-            return listing.is_begun_run(self._filesystem, directory)
-        workflow_id = listing.run_id_in(self._filesystem, directory, self.seals)
+            return reader.is_begun_run(self._filesystem, directory)
+        workflow_id = reader.run_id_in(self._filesystem, directory, self.seals)
         if workflow_id is None:  # with a key, a tombstone must prove itself, so the run is read
             return False
         fetch = self._fetch(workflow_id)
@@ -338,47 +332,431 @@ class FileRuns(ReadableRuns):
             if directory is not None:
                 signals.remove_signals(self._filesystem, directory, signal_ids)
 
-    def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
-        """Append that the checkpoints of an id are deleted; tell whether there was one."""
-        return bool(
-            self._delete(
-                workflow_id,
-                lambda reference: reference.checkpoint_id == checkpoint_id,
-                lambda owned, read: owned.delete(checkpoint_id, read),
-            )
-        )
+    def _delete(self, writer: FileRunWriter, wanted: Callable[[str, int], bool]) -> int:
+        was_poisoned = writer.writer.is_poisoned
+        with self._translated(writer.workflow_id, "delete"):
+            try:
+                return super()._delete(writer, wanted)
+            except FencedError:
+                is_written = writer.writer.is_poisoned and not was_poisoned  # so what is read may count it already
+                if is_written or writer.is_doubtful or self._selected(writer.workflow_id, wanted):
+                    raise
+                return 0  # nothing is refused if nothing would be done
 
-    def delete_sequences(self, workflow_id: str, sequences: Collection[int]) -> int:
-        """Append that checkpoints are deleted; return how many."""
-        return self._delete(
-            workflow_id,
-            lambda reference: reference.sequence in sequences,
-            lambda owned, read: owned.delete_sequences(sequences, read),
-        )
+    def _doomed(self, writer: FileRunWriter, wanted: Callable[[str, int], bool]) -> list[int]:
+        return writer.selected(wanted, lambda: self.image(writer.workflow_id))
 
-    def _delete(
-        self,
-        workflow_id: str,
-        wanted: Callable[[CheckpointRef], bool],
-        act: Callable[[OwnedRun, Callable[[], RunImage]], int],
-    ) -> int:
-        is_mine = workflow_id in self.owned
-        if not is_mine:
-            self._check_writer(workflow_id)
-            if not any(map(wanted, self.references(workflow_id))):
-                return 0  # so that nothing is claimed, or refused, for nothing
-            self.acquire(workflow_id, steal=False)
+    def _check_writable(self, workflow_id: str) -> None:
+        self._check_writer(workflow_id)
+
+    # --- keeping it small ------------------------------------------------------------------------------------------
+
+    def pin(self, workflow_id: str, sequence: int) -> None:
+        """Pin a checkpoint."""
+        self._check_writer(workflow_id)
+
+        def pin_once() -> None:
+            with self._run_directory(workflow_id) as directory:
+                if directory is None or all(each.sequence != sequence for each in self.references(workflow_id)):
+                    raise CheckpointNotFoundError(workflow_id, None if directory is None else str(sequence))
+                set_pin(self._filesystem, directory, sequence)
+
+        self._steadily(workflow_id, "pin", pin_once)
+
+    def unpin(self, workflow_id: str, sequence: int) -> None:
+        """Take a pin away."""
+        self._check_writer(workflow_id)
+        with self._translated(workflow_id, "unpin"), self._run_directory(workflow_id) as directory:
+            if directory is not None:
+                take_pin_away(self._filesystem, directory, sequence)
+
+    def pinned(self, workflow_id: str) -> frozenset[int]:
+        """Return the sequences that are pinned."""
+
+        def look_once() -> frozenset[int]:
+            with self._run_directory(workflow_id) as directory:
+                return frozenset() if directory is None else pinned_sequences(self._filesystem.names(directory))
+
+        return self._steadily(workflow_id, "read", look_once)
+
+    # --- one run ---------------------------------------------------------------------------------------------------
+
+    def compactable(self, after: str, limit: int) -> list[str]:
+        """Return runs, in the order of their directories."""
+        self._check_reader()
+        start = run_directory(after) if after else ""
+        found: list[str] = []
+        for name in self._run_names():
+            if name > start and len(found) < limit:
+                with contextlib.suppress(FlowckptError):  # a damaged one is not made smaller
+                    run = self._steadily(name, "read", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
+                    found += [run] if run is not None and run_directory(run) == name else []
+        return found
+
+    def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
+        """Write a run into one segment, where that gains something."""
+        if workflow_id in self.owned:
+            raise RunLockedError(workflow_id, holder=f"this process, by a store in {str(self.path)!r}")
+        self._check_writer(workflow_id)
+        if not self._is_worth_it(workflow_id, is_forced=is_forced):
+            return Compacted()
+        before = self._stored_bytes(workflow_id)
+        owned = self._claimed(workflow_id)
         try:
-            with self._translated(workflow_id, "delete"):
-                owned = self.owned[workflow_id]
-                was_poisoned = owned.writer.is_poisoned
-                try:
-                    return act(owned, lambda: self.image(workflow_id))
-                except FencedError:
-                    is_written = owned.writer.is_poisoned and not was_poisoned  # so what is read may count it already
-                    if is_written or owned.is_doubtful or any(map(wanted, self.references(workflow_id))):
-                        raise
-                    return 0  # nothing is refused where nothing would be done
+            if not owned.is_locked:  # a child of a dead owner has the lock: a new owner may clear, too
+                raise RunLockedError(workflow_id, holder="a process that its dead owner has left")
+            with self._translated(workflow_id, "compact"), self._run_directory(workflow_id) as directory:
+                if directory is not None and owned.image.records:
+                    number, now = owned.writer.number, self._clock.now()
+                    begun = self.started_steps(workflow_id)
+                    compaction.compact_owned(self._filesystem, directory, owned.image, number, now, self.seals, begun)
         finally:
-            if not is_mine:
-                self.release(workflow_id)
+            owned.release()
+        return Compacted(True, max(0, before - self._stored_bytes(workflow_id)))
+
+    def _is_worth_it(self, workflow_id: str, *, is_forced: bool) -> bool:
+        def look_once() -> bool:
+            with self._run_directory(workflow_id) as directory:
+                if directory is None or reader.run_id_in(self._filesystem, directory, self.seals) is None:
+                    return False
+                if self._live_owner(directory) is not None:
+                    raise RunLockedError(workflow_id, holder="another process")
+                filesystem, seals = self._filesystem, self.seals
+                if reader.cleared_id_in(filesystem, directory) is not None:
+                    return False  # or so it says; whoever tidies or claims it looks into that
+                attempts = compaction.attempts_in(filesystem, directory, workflow_id, seals)
+                return compaction.is_worth_it(filesystem, directory, attempts, seals, is_forced=is_forced)
+
+        return self._steadily(workflow_id, "read", look_once)
+
+    def stored_bytes(self, workflow_ids: Sequence[str]) -> list[int]:
+        """Return how many bytes the files of each run have."""
+        return [self._stored_bytes(each) for each in workflow_ids]
+
+    def _stored_bytes(self, workflow_id: str) -> int:
+
+        def look_once() -> int:
+            filesystem = self._filesystem
+            with self._run_directory(workflow_id) as directory:
+                if directory is None:
+                    return 0
+                names = filesystem.names(directory)
+                total = sum(self._size(directory, name) for name in names if name not in _FOLDERS and name[0] != ".")
+                for folder in _FOLDERS:
+                    if folder in names:
+                        opened = filesystem.open_directory(directory, folder)
+                        try:
+                            total += sum(self._size(opened, name) for name in filesystem.names(opened))
+                        finally:
+                            filesystem.close(opened)
+                return total
+
+        return self._steadily(workflow_id, "read", look_once)
+
+    def _size(self, directory: int, name: str) -> int:
+        file = self._filesystem.open_read(directory, name)
+        try:
+            return self._filesystem.status(file).size
+        finally:
+            self._filesystem.close(file)
+
+    # --- many runs -------------------------------------------------------------------------------------------------
+
+    def page_runs(self, before: RunInfo | None, limit: int) -> list[RunInfo]:
+        """Return runs, the one started last first. There is no index: all are listed, and the rest is kept for the next page.
+
+        It is kept by the run behind which that page begins, so two who ask at once do not mix.
+        """
+        rest = None if before is None else self._listed.pop(_place(before), None)
+        if rest is None:
+            rest = sorted(self.survey_runs().runs, key=_place)
+            if before is not None:
+                del rest[bisect_left(rest, _place(before), key=_place) :]
+        start = max(0, len(rest) - limit)
+        page = rest[start:][::-1]
+        del rest[start:]
+        if page:
+            self._listed[_place(page[-1])] = rest
+            while len(self._listed) > _LISTS:  # somebody stopped in the middle
+                self._listed.pop(next(iter(self._listed)), None)
+        return page
+
+    def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
+        """Clear those of the runs that nobody owns, that are not pinned, and that stand as they did."""
+        self._check_writer("")
+        return [each.workflow_id for each in runs if self._clear_unchanged(each)]
+
+    def _clear_unchanged(self, info: RunInfo) -> bool:
+
+        def is_unchanged(directory: int) -> bool:
+            if pinned_sequences(self._filesystem.names(directory)):
+                return False
+            now = reader.describe_run(self._filesystem, directory, self._fetch, self.seals)
+            return now is not None and now.with_owner(None) == info
+
+        try:
+            return info.workflow_id not in self.owned and self._clear_if(info.workflow_id, is_unchanged)
+        except RunLockedError:
+            return False
+
+    def tidy(self) -> None:
+        """Finish the clears that a crash interrupted: what they leave is not a run, so no list shows it."""
+        self._check_writer("")
+        for name in self._run_names():
+            try:
+                cleared = self._steadily(name, "read", lambda name=name: self._cleared_in(name))  # type: ignore[misc]
+                if cleared is not None and run_directory(cleared) == name:
+                    self.clear(cleared)
+            except RunLockedError:
+                continue
+            except FlowckptError as error:  # the list and 'check' name it
+                _log.info("%s in %s was not tidied: %s", name, self.path, error.message)
+
+    def _cleared_in(self, name: str) -> str | None:
+        with self._directory_named(name) as directory:
+            cleared = None if directory is None else reader.cleared_id_in(self._filesystem, directory)
+            if cleared is None or directory is None or not self.seals.has_key:
+                return cleared
+            # With a key, a tombstone must prove itself: whoever can write to the store can make one.
+            image = read_image(self._filesystem, directory, cleared, self._fetch(cleared), seals=self.seals)
+            return cleared if image.is_cleared else None
+
+
+def _place(info: RunInfo) -> tuple[Any, str]:
+    return info.started_at, info.workflow_id
+
+
+# Pins: an empty file in the run's directory for each checkpoint that is pinned.
+#
+# A file of its own needs no owner: a live run can be pinned, two people can pin at once, and a crash leaves a pin or none.
+
+
+def set_pin(filesystem: FileSystem, directory: int, sequence: int) -> None:
+    """Pin a checkpoint, durably.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+        sequence: the checkpoint.
+    """
+    with contextlib.suppress(FileExistsError):
+        file = filesystem.create(directory, pin_name(sequence))
+        try:
+            filesystem.sync(file)
+        finally:
+            filesystem.close(file)
+    filesystem.sync(directory)
+
+
+def take_pin_away(filesystem: FileSystem, directory: int, sequence: int) -> None:
+    """Take a pin away, durably; no error where there is none.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+        sequence: the checkpoint.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        filesystem.unlink(directory, pin_name(sequence))
+    filesystem.sync(directory)
+
+
+# Taking in a whole run: written beside the others under the name of something unfinished, then given its own.
+#
+# A directory is renamed in one step, and never over one that holds anything; so a reader sees all of the run or nothing,
+# and of two who bring the same run one is refused. What a dead process left is removed by the next who takes a run in.
+
+_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
+
+
+class _RecordedClock:
+    """The time at which the attempt that is being written was begun: a segment says when it was made."""
+
+    def __init__(self) -> None:
+        self.moment: datetime | None = None
+
+    def now(self) -> datetime:
+        """Return that time."""
+        assert self.moment is not None, "it is set before an attempt is claimed"
+        return self.moment
+
+    def monotonic(self) -> float:
+        """Return no time: nothing is measured."""
+        return 0.0
+
+
+class _SyncedWhenClosed:
+    """The calls, with the data of a file synced once, when it is closed: nothing of a run counts before its name does.
+
+    Args:
+        filesystem: the calls.
+    """
+
+    def __init__(self, filesystem: FileSystem) -> None:
+        self._filesystem = filesystem
+        self._written: set[int] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._filesystem, name)
+
+    def sync_data(self, file: int) -> None:
+        """Keep in mind that the file is to be synced."""
+        self._written.add(file)
+
+    def close(self, file: int) -> None:
+        """Sync the file, if that is due, and close it."""
+        try:
+            if file in self._written:
+                self._written.discard(file)
+                self._filesystem.sync_data(file)
+        finally:
+            self._filesystem.close(file)
+
+
+class StagedRuns(FileRuns):
+    """A run that nobody sees yet, in a directory of its own among those of the runs.
+
+    Args:
+        path: the store's directory.
+        name: the name of that directory.
+        options: as for `Location`.
+    """
+
+    def __init__(self, path: Path, name: str, **options: Any) -> None:
+        super().__init__(path, **options)
+        self._name = name
+
+    def _directory_of(self, workflow_id: str) -> str:
+        return self._name
+
+
+def receive_run(runs: FileRuns, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
+    """Take a run in.
+
+    Args:
+        runs: the store's.
+        workflow_id: the run.
+        checkpoints: returns its checkpoints.
+    """
+    clock = _RecordedClock()
+    name = temporary_name(current_process(), new_token(8))
+    calls = cast("FileSystem", _SyncedWhenClosed(runs._filesystem))
+    staged = StagedRuns(
+        runs.path, name, allowed=runs._allowed, filesystem=calls, clock=clock, protection=runs.seals.protection
+    )
+    staged._guard = runs._guard  # it is the same store: what is known of it is looked for once
+    _check_absent(runs, workflow_id)
+    is_begun = False
+    try:
+        attempt = 0
+        for data in checkpoints():
+            if not is_begun:
+                runs._check_writer(workflow_id)
+                with runs._translated(workflow_id, "receive"), _opened_runs(runs, workflow_id) as directory:
+                    _sweep(runs._filesystem, directory)
+                is_begun = True
+            if data.attempt != attempt:
+                _close(staged, workflow_id)
+                attempt, clock.moment = data.attempt, data.saved_at
+            staged.save(workflow_id, data)
+        _close(staged, workflow_id)
+        if is_begun:
+            _publish(runs, name, workflow_id)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            staged.close()
+        if is_begun:
+            with contextlib.suppress(Exception), _opened_runs(runs, workflow_id) as directory:
+                _remove(runs._filesystem, directory, name)
+        raise
+
+
+def _check_absent(runs: FileRuns, workflow_id: str) -> None:
+    """Refuse a run that cannot be taken in before anything is asked of whoever brings it."""
+    if runs.image(workflow_id).records:
+        raise RunExistsError(workflow_id)
+    if (owner := runs.owner(workflow_id)) is not None:
+        raise RunLockedError(workflow_id, holder=str(owner))
+
+
+def _close(staged: StagedRuns, workflow_id: str) -> None:
+    """End an attempt: it is on the disk then."""
+    with staged._translated(workflow_id, "receive"):
+        staged.close()
+
+
+@contextlib.contextmanager
+def _opened_runs(runs: FileRuns, workflow_id: str) -> Any:
+    """Open the directory of all runs for the block, made where it is missing."""
+    filesystem = runs._filesystem
+    filesystem.make_root(str(runs.path))
+    runs._check_filesystem()
+    root = filesystem.open_root(str(runs.path))
+    try:
+        with contextlib.suppress(FileExistsError):
+            filesystem.make_directory(root, RUNS)
+        filesystem.sync(root)
+        directory = filesystem.open_directory(root, RUNS)
+    finally:
+        filesystem.close(root)
+    try:
+        yield directory
+    finally:
+        filesystem.close(directory)
+
+
+def _publish(runs: FileRuns, name: str, workflow_id: str) -> None:
+    """Give the finished directory the run's name, durably; what never held a checkpoint makes way."""
+    filesystem = runs._filesystem
+    with runs._translated(workflow_id, "receive"), _opened_runs(runs, workflow_id) as directory:
+        for _ in range(PATIENCE):
+            try:
+                filesystem.rename(directory, name, run_directory(workflow_id))
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
+                runs.make_way(workflow_id)
+                continue
+            try:
+                filesystem.sync(directory)
+            except OSError as error:
+                raise CheckpointStorageError(
+                    f"run {workflow_id!r} is in the store, but whether its name is on the disk is unknown: {error.strerror}",
+                    workflow_id=workflow_id,
+                    operation="receive",
+                    is_outcome_unknown=True,
+                    remedy=f"Mend the disk, then 'flowckpt store clear {shell_word(workflow_id)}' and do it again.",
+                ) from error
+            return
+    busy = OSError(errno.EBUSY, "another process begins it again and again")
+    raise storage_error(busy, workflow_id, "receive", runs.path)
+
+
+def _sweep(filesystem: FileSystem, directory: int) -> None:
+    """Remove the unfinished directories of processes that are dead."""
+    here = current_process()
+    for name in filesystem.names(directory):
+        maker = maker_of_temporary(name, here)
+        if maker is not None and maker != here and is_alive(maker) is False:
+            with contextlib.suppress(FileNotFoundError):
+                _remove(filesystem, directory, name)
+
+
+def _remove(filesystem: FileSystem, parent: int, name: str) -> None:
+    """Remove the directory of an unfinished run."""
+    directory = filesystem.open_directory(parent, name)
+    try:
+        for each in filesystem.names(directory):
+            if each == BLOBS:
+                blobs = filesystem.open_directory(directory, BLOBS)
+                try:
+                    for blob in filesystem.names(blobs):
+                        filesystem.unlink(blobs, blob)
+                finally:
+                    filesystem.close(blobs)
+                filesystem.remove_directory(directory, BLOBS)
+            else:
+                filesystem.unlink(directory, each)
+    finally:
+        filesystem.close(directory)
+    filesystem.remove_directory(parent, name)

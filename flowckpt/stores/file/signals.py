@@ -16,16 +16,16 @@ from typing import Any
 from flowckpt.core.codec.checkpoints import check_schema
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.records.wait import Signal
-from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.system.filesystem import FileSystem, write_all
 from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.process import current_process, is_alive
 from flowckpt.errors import CheckpointCorruptedError
-from flowckpt.stores.async_store import refused_as_encoding_error
 from flowckpt.stores.file.directory import read_file
 from flowckpt.stores.file.layout import SIGNALS, is_signal, maker_of_temporary, signal_name, temporary_name
 from flowckpt.stores.file.values import NOT_OURS
 from flowckpt.stores.log import line as lines
 from flowckpt.stores.log.sealing.protection import SealBrokenError, Seals
+from flowckpt.stores.runs_base import refused_as_encoding_error
 
 
 def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Signal, seals: Seals) -> bool:
@@ -52,9 +52,7 @@ def write_signal(filesystem: FileSystem, run: int, workflow_id: str, signal: Sig
         name, temporary = signal_name(signal.signal_id), temporary_name(current_process(), new_token(8))
         file = filesystem.create(directory, temporary)
         try:
-            written = 0
-            while written < len(content):
-                written += filesystem.write(file, content[written:])
+            write_all(filesystem, file, content)
             filesystem.sync(file)
             try:
                 filesystem.link(directory, temporary, name)
@@ -167,8 +165,8 @@ def _written(workflow_id: str, signal: Signal, seals: Seals) -> bytes:
     with refused_as_encoding_error():
         head = _body({"flowckpt": "signal", "schema_version": SCHEMA_VERSION, "workflow_id": workflow_id, **said})
         body = _body(signal.to_document())
-    first, digest = lines.seal(head if seal is None else seal.signed(head, 0, lines.START), lines.START)
-    second, _ = lines.seal(body if seal is None else seal.sealed(body, 1, digest), digest)
+    first, digest = lines.chain_line(head if seal is None else seal.signed(head, 0, lines.START), lines.START)
+    second, _ = lines.chain_line(body if seal is None else seal.sealed(body, 1, digest), digest)
     return first + second
 
 

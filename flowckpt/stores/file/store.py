@@ -17,35 +17,28 @@ The protocol stands in `run` (claiming), `writer` (saving), `segment` and `image
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.stores.async_store import RetainingDoor
+from flowckpt.stores.async_store import RetainingStore, in_runs
+from flowckpt.stores.base import StoreBase
+from flowckpt.stores.file.runs import FileRuns
+from flowckpt.stores.log.sealing.protection import protection_of
 
 if TYPE_CHECKING:
-    from flowckpt.core.records import CheckpointData, HistoryView, Reason, listing
-    from flowckpt.core.records.listing import CheckpointRef
     from flowckpt.core.system.clock import Clock
     from flowckpt.core.system.filesystem import FileSystem
-    from flowckpt.errors import FencedError
-    from flowckpt.stores.base import Lease
-    from flowckpt.stores.file import receive, retention
-    from flowckpt.stores.file.trust import Doubts
+    from flowckpt.stores.file.store_keys import TrustReport
     from flowckpt.stores.log.sealing import keys as sealing_keys
-    from flowckpt.stores.log.sealing import opening
     from flowckpt.stores.log.sealing.keys import KeyRing
 else:
-    listing = LazyModule("flowckpt.core.records.listing")
-    receive = LazyModule("flowckpt.stores.file.receive")
-    retention = LazyModule("flowckpt.stores.file.retention")
     sealing_keys = LazyModule("flowckpt.stores.log.sealing.keys")
-    opening = LazyModule("flowckpt.stores.log.sealing.opening")
 
 
-class FileCheckpointStore(RetainingDoor["retention.RetainedRuns"]):
+class FileCheckpointStore(RetainingStore[FileRuns]):
     """Stores checkpoints in a local directory, safe against `kill -9` and power cuts.
 
     Args:
@@ -82,56 +75,24 @@ class FileCheckpointStore(RetainingDoor["retention.RetainedRuns"]):
         self.path = Path(path).absolute()
         protection = None
         if key_file is not None or keys is not None or compression != "none":
-            protection = opening.protection_of(key_file, keys, compression, trust)
-        self.runs = retention.RetainedRuns(
+            protection = protection_of(key_file, keys, compression, trust)
+        self.runs = FileRuns(
             self.path, allowed=allow_filesystems, filesystem=filesystem, clock=clock, protection=protection
         )
 
     def __repr__(self) -> str:
         return f"FileCheckpointStore({str(self.path)!r})"
 
-    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
-        """Have somebody told once the run is lost."""
-        self.runs.tell_when_lost(workflow_id, tell)
-
-    async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
-        """Return the newest checkpoint, of all or of an attempt."""
-        if attempt is not None:
-            attempt = listing.Selection(attempt=attempt).attempt
-        return await run_blocking(lambda: self.runs.latest(workflow_id, self.runs.image(workflow_id), attempt))
-
-    async def list_checkpoints(
-        self,
-        workflow_id: str,
-        *,
-        attempt: int | None = None,
-        reason: Reason | str | None = None,
-        verified: bool | None = None,
-        limit: int | None = None,
-    ) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints, newest first."""
-        wanted = listing.Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
-        return await run_blocking(lambda: wanted.of(self.runs.references(workflow_id)))
-
-    def note_begun(self, workflow_id: str, path: str) -> None:
+    def note_started(self, workflow_id: str, path: str) -> None:
         """Note in the lock file, without a sync, that a step begins."""
         owned = self.runs.owned.get(workflow_id)
         if owned is not None:
-            owned.begun.add(path)
+            owned.started.add(path)
 
-    async def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
-        """Return what was noted last."""
-        return await run_blocking(lambda: self.runs.begun_steps(workflow_id))
+    started_steps = in_runs(StoreBase.started_steps)
+    renew = in_runs(StoreBase.renew)
 
-    async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-        """Write a whole run beside the others and give it its name."""
-        await run_blocking(lambda: receive.receive_run(self.runs, workflow_id, checkpoints))
-
-    async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
-        """Go on in a new segment after a save that failed."""
-        return await run_blocking(lambda: self.runs.renew(workflow_id, history))
-
-    async def trust(self, workflow_id: str) -> Doubts:
+    async def trust(self, workflow_id: str) -> TrustReport:
         """Accept a run permanently although its records are not authenticated; the store must have `trust=True`.
 
         Args:

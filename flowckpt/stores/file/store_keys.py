@@ -1,16 +1,18 @@
-"""Who may use a store that is protected by a key: whoever has one of its keys; to read what is not encrypted, all."""
+"""The keys of a protected store: only their holders may write, and without encryption everybody may read."""
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.codec.blob import Fetch
+from flowckpt.core.system.filesystem import FileSystem, write_all
 from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.process import current_process, is_alive
@@ -18,30 +20,36 @@ from flowckpt.errors import (
     CheckpointCorruptedError,
     CheckpointStorageError,
     FlowckptError,
+    ForeignRecordError,
     KeyMissingError,
+    UnauthenticatedRecordError,
     WrongKeyError,
 )
-from flowckpt.stores.file.directory import read_lines
+from flowckpt.stores.file.directory import read_file, read_image, read_lines
+from flowckpt.stores.file.hints import what_is_cut
 from flowckpt.stores.file.layout import (
     HEAD,
     IDENTITY,
     RUNS,
     is_temporary,
+    keys_name,
     keys_numbers,
     maker_of_temporary,
     segment_name,
     segment_numbers,
     temporary_name,
 )
-from flowckpt.stores.log.image import opened_header
+from flowckpt.stores.file.signals import read_signals
+from flowckpt.stores.log.image import RunImage, opened_header
+from flowckpt.stores.log.line import START, TRAILER, chain_line, opened
 from flowckpt.stores.log.sealing.protection import Seals
 from flowckpt.stores.log.segment import SegmentDamagedError, read_header
 
 if TYPE_CHECKING:
-    from flowckpt.stores.file import known_keys
+    from flowckpt.stores.log.sealing import keys as sealing_keys
     from flowckpt.stores.log.sealing.keys import Key, KeyRing
 else:
-    known_keys = LazyModule("flowckpt.stores.file.known_keys")
+    sealing_keys = LazyModule("flowckpt.stores.log.sealing.keys")
 
 
 # The identity of a store that is protected by a key: made once, durable, and named by whatever is sealed in it.
@@ -108,9 +116,7 @@ def make_identity(filesystem: FileSystem, root: int) -> str:
     text = json.dumps({"flowckpt": "store", "schema_version": 1, "store_id": new_token(16)}).encode() + b"\n"
     file = filesystem.create(root, name)
     try:
-        written = 0
-        while written < len(text):
-            written += filesystem.write(file, text[written:])
+        write_all(filesystem, file, text)
         filesystem.sync(file)
         with contextlib.suppress(FileExistsError):
             filesystem.link(root, name, IDENTITY)
@@ -167,7 +173,7 @@ class Guard:
         self._settle_keys(root, ring, workflow_id)
 
     def check_reader(self, root: int, workflow_id: str) -> None:
-        """Refuse a key that is not the store's to read with. Whoever has none may read what is not encrypted.
+        """Refuse to read with a key that is not the store's. Without a key, everything that is not encrypted can be read.
 
         Args:
             root: the store's directory, open.
@@ -184,9 +190,9 @@ class Guard:
         store_id = self._store_id()
         if store_id is None:  # taken away just now: each record says so
             return
-        known = known_keys.read_known(self._filesystem, root)
+        known = read_known(self._filesystem, root)
         if known:  # else every record speaks for itself
-            known_keys.check_ring(ring, known, store_id, workflow_id)
+            check_ring(ring, known, store_id, workflow_id)
             self._is_reader_known = True
 
     def make_identity(self, root: int, workflow_id: str) -> None:
@@ -219,9 +225,9 @@ class Guard:
         if store_id is None or store_id == self._settled:
             return
         for _ in range(_TRIES):
-            known = known_keys.read_known(filesystem, root)
+            known = read_known(filesystem, root)
             if known:
-                known_keys.check_ring(ring, known, store_id, workflow_id)
+                check_ring(ring, known, store_id, workflow_id)
                 if any((each.id, each.use) == (ring.newest.id, ring.newest.use) for each in known):
                     self._settled = store_id
                     return
@@ -231,7 +237,7 @@ class Guard:
                 keys = [ring.newest, *(key for key in proved if key != ring.newest)]
             # Another process may have made the identity that the note names, and not synced it yet.
             filesystem.sync(root)
-            known_keys.add_known(filesystem, root, keys, store_id, known)
+            add_known(filesystem, root, keys, store_id, known)
         raise CheckpointStorageError(
             f"the keys of the store change faster than one could be noted for run {workflow_id!r}",
             workflow_id=workflow_id,
@@ -277,7 +283,7 @@ class Guard:
 
     def _newest_key(self, root: int) -> str:
         try:
-            known = known_keys.read_known(self._filesystem, root)
+            known = read_known(self._filesystem, root)
         except CheckpointCorruptedError:  # which key it is only helps
             return ""
         return known[0].id if known else ""
@@ -380,7 +386,7 @@ def lost_identity(filesystem: FileSystem, root: int) -> CheckpointCorruptedError
         "",
         location=IDENTITY,
         detail=detail,
-        remedy="Nothing was changed. Restore it from a backup" + (f", or write it anew: {anew}" if anew else "."),
+        remedy="Nothing was changed. Restore it from a backup" + (f", or write it again: {anew}" if anew else "."),
     )
 
 
@@ -389,13 +395,13 @@ def _named_by(filesystem: FileSystem, root: int) -> tuple[str, str]:
     for segment in sealed_segments(filesystem, root):
         return segment.store_id, segment.key_id
     with contextlib.suppress(CheckpointCorruptedError, OSError):
-        for known in known_keys.read_known(filesystem, root):
+        for known in read_known(filesystem, root):
             return known.store_id, known.id
     return "", ""
 
 
 def _run_directories(filesystem: FileSystem, root: int) -> Iterator[tuple[int, list[str]]]:
-    """Open the directory of each run for a while, with the names in it; what is no directory is passed over."""
+    """Open the directory of each run for a while, with the names in it; skip everything else."""
     try:
         runs = filesystem.open_directory(root, RUNS)
     except FileNotFoundError:
@@ -414,3 +420,223 @@ def _run_directories(filesystem: FileSystem, root: int) -> Iterator[tuple[int, l
                 filesystem.close(directory)
     finally:
         filesystem.close(runs)
+
+
+# Which keys are those of a store: notes beside `store.json`, each written once and never changed.
+#
+# `keys-00000001.json` is one line with a checksum: for each key its id, its use, and a proof that only somebody with the
+# key can work out for this store. A rotation adds `keys-00000002.json`, and so on. A note is written under a random name,
+# synced, and *linked* to the number behind the newest note that its writer has read. So of two processes that come with
+# two keys at once one finds that number taken, reads the other's note, and must have a key of it.
+
+if TYPE_CHECKING:
+    from flowckpt.stores.log.sealing.keys import Key, KeyRing
+
+
+_MOST_BYTES = 1 << 16
+
+
+@attrs.frozen
+class KnownKey:
+    """A key that the store is sealed with, as its note says.
+
+    Attributes:
+        id: the key's id.
+        use: what it is for.
+        store_id: the store.
+        proof: what only somebody with the key can work out.
+        place: the note that says so.
+    """
+
+    id: str
+    use: str
+    store_id: str
+    proof: str
+    place: str
+
+
+def read_known(filesystem: FileSystem, root: int) -> list[KnownKey]:
+    """Return the keys of a store, the newest note first; nothing where there is no note yet.
+
+    Args:
+        filesystem: the calls.
+        root: the store's directory, open.
+
+    Raises:
+        CheckpointCorruptedError: a note is damaged.
+    """
+    found: list[KnownKey] = []
+    for number in reversed(keys_numbers(filesystem.names(root))):
+        found += _read(filesystem, root, keys_name(number))
+    return found
+
+
+def _read(filesystem: FileSystem, root: int, name: str) -> list[KnownKey]:
+    file = filesystem.open_read(root, name)
+    try:
+        line, end, rest = filesystem.read(file, _MOST_BYTES, 0).partition(b"\n")
+    finally:
+        filesystem.close(file)
+    if not end or rest or opened(line, START) is None:
+        raise _damaged(name, "its checksum does not hold")
+    try:
+        said = json.loads(line[: len(line) - TRAILER] + b"}")
+        store_id = str(said["store_id"])
+        found = [
+            KnownKey(str(each["id"]), str(each["use"]), store_id, str(each["proof"]), name) for each in said["keys"]
+        ]
+    except (ValueError, LookupError, TypeError) as error:
+        raise _damaged(name, f"it does not say which keys the store has: {error!r:.80}") from error
+    if not found:
+        raise _damaged(name, "it names no key")
+    return found
+
+
+def check_ring(ring: KeyRing, known: Sequence[KnownKey], store_id: str, workflow_id: str) -> None:
+    """Refuse keys of which none is the store's.
+
+    Args:
+        ring: the keys at hand.
+        known: those of the store; at least one.
+        store_id: the store.
+        workflow_id: the run that somebody asked for, for errors; an empty text for none.
+
+    Raises:
+        WrongKeyError: none of them is one of the store's.
+        CheckpointCorruptedError: a note names a key that is at hand, and does not prove it.
+    """
+    is_ours = False
+    for each in known:
+        key = ring.get(each.id)
+        if key is not None:
+            if not hmac.compare_digest(sealing_keys.proof_of(attrs.evolve(key, use=each.use), store_id), each.proof):
+                raise _damaged(each.place, f"it does not prove key {each.id} for the store {store_id}")
+            is_ours = True
+    if not is_ours:
+        raise WrongKeyError(workflow_id, key_id=known[0].id, known=[key.id for key in ring.keys], is_whole_store=True)
+
+
+def add_known(filesystem: FileSystem, root: int, keys: Iterable[Key], store_id: str, known: Sequence[KnownKey]) -> None:
+    """Write a note of keys, durably, unless another process has written one in its place.
+
+    Its number comes from the notes that were read, and not from the names that are there by now: a note that came in
+    between was held against nobody's keys yet.
+
+    Args:
+        filesystem: the calls.
+        root: the store's directory, open.
+        keys: the keys, the newest first.
+        store_id: the store.
+        known: what `read_known` has returned, and the keys were held against.
+    """
+    number = max([*keys_numbers([each.place for each in known]), 0]) + 1
+    said = [{"id": key.id, "use": key.use, "proof": sealing_keys.proof_of(key, store_id)} for key in keys]
+    document = {"flowckpt": "keys", "schema_version": 1, "store_id": store_id, "keys": said}
+    text, _ = chain_line(json.dumps(document, separators=(",", ":"))[:-1].encode(), START)
+    name = temporary_name(current_process(), new_token(8))
+    file = filesystem.create(root, name)
+    try:
+        write_all(filesystem, file, text)
+        filesystem.sync(file)
+        try:
+            filesystem.link(root, name, keys_name(number))
+        except FileExistsError:
+            return
+    finally:
+        filesystem.close(file)
+        with contextlib.suppress(OSError):
+            filesystem.unlink(root, name)
+    filesystem.sync(root)
+
+
+def _damaged(name: str, detail: str) -> CheckpointCorruptedError:
+    return CheckpointCorruptedError(
+        "",
+        location=name,
+        detail=detail,
+        remedy=f"Nothing was changed. Restore {name} from a backup; or move it away: then the next write with the right "
+        "key proves that key by the records of the store, and notes it again.",
+    )
+
+
+# What a run does not prove with the key: what somebody takes for true who trusts it all the same.
+
+
+@attrs.frozen
+class TrustReport:
+    """The parts of a run that the key proves, and those that it does not.
+
+    Attributes:
+        workflow_id: the run.
+        checkpoints: how many it has, as it is now.
+        results: how many results, likewise.
+        is_proved: whether it proves itself as it is, so that nothing is to be taken on trust.
+        plain: the segments of it that were written without a key.
+        sealed: the segments of it that were opened with the key, and hold.
+        lost: what is known to be missing at its end, or why nobody can tell; empty where nothing is.
+        message: why its messages are refused, and stay so; empty where they are not.
+    """
+
+    workflow_id: str
+    checkpoints: int
+    results: int
+    is_proved: bool
+    plain: tuple[str, ...] = ()
+    sealed: tuple[str, ...] = ()
+    lost: str = ""
+    message: str = ""
+
+
+def trust_report(filesystem: FileSystem, directory: int, workflow_id: str, fetch: Fetch, seals: Seals) -> TrustReport:
+    """Return what a run proves, and what it does not.
+
+    Args:
+        filesystem: the calls.
+        directory: the run's directory, open.
+        workflow_id: the run.
+        fetch: reads large values.
+        seals: the seals of the store, which was told to trust.
+
+    Raises:
+        CheckpointCorruptedError: what is sealed does not open, or a record is damaged: that cannot be trusted.
+        FileNotFoundError: it was cleared or compacted meanwhile; look again.
+    """
+    head = read_file(filesystem, directory, HEAD) if filesystem.exists(directory, HEAD) else None
+    image = read_image(filesystem, directory, workflow_id, fetch, seals=seals)
+    strict = seals.not_trusting()
+    try:
+        read_image(filesystem, directory, workflow_id, fetch, seals=strict)
+        is_proved = True
+    except (UnauthenticatedRecordError, CheckpointCorruptedError, WrongKeyError, ForeignRecordError):
+        is_proved = False
+    plain: list[str] = []
+    sealed: list[str] = []
+    for number in sorted({record.file for record in image.records}):
+        _, seal = opened_header(workflow_id, number, read_file(filesystem, directory, segment_name(number)), seals)
+        (plain if seal is None else sealed).append(segment_name(number))
+    return TrustReport(
+        workflow_id,
+        len(image.checkpoints()),
+        len(image.history.results),
+        is_proved,
+        tuple(plain),
+        tuple(sealed),
+        "" if is_proved else _lost(image, head, seals),
+        _refused_message(filesystem, directory, workflow_id, strict),
+    )
+
+
+def _lost(image: RunImage, head: bytes | None, seals: Seals) -> str:
+    try:
+        found = what_is_cut(image, head, seals)
+    except (WrongKeyError, ForeignRecordError) as error:
+        found = f"the word of how far the run has come cannot be read: {error.message}"
+    return f"unknown: {found}" if found.startswith("the word") else found
+
+
+def _refused_message(filesystem: FileSystem, directory: int, workflow_id: str, strict: Seals) -> str:
+    try:
+        read_signals(filesystem, directory, workflow_id, strict)
+    except (UnauthenticatedRecordError, CheckpointCorruptedError, WrongKeyError, ForeignRecordError) as error:
+        return error.message
+    return ""

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from flowckpt.core.codec.blob import Blob
-from flowckpt.core.system.filesystem import FileSystem
+from flowckpt.core.system.filesystem import FileSystem, write_all
 from flowckpt.core.system.ids import new_token
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.process import current_process
@@ -29,7 +29,7 @@ else:
 
 
 NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.EINVAL, errno.ENXIO)
-"""What opening a name says under which there is no regular file."""
+"""The errors of opening a name that is not a regular file."""
 
 
 def write_blobs(
@@ -62,9 +62,7 @@ def write_blobs(
                 target, content = blob.digest, blob.content()
                 if values is not None:
                     target, content = values.sealed(blob.digest, content)
-                written = 0
-                while written < len(content):
-                    written += filesystem.write(file, content[written:] if written else content)
+                write_all(filesystem, file, content)
                 filesystem.sync_data(file)
                 filesystem.rename(directory, name, target)
             except BaseException:

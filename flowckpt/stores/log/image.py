@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import functools
 import gc
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.codec.checkpoints import CARRIED, check_schema, decode_head
 from flowckpt.core.codec.results import encode_time, result_from
-from flowckpt.core.records import CheckpointData, History, Reason, checkpoint
+from flowckpt.core.records import CheckpointData, History, HistoryView, Reason, checkpoint
+from flowckpt.core.records.listing import CheckpointRef, RunInfo, Selection
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.errors import CheckpointCorruptedError, DecodingError, ForeignRecordError
+from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, DecodingError, ForeignRecordError
 from flowckpt.stores.file.layout import segment_name
 from flowckpt.stores.log.line import START
 from flowckpt.stores.log.sealing.protection import PLAIN, SealBrokenError, Seals
@@ -36,6 +38,7 @@ from flowckpt.stores.log.segment import (
     removed_by,
     signed_header,
 )
+from flowckpt.stores.runs_base import RunsBase, RunWriter
 
 if TYPE_CHECKING:
     from flowckpt.core.records import listing
@@ -49,7 +52,7 @@ else:
 # A writer that was fenced finds it out behind its write, so what was refused stands in its segment. It stands behind the
 # place up to which the successor had read; or in a segment that was begun when a later one had been claimed.
 #
-# A pack stands in for what is below it, and a tombstone ends it: but for a thief that had read the run before, and goes on
+# A pack stands in for what is below it, and a tombstone ends it: but for a new owner that had read the run before, and goes on
 # from the segments below. Then they count, and the pack does not.
 
 
@@ -89,7 +92,7 @@ ReadSegment = Callable[[int], bytes]
 
 @attrs.define(eq=False, repr=False)
 class RunImage:
-    """What a run is, according to its segments.
+    """A run, according to its segments.
 
     Attributes:
         workflow_id: the run.
@@ -187,6 +190,16 @@ class RunImage:
                 )
             )
         return found
+
+    def newest_view(self) -> HistoryView:
+        """Return the history at the newest checkpoint."""
+        live = self.checkpoints()
+        return self.history.view(self.counts[live[-1]] if live else 0)
+
+    def cut_for(self, view: HistoryView) -> Cut:
+        """Return the adoption of the records whose history a new one shares."""
+        shared = self.history.view().shared_length(view)
+        return self.cut_at(sum(count <= shared for count in self.counts))
 
     def cut_at(self, records: int) -> Cut:
         """Return the adoption of the first `records` lines: where they end, and a copy of the last.
@@ -451,3 +464,92 @@ def _corrupt(image: RunImage, number: int, detail: str) -> CheckpointCorruptedEr
 
 def _damaged(workflow_id: str, place: str, detail: str) -> CheckpointCorruptedError:
     return CheckpointCorruptedError(workflow_id, location=place, detail=detail)
+
+
+# The runs of a store whose records form a log: a file with a line for each, or a bucket with an object for each.
+
+W = TypeVar("W", bound=RunWriter)
+
+
+@attrs.frozen
+class LoadedRun:
+    """A run, read.
+
+    Attributes:
+        image: its records.
+        fetch: reads its large values.
+    """
+
+    image: RunImage
+    fetch: Fetch
+
+    def latest(self, attempt: int | None = None) -> CheckpointData | None:
+        """Return the newest checkpoint, of all or of those that an attempt saved."""
+        found = self._indices(attempt)
+        return self.image.data(found[-1], self.fetch) if found else None
+
+    def all(self, attempt: int) -> list[CheckpointData]:
+        """Return the checkpoints of an attempt, oldest first."""
+        return [self.image.data(index, self.fetch) for index in self._indices(attempt)]
+
+    def info(self) -> RunInfo | None:
+        """Return the run as listed, without its owner; None if it has no checkpoint."""
+        data = self.latest()
+        return (
+            None if data is None else RunInfo.of(self.image.workflow_id, data, self.image.started_at or data.saved_at)
+        )
+
+    def _indices(self, attempt: int | None) -> list[int]:
+        records = self.image.records
+        return [index for index in self.image.checkpoints() if attempt in (None, records[index].segment)]
+
+
+class LogRuns(RunsBase[W]):
+    """Runs that are read from a log."""
+
+    @abstractmethod
+    def loaded(self, workflow_id: str, attempt: int | None = None) -> LoadedRun:
+        """Read a run, as it is or as an attempt left it; one that was cleared or never started is empty."""
+
+    def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
+        """Return the newest checkpoint of an id."""
+        found = self.loaded(workflow_id)
+        image = found.image
+        if not image.records:
+            raise CheckpointNotFoundError(workflow_id)
+        for index in reversed(image.checkpoints()):
+            if image.records[index].head["checkpoint_id"] == checkpoint_id:
+                return image.data(index, found.fetch)
+        raise CheckpointNotFoundError(workflow_id, checkpoint_id)
+
+    def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
+        """Return the newest checkpoint, of all or of an attempt."""
+        if attempt is not None:
+            attempt = Selection(attempt=attempt).attempt
+        return self.loaded(workflow_id).latest(attempt)
+
+    def references(self, workflow_id: str) -> list[CheckpointRef]:
+        """Return the checkpoints of a run, newest first."""
+        return self.loaded(workflow_id).image.references()[::-1]
+
+    def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
+        """Return the last checkpoint of an attempt as it left it."""
+        latest = self._left_by(workflow_id, attempt).latest()
+        return latest if latest is not None and latest.attempt == attempt else None
+
+    def list_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
+        """Return the checkpoints of an attempt as it left them, oldest first."""
+        return [each for each in self._left_by(workflow_id, attempt).image.references() if each.attempt == attempt]
+
+    def read_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
+        """Return the checkpoints of an attempt as it left them, oldest first, with their results."""
+        return self._left_by(workflow_id, attempt).all(attempt)
+
+    def _left_by(self, workflow_id: str, attempt: int) -> LoadedRun:
+        """Read a run as an attempt left it, without the checkpoints that later attempts deleted."""
+        now = self.loaded(workflow_id)
+        if now.image.records and now.image.records[-1].segment == attempt:
+            return now
+        then = self.loaded(workflow_id, attempt)
+        then.image.forget_deleted(now.image)
+        return then

@@ -19,9 +19,13 @@ _MARK = b',"sha256":"'
 _END = b'"}'
 TRAILER = len(_MARK) + 64 + len(_END)
 SECTOR = 512
+PACKED = b'{"packed":"'
+"""The start of a body that is compressed."""
+NOTE = (1 << 64) - 1
+"""The number of what is signed outside the lines of a segment; no line has it."""
 
 
-def seal(body: bytes, previous: bytes) -> tuple[bytes, bytes]:
+def chain_line(body: bytes, previous: bytes) -> tuple[bytes, bytes]:
     """Return the line of a body, line feed included, and its digest.
 
     Args:

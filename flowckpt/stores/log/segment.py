@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.stores.log.line import START, TRAILER, is_torn, looks_whole, opened
+from flowckpt.stores.log.line import PACKED, START, TRAILER, is_torn, looks_whole, opened
 from flowckpt.stores.log.sealing.protection import SealBrokenError
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ PACK = "pack"
 """The kind of a segment that holds several attempts."""
 
 RESULTS = b'{"step_results":['
-_PACKED = b'{"packed":"'
 _SECTION = b'{"attempt":'
 _ARRAY = len(RESULTS) - 1
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # a value at a place, and its end; written in C
@@ -53,7 +52,7 @@ class SegmentDamagedError(Exception):
 
 @attrs.frozen(eq=False, repr=False)
 class Cut:
-    """Where a successor stopped following a segment.
+    """The end of a segment, as its successor continued it.
 
     Attributes:
         segment: which segment it continues; 0 for none.
@@ -82,7 +81,7 @@ class Cut:
     started_at: str = ""
 
     def document(self) -> dict[str, Any]:
-        """Return the cut as the adoption line holds it. What an earlier version refuses to find in it stands beside it."""
+        """Return the cut as the adoption line holds it. Fields that an earlier version would refuse are next to it."""
         adopts = attrs.asdict(self)
         beside = {"seen": adopts.pop("seen"), "started_at": adopts.pop("started_at")}
         return {"adopts": adopts, **{name: value for name, value in beside.items() if value}}
@@ -90,7 +89,7 @@ class Cut:
 
 @attrs.define(eq=False, repr=False)
 class Record:
-    """One line behind the header and the adoption.
+    """One line after the header and the adoption.
 
     Attributes:
         head: the checkpoint's fields, or `{"deletes": [sequence, …]}`.
@@ -114,7 +113,7 @@ class Record:
 
     @property
     def body(self) -> bytes:
-        """What a writer appends to have the same record in another segment, sealed as that one is."""
+        """The body that a writer appends to copy the record to another segment, sealed like that one."""
         return self.opened[:-TRAILER]
 
     @property
@@ -262,14 +261,14 @@ def read_segment(data: bytes, *, number: int, cut: Cut | None = None, seal: Line
 
 def _plain(line: bytes, position: int, place: int, previous: bytes, seal: LineSeal | None) -> bytes:
     """Return a line as it was before it was sealed, with its own trailer."""
-    if seal is None and not line.startswith(_PACKED):
+    if seal is None and not line.startswith(PACKED):
         return line
     body = line[:-TRAILER]
     try:
         found = sealing.inflated(body) if seal is None else seal.opened(body, place, previous)
     except SealBrokenError as broken:
         raise SegmentDamagedError(position, f"a record does not open: {broken}") from broken
-    if found.startswith(_PACKED):
+    if found.startswith(PACKED):
         raise SegmentDamagedError(position, "a record is packed within a packed one")
     return found + line[-TRAILER:]
 
@@ -346,7 +345,7 @@ def _section(line: bytes, position: int) -> tuple[int, Segment]:
 
 def _record(line: bytes, position: int) -> Record:
     if not line.startswith(RESULTS):
-        if line.startswith(_PACKED):
+        if line.startswith(PACKED):
             return _record(_plain(line, position, 0, b"", None), position)
         return Record(json.loads(line), [], 0, b"", line, opened=line)
     text = line.decode()
@@ -363,7 +362,7 @@ def _record(line: bytes, position: int) -> Record:
         LookupError,
         TypeError,
     ) as error:  # sealed, so only a foreign writer could do this
-        raise SegmentDamagedError(position, "a record is no JSON of this format") from error
+        raise SegmentDamagedError(position, "a record is not JSON of this format") from error
     return Record(head, results, 0, b"", line, opened=line)
 
 
@@ -388,7 +387,7 @@ def canonical_results(line: bytes) -> list[bytes]:
 
 
 def split_record(line: bytes) -> tuple[list[bytes], bytes]:
-    """Return the canonical bytes of the results in a line, and what stands behind them, up to the digest.
+    """Return the canonical bytes of the results in a line, and the rest of it up to the digest.
 
     Args:
         line: the line of a record, as it was read.

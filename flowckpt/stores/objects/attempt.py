@@ -17,7 +17,7 @@ from flowckpt.core.records.listing import Owner
 from flowckpt.core.system.process import ProcessIdentity, is_alive
 from flowckpt.errors import CheckpointCorruptedError
 from flowckpt.stores.leases import LeaseHolder
-from flowckpt.stores.log.line import START, opened, seal
+from flowckpt.stores.log.line import START, chain_line, opened
 from flowckpt.stores.objects.bucket import PAGE, Bucket, Listed
 from flowckpt.stores.objects.layout import AttemptKeys, InflationError, number_in, numbers_in, unpacked
 
@@ -36,7 +36,9 @@ def mark_of(token: str) -> bytes:
     Args:
         token: random text of whoever brings the run.
     """
-    return seal(json.dumps({"flowckpt": "arrival", "token": token}, separators=(",", ":"))[:-1].encode(), START)[0]
+    return chain_line(json.dumps({"flowckpt": "arrival", "token": token}, separators=(",", ":"))[:-1].encode(), START)[
+        0
+    ]
 
 
 def is_mark(content: bytes) -> bool:
@@ -69,7 +71,7 @@ _END_PREFIX = b'{"flowckpt":"end"'
 
 
 @attrs.frozen
-class End:
+class AttemptEnd:
     """The end of an attempt.
 
     Attributes:
@@ -87,7 +89,7 @@ class End:
     def line(self) -> bytes:
         """Return what its object holds."""
         body = json.dumps({"flowckpt": "end", **attrs.asdict(self)}, separators=(",", ":"))
-        return seal(body[:-1].encode(), START)[0]
+        return chain_line(body[:-1].encode(), START)[0]
 
 
 def is_end(content: bytes) -> bool:
@@ -99,7 +101,7 @@ def is_end(content: bytes) -> bool:
     return content.startswith(_END_PREFIX)
 
 
-def end_in(content: bytes) -> End:
+def end_in(content: bytes) -> AttemptEnd:
     """Return the end in an object.
 
     Args:
@@ -111,15 +113,15 @@ def end_in(content: bytes) -> End:
     if content[-1:] != b"\n" or opened(content[:-1], START) is None:
         raise ValueError("the end of an attempt does not match its checksum")
     said = json.loads(content)
-    return End(said["kind"], said["at"], said["token"], said.get("run"))
+    return AttemptEnd(said["kind"], said["at"], said["token"], said.get("run"))
 
 
 class ChangedMeanwhileError(Exception):
-    """What was listed is not there any more: the run was cleared, or a claim was given up. Look again."""
+    """A listed object is not there any more: the run was cleared, or a claim was given up. Look again."""
 
 
 @attrs.frozen
-class Shelf:
+class AttemptListing:
     """The keys of an attempt.
 
     Attributes:
@@ -145,7 +147,7 @@ class Shelf:
         return -1 if known is None else known
 
 
-def shelf_of(keys: AttemptKeys, listed: list[Listed]) -> Shelf:
+def listing_of(keys: AttemptKeys, listed: list[Listed]) -> AttemptListing:
     """Return what a list says of an attempt.
 
     Args:
@@ -155,7 +157,7 @@ def shelf_of(keys: AttemptKeys, listed: list[Listed]) -> Shelf:
     numbers = [number_in(each.key) for each in listed if each.key.startswith(f"{keys.records}/")]
     bundles = [numbers_in(each.key) for each in listed if each.key.startswith(f"{keys.bundles}/")]
     signs = [each.modified_at for each in listed if each.key.startswith(f"{keys.root}/")]
-    return Shelf(
+    return AttemptListing(
         tuple(sorted(number for number in numbers if number is not None)),
         tuple(sorted(numbers for numbers in bundles if numbers is not None)),
         max(signs, default=None),
@@ -163,7 +165,7 @@ def shelf_of(keys: AttemptKeys, listed: list[Listed]) -> Shelf:
     )
 
 
-def list_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> Shelf:
+def list_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> AttemptListing:
     """List an attempt, in one request where it is not long; of a long one only what no bundle holds.
 
     Args:
@@ -173,17 +175,17 @@ def list_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> Shelf:
     """
     listed = bucket.objects(keys.root, workflow_id, most=PAGE)
     if len(listed) < PAGE:
-        return shelf_of(keys, listed)
+        return listing_of(keys, listed)
     signs = [each for each in listed if each.key in (keys.alive, keys.arriving)]
     bundles = bucket.objects(keys.bundles, workflow_id)
     last = numbers_in(bundles[-1].key) if bundles else None
     rest = bucket.objects(keys.records, workflow_id, after=keys.record(last[1]) if last else None)
-    return shelf_of(keys, [*signs, *bundles, *rest])
+    return listing_of(keys, [*signs, *bundles, *rest])
 
 
 @attrs.frozen
-class Tail:
-    """Where an attempt stands.
+class AttemptTail:
+    """The last object of an attempt, and what it means.
 
     Attributes:
         number: the last number that is taken; -1 where none is.
@@ -196,7 +198,7 @@ class Tail:
     """
 
     number: int
-    end: End | None
+    end: AttemptEnd | None
     last_sign: datetime | None
     is_marked: bool = False
 
@@ -216,7 +218,7 @@ class Tail:
         return self.end is not None and (self.end.kind == CLEARED or self.is_void)
 
 
-def tail_of(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> Tail:
+def tail_of(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> AttemptTail:
     """Return where an attempt stands.
 
     Raises:
@@ -231,11 +233,11 @@ def tail_of(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> Tail:
     is_marked = False
     if shelf.may_arrive and number > 0 and (end is None or end.kind != RELEASED):
         is_marked = is_mark(bucket.get(keys.record(1), workflow_id) or b"")
-    return Tail(number, end, shelf.last_sign, is_marked)
+    return AttemptTail(number, end, shelf.last_sign, is_marked)
 
 
 @attrs.frozen
-class Content:
+class AttemptContent:
     """An attempt, read.
 
     Attributes:
@@ -247,7 +249,7 @@ class Content:
 
     text: bytes = b""
     records: int = 0
-    end: End | None = None
+    end: AttemptEnd | None = None
     is_marked: bool = False
 
     @property
@@ -263,7 +265,7 @@ class Content:
         return self.end is not None and self.end.kind == CLEARED
 
 
-def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bundles: bool = True) -> Content:
+def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bundles: bool = True) -> AttemptContent:
     """Read an attempt.
 
     Args:
@@ -279,7 +281,7 @@ def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bu
     if with_bundles:
         shelf = list_attempt(bucket, keys, workflow_id)
     else:
-        shelf = attrs.evolve(shelf_of(keys, bucket.objects(keys.records, workflow_id)), bundles=())
+        shelf = attrs.evolve(listing_of(keys, bucket.objects(keys.records, workflow_id)), bundles=())
     single: list[int] = []
     bundled: dict[int, int] = {}
     taken = 0
@@ -306,7 +308,7 @@ def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bu
             end = end or (said if is_next or not taken else None)
         elif end is not None or number != taken:
             place = keys.record(taken if end is None else number)
-            what = "it is missing, and later ones are there" if end is None else "it stands behind the end"
+            what = "it is missing, and later ones are there" if end is None else "it is after the end"
             raise corrupt(place, workflow_id, what)
         else:
             if content[-1:] != b"\n":
@@ -318,7 +320,7 @@ def read_attempt(bucket: Bucket, keys: AttemptKeys, workflow_id: str, *, with_bu
             else:
                 parts.append(content)
             taken += 1
-    return Content(b"".join(parts), taken, end, is_marked)
+    return AttemptContent(b"".join(parts), taken, end, is_marked)
 
 
 def claim_in(content: bytes | None) -> dict[str, Any] | None:
@@ -355,7 +357,7 @@ def _content(body: bytes | None, key: str, workflow_id: str) -> bytes:
         raise corrupt(key, workflow_id, str(error)) from error
 
 
-def _end(content: bytes, keys: AttemptKeys, number: int, workflow_id: str) -> End:
+def _end(content: bytes, keys: AttemptKeys, number: int, workflow_id: str) -> AttemptEnd:
     try:
         return end_in(content)
     except (ValueError, KeyError, TypeError) as error:
@@ -373,7 +375,7 @@ _WHOLE_SECOND = 1.0
 """Servers tell times in whole seconds, so a sign of life may be so much younger than it looks."""
 
 
-def holder_of(bucket: Bucket, keys: AttemptKeys, tail: Tail, workflow_id: str) -> LeaseHolder | None:
+def holder_of(bucket: Bucket, keys: AttemptKeys, tail: AttemptTail, workflow_id: str) -> LeaseHolder | None:
     """Return who holds an attempt, alive or not; None where it has ended or was given up.
 
     Args:

@@ -50,7 +50,7 @@ _AGAIN = {"408", "425", "429"}
 
 
 class Failure(Enum):
-    """What is known of a request that failed.
+    """The facts about a failed request.
 
     Attributes:
         PASSING: it may succeed when it is made again; whether it was carried out is unknown.

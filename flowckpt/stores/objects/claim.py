@@ -26,12 +26,12 @@ from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.system.process import ProcessIdentity
 from flowckpt.errors import CheckpointStorageError, RunLockedError
-from flowckpt.stores.async_store import refusal_of_field
-from flowckpt.stores.log.line import START, seal
+from flowckpt.stores.log.line import START, chain_line
 from flowckpt.stores.objects.attempt import (
     FENCED,
-    End,
-    Tail,
+    RELEASED,
+    AttemptEnd,
+    AttemptTail,
     end_in,
     holder_in,
     holder_of,
@@ -41,8 +41,17 @@ from flowckpt.stores.objects.attempt import (
     tail_of,
 )
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.clearing import finish_clearing
-from flowckpt.stores.objects.layout import MOST, AttemptKeys, RunKeys, packed, run_key, run_keys, unpacked
+from flowckpt.stores.objects.layout import (
+    MOST,
+    AttemptKeys,
+    InflationError,
+    RunKeys,
+    packed,
+    run_key,
+    run_keys,
+    unpacked,
+)
+from flowckpt.stores.runs_base import refusal_of_field
 
 _PATIENCE = 100
 _TRIES, _LEAP = 4, 64
@@ -70,7 +79,7 @@ class Claimed:
 
 @attrs.frozen
 class Claimer:
-    """Who claims, and what for.
+    """A claimer, and its purpose.
 
     Attributes:
         workflow_id: the run.
@@ -78,7 +87,7 @@ class Claimer:
         lease_seconds: how long it holds the run without a sign of life.
         now: the time by its clock, for people.
         at_least: the lowest number that the attempt may have.
-        steal: whether to take the run from a living owner.
+        take_over: whether to take the run from a living owner.
         began_at: when the attempt began, where that is not now.
         gives_way: whether to leave the run to one that claimed it in the same moment, with a lower number.
     """
@@ -88,7 +97,7 @@ class Claimer:
     lease_seconds: float
     now: datetime
     at_least: int = 1
-    steal: bool = False
+    take_over: bool = False
     began_at: datetime | None = None
     gives_way: bool = False
 
@@ -105,7 +114,7 @@ class Claimer:
         for _ in range(_PATIENCE):
             keys = look(bucket, self.workflow_id)
             newest = keys.attempts[-1] if keys.attempts else 0
-            ended: dict[int, Tail] = {}
+            ended: dict[int, AttemptTail] = {}
             if newest:
                 tail = tail_of(bucket, keys.at(newest), self.workflow_id)
                 if tail.is_over:
@@ -113,7 +122,7 @@ class Claimer:
                     continue
                 if tail.end is not None:
                     ended[newest] = tail
-                elif not self.steal:
+                elif not self.take_over:
                     self._check_free(bucket, keys.at(newest), tail)
             claimed = self.create(bucket, keys, max(newest + 1, self.at_least))
             try:
@@ -133,7 +142,7 @@ class Claimer:
             operation="acquire",
         )
 
-    def _check_free(self, bucket: Bucket, keys: AttemptKeys, tail: Tail) -> None:
+    def _check_free(self, bucket: Bucket, keys: AttemptKeys, tail: AttemptTail) -> None:
         holder = holder_of(bucket, keys, tail, self.workflow_id)
         if holder is not None and holds_now(bucket, holder, self.workflow_id):
             raise RunLockedError(self.workflow_id, holder=str(holder.owner))
@@ -164,7 +173,7 @@ class Claimer:
             "lease_seconds": self.lease_seconds,
             "token": token,
         }
-        line, digest = seal(json.dumps(header, separators=(",", ":"))[:-1].encode(), START)
+        line, digest = chain_line(json.dumps(header, separators=(",", ":"))[:-1].encode(), START)
         other = bucket.create(keys.at(attempt).record(0), line, self.workflow_id, "acquire")
         if other is not None:
             holder = holder_in(other, self.now)
@@ -185,9 +194,9 @@ class Claimer:
             return None
         return [attempt for attempt in found.attempts if attempt < claimed.attempt]
 
-    def _end_all(self, bucket: Bucket, claimed: Claimed, below: list[int], ended: Mapping[int, Tail]) -> bool:
+    def _end_all(self, bucket: Bucket, claimed: Claimed, below: list[int], ended: Mapping[int, AttemptTail]) -> bool:
         """End the attempts below a claim; tell whether the run is still there."""
-        end = End(FENCED, encode_time(self.now), claimed.token)
+        end = AttemptEnd(FENCED, encode_time(self.now), claimed.token)
         for attempt in reversed(below):
             keys = claimed.keys.at(attempt)
             tail = ended.get(attempt) or tail_of(bucket, keys, self.workflow_id)
@@ -211,20 +220,111 @@ def give_up(bucket: Bucket, keys: AttemptKeys, workflow_id: str) -> None:
     bucket.delete([keys.record(0), keys.alive], workflow_id, "release")
 
 
-def _put_end(bucket: Bucket, keys: AttemptKeys, tail: Tail, end: End, workflow_id: str) -> Tail:
-    """Put an end behind the last record of an attempt, whose writer may be adding records just now."""
+def _put_end(bucket: Bucket, keys: AttemptKeys, tail: AttemptTail, end: AttemptEnd, workflow_id: str) -> AttemptTail:
+    """Put an end after the last record of an attempt, whose writer may be adding records just now."""
     body = packed(end.line())
     number = max(tail.number + 1, 1)
     is_marked = tail.is_marked
     for tries in count(1):
         other = bucket.create(keys.record(number), body, workflow_id, "acquire")
         if other is None:
-            return Tail(number, end, tail.last_sign, is_marked)
+            return AttemptTail(number, end, tail.last_sign, is_marked)
         content = unpacked(other)
         if is_end(content):
-            return Tail(number, end_in(content), tail.last_sign, is_marked)
+            return AttemptTail(number, end_in(content), tail.last_sign, is_marked)
         is_marked = is_marked or (number == 1 and is_mark(content))
         number += 1
         if tries == _TRIES:
             bucket.create(keys.record(number + _LEAP), body, workflow_id, "acquire")
     raise AssertionError("unreachable")
+
+
+# The end of a run in a bucket: a tombstone first, then its objects.
+#
+# The tombstone is the end of the newest attempt, so a clear is fenced like a save. What stays for good is the word that
+# this life of the run has ended, and the ends that fence writers which may still be asleep: some hundred bytes each. The
+# numbers of a life are never used again; the run begins its next life with attempt 1.
+
+
+def finish_clearing(bucket: Bucket, keys: RunKeys, last: int, workflow_id: str) -> None:
+    """Remove what a cleared run has.
+
+    Args:
+        bucket: the bucket.
+        keys: the keys of the run.
+        last: the attempt that has the tombstone.
+        workflow_id: the run, for errors.
+    """
+    bucket.create_all([(keys.cleared, lambda: b'{"flowckpt":"cleared"}\n')], workflow_id, "clear")
+    for under in (keys.values, keys.signals):
+        bucket.delete([each.key for each in bucket.objects(under, workflow_id)], workflow_id, "clear")
+    sweep(bucket, [keys.at(attempt) for attempt in keys.attempts if attempt <= last], workflow_id)
+
+
+def sweep_former(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
+    """Remove what the former lives of a run have left: attempts, and messages and values that came when these had ended.
+
+    Nobody reads a life that has ended, and nothing that is saved in a later one names anything in it. So this is safe
+    beside whoever is at work, at any time.
+
+    Args:
+        bucket: the bucket.
+        keys: the keys of the run.
+        workflow_id: the run, for errors.
+    """
+    sweep(bucket, list(keys.former), workflow_id)
+    sweep_late(bucket, keys, workflow_id)
+
+
+def sweep_late(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
+    """Remove the messages and values of former lives: they came late, or whoever cleared these died in the middle.
+
+    Args:
+        bucket: the bucket.
+        keys: the keys of the run.
+        workflow_id: the run, for errors.
+    """
+    for under in (*keys.former_signals, *keys.former_values):
+        bucket.delete([each.key for each in bucket.objects(under, workflow_id)], workflow_id, "clear")
+
+
+def sweep_values(bucket: Bucket, keys: RunKeys, workflow_id: str) -> None:
+    """Remove the large values of a life, where that has ended.
+
+    Args:
+        bucket: the bucket.
+        keys: the keys of the run in that life.
+        workflow_id: the run, for errors.
+    """
+    names = bucket.names(keys.run, workflow_id)
+    if run_keys(keys.run, names).life > keys.life:
+        bucket.delete([each.key for each in bucket.objects(keys.values, workflow_id)], workflow_id, "clear")
+
+
+def sweep(bucket: Bucket, attempts: list[AttemptKeys], workflow_id: str) -> None:
+    """Remove attempts of a life that has ended, in any state in which an earlier try may have left them.
+
+    Args:
+        bucket: the bucket.
+        attempts: their keys.
+        workflow_id: the run, for errors.
+    """
+    for keys in attempts:
+        listed = [each.key for each in bucket.objects(keys.root, workflow_id)]
+        kept = _fences(bucket, [key for key in listed if key.startswith(f"{keys.records}/")], workflow_id)
+        bucket.delete([key for key in listed if key not in kept], workflow_id, "clear")
+
+
+def _fences(bucket: Bucket, records: list[str], workflow_id: str) -> set[str]:
+    """Return the ends that fence a writer which may still be asleep; ends are after all records."""
+    kept = set()
+    for key in reversed(records):
+        try:
+            content = unpacked(bucket.get(key, workflow_id) or b"")
+            if not is_end(content):
+                break
+            if end_in(content).kind != RELEASED:
+                kept.add(key)
+        except (InflationError, ValueError, KeyError, TypeError):  # damaged, so it is kept, to be safe
+            kept.add(key)
+    return kept

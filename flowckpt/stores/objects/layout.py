@@ -99,7 +99,7 @@ class AttemptKeys:
 
 @attrs.frozen
 class RunKeys:
-    """What the keys directly under a run say.
+    """The keys directly under a run.
 
     Attributes:
         run: the key of the run.
@@ -225,7 +225,7 @@ _AS_GZIP = 31  # for zlib: a gzip header and trailer, the largest window
 
 
 class InflationError(Exception):
-    """What an object holds is no gzip, or more than it may be; the store turns this into its own error."""
+    """An object is not valid gzip, or inflates to more than allowed; the store turns this into its own error."""
 
 
 def packed(content: bytes) -> bytes:

@@ -3,34 +3,50 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
 from typing import Any, TypeVar
+
+import attrs
 
 from flowckpt.core.codec.results import encode_time
 from flowckpt.core.records import CheckpointData
-from flowckpt.core.records.listing import CheckpointRef
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.clock import Clock, SystemClock
 from flowckpt.core.system.process import ProcessIdentity, current_process
-from flowckpt.errors import CheckpointStorageError, FencedError, RunLockedError
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointStorageError,
+    FencedError,
+    RunExistsError,
+    RunLockedError,
+)
 from flowckpt.stores.base import Lease
-from flowckpt.stores.leases import Heartbeat, LeaseTimes
+from flowckpt.stores.leases import LeaseTimes
 from flowckpt.stores.log.image import RunImage
+from flowckpt.stores.objects.attempt import CLEARED, AttemptEnd, mark_of
 from flowckpt.stores.objects.bucket import Bucket, check_conditions
-from flowckpt.stores.objects.claim import Claimed, Claimer, give_up, look
-from flowckpt.stores.objects.clearing import finish_clearing, sweep_former, sweep_late
+from flowckpt.stores.objects.claim import (
+    Claimed,
+    Claimer,
+    finish_clearing,
+    give_up,
+    look,
+    sweep_former,
+    sweep_late,
+    sweep_values,
+)
 from flowckpt.stores.objects.layout import RunKeys, run_keys
-from flowckpt.stores.objects.listing import listed_runs
-from flowckpt.stores.objects.owned_run import OwnedRun
-from flowckpt.stores.objects.reading import ReadableRuns, RunRead
+from flowckpt.stores.objects.reader import ObjectReader, RunRead, listed_runs
+from flowckpt.stores.objects.run_writer import AttemptWriter, GatheringWriter, ObjectRunWriter
 from flowckpt.stores.objects.signals import send_signal
-from flowckpt.stores.objects.writer import AttemptWriter
 
 W = TypeVar("W", bound=AttemptWriter)
 
 
-class ObjectRuns(ReadableRuns):
+class ObjectRuns(ObjectReader):
     """The runs in a bucket, and those among them that this process owns.
 
     Args:
@@ -52,55 +68,32 @@ class ObjectRuns(ReadableRuns):
         clock: Clock | None = None,
         process: Callable[[], ProcessIdentity] = current_process,
     ) -> None:
-        super().__init__(bucket, clock or SystemClock())
-        self.owned: dict[str, OwnedRun] = {}
         self._times = LeaseTimes(lease_seconds)
+        super().__init__(bucket, clock or SystemClock(), self._times.interval)
         self._process = process
-        self._heartbeat = Heartbeat(self.renew_leases, self._times.interval)
-        self.arriving: dict[str, OwnedRun] = {}
+        self.arriving: dict[str, ObjectRunWriter] = {}
         self._is_probed = False
         self._probing = threading.Lock()
 
-    def close(self) -> None:
-        """Give up every run that this process owns."""
-        for workflow_id in list(self.owned):
-            self.release(workflow_id)
-        self._heartbeat.stop()
-
-    def save(self, workflow_id: str, data: CheckpointData) -> None:
-        """Create the object of a checkpoint with its new results."""
-        owned = self.owned.get(workflow_id)
-        if owned is None:
-            owned = self._own_for(workflow_id, data.attempt)
-        owned.save(data)
-
-    def _own_for(self, workflow_id: str, attempt: int) -> OwnedRun:
-        """Claim a run for a caller that saves without having acquired it."""
-        lease = self.acquire(workflow_id, steal=False, at_least=attempt)
-        if lease.attempt != attempt:
-            self.release(workflow_id)
-            raise FencedError(workflow_id, attempt=attempt, newest_attempt=lease.attempt - 1)
-        return self.owned[workflow_id]
-
-    def acquire(self, workflow_id: str, *, steal: bool, at_least: int = 1) -> Lease:
-        """Claim the run's next attempt, then read the run."""
-        mine = self.owned.get(workflow_id)
-        if mine is not None and not steal:
-            raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.bucket}")
-        claimed = self.claim(workflow_id, steal=steal, at_least=at_least)
-        if mine is not None:
+    def _claim(
+        self, workflow_id: str, *, take_over: bool, at_least: int, previous: ObjectRunWriter | None
+    ) -> tuple[ObjectRunWriter, CheckpointData | None, tuple[str, ...]]:
+        claimed = self.claim(workflow_id, take_over=take_over, at_least=at_least)
+        if previous is not None:
             self.owned.pop(workflow_id).close()
         try:
             found = self.read(workflow_id, keys=claimed.keys)
-            latest = found.latest()
+            return self.writer_for(claimed, found), found.latest(), ()
         except BaseException:
             give_up(self.bucket, claimed.keys.at(claimed.attempt), workflow_id)
             raise
-        self.owned[workflow_id] = self.owned_run(claimed, found)
-        self._heartbeat.start()
-        with contextlib.suppress(CheckpointStorageError):  # the next one does it
-            sweep_late(self.bucket, claimed.keys, workflow_id)
-        return Lease(workflow_id, claimed.attempt, latest, found.image.last_sequence, token=claimed.token)
+
+    def acquire(self, workflow_id: str, *, take_over: bool = False, at_least: int = 1) -> Lease:
+        """Claim the run's next attempt, then read the run."""
+        lease = super().acquire(workflow_id, take_over=take_over, at_least=at_least)
+        with contextlib.suppress(CheckpointStorageError):  # the next claim does it
+            sweep_late(self.bucket, self.owned[workflow_id].keys, workflow_id)
+        return lease
 
     def claim(self, workflow_id: str, **options: Any) -> Claimed:
         """Claim the next attempt of a run, without reading the run.
@@ -132,14 +125,9 @@ class ObjectRuns(ReadableRuns):
         """Return the time, as records hold it."""
         return encode_time(self._clock.now())
 
-    def bring(self, workflow_id: str, owned: OwnedRun) -> None:
-        """Give signs of life for a run that is being brought whole.
-
-        Args:
-            workflow_id: the run.
-            owned: the attempt that holds it.
-        """
-        self.arriving[workflow_id] = owned
+    def bring(self, workflow_id: str, writer: ObjectRunWriter) -> None:
+        """Give signs of life for a run that is being imported."""
+        self.arriving[workflow_id] = writer
         self._heartbeat.start()
 
     def written(self, claimed: Claimed, workflow_id: str, writer: type[W]) -> W:
@@ -160,7 +148,7 @@ class ObjectRuns(ReadableRuns):
             newest_attempt=lambda: self._newest_attempt(workflow_id, keys),
         )
 
-    def owned_run(self, claimed: Claimed, found: RunRead, writer: AttemptWriter | None = None) -> OwnedRun:
+    def writer_for(self, claimed: Claimed, found: RunRead, writer: AttemptWriter | None = None) -> ObjectRunWriter:
         """Return what saves to an attempt that was claimed.
 
         Args:
@@ -168,7 +156,7 @@ class ObjectRuns(ReadableRuns):
             found: the run below it, read.
             writer: its writer, where that is there already.
         """
-        return OwnedRun(
+        return ObjectRunWriter(
             self.bucket,
             claimed.keys,
             writer=writer or self.written(claimed, found.image.workflow_id, AttemptWriter),
@@ -176,6 +164,10 @@ class ObjectRuns(ReadableRuns):
             token=claimed.token,
             fetch=found.fetch,
         )
+
+    def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
+        """Write a whole run under a claim that no reader follows, and then end the claim."""
+        receive_run(self, workflow_id, checkpoints)
 
     def _newest_attempt(self, workflow_id: str, keys: RunKeys) -> int | None:
         """Return the newest attempt of a run; None where the life that is meant has ended."""
@@ -185,12 +177,12 @@ class ObjectRuns(ReadableRuns):
     def renew(self, workflow_id: str) -> None:
         """Find out what became of a save whose outcome is unknown, so that more can be saved."""
         owned = self.owned.get(workflow_id)
-        if owned is not None and owned.writer.is_mine:
+        if owned is not None and owned.is_mine:
             owned.settle()
 
-    def renew_leases(self) -> bool:
+    def look_after_owned(self) -> bool:
         """Give signs of life for all owned runs, and tell of those that are lost; tell whether there are any."""
-        owned = [each for each in [*self.owned.values(), *self.arriving.values()] if each.writer.is_mine]
+        owned = [each for each in [*self.owned.values(), *self.arriving.values()] if each.is_mine]
         failure: CheckpointStorageError | None = None
         for each in owned:
             try:
@@ -201,28 +193,18 @@ class ObjectRuns(ReadableRuns):
             raise failure
         return bool(owned)
 
-    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
-        """Have somebody told once a run is lost."""
-        owned = self.owned.get(workflow_id)
-        if owned is not None:
-            owned.on_lost = tell
-
-    def share(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
+    def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Let an owned run have large values of another, copied by the server."""
         owned = self.owned.get(workflow_id)
         if owned is not None:
             owned.share_from(look(self.bucket, source_id), sizes)
 
-    def release(self, workflow_id: str, *, token: str = "") -> None:
-        """Give a run up, if whoever has the token owns it still."""
-        owned = self.owned.get(workflow_id)
-        if owned is not None and token in ("", owned.token):
-            del self.owned[workflow_id]
-            if owned.leaves_values and owned.writer.is_mine:
-                with contextlib.suppress(FencedError):  # then it is another's to clear
-                    owned.entomb(self.now())
-                    self.finish_clearing(workflow_id, owned)
-            owned.release(self.now())
+    def _give_up(self, writer: ObjectRunWriter) -> None:
+        if writer.leaves_values and writer.is_mine:
+            with contextlib.suppress(FencedError):  # then its new owner clears it
+                writer.entomb(self.now())
+                self.finish_clearing(writer.workflow_id, writer)
+        writer.release(self.now())
 
     def send_signal(self, workflow_id: str, signal: Signal) -> bool:
         """Create the object of a message, whoever owns the run; tell whether it is new."""
@@ -237,7 +219,7 @@ class ObjectRuns(ReadableRuns):
             self.bucket.delete([keys.signal(each) for each in signal_ids], workflow_id, "signal")
 
     def clear(self, workflow_id: str) -> None:
-        """Remove a run, behind a tombstone."""
+        """Remove a run, after a tombstone."""
         keys = look(self.bucket, workflow_id)
         if keys.attempts:
             self._entomb(workflow_id)
@@ -245,7 +227,7 @@ class ObjectRuns(ReadableRuns):
 
     def _entomb(self, workflow_id: str) -> None:
         owned = self.owned.get(workflow_id)
-        if owned is None or not owned.writer.is_mine:
+        if owned is None or not owned.is_mine:
             owned = self.unread(workflow_id, self.claim(workflow_id))
         now = self.now()
         try:
@@ -261,27 +243,27 @@ class ObjectRuns(ReadableRuns):
         self.owned.pop(workflow_id, None)
         self.finish_clearing(workflow_id, owned)
 
-    def unread(self, workflow_id: str, claimed: Claimed, writer: AttemptWriter | None = None) -> OwnedRun:
-        """Return an attempt that was claimed for something else than going on with the run.
+    def unread(self, workflow_id: str, claimed: Claimed, writer: AttemptWriter | None = None) -> ObjectRunWriter:
+        """Return the writer of an attempt that was not claimed to continue the run.
 
         Args:
             workflow_id: the run.
             claimed: the attempt.
             writer: its writer, where that is there already.
         """
-        nothing = RunRead(claimed.keys, RunImage(workflow_id), self._fetch(workflow_id, claimed.keys))
-        return self.owned_run(claimed, nothing, writer)
+        nothing = RunRead(RunImage(workflow_id), self._fetch(workflow_id, claimed.keys), claimed.keys)
+        return self.writer_for(claimed, nothing, writer)
 
-    def finish_clearing(self, workflow_id: str, owned: OwnedRun) -> None:
+    def finish_clearing(self, workflow_id: str, writer: ObjectRunWriter) -> None:
         """Remove what a run has whose tombstone is there.
 
         Args:
             workflow_id: the run.
-            owned: the attempt that has the tombstone.
+            writer: of the attempt that has the tombstone.
         """
         found = look(self.bucket, workflow_id)
-        if found.life == owned.keys.life:
-            finish_clearing(self.bucket, found, owned.writer.keys.attempt, workflow_id)
+        if found.life == writer.keys.life:
+            finish_clearing(self.bucket, found, writer.attempt, workflow_id)
 
     def tidy(self) -> None:
         """Remove what the former lives of all runs have left."""
@@ -292,31 +274,160 @@ class ObjectRuns(ReadableRuns):
     def _tidy_run(self, run: str) -> None:
         sweep_former(self.bucket, run_keys(run, self.bucket.names(run, run)), run)
 
-    def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
-        """Delete the checkpoints of an id."""
-        return bool(self._delete_where(workflow_id, lambda reference: reference.checkpoint_id == checkpoint_id))
 
-    def delete_sequences(self, workflow_id: str, sequences: Collection[int]) -> int:
-        """Delete checkpoints; return how many."""
-        return self._delete_where(workflow_id, lambda reference: reference.sequence in sequences)
+# Taking in a whole run: written under a claim that is marked as an arrival, and there as soon as that has its end.
+#
+# 1. The newest attempt of the run is claimed, in a life of the run that has no other. What was claimed before, and never
+#    begun, makes way behind a tombstone, as at a clear; what was begun is a run that exists.
+# 2. Its first record is the mark. From here on nobody sees anything of this life but the claim.
+# 3. The attempts below are written, and then the records of this one.
+# 4. Its end, `released`, is created at its next number. With that one request the run is there, or, where another one
+#    has put an end there first, it never will be.
+#
+# Whoever claims the run over one that brought it and died puts that other end, and clears the life.
 
-    def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
-        """Name checkpoints in the record of the next save that go with it."""
-        owned = self.owned.get(workflow_id)
-        if owned is not None:
-            owned.evict_with_next_save(sequences)
+_PATIENCE = 100
 
-    def _delete_where(self, workflow_id: str, wanted: Callable[[CheckpointRef], bool]) -> int:
-        is_mine = workflow_id in self.owned
-        if not any(map(wanted, self.references(workflow_id))):
-            return 0  # so that nothing is claimed, or refused, for nothing
-        if not is_mine:
-            self.acquire(workflow_id, steal=False)
+
+def receive_run(runs: ObjectRuns, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
+    """Take a run in.
+
+    Args:
+        runs: the store's.
+        workflow_id: the run.
+        checkpoints: returns its checkpoints. They are asked for twice: first for their attempts.
+    """
+    _check_absent(runs, workflow_id)
+    began_at: dict[int, datetime] = {}
+    for data in checkpoints():
+        began_at.setdefault(data.attempt, data.saved_at)
+    if not began_at:
+        return
+    claimed = _claimed_alone(runs, workflow_id, max(began_at), began_at[max(began_at)])
+    arrival = _BulkImport(runs, workflow_id, claimed, began_at)
+    try:
+        arrival.write(checkpoints())
+    except FencedError as error:
+        arrival.withdraw()
+        raise _overtaken(workflow_id) from error
+    except BaseException:
+        arrival.withdraw()
+        raise
+    finally:
+        runs.arriving.pop(workflow_id, None)
+
+
+def _check_absent(runs: ObjectRuns, workflow_id: str) -> None:
+    """Refuse a run that cannot be taken in before anything is asked of whoever brings it."""
+    if runs.read(workflow_id).image.records:
+        raise RunExistsError(workflow_id)
+    if (owner := runs.owner(workflow_id)) is not None:
+        raise RunLockedError(workflow_id, holder=str(owner))
+
+
+def _claimed_alone(runs: ObjectRuns, workflow_id: str, attempt: int, began_at: datetime) -> Claimed:
+    """Claim an attempt of a run that has no other."""
+    for _ in range(_PATIENCE):
+        if runs.read(workflow_id).image.records:
+            raise RunExistsError(workflow_id)
+        claimed = runs.claim(workflow_id, at_least=attempt, began_at=began_at, gives_way=True)
+        if claimed.attempt == attempt and not claimed.keys.attempts:
+            return claimed
+        owned = runs.unread(workflow_id, claimed)
         try:
-            doomed = [reference.sequence for reference in self.references(workflow_id) if wanted(reference)]
-            if doomed:
-                self.owned[workflow_id].delete(doomed)
-        finally:
-            if not is_mine:
-                self.release(workflow_id)
-        return len(doomed)
+            exists = bool(runs.read(workflow_id, keys=claimed.keys).image.records)
+        except BaseException:
+            give_up(runs.bucket, owned.writer.keys, workflow_id)
+            raise
+        if exists:
+            give_up(runs.bucket, owned.writer.keys, workflow_id)
+            raise RunExistsError(workflow_id)
+        owned.entomb(runs.now())
+        runs.finish_clearing(workflow_id, owned)
+    raise CheckpointStorageError(
+        f"run {workflow_id!r} could not be taken in: another process begins it again and again",
+        workflow_id=workflow_id,
+        operation="receive",
+    )
+
+
+def _overtaken(workflow_id: str) -> RunLockedError:
+    return RunLockedError(workflow_id, holder="another process, which took it over while it was brought")
+
+
+class _BulkImport:
+    """A run that is being taken in.
+
+    Args:
+        runs: the store's.
+        workflow_id: the run.
+        claimed: its newest attempt.
+        began_at: when each of its attempts began.
+    """
+
+    def __init__(self, runs: ObjectRuns, workflow_id: str, claimed: Claimed, began_at: dict[int, datetime]) -> None:
+        self._runs = runs
+        self._workflow_id = workflow_id
+        self._claimed = claimed
+        self._began_at = began_at
+        self._token = secrets.token_hex(16)
+        self._writer = runs.written(claimed, workflow_id, GatheringWriter)
+        self._holding = runs.unread(workflow_id, claimed, self._writer)
+        self._written: list[int] = []
+
+    def write(self, checkpoints: Iterable[CheckpointData]) -> None:
+        """Write all of it, and make it count."""
+        bucket, keys = self._runs.bucket, self._writer.keys
+        self._runs.bring(self._workflow_id, self._holding)
+        bucket.create_all([(keys.arriving, lambda: b"")], self._workflow_id, "receive")
+        self._writer.mark(mark_of(self._token))
+        owned: ObjectRunWriter | None = None
+        for data in checkpoints:
+            if owned is None or data.attempt != owned.writer.keys.attempt:
+                self._end(owned)
+                owned = self._begun(data.attempt)
+            owned.save(data)
+        if owned is None or owned.writer is not self._writer:
+            raise self._changed()
+        self._end(owned)
+
+    def withdraw(self) -> None:
+        """Remove what was written, unless it counts already, or another one has ended it."""
+        with contextlib.suppress(CheckpointStorageError):
+            if self._writer.end(AttemptEnd(CLEARED, self._runs.now(), self._token)):
+                self._runs.finish_clearing(self._workflow_id, self._holding)
+            else:  # what was added behind the other one's clearing
+                sweep_values(self._runs.bucket, self._claimed.keys, self._workflow_id)
+
+    def _begun(self, attempt: int) -> ObjectRunWriter:
+        """Start an attempt after those that are written."""
+        began_at = self._began_at.get(attempt)
+        if began_at is None or attempt <= max(self._written, default=0):
+            raise self._changed()
+        keys = attrs.evolve(self._claimed.keys, attempts=tuple(self._written))
+        if attempt == self._claimed.attempt:
+            claimed, writer = attrs.evolve(self._claimed, keys=keys), self._writer
+        else:
+            claimer = self._runs.claimer(self._workflow_id, began_at=began_at)
+            claimed = claimer.create(self._runs.bucket, keys, attempt)
+            writer = self._runs.written(claimed, self._workflow_id, GatheringWriter)
+        self._written.append(attempt)
+        try:
+            found = self._runs.read(self._workflow_id, keys=keys)
+        except CheckpointCorruptedError as error:
+            if look(self._runs.bucket, self._workflow_id).life != keys.life:  # it is being removed meanwhile
+                raise _overtaken(self._workflow_id) from error
+            raise
+        return self._runs.writer_for(claimed, found, writer)
+
+    def _end(self, owned: ObjectRunWriter | None) -> None:
+        if owned is not None and not owned.release(self._runs.now()):
+            raise _overtaken(self._workflow_id)
+
+    def _changed(self) -> CheckpointStorageError:
+        return CheckpointStorageError(
+            f"run {self._workflow_id!r} changed while it was taken in, and nothing of it was",
+            workflow_id=self._workflow_id,
+            operation="receive",
+            remedy="Do it again.",
+        )

@@ -15,13 +15,13 @@ from flowckpt.core.codec.checkpoints import check_schema
 from flowckpt.core.records.checkpoint import SCHEMA_VERSION
 from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError
-from flowckpt.stores.async_store import refused_as_encoding_error
 from flowckpt.stores.file.layout import is_signal, signal_name
 from flowckpt.stores.log import line as lines
 from flowckpt.stores.objects.attempt import tail_of
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import look
 from flowckpt.stores.objects.layout import InflationError, RunKeys, packed, unpacked
+from flowckpt.stores.runs_base import refused_as_encoding_error
 
 
 def send_signal(bucket: Bucket, workflow_id: str, signal: Signal) -> bool:
@@ -106,7 +106,7 @@ def _written(workflow_id: str, signal: Signal) -> bytes:
     }
     with refused_as_encoding_error():
         text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return lines.seal(text[:-1].encode("utf-8"), lines.START)[0]
+        return lines.chain_line(text[:-1].encode("utf-8"), lines.START)[0]
 
 
 def _read(body: bytes, workflow_id: str, key: str) -> Signal:

@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket; the async door.
+"""Checkpoints in a bucket.
 
 ::
 
@@ -9,26 +9,28 @@ The protocol stands in `claim` (claiming), `writer` (saving), `attempt` (reading
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from flowckpt.core.records.listing import Selection
+import obstore.store
+from obstore.exceptions import BaseError
+
 from flowckpt.core.system.blocking import run_blocking
-from flowckpt.stores.async_store import EvictingDoor
-from flowckpt.stores.objects.address import driver_at
+from flowckpt.errors import StoreSpecError
+from flowckpt.stores.async_store import BlockingStore
 from flowckpt.stores.objects.bucket import Bucket
-from flowckpt.stores.objects.receive import receive_run
 from flowckpt.stores.objects.runs import ObjectRuns
 
 if TYPE_CHECKING:
-    from flowckpt.core.records import CheckpointData, HistoryView, Reason
-    from flowckpt.core.records.listing import CheckpointRef
+    from flowckpt.core.records import HistoryView
     from flowckpt.core.system.clock import Clock
-    from flowckpt.errors import FencedError
     from flowckpt.stores.base import Lease
 
 
-class ObjectCheckpointStore(EvictingDoor[ObjectRuns]):
+class ObjectCheckpointStore(BlockingStore[ObjectRuns]):
     """Stores checkpoints as immutable objects in object storage; needs `flowckpt[s3]`.
 
     Args:
@@ -55,39 +57,110 @@ class ObjectCheckpointStore(EvictingDoor[ObjectRuns]):
     def __repr__(self) -> str:
         return f"ObjectCheckpointStore({str(self.runs.bucket)!r})"
 
-    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
-        """Have somebody told once the run is lost."""
-        self.runs.tell_when_lost(workflow_id, tell)
-
     async def renew(self, workflow_id: str, history: HistoryView) -> Lease | None:
-        """Find out what became of a save that failed, and go on in the same attempt."""
+        """Find out what became of a failed save, and continue the same attempt; see `StoreBase.renew`."""
         del history  # the next save holds it
         await run_blocking(lambda: self.runs.renew(workflow_id))
         return None
 
-    async def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
-        """Return the newest checkpoint, of all or of an attempt."""
-        if attempt is not None:
-            attempt = Selection(attempt=attempt).attempt
-        return await run_blocking(lambda: self.runs.latest(workflow_id, attempt))
 
-    async def list_checkpoints(
-        self,
-        workflow_id: str,
-        *,
-        attempt: int | None = None,
-        reason: Reason | str | None = None,
-        verified: bool | None = None,
-        limit: int | None = None,
-    ) -> Sequence[CheckpointRef]:
-        """Return the run's checkpoints, newest first."""
-        wanted = Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
-        return await run_blocking(lambda: wanted.of(self.runs.references(workflow_id)))
+# Where a bucket is: `s3://bucket/prefix`, with options, and never with credentials.
+#
+# ==================  =======================================================================================
+# `endpoint=URL`      another server than the provider's own; `http://…` allows it to be without TLS
+# `region=NAME`       the region
+# `request_seconds=N`  how long one request may take; 60 by default
+# ==================  =======================================================================================
+#
+# Credentials are where the provider's tools look for them in the environment; the library reads them, and we never do.
 
-    async def tidy(self) -> None:
-        """Remove what came to runs when they had been cleared."""
-        await run_blocking(self.runs.tidy)
+SCHEMES = ("s3", "gs", "az")
+LOCAL = "objects+file"
+_OPTIONS = ("endpoint", "region", "request_seconds", "allow_unsafe")
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
-    async def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
-        """Write the run under a claim that nobody looks behind, and end that."""
-        await run_blocking(lambda: receive_run(self.runs, workflow_id, checkpoints))
+
+def driver_at(url: str) -> tuple[Any, str]:
+    """Return the library's store of a URL, and how to show the place.
+
+    Args:
+        url: the URL.
+
+    Raises:
+        StoreSpecError: it is no URL of a bucket, or has an option that nobody knows, or a password.
+    """
+    parts = urlsplit(url)
+    shown = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+    if "@" in parts.netloc:
+        raise StoreSpecError(
+            f"the address of {shown} has a name or a password in it",
+            spec=shown,
+            remedy="Credentials come from the environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+        )
+    options = _options(parts.query, shown)
+    if parts.scheme == LOCAL:
+        return _local(parts.path, shown, is_accepted=options.get("allow_unsafe") == "true"), shown
+    if parts.scheme not in SCHEMES or not parts.netloc:
+        raise StoreSpecError(
+            f"{shown!r} is not the address of a bucket",
+            spec=shown,
+            remedy="Write 's3://bucket/prefix', 'gs://bucket/prefix' or 'az://container/prefix'.",
+        )
+    config = {name: options[name] for name in ("endpoint", "region") if name in options}
+    try:
+        from_url: Any = obstore.store.from_url  # its overloads are one a provider
+        driver = from_url(
+            f"{parts.scheme}://{parts.netloc}{parts.path}",
+            client_options={
+                "connect_timeout": timedelta(seconds=5),
+                "timeout": timedelta(seconds=_seconds(options, shown)),
+                "allow_http": _is_without_tls(options),
+            },
+            retry_config={"max_retries": 0},  # what is tried again, and for how long, is the bucket's business
+            **config,
+        )
+    except (BaseError, ValueError) as error:
+        detail = str(error).partition("\n")[0]
+        raise StoreSpecError(f"{shown} cannot be opened: {detail}", spec=shown) from error
+    return driver, shown
+
+
+def _options(query: str, shown: str) -> dict[str, str]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in options:
+        if name not in _OPTIONS:  # its value may be a secret
+            raise StoreSpecError(
+                f"unknown option {name!r} in the address of {shown}",
+                spec=shown,
+                remedy=f"Known are {', '.join(_OPTIONS[:-1])}. Credentials come from the environment.",
+            )
+    return options
+
+
+def _seconds(options: Mapping[str, str], shown: str) -> float:
+    given = options.get("request_seconds", "60")
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 0.001 <= seconds <= 86_400:
+        raise StoreSpecError(f"request_seconds of {shown} is {given!r}, not a number of seconds", spec=shown)
+    return seconds
+
+
+def _is_without_tls(options: Mapping[str, str]) -> bool:
+    found = options.get("endpoint") or next(
+        (os.environ[name] for name in _ENDPOINT_VARIABLES if name in os.environ), ""
+    )
+    return found.startswith("http://")
+
+
+def _local(path: str, shown: str, *, is_accepted: bool) -> Any:
+    """Return a local directory, for tests: the library does not sync what it writes there."""
+    if not is_accepted:
+        raise StoreSpecError(
+            f"{shown} would lose acknowledged checkpoints at a power cut: the library does not sync what it writes",
+            spec=shown,
+            remedy=f"Use 'file:{path}'. For tests, add '?allow_unsafe=true'.",
+        )
+    return obstore.store.LocalStore(unquote(path), mkdir=True, automatic_cleanup=True)

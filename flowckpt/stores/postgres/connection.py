@@ -11,18 +11,26 @@ import functools
 import logging
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+import attrs
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from flowckpt.errors import CheckpointStorageError
-from flowckpt.stores.postgres.address import PostgresAddress
-from flowckpt.stores.postgres.failures import LOCKED, LOCKED_SECONDS, said_of
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointStorageError,
+    FlowckptError,
+    ReadOnlyStoreError,
+    StoreSpecError,
+)
 from flowckpt.stores.sql.database import HURRIED_SECONDS, Session
-from flowckpt.stores.sql.migrations import NOTICE_SECONDS, MigrationWait
+from flowckpt.stores.sql.layout import NOTICE_SECONDS, MigrationWait
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
@@ -35,7 +43,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 _inherited: list[Connection] = []
-"""Connections of a parent process: a child must not close them, as that would be told to the server."""
+"""Connections of a parent process: a child must not close them, as the server would close them too."""
 
 
 class ConnectionPool:
@@ -197,7 +205,7 @@ class OutageNotice:
         self._has_told = False
 
 
-class TryingAgain:
+class Retry:
     """The tries of one operation.
 
     Args:
@@ -335,3 +343,194 @@ def refusal(address: PostgresAddress, what: str, remedy: str) -> CheckpointStora
     return CheckpointStorageError(
         f"the PostgreSQL store {address.shown} cannot be used: {what}", operation="open", remedy=remedy
     )
+
+
+# Where a PostgreSQL store is: a URL, of which nothing secret is ever shown.
+
+SCHEMA = "flowckpt"
+_SECRETS = ("password", "passfile", "sslpassword", "sslkey", "service", "oauth_client_secret")
+_OURS = ("allow_unsafe", "schema")
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+@attrs.frozen(repr=False)
+class PostgresAddress:
+    """The address of a store.
+
+    Attributes:
+        conninfo: what libpq takes; it may hold a password.
+        shown: the same for people, without anything secret.
+        schema: the schema that holds the tables.
+        allow_unsafe: whether a server is accepted that does not keep what it commits.
+        secrets: what must appear in no message.
+    """
+
+    conninfo: str
+    shown: str
+    schema: str
+    allow_unsafe: bool
+    secrets: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<{self.shown}>"
+
+    def scrubbed(self, text: str) -> str:
+        """Return text without the secrets of this address."""
+        for secret in self.secrets:
+            text = text.replace(secret, "***").replace(quote(secret, safe=""), "***")
+        return text
+
+
+def parsed_address(url: str, *, allow_unsafe: bool = False, schema: str | None = None) -> PostgresAddress:
+    """Return the address of a URL.
+
+    Args:
+        url: `postgresql://user@host:port/database?option=value`; besides those of libpq the options `schema` and
+            `allow_unsafe=true`.
+        allow_unsafe: as the option.
+        schema: as the option.
+
+    Raises:
+        StoreSpecError: it is no such URL; the error shows nothing of it that could be secret.
+    """
+    try:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True)
+        ours = {name: value for name, value in options if name in _OURS}
+        kept = [(name, value) for name, value in options if name not in _OURS]
+        query = urlencode(kept, quote_via=quote)
+        given = conninfo_to_dict(urlunsplit(("postgresql", parts.netloc, parts.path, query, "")))
+    except (ValueError, psycopg.Error):
+        raise StoreSpecError(
+            "the description of the PostgreSQL store is not a valid URL (it is not shown, as it may hold a password)",
+            spec="postgresql:…",
+            remedy="Write postgresql://user@host:5432/database; percent-encode what is special in it.",
+        ) from None
+    if parts.scheme not in ("postgresql", "postgres") or not url.partition(":")[2].startswith("//"):
+        raise StoreSpecError(
+            "the description of the PostgreSQL store is not a URL",
+            spec="postgresql:…",
+            remedy="Write postgresql://user@host:5432/database.",
+        )
+    name = schema or ours.get("schema") or SCHEMA
+    if not _NAME.fullmatch(name) or name.startswith("pg_"):
+        raise StoreSpecError(
+            f"invalid schema name {name!r}",
+            spec="postgresql:…",
+            remedy="Use small letters, digits and underscores, at most 63.",
+        )
+    is_unsafe = allow_unsafe or ours.get("allow_unsafe", "").lower() in ("true", "1", "yes", "on")
+    secrets = tuple(str(given[key]) for key in _SECRETS if given.get(key))
+    user = f"{given['user']}@" if given.get("user") else ""
+    port = f":{given['port']}" if given.get("port") else ""
+    shown = f"postgresql://{user}{given.get('host', '')}{port}/{given.get('dbname', '')}"
+    return PostgresAddress(
+        make_conninfo("", **{"connect_timeout": 10, "application_name": "flowckpt", **given}),
+        shown,
+        name,
+        is_unsafe,
+        secrets,
+    )
+
+
+# What the server says when something fails, as errors of the store.
+
+WRITABLE = (
+    "Use it once by a role that may write, at the primary: of several hosts, target_session_attrs=read-write finds it."
+)
+_DAMAGED = ("XX001", "XX002")
+_GONE = ("42P01", "3F000", "3D000")
+"""No such table, schema or database."""
+
+_READ_ONLY, _DENIED = "25006", "42501"
+
+LOCKED = "55P03"
+"""Another session had what was asked for locked, for longer than `lock_timeout`."""
+
+LOCKED_SECONDS = 60.0
+"""How long to wait for a lock, all tries together."""
+
+
+def error_of(
+    error: psycopg.Error, address: PostgresAddress, workflow_id: str, operation: str, *, is_write: bool
+) -> FlowckptError:
+    """Return the error of the store for one of the driver.
+
+    Args:
+        error: what the driver raised.
+        address: where the store is.
+        workflow_id: the run, or an empty text.
+        operation: what was being done.
+        is_write: whether that was to write.
+    """
+    text = said_of(error, address)
+    if is_write and is_read_only(error):
+        return ReadOnlyStoreError(
+            address.shown,
+            reason=text,
+            workflow_id=workflow_id,
+            operation=operation,
+            remedy="Name the primary (of several hosts, target_session_attrs=read-write finds it), and a role that may "
+            "write. Reading still works: 'flowckpt list'.",
+        )
+    if error.sqlstate in _GONE and is_write:
+        text += "; the store is gone: its tables were removed while it was in use"
+    if error.sqlstate in _DAMAGED:
+        return CheckpointCorruptedError(
+            workflow_id,
+            location=address.shown,
+            detail=text,
+            remedy="Nothing was changed. Restore the database from a backup.",
+        )
+    remedy = "See whether the server runs and lets you in; nothing that was acknowledged is lost."
+    if error.sqlstate == _DENIED:
+        remedy = grants(address)
+    elif error.sqlstate == LOCKED:
+        text = f"another session has kept it locked for more than {LOCKED_SECONDS:g} s ({text})"
+        remedy = "See in pg_stat_activity and pg_locks which session that is, and end it. Nothing was changed here."
+    run = f" run {workflow_id!r}" if workflow_id else ""
+    return CheckpointStorageError(
+        f"the PostgreSQL store {address.shown} could not {operation}{run}: {text}",
+        workflow_id=workflow_id,
+        operation=operation,
+        remedy=remedy,
+    )
+
+
+def grants(address: PostgresAddress) -> str:
+    """Return what lets a role read.
+
+    Args:
+        address: where the store is.
+    """
+    schema = address.schema
+    return f"Let the role read: GRANT USAGE ON SCHEMA {schema}, and GRANT SELECT ON ALL TABLES IN SCHEMA {schema}."
+
+
+def cause_of(error: psycopg.Error, address: PostgresAddress) -> psycopg.Error | None:
+    """Return the driver's error where it says nothing secret.
+
+    Args:
+        error: what the driver raised.
+        address: where the store is.
+    """
+    return error if address.scrubbed(str(error)) == str(error) else None
+
+
+def is_read_only(error: psycopg.Error) -> bool:
+    """Tell whether the server takes no write, from anybody or from this role.
+
+    Args:
+        error: what the driver raised.
+    """
+    return error.sqlstate in (_READ_ONLY, _DENIED)
+
+
+def said_of(error: psycopg.Error, address: PostgresAddress) -> str:
+    """Return the first line of what the driver says, without anything secret.
+
+    Args:
+        error: what the driver raised.
+        address: where the store is.
+    """
+    return address.scrubbed(str(error).strip().partition("\n")[0])

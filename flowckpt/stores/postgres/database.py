@@ -14,21 +14,25 @@ import psycopg
 from psycopg import IsolationLevel
 
 from flowckpt.errors import CheckpointStorageError, FlowckptError, ForeignRecordError, ReadOnlyStoreError
-from flowckpt.stores.postgres.address import PostgresAddress
 from flowckpt.stores.postgres.connection import (
+    LOCKED,
+    WRITABLE,
     Connection,
     ConnectionPool,
     OutageNotice,
-    TryingAgain,
+    PostgresAddress,
+    Retry,
     become_migrator,
+    cause_of,
     check_server,
+    error_of,
+    grants,
+    is_read_only,
     refusal,
 )
-from flowckpt.stores.postgres.failures import LOCKED, WRITABLE, cause_of, error_of, grants, is_read_only
 from flowckpt.stores.sql import rows
-from flowckpt.stores.sql.database import Addition, Hurry, Row
-from flowckpt.stores.sql.migrations import MIGRATIONS, check_version, migrate, version_of
-from flowckpt.stores.sql.schema import VERSION_TABLE, Dialect
+from flowckpt.stores.sql.database import Addition, Row, StopWaiting
+from flowckpt.stores.sql.layout import MIGRATIONS, VERSION_TABLE, Dialect, check_version, migrate, version_of
 
 # A save in PostgreSQL: one statement, which is one transaction and one message to the server and back.
 #
@@ -195,7 +199,7 @@ class PostgresDatabase:
         self._patience = patience_seconds
         self._pool = ConnectionPool(self._connect)
         self._outage = OutageNotice(address)
-        self._hurry = Hurry()
+        self._hurry = StopWaiting()
         self._is_up_to_date = False
 
     def __str__(self) -> str:
@@ -365,7 +369,7 @@ class PostgresDatabase:
     ) -> T:
         """Do something on a connection, and again on another one where that broke, as long as there is patience."""
         seconds = self._patience if patience is None else patience
-        tries = TryingAgain(self.address, seconds, self._outage, is_hurried=self._hurry.is_on)
+        tries = Retry(self.address, seconds, self._outage, is_hurried=self._hurry.is_on)
         try:
             while True:
                 connection: Connection | None = None

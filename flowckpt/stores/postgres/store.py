@@ -10,9 +10,9 @@ from contextlib import AbstractAsyncContextManager
 
 import psycopg
 
-from flowckpt.stores.postgres.address import PostgresAddress, parsed_address
+from flowckpt.stores.postgres.connection import PostgresAddress, parsed_address
 from flowckpt.stores.postgres.database import PostgresDatabase
-from flowckpt.stores.sql.retention import RetainedRuns
+from flowckpt.stores.sql.runs import SqlRuns
 from flowckpt.stores.sql.signals import run_digest
 from flowckpt.stores.sql.store import SqlCheckpointStore
 
@@ -88,7 +88,7 @@ class PostgresCheckpointStore(SqlCheckpointStore):
     ) -> None:
         address = parsed_address(url, allow_unsafe=allow_unsafe, schema=schema)
         database = PostgresDatabase(address, patience_seconds=patience_seconds)
-        super().__init__(RetainedRuns(database, lease_seconds=lease_seconds))
+        super().__init__(SqlRuns(database, lease_seconds=lease_seconds))
         self._address = address
 
     def announcements(self, workflow_id: str | None = None) -> AbstractAsyncContextManager[asyncio.Event]:

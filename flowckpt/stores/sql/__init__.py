@@ -1,1 +1,1 @@
-"""What the SQL stores share: the tables, the rows, and the rules of owning and reading a run."""
+"""The parts that the SQL stores share: tables, rows, and the rules of owning and reading a run."""

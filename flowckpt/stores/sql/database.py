@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import attrs
 
 from flowckpt.errors import CheckpointStorageError
-from flowckpt.stores.sql.schema import Dialect
+
+if TYPE_CHECKING:
+    from flowckpt.stores.sql.layout import Dialect
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -70,7 +72,7 @@ class Addition:
 
 
 class Database(Protocol):
-    """Where the tables are."""
+    """The database of the tables."""
 
     @property
     def dialect(self) -> Dialect:
@@ -165,7 +167,7 @@ HURRIED_SECONDS = 1.0
 """How long to wait where a wait was stopped."""
 
 
-class Hurry:
+class StopWaiting:
     """Whether a wait for a database was stopped, and nothing has gone through since.
 
     Attributes:

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Sequence
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
 import attrs
 
+from flowckpt.core.codec import decode, dumps
 from flowckpt.core.codec.blob import Fetch
 from flowckpt.core.codec.checkpoints import decode_head
 from flowckpt.core.codec.results import encode_time, result_from
-from flowckpt.core.records import CheckpointData, History
-from flowckpt.core.records.listing import EVERY, Selection
+from flowckpt.core.records import CheckpointData, History, Status
+from flowckpt.core.records.listing import EVERY, RunInfo, Selection
 from flowckpt.errors import CheckpointCorruptedError, DecodingError
+from flowckpt.stores.base import Finding, RunSurvey
 from flowckpt.stores.sql.database import Row, Session
-from flowckpt.stores.sql.rows import checkpoint_digest, head_digest, moment_of, name_of, sql_time
+from flowckpt.stores.sql.rows import (
+    ADD_TAG,
+    OWNER_COLUMNS,
+    checkpoint_digest,
+    head_digest,
+    holder_of,
+    id_text,
+    moment_of,
+    name_of,
+    sql_time,
+    tag_rows,
+)
 
 # Which rows are a run: its attempts, each cut where the next one goes on from.
 
@@ -26,7 +41,7 @@ PLACE = "sequence, attempt, steps"
 
 
 @attrs.frozen
-class Link:
+class AttemptLink:
     """The part of an attempt that belongs to a run.
 
     Attributes:
@@ -40,7 +55,7 @@ class Link:
     upto_position: int = _ENDLESS
 
 
-def lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -> list[Link]:
+def lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -> list[AttemptLink]:
     """Return the parts that make up a run as an attempt left it, oldest first.
 
     Args:
@@ -60,8 +75,8 @@ def lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -
         (run, attempt),
     )
     attempts = {row[0]: row[1:] for row in rows}
-    link = Link(attempt)
-    links: list[Link] = []
+    link = AttemptLink(attempt)
+    links: list[AttemptLink] = []
     while True:
         if link.attempt not in attempts or (links and link.attempt >= links[-1].attempt):
             raise CheckpointCorruptedError(
@@ -74,10 +89,10 @@ def lineage(session: Session, run: int, attempt: int | None, workflow_id: str) -
         continued, sequence, results = attempts[link.attempt]
         if continued is None:
             return links[::-1]
-        link = Link(continued, sequence, results)
+        link = AttemptLink(continued, sequence, results)
 
 
-def last_record(session: Session, run: int, links: list[Link], *, steps: int) -> tuple[int, int, int] | None:
+def last_record(session: Session, run: int, links: list[AttemptLink], *, steps: int) -> tuple[int, int, int] | None:
     """Return sequence, attempt and results of the last checkpoint that holds so many results or fewer.
 
     A deleted one counts: results may have been saved with it.
@@ -103,7 +118,7 @@ def last_record(session: Session, run: int, links: list[Link], *, steps: int) ->
 def checkpoint_rows(
     session: Session,
     run: int,
-    links: list[Link],
+    links: list[AttemptLink],
     columns: str,
     *,
     checkpoint_id: str | None = None,
@@ -156,7 +171,7 @@ _REMEDY = "Nothing was changed. 'flowckpt store check' lists what is damaged; re
 
 @attrs.define(eq=False)
 class RunImage:
-    """What a run is, according to the database.
+    """A run, according to the database.
 
     Attributes:
         workflow_id: the run.
@@ -169,7 +184,7 @@ class RunImage:
 
     workflow_id: str
     run: int
-    links: list[Link]
+    links: list[AttemptLink]
     last_sequence: int = 0
     history: History = attrs.field(factory=History)
     blobs: set[str] = attrs.field(factory=set)
@@ -339,3 +354,147 @@ def read_blob(session: Session, workflow_id: str, key: str, digest: str, size: i
             workflow_id, location=place, detail="a large value does not match its digest", remedy=_REMEDY
         )
     return content
+
+
+# What the row of a run says of its newest checkpoint, so that a list need not read any other table.
+
+LISTED = (
+    "r.workflow_id, r.workflow_name, r.status, c.attempt, r.started_at, r.updated_at, r.steps, "
+    f"CAST(r.metadata AS TEXT), {OWNER_COLUMNS}"
+)
+"""The columns that `info_of` takes, of `runs r`, `checkpoints c` and `attempts a`."""
+
+_LIST = f"""
+SELECT {LISTED}
+FROM runs r
+JOIN checkpoints c ON c.run = r.run AND c.sequence = r.latest_sequence
+LEFT JOIN attempts a ON a.writer = r.writer
+"""  # noqa: S608 - constants
+
+
+_PAGE = "ORDER BY r.started_at DESC, r.workflow_id DESC LIMIT ?"
+
+
+def run_infos(session: Session, key: str) -> list[RunInfo]:
+    """Return a run as listed, or nothing.
+
+    Args:
+        session: the transaction.
+        key: its id as the column holds it.
+    """
+    found = session.execute(f"{_LIST}WHERE r.workflow_id = ?", (key,))
+    now = session.now()
+    return [info_of(row, now) for row in found]
+
+
+def survey(session: Session) -> RunSurvey:
+    """Return all runs, the one started last first, and those whose row is damaged.
+
+    Args:
+        session: the transaction.
+    """
+    return RunSurvey(*readable(session.execute(f"{_LIST}ORDER BY r.started_at DESC"), session.now()))
+
+
+def unreadable(session: Session, after: int, limit: int) -> tuple[list[Finding], int | None]:
+    """Return the runs of a page with damaged rows, and the key after which the next page starts; None at the end.
+
+    Args:
+        session: the transaction.
+        after: go on behind this key of a run.
+        limit: how many rows to look at.
+    """
+    keys = session.execute("SELECT run FROM runs WHERE run > ? ORDER BY run LIMIT ?", (after, limit))
+    if not keys:
+        return [], None
+    last = keys[-1][0]
+    rows = session.execute(f"{_LIST}WHERE r.run > ? AND r.run <= ?", (after, last))
+    return readable(rows, session.now())[1], last
+
+
+def readable(rows: Sequence[Row], now: datetime) -> tuple[list[RunInfo], list[Finding]]:
+    """Return the runs of some rows, and what is said of those that are damaged.
+
+    Args:
+        rows: the values of `LISTED`, a row each.
+        now: the time by the database's clock.
+    """
+    infos, left_out = [], []
+    for row in rows:
+        try:
+            infos.append(info_of(row, now))
+        except CheckpointCorruptedError as error:
+            left_out.append(Finding(error.workflow_id, "corrupt", error.message))
+    return infos, left_out
+
+
+def info_of(row: Row, now: datetime) -> RunInfo:
+    """Return a run as a list shows it.
+
+    Args:
+        row: the values of `LISTED`.
+        now: the time by the database's clock.
+
+    Raises:
+        CheckpointCorruptedError: they are none of a run.
+    """
+    workflow_id, workflow_name, status, attempt, started_at, updated_at, steps, metadata, *owner = row
+    holder = holder_of(tuple(owner))
+    try:
+        return RunInfo(
+            name_of(workflow_id),
+            name_of(workflow_name),
+            Status(status),
+            attempt,
+            moment_of(started_at),
+            moment_of(updated_at),
+            steps,
+            decode(json.loads(metadata)),
+        ).with_owner(holder.owner if holder is not None and holder.holds(now) else None)
+    except (DecodingError, ValueError, TypeError) as error:
+        raise CheckpointCorruptedError(name_of(workflow_id), location="runs", detail=str(error)) from error
+
+
+def page_of_runs(session: Session, before: RunInfo | None, limit: int) -> tuple[list[RunInfo], bool]:
+    """Return runs in the order in which they were started, the last one first, and whether there may be more.
+
+    Args:
+        session: the transaction.
+        before: go on behind this run; None to begin.
+        limit: how many rows to look at; a damaged one is left out.
+    """
+    if before is None:
+        found = session.execute(f"{_LIST}WHERE r.started_at IS NOT NULL {_PAGE}", (limit,))
+    else:
+        moment, key = sql_time(before.started_at), id_text(before.workflow_id)
+        # The first condition is for the index; one on the pair of columns would need the run's key, which may be gone.
+        place = "WHERE r.started_at <= ? AND (r.started_at < ? OR r.workflow_id < ?) "
+        found = session.execute(f"{_LIST}{place}{_PAGE}", (moment, moment, key, limit))
+    return readable(found, session.now())[0], len(found) == limit
+
+
+def describe_again(session: Session, run: int, workflow_id: str) -> None:
+    """Write into the row of a run what its newest checkpoint says, after others were deleted.
+
+    Args:
+        session: the transaction.
+        run: the run's key.
+        workflow_id: the run, for errors.
+    """
+    head_attempt = session.execute("SELECT head_attempt FROM runs WHERE run = ?", (run,))[0][0]
+    links = lineage(session, run, head_attempt, workflow_id)
+    columns = "sequence, attempt, steps, status, saved_at, CAST(document AS TEXT)"
+    found = checkpoint_rows(session, run, links, columns, is_newest_only=True)
+    if not found:
+        session.change("UPDATE runs SET latest_sequence = NULL, status = NULL, steps = 0 WHERE run = ?", (run,))
+        return
+    sequence, attempt, steps, status, saved_at, document = found[0]
+    heads = session.execute("SELECT CAST(head AS TEXT) FROM attempts WHERE run = ? AND attempt = ?", (run, attempt))
+    said = {**json.loads(heads[0][0]), **json.loads(document)}
+    session.change(
+        "UPDATE runs SET latest_sequence = ?, status = ?, steps = ?, updated_at = ?, workflow_name = ?, metadata = ? "
+        "WHERE run = ?",
+        (sequence, status, steps, saved_at, id_text(said["workflow_name"]), dumps(said["metadata"]), run),
+    )
+    for row in tag_rows(decode(said["metadata"]), run):
+        session.change(ADD_TAG, row)

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+import attrs
 
 from flowckpt.core.records import CheckpointData
-from flowckpt.core.records.listing import CheckpointRef
+from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.process import ProcessIdentity, current_process
-from flowckpt.errors import CheckpointNotFoundError, FencedError, RunLockedError
-from flowckpt.stores.base import Lease
-from flowckpt.stores.leases import Heartbeat, LeaseTimes
-from flowckpt.stores.sql import signals
-from flowckpt.stores.sql.claims import Claim, clear_run, give_up, renew
-from flowckpt.stores.sql.database import Database, Session
-from flowckpt.stores.sql.image import RunImage
-from flowckpt.stores.sql.owned_run import OwnedRun
-from flowckpt.stores.sql.reading import ReadableRuns
-from flowckpt.stores.sql.receive import Arrival
-from flowckpt.stores.sql.rows import NAMED_BLOBS, id_text
+from flowckpt.errors import CheckpointNotFoundError, RunExistsError, RunLockedError
+from flowckpt.stores.base import Compacted
+from flowckpt.stores.leases import LeaseTimes
+from flowckpt.stores.sql import rows, signals
+from flowckpt.stores.sql.database import Addition, Database, Session
+from flowckpt.stores.sql.image import RunImage, open_image, page_of_runs, run_infos
+from flowckpt.stores.sql.layout import NEWEST_APPLIED, Dialect, check_version_since_opened
+from flowckpt.stores.sql.reader import SqlReader
+from flowckpt.stores.sql.rows import NAMED_BLOBS, id_text, insertion, live_owner, name_of, sql_time
+from flowckpt.stores.sql.run_writer import SqlRunWriter
+
+_AT_ONCE = 50
+"""Runs that are removed in one transaction: others wait for it."""
+
+_NAMED = re.compile(r'"([0-9a-f]{64})"')
+_ROW_BYTES = 200
+"""About what a row takes beside its documents."""
+
+_TEXTS = (
+    "SELECT CAST(document AS TEXT) FROM step_results WHERE run = ?",
+    "SELECT CAST(document AS TEXT) FROM checkpoints WHERE run = ? AND document IS NOT NULL",
+    "SELECT CAST(head AS TEXT) FROM attempts WHERE run = ? AND head IS NOT NULL",
+)
+"""All that can name a large value."""
 
 
-class SqlRuns(ReadableRuns):
+class SqlRuns(SqlReader):
     """The runs of an SQL store, and those among them that this process owns.
 
     Args:
@@ -41,41 +59,20 @@ class SqlRuns(ReadableRuns):
         lease_seconds: float,
         process: Callable[[], ProcessIdentity] = current_process,
     ) -> None:
-        super().__init__(database)
-        self.owned: dict[str, OwnedRun] = {}
         self._times = LeaseTimes(lease_seconds)
+        super().__init__(database, self._times.interval)
         self._process = process
-        self._heartbeat = Heartbeat(self.renew_leases, self._times.interval)
 
     def close(self) -> None:
-        """Give up every run that this process owns."""
-        for workflow_id in list(self.owned):
-            self.release(workflow_id)
-        self._heartbeat.stop()
+        """Release every run that this process owns, and close the database."""
+        super().close()
         self.database.close()
 
-    def save(self, workflow_id: str, data: CheckpointData) -> None:
-        """Add a checkpoint with its new results, and commit."""
-        owned = self.owned.get(workflow_id)
-        if owned is None:
-            owned = self._own_for(workflow_id, data.attempt)
-        owned.save(data)
-
-    def _own_for(self, workflow_id: str, attempt: int) -> OwnedRun:
-        """Claim a run for a caller that saves without having acquired it."""
-        lease = self.acquire(workflow_id, steal=False, at_least=attempt)
-        if lease.attempt != attempt:
-            self.release(workflow_id)
-            raise FencedError(workflow_id, attempt=attempt, newest_attempt=lease.attempt - 1)
-        return self.owned[workflow_id]
-
-    def acquire(self, workflow_id: str, *, steal: bool, at_least: int = 1) -> Lease:
-        """Claim the run's next attempt, then read the run."""
-        mine = self.owned.get(workflow_id)
-        if mine is not None and not steal:
-            raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.database}")
+    def _claim(
+        self, workflow_id: str, *, take_over: bool, at_least: int, previous: SqlRunWriter | None
+    ) -> tuple[SqlRunWriter, CheckpointData | None, tuple[str, ...]]:
         key, lock = id_text(workflow_id), self.database.dialect.lock
-        instead_of = mine.writer if mine is not None and mine.is_mine else ""
+        instead_of = previous.token if previous is not None and previous.is_mine else ""
         claim = Claim(
             workflow_id,
             key,
@@ -83,11 +80,11 @@ class SqlRuns(ReadableRuns):
             self._process(),
             self._times.seconds,
             at_least=at_least,
-            steal=steal,
+            take_over=take_over,
             instead_of=instead_of,
         )
         run, attempt = self.database.write(workflow_id, "acquire", lambda session: claim.make(session, lock))
-        if mine is not None:
+        if previous is not None:
             self.owned.pop(workflow_id).close()
         fetch = self._fetch(workflow_id)
 
@@ -104,10 +101,7 @@ class SqlRuns(ReadableRuns):
             self.database.write(workflow_id, "release", lambda session: give_up(session, lock, run, claim.writer))
             raise
         image, latest = found
-        owned = OwnedRun(self.database, image, attempt=attempt, writer=claim.writer, fetch=fetch)
-        self.owned[workflow_id] = owned
-        self._heartbeat.start()
-        return Lease(workflow_id, attempt, latest, image.last_sequence, token=claim.writer)
+        return SqlRunWriter(self.database, image, attempt=attempt, token=claim.writer, fetch=fetch), latest, ()
 
     def renew(self, workflow_id: str) -> None:
         """Find out what became of a save whose outcome is unknown, so that more can be saved."""
@@ -115,35 +109,26 @@ class SqlRuns(ReadableRuns):
         if owned is not None and owned.is_mine:
             owned.settle()
 
-    def renew_leases(self) -> bool:
+    def look_after_owned(self) -> bool:
         """Renew the leases of all owned runs, and tell of those that are lost; tell whether there are any."""
-        mine = {owned.writer: (workflow_id, owned) for workflow_id, owned in [*self.owned.items()] if owned.is_mine}
+        mine = {owned.token: (workflow_id, owned) for workflow_id, owned in [*self.owned.items()] if owned.is_mine}
         if mine:
             seconds = self._times.seconds
             lost = self.database.write("", "renew", lambda session: renew(session, [*mine], seconds))
             for workflow_id, owned in map(mine.__getitem__, lost):
                 if self.owned.get(workflow_id) is owned:  # else it was given up or cleared here, meanwhile
-                    owned.tell_lost()
+                    owned.report_loss()
         return bool(mine)
 
-    def tell_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
-        """Have somebody told once a run is lost."""
-        owned = self.owned.get(workflow_id)
-        if owned is not None:
-            owned.on_lost = tell
-
-    def release(self, workflow_id: str, *, token: str = "") -> None:
-        """Give a run up, if whoever has the token owns it still."""
-        owned = self.owned.get(workflow_id)
-        if owned is None or token not in ("", owned.writer):
-            return
-        del self.owned[workflow_id]
-        owned.close()
-        if owned.is_mine:
+    def _give_up(self, writer: SqlRunWriter) -> None:
+        writer.close()
+        if writer.is_mine:
             lock = self.database.dialect.lock
-            self.database.write(workflow_id, "release", lambda session: give_up(session, lock, owned.run, owned.writer))
+            self.database.write(
+                writer.workflow_id, "release", lambda session: give_up(session, lock, writer.run, writer.token)
+            )
 
-    def share(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
+    def share_values(self, source_id: str, workflow_id: str, sizes: Mapping[str, int]) -> None:
         """Let an owned run have large values of another without a copy."""
         owned = self.owned.get(workflow_id)
         if owned is not None:
@@ -153,14 +138,14 @@ class SqlRuns(ReadableRuns):
         """Remove a run, with all that belongs to it."""
         key, lock = id_text(workflow_id), self.database.dialect.lock
         owned = self.owned.get(workflow_id)
-        mine = owned.writer if owned is not None and owned.is_mine else ""
+        mine = owned.token if owned is not None and owned.is_mine else ""
         self.database.write(workflow_id, "clear", lambda session: clear_run(session, lock, workflow_id, key, mine=mine))
         if owned is not None:
             self.owned.pop(workflow_id).close()
 
-    def receive(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
+    def receive_run(self, workflow_id: str, checkpoints: Callable[[], Iterable[CheckpointData]]) -> None:
         """Add a whole run, in one transaction."""
-        arrival = Arrival(
+        arrival = BulkImport(
             workflow_id,
             checkpoints,
             process=self._process(),
@@ -181,28 +166,455 @@ class SqlRuns(ReadableRuns):
         if signal_ids:
             self.database.write(workflow_id, "signal", lambda session: signals.remove(session, workflow_id, signal_ids))
 
-    def delete(self, workflow_id: str, checkpoint_id: str) -> bool:
-        """Delete the checkpoints of an id; tell whether there was one."""
-        return bool(self.delete_where(workflow_id, lambda reference: reference.checkpoint_id == checkpoint_id))
+    # --- keeping it small ------------------------------------------------------------------------------------------
 
-    def delete_where(self, workflow_id: str, wanted: Callable[[CheckpointRef], bool]) -> int:
-        """Delete checkpoints; return how many.
+    def pin(self, workflow_id: str, sequence: int) -> None:
+        """Pin a checkpoint."""
+        references = self.references(workflow_id)
+        if all(each.sequence != sequence for each in references):
+            raise CheckpointNotFoundError(workflow_id, str(sequence) if references else None)
+        key, lock = id_text(workflow_id), self.database.dialect.lock
+
+        def work(session: Session) -> bool:
+            runs = session.execute(f"SELECT run FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
+            if runs:
+                session.change(
+                    "INSERT INTO pins (run, sequence, pinned_at) VALUES (?, ?, ?) ON CONFLICT (run, sequence) DO NOTHING",
+                    (runs[0][0], sequence, sql_time(session.now())),
+                )
+            return bool(runs)
+
+        if not self.database.write(workflow_id, "pin", work):
+            raise CheckpointNotFoundError(workflow_id)
+
+    def unpin(self, workflow_id: str, sequence: int) -> None:
+        """Take a pin away."""
+        statement = "DELETE FROM pins WHERE sequence = ? AND run IN (SELECT run FROM runs WHERE workflow_id = ?)"
+        key = id_text(workflow_id)
+        self.database.write(workflow_id, "unpin", lambda session: session.change(statement, (sequence, key)))
+
+    def pinned(self, workflow_id: str) -> frozenset[int]:
+        """Return the sequences that are pinned."""
+        statement = "SELECT p.sequence FROM pins p JOIN runs r ON r.run = p.run WHERE r.workflow_id = ?"
+        key = id_text(workflow_id)
+        found = self.database.read(workflow_id, "read", lambda session: session.execute(statement, (key,)))
+        return frozenset(sequence for (sequence,) in found)
+
+    # --- one run ---------------------------------------------------------------------------------------------------
+
+    def compactable(self, after: str, limit: int) -> list[str]:
+        """Return the runs that have deleted checkpoints, in the order of their keys."""
+
+        def look(session: Session) -> list[str]:
+            start = session.execute("SELECT run FROM runs WHERE workflow_id = ?", (id_text(after),)) if after else []
+            found = session.execute(
+                "SELECT workflow_id FROM runs WHERE run IN "
+                "(SELECT DISTINCT run FROM checkpoints WHERE deleted_at IS NOT NULL AND run > ? ORDER BY run LIMIT ?) "
+                "ORDER BY run",
+                (start[0][0] if start else 0, limit),
+            )
+            return [name_of(key) for (key,) in found]
+
+        return self.database.read("", "list", look)
+
+    def compact(self, workflow_id: str, *, is_forced: bool = False) -> Compacted:
+        """Remove the rows of deleted checkpoints, and the large values that no row names, in one transaction.
+
+        Whoever owned the run and is gone is fenced for good: it may believe of a value that it is there still.
+        """
+        del is_forced  # it costs little
+        if workflow_id in self.owned:
+            raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.database}")
+        key, lock = id_text(workflow_id), self.database.dialect.lock
+
+        def work(session: Session) -> Compacted:
+            runs = session.execute(f"SELECT run FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
+            if not runs:
+                return Compacted()
+            run = runs[0][0]
+            if (owner := live_owner(session, run)) is not None:
+                raise RunLockedError(workflow_id, holder=str(owner))
+            moment = sql_time(session.now())
+            session.change("UPDATE runs SET writer = '' WHERE run = ?", (run,))
+            session.change("UPDATE attempts SET released_at = ? WHERE run = ? AND released_at IS NULL", (moment, run))
+            rows = session.change("DELETE FROM checkpoints WHERE run = ? AND deleted_at IS NOT NULL", (run,))
+            freed = rows * _ROW_BYTES + _remove_unnamed(session, run)
+            return Compacted(freed > 0, freed)
+
+        return self.database.write(workflow_id, "compact", work)
+
+    def stored_bytes(self, workflow_ids: Sequence[str]) -> list[int]:
+        """Return about how many bytes each run takes."""
+        statement = (
+            "SELECT COALESCE((SELECT sum(size) FROM checkpoints c WHERE c.run = r.run), 0), "
+            "COALESCE((SELECT sum(size) FROM blobs b WHERE b.run = r.run), 0) FROM runs r WHERE r.workflow_id = ?"
+        )
+
+        def look(session: Session) -> list[int]:
+            found = [session.execute(statement, (id_text(each),)) for each in workflow_ids]
+            return [sum(map(int, rows[0])) if rows else 0 for rows in found]
+
+        return self.database.read("", "read", look)
+
+    # --- many runs -------------------------------------------------------------------------------------------------
+
+    def page_runs(self, before: RunInfo | None, limit: int) -> list[RunInfo]:
+        """Return runs in the order in which they were started, the last one first."""
+        found, is_more = self.database.read("", "list", lambda session: page_of_runs(session, before, limit))
+        while is_more and not found:  # a page of damaged runs: look at more
+            limit *= 2
+            found, is_more = self._larger(before, limit)
+        return found
+
+    def _larger(self, before: RunInfo | None, limit: int) -> tuple[list[RunInfo], bool]:
+        return self.database.read("", "list", lambda session: page_of_runs(session, before, limit))
+
+    def tidy(self) -> None:
+        """Give free pages back to the system, where the database can do so in passing."""
+        self.database.give_back_space()
+
+    def clear_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
+        """Remove those of the runs that nobody owns, that have no pin, and that stand as they did."""
+        gone: list[str] = []
+        for start in range(0, len(runs), _AT_ONCE):
+            part = [each for each in runs[start : start + _AT_ONCE] if each.workflow_id not in self.owned]
+            gone += self._clear_some(part)
+        return gone
+
+    def _clear_some(self, runs: Sequence[RunInfo]) -> list[str]:
+        lock = self.database.dialect.lock
+
+        def work(session: Session) -> list[str]:
+            gone = []
+            # Locked in one order, so that two who prune at once do not wait for each other.
+            for info in sorted(runs, key=lambda each: each.workflow_id):
+                key = id_text(info.workflow_id)
+                rows = session.execute(f"SELECT run FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
+                if not rows or session.execute("SELECT 1 FROM pins WHERE run = ? LIMIT 1", rows[0]):
+                    continue
+                now = run_infos(session, key)
+                if now and now[0].owner is None and now[0] == info:
+                    session.change("DELETE FROM runs WHERE run = ?", rows[0])
+                    gone.append(info.workflow_id)
+            return gone
+
+        return self.database.write("", "prune", work) if runs else []
+
+
+def _remove_unnamed(session: Session, run: int) -> int:
+    """Remove the large values that no row of a run names; return how many bytes they took."""
+    held = session.execute("SELECT digest, size FROM blobs WHERE run = ?", (run,))
+    if not held:
+        return 0
+    named: set[str] = set()
+    for statement in _TEXTS:
+        for (text,) in session.execute(statement, (run,)):
+            named.update(_NAMED.findall(text))
+    freed = 0
+    for digest, size in held:
+        if digest not in named:
+            session.change("DELETE FROM blobs WHERE run = ? AND digest = ?", (run, digest))
+            freed += size
+    return freed
+
+
+# Becoming the owner of a run and ceasing to be: what is written for it, each in one transaction.
+#
+# The attempt is the fencing number, and `runs.writer` is the fence: a random name of the newest owner. Every save changes
+# the row of the run where the name is still the saver's, in the transaction that adds its rows; so whoever has written a
+# new name there has fenced all who came before, in whatever state they are.
+#
+# A claim also looks at the version of the schema. A program that had the database open while a newer one brought it forward
+# would go on without a word, and its runs would have no rows in what is new.
+
+_ADD_ATTEMPT = insertion(
+    "attempts",
+    (
+        *("run", "attempt", "writer", "host", "boot_id", "pid", "start_time"),
+        *("acquired_at", "heartbeat_at", "lease_expires_at"),
+    ),
+)
+_STILL_NEWEST = (
+    "SELECT 1 FROM attempts AS mine WHERE mine.writer = ? AND NOT EXISTS (SELECT 1 FROM attempts AS later "
+    "WHERE later.run = mine.run AND later.attempt > mine.attempt AND later.begun_at IS NOT NULL)"
+)
+
+
+@attrs.frozen
+class Claim:
+    """A claim on the next attempt of a run.
+
+    Attributes:
+        workflow_id: the run.
+        key: its id as the column holds it.
+        writer: the random name of the claimer.
+        process: the claimer's process.
+        lease_seconds: how long its lease lasts.
+        at_least: the lowest number that the attempt may have.
+        take_over: whether to take it from a living owner.
+        instead_of: the claimer's own former name, which ends with this claim; empty where it has none.
+    """
+
+    workflow_id: str
+    key: str
+    writer: str
+    process: ProcessIdentity
+    lease_seconds: float
+    at_least: int = 1
+    take_over: bool = False
+    instead_of: str = ""
+
+    def make(self, session: Session, lock: str) -> tuple[int, int]:
+        """Write the claim, and return the run's key and the attempt.
 
         Args:
-            workflow_id: the run.
-            wanted: tells which.
+            session: the transaction.
+            lock: what keeps a selected row from others.
+
+        Raises:
+            RunLockedError: the run has a living owner.
+            UnsupportedSchemaError: a newer program has brought the database forward since it was opened.
         """
-        is_mine = workflow_id in self.owned
-        doomed = [reference.sequence for reference in self.references(workflow_id) if wanted(reference)]
-        if not doomed:
-            return 0  # so that nothing is claimed, or refused, for nothing
-        if not is_mine:
-            self.acquire(workflow_id, steal=False)
-            doomed = [reference.sequence for reference in self.references(workflow_id) if wanted(reference)]
-        try:
-            if doomed:
-                self.owned[workflow_id].delete(doomed)
-        finally:
-            if not is_mine:
-                self.release(workflow_id)
-        return len(doomed)
+        select = f"SELECT run, newest_attempt, writer, ({NEWEST_APPLIED}) FROM runs WHERE workflow_id = ?{lock}"  # noqa: S608
+        insert = "INSERT INTO runs (workflow_id) VALUES (?) ON CONFLICT (workflow_id) DO NOTHING"
+        while not (rows := session.execute(select, (self.key,))):  # others may give it up unwritten, again and again
+            session.change(insert, (self.key,))
+        run, newest, writer, version = rows[0]
+        if writer == self.writer:  # done before, and the answer was lost
+            return run, newest
+        check_version_since_opened(version)
+        if not self.take_over and writer and (owner := live_owner(session, run)) is not None:
+            raise RunLockedError(self.workflow_id, holder=str(owner))
+        now = session.now()
+        moment = sql_time(now)
+        if self.instead_of:
+            session.change("UPDATE attempts SET released_at = ? WHERE writer = ?", (moment, self.instead_of))
+        attempt = max(newest + 1, self.at_least)
+        process = self.process
+        session.change(
+            _ADD_ATTEMPT,
+            (
+                *(run, attempt, self.writer, process.host, process.boot_id, process.pid, process.start_time),
+                *(moment, moment, lease_end(now, self.lease_seconds)),
+            ),
+        )
+        session.change("UPDATE runs SET newest_attempt = ?, writer = ? WHERE run = ?", (attempt, self.writer, run))
+        return run, attempt
+
+
+def lease_end(now: datetime, seconds: float) -> str:
+    """Return when a lease ends that is given or renewed now, as the column holds it."""
+    return sql_time(now + timedelta(seconds=seconds))
+
+
+def give_up(session: Session, lock: str, run: int, writer: str) -> None:
+    """Give a run up; a claim under which nothing was written leaves no trace.
+
+    Then the previous owner owns the run again, unless it has released it as well.
+
+    Args:
+        session: the transaction.
+        lock: what keeps a selected row from others.
+        run: the run's key.
+        writer: who gives it up.
+    """
+    runs = session.execute(f"SELECT writer FROM runs WHERE run = ?{lock}", (run,))  # noqa: S608
+    mine = session.execute("SELECT attempt, begun_at FROM attempts WHERE run = ? AND writer = ?", (run, writer))
+    if not runs or not mine:
+        return
+    attempt, begun_at = mine[0]
+    if begun_at is not None:
+        moment = sql_time(session.now())
+        session.change("UPDATE attempts SET released_at = ? WHERE run = ? AND attempt = ?", (moment, run, attempt))
+        session.change("UPDATE runs SET writer = '' WHERE run = ? AND writer = ?", (run, writer))
+        return
+    session.change("DELETE FROM attempts WHERE run = ? AND attempt = ?", (run, attempt))
+    left = session.execute(
+        "SELECT attempt, writer, released_at FROM attempts WHERE run = ? ORDER BY attempt DESC LIMIT 1", (run,)
+    )
+    if not left:
+        session.change("DELETE FROM runs WHERE run = ?", (run,))
+    elif runs[0][0] == writer:
+        before, name, released_at = left[0]
+        session.change(
+            "UPDATE runs SET newest_attempt = ?, writer = ? WHERE run = ?",
+            (before, name if released_at is None else "", run),
+        )
+
+
+def clear_run(session: Session, lock: str, workflow_id: str, key: str, *, mine: str = "") -> None:
+    """Remove a run with all that belongs to it.
+
+    Args:
+        session: the transaction.
+        lock: what keeps a selected row from others.
+        workflow_id: the run.
+        key: its id as the column holds it.
+        mine: the name under which the caller owns it, if it does.
+
+    Raises:
+        RunLockedError: the run has another living owner.
+    """
+    rows = session.execute(f"SELECT run, writer FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
+    if not rows:
+        return
+    run, writer = rows[0]
+    if writer not in ("", mine) and (owner := live_owner(session, run)) is not None:
+        raise RunLockedError(workflow_id, holder=str(owner))
+    session.change("DELETE FROM runs WHERE run = ?", (run,))
+
+
+def renew(session: Session, writers: list[str], seconds: float) -> list[str]:
+    """Renew leases, and return those that are lost: the run was removed, or a later attempt has saved to it.
+
+    A later attempt that has saved nothing may yet be refused, and give the run back.
+
+    Args:
+        session: the transaction.
+        writers: the names under which runs are owned.
+        seconds: how long a lease lasts.
+    """
+    now = session.now()
+    values = (sql_time(now), lease_end(now, seconds))
+    renewal = "UPDATE attempts SET heartbeat_at = ?, lease_expires_at = ? WHERE writer = ? AND released_at IS NULL"
+    for writer in writers:
+        session.change(renewal, (*values, writer))
+    return [writer for writer in writers if not session.execute(_STILL_NEWEST, (writer,))]
+
+
+# Taking in a whole run: each of its saves as it would be done, and all of them in one transaction.
+
+T = TypeVar("T")
+
+
+class OneTransaction:
+    """A database whose every work is part of a transaction that is open already.
+
+    Args:
+        session: the transaction.
+        dialect: how statements are written.
+    """
+
+    def __init__(self, session: Session, dialect: Dialect) -> None:
+        self._session = session
+        self.dialect = dialect
+
+    def read(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
+        """Do work that reads."""
+        del workflow_id, operation
+        return work(self._session)
+
+    def write(self, workflow_id: str, operation: str, work: Callable[[Session], T]) -> T:
+        """Do work that writes."""
+        del workflow_id, operation
+        return work(self._session)
+
+    def add(self, addition: Addition) -> bool:
+        """Write the rows of a save."""
+        change = self._session.change
+        if not change(rows.ADVANCE, addition.advance):
+            return False
+        for row in addition.results:
+            change(rows.ADD_RESULT, row)
+        change(rows.ADD_CHECKPOINT, addition.checkpoint)
+        for statement, others in addition.others:
+            for row in others:
+                change(statement, row)
+        return True
+
+    def settle(self, addition: Addition) -> bool:
+        """Write the rows of a save: within one transaction no outcome is unknown."""
+        return self.add(addition)
+
+    def probe(self) -> None:
+        """Do nothing: it is not asked."""
+
+    def mark(self) -> object:
+        """Return None: it is not asked."""
+        return None
+
+    def damages(self) -> list[str]:
+        """Return nothing: it is not asked."""
+        return []
+
+    def give_back_space(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+    def close(self) -> None:
+        """Leave the transaction to whoever opened it."""
+
+
+class BulkImport:
+    """A run that is to be taken in.
+
+    Args:
+        workflow_id: the run.
+        checkpoints: returns its checkpoints, attempt by attempt and the oldest first.
+        process: who takes it in.
+        lease_seconds: how long a lease would last.
+        dialect: how statements are written.
+    """
+
+    def __init__(
+        self,
+        workflow_id: str,
+        checkpoints: Callable[[], Iterable[CheckpointData]],
+        *,
+        process: ProcessIdentity,
+        lease_seconds: float,
+        dialect: Dialect,
+    ) -> None:
+        self._workflow_id = workflow_id
+        self._checkpoints = checkpoints
+        self._process = process
+        self._lease_seconds = lease_seconds
+        self._dialect = dialect
+        self._token = secrets.token_hex(12)
+
+    def write(self, session: Session) -> None:
+        """Write all of it. Done again, after its answer was lost, it finds that it was done.
+
+        Args:
+            session: the transaction.
+
+        Raises:
+            RunExistsError: there is such a run.
+            RunLockedError: another process is about to begin it.
+        """
+        if session.execute("SELECT 1 FROM attempts WHERE writer LIKE ?", (f"{self._token}-%",)):
+            return
+        self._make_way(session)
+        database = OneTransaction(session, self._dialect)
+        owned: SqlRunWriter | None = None
+        for data in self._checkpoints():
+            if owned is None or data.attempt != owned.attempt:
+                if owned is not None:
+                    give_up(session, self._dialect.lock, owned.run, owned.token)
+                owned = self._claimed(session, database, data.attempt)
+            owned.save(data)
+        if owned is not None:
+            give_up(session, self._dialect.lock, owned.run, owned.token)
+
+    def _make_way(self, session: Session) -> None:
+        """Remove a run under which nothing was ever saved."""
+        select = f"SELECT run, writer FROM runs WHERE workflow_id = ?{self._dialect.lock}"  # noqa: S608
+        for run, writer in session.execute(select, (id_text(self._workflow_id),)):
+            if session.execute("SELECT 1 FROM attempts WHERE run = ? AND begun_at IS NOT NULL LIMIT 1", (run,)):
+                raise RunExistsError(self._workflow_id)
+            if writer and (owner := live_owner(session, run)) is not None:
+                raise RunLockedError(self._workflow_id, holder=str(owner))
+            session.change("DELETE FROM runs WHERE run = ?", (run,))
+
+    def _claimed(self, session: Session, database: OneTransaction, attempt: int) -> SqlRunWriter:
+        key = id_text(self._workflow_id)
+        writer = f"{self._token}-{attempt}"
+        claim = Claim(self._workflow_id, key, writer, self._process, self._lease_seconds, at_least=attempt)
+        claim.make(session, self._dialect.lock)
+        image = open_image(session, self._workflow_id, key)
+        assert image is not None, "it was claimed just now"
+        image.read_results(session, self._not_read)
+        image.blobs = {digest for (digest,) in session.execute(rows.NAMED_BLOBS, (image.run,))}
+        return SqlRunWriter(database, image, attempt=attempt, token=writer, fetch=self._not_read)
+
+    def _not_read(self, digest: str, size: int) -> bytes:
+        raise RuntimeError(f"the large value {digest} of {size} bytes is not to be read before it is there")

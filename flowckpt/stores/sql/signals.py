@@ -9,11 +9,11 @@ from hashlib import sha256
 from flowckpt.core.codec import dumps
 from flowckpt.core.records.wait import Signal
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError
-from flowckpt.stores.async_store import refused_as_encoding_error
+from flowckpt.stores.runs_base import refused_as_encoding_error
 from flowckpt.stores.sql import rows
 from flowckpt.stores.sql.database import Session
+from flowckpt.stores.sql.layout import Dialect
 from flowckpt.stores.sql.rows import id_text, shown, sql_time
-from flowckpt.stores.sql.schema import Dialect
 
 _ADD = (
     rows.insertion("signals", ("run", "signal_id", "kind", "name", "sent_by", "sent_at", "document"))

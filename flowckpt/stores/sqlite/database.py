@@ -17,23 +17,35 @@ from typing import Any, TypeVar
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import CheckpointCorruptedError, CheckpointStorageError, ReadOnlyStoreError, VanishedError
 from flowckpt.stores.sql import rows
-from flowckpt.stores.sql.database import HURRIED_SECONDS, Addition, Hurry, Row
-from flowckpt.stores.sql.migrations import MIGRATIONS, NOTICE_SECONDS, MigrationWait, check_version, migrate, version_of
-from flowckpt.stores.sql.schema import VERSION_TABLE, Dialect
+from flowckpt.stores.sql.database import HURRIED_SECONDS, Addition, Row, StopWaiting
+from flowckpt.stores.sql.layout import (
+    MIGRATIONS,
+    NOTICE_SECONDS,
+    VERSION_TABLE,
+    Dialect,
+    MigrationWait,
+    check_version,
+    migrate,
+    version_of,
+)
 from flowckpt.stores.sqlite.connection import (
     APPLICATION_ID,
+    BUSY_SECONDS,
     ReadConnection,
     add_functions,
     cannot_be_written,
     connect,
     connect_to_read,
+    error_of,
     identity_of,
+    is_busy,
     is_going_on,
+    is_sync,
+    os_error_of,
     sqlite_dialect,
     stamp_of,
     told_to_others,
 )
-from flowckpt.stores.sqlite.failures import BUSY_SECONDS, error_of, is_busy, is_sync, os_error_of
 
 # A transaction, and its COMMIT: the one statement that is made again by itself.
 #
@@ -93,7 +105,7 @@ def commit(connection: sqlite3.Connection) -> None:
 T = TypeVar("T")
 
 
-class TryingAgain:
+class Retry:
     """The patience with one file.
 
     SQLite's own waiting sleeps up to 100 ms at a time, so among many writers it waits far too long.
@@ -103,7 +115,7 @@ class TryingAgain:
         hurry: says whether somebody has stopped a wait, so that the next one is short.
     """
 
-    def __init__(self, path: Path, hurry: Hurry) -> None:
+    def __init__(self, path: Path, hurry: StopWaiting) -> None:
         self._path = path
         self._hurry = hurry
 
@@ -157,7 +169,7 @@ _abandoned: list[sqlite3.Connection] = []
 """Connections that a forked child has inherited: closing one there would touch the files of its parent."""
 
 _MAKES_THE_FILE = ("acquire", "receive")
-"""What is done to a file that is not there is done to an empty database, but for this."""
+"""The operations that create a missing file; all others treat it as an empty database."""
 
 _PAGES_AT_ONCE = 1000
 
@@ -204,8 +216,8 @@ class SqliteDatabase:
         self._is_committing = False
         self._is_distrusted = False
         self._has_told_empty = False
-        self._hurry = Hurry()
-        self._tries = TryingAgain(path, self._hurry)
+        self._hurry = StopWaiting()
+        self._tries = Retry(path, self._hurry)
 
     def __str__(self) -> str:
         return repr(str(self.path))
@@ -292,7 +304,7 @@ class SqliteDatabase:
                 workflow_id=addition.workflow_id,
                 operation="save",
                 is_outcome_unknown=True,
-                remedy="Look at the disk. The run goes on unsaved to its end; a resume goes on from what is there then.",
+                remedy="Check the disk. The run continues unsaved to its end; a resume continues from what is there then.",
             )
         return self._add(addition, lambda: self._is_there(addition) or self._add_once(addition))
 

@@ -1,23 +1,27 @@
 """Checkpoints in one SQLite file, whose tables can be queried with any tool.
 
-The tables stand in `flowckpt.stores.sql.schema`, how the file is opened in `opening`.
+The tables stand in `flowckpt.stores.sql.layout`, how the file is opened in `opening`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.core.system.clock import Clock, SystemClock
+from flowckpt.core.system.filesystem import FileSystem, PosixFileSystem
 from flowckpt.errors import StoreSpecError
-from flowckpt.stores.sql.retention import RetainedRuns
+from flowckpt.stores.file.directory import read_file
+from flowckpt.stores.file.hints import StartedSteps, started_in
+from flowckpt.stores.file.layout import run_directory
+from flowckpt.stores.sql.runs import SqlRuns
 from flowckpt.stores.sql.store import SqlCheckpointStore
 from flowckpt.stores.sqlite.connection import check_library
 from flowckpt.stores.sqlite.database import SqliteDatabase
-from flowckpt.stores.sqlite.hints import BegunFiles
 
 if TYPE_CHECKING:
     from flowckpt.core.records import CheckpointData
@@ -55,21 +59,21 @@ class SqliteCheckpointStore(SqlCheckpointStore):
         # Absolute from now on: a step that changes the directory of the process must not move the store.
         self.path = Path(path).absolute()
         database = SqliteDatabase(self.path, clock=clock or SystemClock(), allowed=allow_filesystems)
-        super().__init__(RetainedRuns(database, lease_seconds=lease_seconds))
-        self._begun = BegunFiles(self.path)
+        super().__init__(SqlRuns(database, lease_seconds=lease_seconds))
+        self._begun = StartedStepFiles(self.path)
 
     def __repr__(self) -> str:
         return f"SqliteCheckpointStore({str(self.path)!r})"
 
     # --- word of what was begun, beside the database -----------------------------------------------------------------
 
-    def note_begun(self, workflow_id: str, path: str) -> None:
+    def note_started(self, workflow_id: str, path: str) -> None:
         """Note in a file beside the database, without a sync, that a step begins."""
         owned = self.runs.owned.get(workflow_id)
         if owned is not None and owned.is_mine:
             self._begun.add(workflow_id, owned.attempt, path)
 
-    async def begun_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
+    async def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
         """Return what was noted last."""
         return await run_blocking(lambda: self._begun.read(workflow_id))
 
@@ -97,5 +101,115 @@ class SqliteCheckpointStore(SqlCheckpointStore):
 
     def _give_up_word(self, workflow_id: str, token: str = "") -> None:
         owned = self.runs.owned.get(workflow_id)
-        if owned is not None and owned.is_mine and token in ("", owned.writer):
+        if owned is not None and owned.is_mine and token in ("", owned.token):
             self._begun.released(workflow_id)
+
+
+# Word of the steps that were begun since the last checkpoint: small files beside the database, written without a sync.
+#
+# A row would cost a transaction for each step. A note costs some microseconds, outlives a killed process, and may be lost
+# or old after a power cut: it is a hint for people and decides nothing. The form is that of the file store's notes.
+#
+# ::
+#
+#     runs.db-begun/RUN    the attempt, and the paths of the steps
+
+
+class _Notes:
+    """The file of a run that this process owns."""
+
+    def __init__(self, filesystem: FileSystem, file: int, attempt: int) -> None:
+        self.attempt = attempt
+        self.file = file
+        self.started = StartedSteps(filesystem, file, attempt)
+        self.has_word = False
+
+
+class StartedStepFiles:
+    """The files of the runs of a database.
+
+    Args:
+        database: the database's file.
+        filesystem: the operating-system calls.
+    """
+
+    def __init__(self, database: Path, filesystem: FileSystem | None = None) -> None:
+        self.path = database.with_name(f"{database.name}-begun")
+        self._filesystem: FileSystem = filesystem or PosixFileSystem()
+        self._notes: dict[str, _Notes] = {}
+
+    def add(self, workflow_id: str, attempt: int, path: str) -> None:
+        """Note that a step starts; an error fails nothing.
+
+        Args:
+            workflow_id: the run.
+            attempt: the attempt that owns it.
+            path: the step.
+        """
+        notes = self._notes.get(workflow_id)
+        if notes is None or notes.attempt != attempt:
+            self._close(workflow_id)
+            with contextlib.suppress(OSError):
+                self._notes[workflow_id] = notes = _Notes(self._filesystem, self._made(workflow_id), attempt)
+        if notes is not None and notes.attempt == attempt:
+            notes.started.add(path)
+            notes.has_word = True
+
+    def saved(self, workflow_id: str) -> None:
+        """Forget what was begun: a checkpoint holds what became of it."""
+        notes = self._notes.get(workflow_id)
+        if notes is not None and notes.has_word:
+            notes.started.end = 0
+            notes.has_word = False
+
+    def released(self, workflow_id: str) -> None:
+        """Close the file of a run, and remove it where a checkpoint holds all that was begun."""
+        notes = self._notes.get(workflow_id)
+        self._close(workflow_id)
+        if notes is not None and not notes.has_word:
+            self.remove(workflow_id)
+
+    def remove(self, workflow_id: str) -> None:
+        """Remove the file of a run, if there is one."""
+        self._close(workflow_id)
+        with contextlib.suppress(OSError), self._directory() as directory:
+            self._filesystem.unlink(directory, run_directory(workflow_id))
+
+    def read(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
+        """Return the attempt that noted last, and what it began; attempt 0 where there is no word."""
+        try:
+            with self._directory() as directory:
+                return started_in(read_file(self._filesystem, directory, run_directory(workflow_id)))
+        except OSError:
+            return 0, ()
+
+    def close(self) -> None:
+        """Close the files."""
+        for workflow_id in list(self._notes):
+            self._close(workflow_id)
+
+    def _made(self, workflow_id: str) -> int:
+        with self._directory(is_made=True) as directory:
+            return self._filesystem.open_lock(directory, run_directory(workflow_id))
+
+    @contextlib.contextmanager
+    def _directory(self, *, is_made: bool = False) -> Iterator[int]:
+        """Open the directory for the block, never through a link; nothing is synced."""
+        filesystem = self._filesystem
+        parent = filesystem.open_root(str(self.path.parent))
+        try:
+            if is_made:
+                with contextlib.suppress(FileExistsError):
+                    filesystem.make_directory(parent, self.path.name)
+            directory = filesystem.open_directory(parent, self.path.name)
+        finally:
+            filesystem.close(parent)
+        try:
+            yield directory
+        finally:
+            filesystem.close(directory)
+
+    def _close(self, workflow_id: str) -> None:
+        notes = self._notes.pop(workflow_id, None)
+        if notes is not None:
+            self._filesystem.close(notes.file)

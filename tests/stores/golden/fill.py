@@ -116,7 +116,7 @@ def answers(spec):
                 ],
                 "results": sorted(
                     [str(result.path), result.success, shortened(result.output)]
-                    for result in store.runs.latest(info.workflow_id).step_results
+                    for result in store.runs.load_latest(info.workflow_id).step_results
                 ),
             }
             for info in store.runs.list_runs()

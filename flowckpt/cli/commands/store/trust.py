@@ -14,7 +14,7 @@ from flowckpt.cli.runs import chosen_run, latest_of, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.system.numbers import counted
 from flowckpt.stores.file import FileCheckpointStore
-from flowckpt.stores.file.trust import Doubts
+from flowckpt.stores.file.store_keys import TrustReport
 from flowckpt.stores.open import open_store
 
 _MOST = 10
@@ -43,7 +43,7 @@ def command(run: str, yes: bool, store: str | None) -> None:
     run = chosen_run(checkpoints, run)
     latest = latest_of(checkpoints, run)
     if not yes and sys.stdin is not None and sys.stdin.isatty():
-        for line in _said_of(checkpoints.runs.doubts(run), "would be"):
+        for line in _said_of(checkpoints.runs.trust_report(run), "would be"):
             say(line)
         what = f"{latest.status.value}, {counted(len(latest.step_results), 'step')}, last saved at {latest.saved_at}"
         asked = f"Take run {escaped(run)} ({escaped(what)}) for true as it is?"
@@ -65,7 +65,7 @@ def command(run: str, yes: bool, store: str | None) -> None:
         say(f"Look at each, and if it is what it should be: {command_line('store trust', choice, others[0])}")
 
 
-def _said_of(found: Doubts, verb: str) -> list[str]:
+def _said_of(found: TrustReport, verb: str) -> list[str]:
     lines = []
     if found.plain and not found.is_proved:
         lines.append(f"  {verb} taken on trust, written without a key: {', '.join(found.plain)}")

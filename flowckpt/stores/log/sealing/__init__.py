@@ -1,4 +1,4 @@
-"""What is done to the bytes of a record between the encoder and the medium: packed, then encrypted, or authenticated.
+"""Sealing: the bytes of a record are compressed, then encrypted or authenticated, between the encoder and the medium.
 
 Pure but for the reading of key files: bytes in, bytes out. A store gives the origin of the bytes (which store, run and
 segment they belong to) and keeps what comes back. Each record says itself what was done to it, so a reader needs no

@@ -17,7 +17,7 @@ else:  # in the standard library from Python 3.14 on
 
 GZIP, ZSTD = "gzip", "zstd"
 COMPRESSIONS = ("none", GZIP, ZSTD, "auto")
-"""What a store can be told. `auto` is zstd where it is installed, else gzip."""
+"""The compressions of a store. `auto` is zstd if it is installed, else gzip."""
 
 LARGEST = 1 << 28
 """More bytes than these are not packed; so a record that says that it unpacks to more is refused unread."""
@@ -96,7 +96,7 @@ def _unpacked_gzip(data: bytes, size: int) -> tuple[bytes, bool]:
     try:
         found = unpacker.decompress(data, size + 1)
     except zlib.error as error:
-        raise SealBrokenError(f"it is no gzip: {error}") from error
+        raise SealBrokenError(f"invalid gzip: {error}") from error
     return found, unpacker.eof and not unpacker.unused_data
 
 
@@ -107,7 +107,7 @@ def _unpacked_zstd(data: bytes, size: int) -> tuple[bytes, bool]:
     try:
         found = unpacker.decompress(data, size + 1)
     except zstd.ZstdError as error:
-        raise SealBrokenError(f"it is no zstd: {error}") from error
+        raise SealBrokenError(f"invalid zstd: {error}") from error
     return found, unpacker.eof and not unpacker.unused_data
 
 

@@ -22,7 +22,7 @@ from flowckpt.errors import KeyFileError
 SECRET_BYTES = 32
 AUTHENTICATE, ENCRYPT = "authenticate", "encrypt"
 USES = (AUTHENTICATE, ENCRYPT)
-"""What a key is for. Encrypted records are authenticated by the cipher."""
+"""The uses of a key. Encrypted records are authenticated by the cipher."""
 
 _PROVED = b"a key of this store: "
 
@@ -146,7 +146,7 @@ def read_key_file(path: str | os.PathLike[str]) -> KeyRing:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise KeyFileError(
-                    f"the key file {shown} is no regular file", path=shown, remedy="Name the file itself."
+                    f"the key file {shown} is not a regular file", path=shown, remedy="Name the file itself."
                 )
             if found.st_mode & _OTHERS:
                 raise KeyFileError(
@@ -230,7 +230,7 @@ def _parsed(text: bytes, shown: str) -> list[Key]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise _no_key_file(shown, "it is no JSON") from None  # the cause would quote what may be a secret
+        raise _no_key_file(shown, "it is not valid JSON") from None  # the cause would quote what may be a secret
     entries = document.get("keys") if isinstance(document, dict) and document.get("flowckpt") == "keys" else None
     if not isinstance(entries, list) or not entries:
         raise _no_key_file(shown, "it has no keys")
@@ -241,14 +241,14 @@ def _parsed(text: bytes, shown: str) -> list[Key]:
 
 
 def _key(entry: Any, number: int, shown: str) -> Key:
-    problem = "is no object with 'use' and 'secret'"
+    problem = "is not an object with 'use' and 'secret'"
     if isinstance(entry, dict) and entry.get("secret") in ("", None) and "secret" in entry:
         problem = "has an empty secret"
     elif isinstance(entry, dict) and isinstance(entry.get("secret"), str) and isinstance(entry.get("use"), str):
         try:
             key = Key(a2b_base64(entry["secret"], strict_mode=True), entry["use"], str(entry.get("created_at", "")))
         except (Base64Error, UnicodeEncodeError):
-            problem = "has a secret that is no base64"
+            problem = "has a secret that is not base64"
         except ValueError as error:
             problem = f"cannot be: {error}"
         else:
@@ -260,7 +260,7 @@ def _key(entry: Any, number: int, shown: str) -> Key:
 
 def _no_key_file(shown: str, detail: str) -> KeyFileError:
     return KeyFileError(
-        f"{shown} is no key file: {detail}",
+        f"{shown} is not a key file: {detail}",
         path=shown,
         remedy=f"Restore it from where you keep your keys. 'flowckpt store key new {shown}' makes one for a new store.",
     )

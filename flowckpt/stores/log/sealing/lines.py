@@ -27,14 +27,11 @@ from typing import Any
 
 import attrs
 
+from flowckpt.stores.log.line import PACKED
 from flowckpt.stores.log.sealing.cipher import Cipher
 from flowckpt.stores.log.sealing.compression import packed, unpacked
 from flowckpt.stores.log.sealing.keys import ENCRYPT, Key, derived
 from flowckpt.stores.log.sealing.protection import SealBrokenError
-
-PACKED = b'{"packed":"'
-NOTE = (1 << 64) - 1
-"""The number of what is signed beside the lines of a segment; no line has it."""
 
 SMALLEST = 4096
 """Bytes from which on a line may be packed; smaller ones stay readable."""
@@ -48,7 +45,7 @@ _BASE64_PAYS = 0.66  # so that the base64 of it takes less than nine tenths of t
 
 @attrs.frozen
 class Origin:
-    """What a key is derived for: the place where its lines stand.
+    """The purpose of a derived key: the place of its lines.
 
     Attributes:
         store_id: the store.
@@ -101,7 +98,7 @@ class LineSeal:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What a header says of it; nothing where there is no key."""
+        """The fields of a header that describe it; none without a key."""
         if self.key is None or self.origin is None:
             return {}
         store_id, nonce = self.origin.store_id, self.origin.nonce
@@ -259,7 +256,7 @@ def _parts(body: bytes) -> tuple[bytes, bytes]:
     try:
         return mark, a2b_base64(text[:-1], strict_mode=True)
     except (Base64Error, ValueError) as error:
-        raise SealBrokenError(f"it is no base64: {error}") from error
+        raise SealBrokenError(f"invalid base64: {error}") from error
 
 
 def _said(mark: bytes) -> tuple[list[str], int]:

@@ -1,7 +1,8 @@
-"""What sealing says of bytes that do not open; each store turns it into an error of its own with the place."""
+"""Protection: what a store does to its bytes, and how it opens those that it finds."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import (
     ForeignRecordError,
     KeyMissingError,
+    SettingError,
     UnauthenticatedRecordError,
     UnsupportedSchemaError,
     WrongKeyError,
@@ -50,7 +52,7 @@ def _method(told: str) -> str:
 
 @attrs.frozen(eq=False, repr=False)
 class Protection:
-    """What a store was told.
+    """The protection that a store was given.
 
     Attributes:
         ring: its keys; None for none.
@@ -202,3 +204,29 @@ class Seals:
 
 PLAIN = Seals(Protection(), lambda: None)
 """Nothing is sealed, and nothing is to be authenticated."""
+
+
+# From what a caller of a store says to its protection.
+
+
+def protection_of(
+    key_file: str | os.PathLike[str] | None, given: KeyRing | None, compression: str, trust: bool
+) -> Protection:
+    """Return what a store is to do.
+
+    Args:
+        key_file: a file with keys, or None.
+        given: the keys themselves, or None.
+        compression: `none`, `gzip`, `zstd` or `auto`.
+        trust: whether runs are taken for true that do not prove it.
+
+    Raises:
+        KeyFileError: the key file is missing, invalid, or readable by other users.
+        SettingError: two sources of keys, no such compression, or a package that is missing.
+    """
+    if key_file is not None and given is not None:
+        raise SettingError(
+            "a store takes its keys from key_file or from keys, not from both", setting="keys", remedy="Give one."
+        )
+    ring = given if key_file is None else keys.read_key_file(key_file)
+    return Protection(ring, compression, is_trusting=trust)

@@ -1,30 +1,48 @@
-"""What can be asked of the runs in a bucket, without owning them and without writing anything."""
+"""The runs in a bucket, read without owning them and without writing anything."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from hashlib import sha256
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
+from flowckpt.core.codec import decode
 from flowckpt.core.codec.blob import Fetch
-from flowckpt.core.records import CheckpointData
-from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
+from flowckpt.core.records import Reason, Status
+from flowckpt.core.records.checkpoint import STATUS_OF_REASON
+from flowckpt.core.records.listing import Owner, RunFilter, RunInfo
 from flowckpt.core.records.wait import Signal
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.numbers import counted
-from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, CheckpointStorageError, FlowckptError
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    DecodingError,
+    FlowckptError,
+)
 from flowckpt.stores.base import Finding, RunSurvey
-from flowckpt.stores.log.image import RunImage, read_run
-from flowckpt.stores.objects.attempt import ChangedMeanwhileError, Content, corrupt, holder_of, read_attempt, tail_of
+from flowckpt.stores.log.image import LoadedRun, LogRuns, RunImage, read_run
+from flowckpt.stores.objects.attempt import (
+    AttemptContent,
+    AttemptTail,
+    ChangedMeanwhileError,
+    claim_in,
+    corrupt,
+    holder_of,
+    read_attempt,
+    tail_of,
+)
 from flowckpt.stores.objects.bucket import Bucket
 from flowckpt.stores.objects.claim import look
-from flowckpt.stores.objects.layout import InflationError, RunKeys, run_key, unpacked
-from flowckpt.stores.objects.listing import has_records, left_behind, listed_runs, run_id_in, run_info
+from flowckpt.stores.objects.layout import RUNS, AttemptKeys, InflationError, RunKeys, run_key, run_keys, unpacked
+from flowckpt.stores.objects.run_writer import ObjectRunWriter
 from flowckpt.stores.objects.signals import read_signals
 
 # What the attempts of a run hold, read as it is asked for: from the newest on, and some below it in the same go.
@@ -53,11 +71,11 @@ class Contents:
     workflow_id: str
     keys: RunKeys
     with_bundles: bool
-    known: dict[str, Content]
+    known: dict[str, AttemptContent]
     begun: int = 0
     _settled: set[int] = attrs.field(init=False, factory=set)
 
-    def of(self, number: int) -> Content:
+    def of(self, number: int) -> AttemptContent:
         """Return what an attempt holds.
 
         Args:
@@ -92,7 +110,7 @@ class Contents:
         read = self.bucket.each([partial(self._read, each) for each in batch])
         self.known.update(zip(map(self.place, batch), read, strict=True))
 
-    def _read(self, number: int) -> Content:
+    def _read(self, number: int) -> AttemptContent:
         return read_attempt(self.bucket, self.keys.at(number), self.workflow_id, with_bundles=self.with_bundles)
 
 
@@ -102,37 +120,34 @@ _log = logging.getLogger("flowckpt")
 
 
 @attrs.frozen
-class RunRead:
+class RunRead(LoadedRun):
     """A run, read.
 
     Attributes:
         keys: its keys.
-        image: what it is.
-        fetch: reads its large values.
     """
 
     keys: RunKeys
-    image: RunImage
-    fetch: Fetch
-
-    def latest(self, attempt: int | None = None) -> CheckpointData | None:
-        """Return the newest checkpoint, of all or of those that an attempt saved."""
-        image = self.image
-        found = [index for index in image.checkpoints() if attempt in (None, image.records[index].segment)]
-        return self.image.data(found[-1], self.fetch) if found else None
 
 
-class ReadableRuns:
-    """The runs in a bucket, to be read.
+class ObjectReader(LogRuns[ObjectRunWriter]):
+    """The runs in a bucket, read without owning them and without writing anything.
 
     Args:
         bucket: the bucket.
         clock: the time, by which leases of other machines are shown.
+        seconds: between two signs of life of an owner.
     """
 
-    def __init__(self, bucket: Bucket, clock: Clock) -> None:
+    def __init__(self, bucket: Bucket, clock: Clock, seconds: float) -> None:
+        super().__init__(seconds)
         self.bucket = bucket
         self._clock = clock
+
+    @property
+    def place(self) -> str:
+        """The bucket, for messages."""
+        return str(self.bucket)
 
     def read(
         self,
@@ -141,7 +156,7 @@ class ReadableRuns:
         keys: RunKeys | None = None,
         below: int | None = None,
         with_bundles: bool = True,
-        known: dict[str, Content] | None = None,
+        known: dict[str, AttemptContent] | None = None,
     ) -> RunRead:
         """Read a run, or its attempts below a number; one that is cleared or that has no objects is empty.
 
@@ -158,7 +173,7 @@ class ReadableRuns:
             fetch = self._fetch(workflow_id, found)
             contents = Contents(self.bucket, workflow_id, found, with_bundles, {} if known is None else known)
             try:
-                return RunRead(found, self._image(contents, below, fetch), fetch)
+                return RunRead(self._image(contents, below, fetch), fetch, found)
             except CheckpointCorruptedError as error:
                 if keys is None and self._is_over(found, workflow_id):  # what was missing is cleared, not damaged
                     raise ChangedMeanwhileError from error
@@ -182,38 +197,9 @@ class ReadableRuns:
             raise corrupt(notice.partition(":")[0], workflow_id, "a record does not match its checksum")
         return image
 
-    def latest(self, workflow_id: str, attempt: int | None = None) -> CheckpointData | None:
-        """Return the newest checkpoint of a run, of all or of those that an attempt saved."""
-        return self.read(workflow_id).latest(attempt)
-
-    def latest_of_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
-        """Return the last checkpoint of an attempt, as the attempt left it."""
-        latest = self._left_by(workflow_id, attempt).latest()
-        return latest if latest is not None and latest.attempt == attempt else None
-
-    def _left_by(self, workflow_id: str, attempt: int) -> RunRead:
-        """Read a run as an attempt left it, but for the checkpoints that later ones deleted."""
-        now = self.read(workflow_id)
-        if now.image.records and now.image.records[-1].segment == attempt:
-            return now
-        then = self.read(workflow_id, below=attempt + 1)
-        then.image.forget_deleted(now.image)
-        return then
-
-    def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
-        """Return the newest checkpoint of an id."""
-        found = self.read(workflow_id)
-        image = found.image
-        if not image.records:
-            raise CheckpointNotFoundError(workflow_id)
-        for index in reversed(image.checkpoints()):
-            if image.records[index].head["checkpoint_id"] == checkpoint_id:
-                return image.data(index, found.fetch)
-        raise CheckpointNotFoundError(workflow_id, checkpoint_id)
-
-    def references(self, workflow_id: str) -> list[CheckpointRef]:
-        """Return the checkpoints of a run, newest first."""
-        return self.read(workflow_id).image.references()[::-1]
+    def loaded(self, workflow_id: str, attempt: int | None = None) -> RunRead:
+        """Read a run, as it is or as an attempt left it."""
+        return self.read(workflow_id, below=None if attempt is None else attempt + 1)
 
     def attempts(self, workflow_id: str) -> list[int]:
         """Return the numbers of the attempts that wrote something, ascending."""
@@ -232,16 +218,6 @@ class ReadableRuns:
 
         return self._steadily(workflow_id, "read", look_once)
 
-    def references_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
-        """Return the checkpoints of an attempt, oldest first, as the attempt left them."""
-        return [each for each in self._left_by(workflow_id, attempt).image.references() if each.attempt == attempt]
-
-    def data_of_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
-        """Return the checkpoints of an attempt whole, oldest first, without those that were deleted since."""
-        found = self._left_by(workflow_id, attempt)
-        image = found.image
-        return [image.data(i, found.fetch) for i in image.checkpoints() if image.records[i].segment == attempt]
-
     def owner(self, workflow_id: str) -> Owner | None:
         """Return who owns a run and is alive."""
 
@@ -256,15 +232,7 @@ class ReadableRuns:
         holder = holder_of(self.bucket, newest, tail_of(self.bucket, newest, workflow_id), workflow_id)
         return holder.owner if holder is not None and holder.holds(self._clock.now()) else None
 
-    def list_runs(self) -> list[RunInfo]:
-        """Return the runs, the one started last first; a damaged one is told to the log."""
-        survey = self.survey()
-        for finding in survey.unreadable:
-            said = "%s in %s is left out of the list: %s ('flowckpt store check' says more)"
-            _log.warning(said, finding.workflow_id, self.bucket, finding.detail)
-        return [*survey.runs]
-
-    def survey(self, wanted: RunFilter | None = None) -> RunSurvey:
+    def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
         """Return the runs, and the damaged ones."""
         runs = listed_runs(self.bucket)
         looked = list(self.bucket.each([lambda run=run: self._listed(run) for run in runs]))  # type: ignore[misc]
@@ -273,10 +241,6 @@ class ReadableRuns:
         found.sort(key=lambda info: info.started_at, reverse=True)
         return RunSurvey(found if wanted is None else wanted.of(found), left_out)
 
-    def unreadable(self) -> list[Finding]:
-        """Return the damaged runs."""
-        return [*self.survey().unreadable]
-
     def _listed(self, run: str) -> RunInfo | Finding | None:
         try:
             return self._info(run)
@@ -284,24 +248,22 @@ class ReadableRuns:
             said = error.message if isinstance(error, FlowckptError) else f"{type(error).__name__}: {error}"
             return Finding(getattr(error, "workflow_id", "") or run, "corrupt", said)
 
-    def describe(self, workflow_id: str) -> RunInfo | None:
+    def describe_run(self, workflow_id: str) -> RunInfo | None:
         """Return one run as the list shows it; None where there is none."""
         return self._info(run_key(workflow_id))
 
     def _info(self, run: str) -> RunInfo | None:
-        return self._steadily(run, "list", lambda: run_info(self.bucket, run, self._clock.now(), self._newest))
-
-    def _newest(self, workflow_id: str) -> tuple[CheckpointData, datetime] | None:
-        """Return the newest checkpoint of a run, and when its first one was saved."""
-        found = self.read(workflow_id)
-        data = found.latest()
-        return None if data is None else (data, found.image.started_at or data.saved_at)
+        return self._steadily(
+            run,
+            "list",
+            lambda: run_info(self.bucket, run, self._clock.now(), lambda workflow_id: self.read(workflow_id).info()),
+        )
 
     def signals(self, workflow_id: str) -> list[Signal]:
         """Return the messages for a run, in the order in which they were sent."""
         return read_signals(self.bucket, workflow_id)
 
-    def check(self, workflow_id: str | None) -> list[Finding]:
+    def check(self, workflow_id: str | None = None) -> list[Finding]:
         """Verify one run or all of them."""
         if workflow_id is not None:
             findings = self._check_run(workflow_id)
@@ -327,7 +289,7 @@ class ReadableRuns:
             image = found.image
             if image.is_cleared or not found.keys.attempts:
                 return []
-            known: dict[str, Content] = {}  # each object is read once, however many attempts go on from it
+            known: dict[str, AttemptContent] = {}  # each object is read once, however many attempts go on from it
             for below in [*found.keys.attempts[1:], None]:  # as each attempt left it, and by way of the bundles
                 read = self.read(workflow_id, below=below, known=known)
                 for index in read.image.checkpoints():
@@ -379,3 +341,145 @@ class ReadableRuns:
             workflow_id=workflow_id,
             operation=operation,
         )
+
+
+# A run in a list: from the end of its newest attempt, where the owner said how it stands; else from a few records.
+#
+# That takes three requests for a run that was given up, and up to eight for one that is running or has crashed; the runs of a
+# list are asked for sixteen at a time.
+
+Latest = Callable[[str], RunInfo | None]
+"""Reads all of a run to describe it; None if it has no checkpoint."""
+
+
+def listed_runs(bucket: Bucket) -> list[str]:
+    """Return the keys of all runs, cleared ones too."""
+    return [f"{RUNS}/{name}" for name in bucket.names(RUNS, "")]
+
+
+def run_id_in(bucket: Bucket, run: str) -> str | None:
+    """Return the id of the run under a key; None where no claim says it, as of one that was cleared.
+
+    Args:
+        bucket: the bucket.
+        run: the key of the run.
+    """
+    keys = run_keys(run, bucket.names(run, run))
+    for attempt in reversed(keys.attempts):
+        said = claim_in(bucket.get(keys.at(attempt).record(0), run))
+        if said is not None and isinstance(said.get("workflow_id"), str):
+            return str(said["workflow_id"])
+    return None
+
+
+def has_records(bucket: Bucket, run: str) -> bool:
+    """Tell whether a run that no claim names has records all the same, so that its claim was lost.
+
+    Args:
+        bucket: the bucket.
+        run: the key of the run.
+    """
+    keys = run_keys(run, bucket.names(run, run))
+    return any(tail_of(bucket, keys.at(attempt), run).is_begun for attempt in keys.attempts)
+
+
+def left_behind(bucket: Bucket, run: str) -> int:
+    """Return how many large values and messages came to former lives of a run when these had ended.
+
+    Args:
+        bucket: the bucket.
+        run: the key of the run.
+    """
+    keys = run_keys(run, bucket.names(run, run))
+    return sum(len(bucket.objects(under, run)) for under in (*keys.former_signals, *keys.former_values))
+
+
+def run_info(bucket: Bucket, run: str, now: datetime, latest_of: Latest) -> RunInfo | None:
+    """Return a run as a list shows it; None where it has no checkpoint.
+
+    Args:
+        bucket: the bucket.
+        run: the key of the run.
+        now: the time, for leases.
+        latest_of: reads all of a run to describe it.
+
+    Raises:
+        CheckpointCorruptedError: a record that it needs is damaged.
+        ChangedMeanwhileError: an object was removed meanwhile.
+    """
+    keys = run_keys(run, bucket.names(run, run))
+    owner = None
+    for attempt in reversed(keys.attempts):
+        at = keys.at(attempt)
+        tail = tail_of(bucket, at, run)
+        if tail.is_over or tail.is_void:
+            return None
+        if attempt == keys.attempts[-1]:
+            holder = holder_of(bucket, at, tail, run)
+            owner = holder.owner if holder is not None and holder.holds(now) else None
+        if tail.is_begun:
+            try:
+                info = _from_end(tail) or _from_records(bucket, keys, at, tail, latest_of)
+            except (DecodingError, InflationError, LookupError, TypeError, ValueError) as error:
+                raise corrupt(at.root, run, f"it cannot be described: {error}") from error
+            return None if info is None else info.with_owner(owner)
+    return None
+
+
+def _from_end(tail: AttemptTail) -> RunInfo | None:
+    said = tail.end.run if tail.end is not None else None
+    if said is None:
+        return None
+    return RunInfo(
+        said["workflow_id"],
+        said["workflow_name"],
+        Status(said["status"]),
+        said["attempt"],
+        datetime.fromisoformat(said["started_at"]),
+        datetime.fromisoformat(said["updated_at"]),
+        said["steps"],
+        decode(said["metadata"]),
+    )
+
+
+def _from_records(
+    bucket: Bucket, keys: RunKeys, at: AttemptKeys, tail: AttemptTail, latest_of: Latest
+) -> RunInfo | None:
+    last_number = tail.number - (tail.end is not None)
+    wanted = [at.record(0), at.record(1), at.record(last_number)]
+    claim, first, last = bucket.get_all(wanted, keys.run)
+    said = claim_in(claim)
+    if said is None or first is None or last is None:
+        raise ChangedMeanwhileError(at.root)
+    workflow_id = str(said["workflow_id"])
+    head, tip = _last_line(first), _last_line(last)
+    started_at = _started_at(first, head)
+    # After a deletion only the whole run says which is its newest; and of an earlier version, when it was started.
+    if "sequence" not in head or "sequence" not in tip or started_at is None:
+        return latest_of(workflow_id)
+    return RunInfo(
+        workflow_id,
+        tip.get("workflow_name", head["workflow_name"]),
+        Status(tip.get("status", STATUS_OF_REASON[Reason(tip["reason"])])),
+        at.attempt,
+        started_at,
+        datetime.fromisoformat(tip["saved_at"]),
+        tip["results"],
+        decode(tip.get("metadata", head["metadata"])),
+    )
+
+
+def _started_at(first: bytes, head: Mapping[str, Any]) -> datetime | None:
+    """Return when the run's first checkpoint was saved, as its newest attempt says; None where it does not say so."""
+    adoption = json.loads(unpacked(first).partition(b"\n")[0])
+    said = adoption.get("started_at")
+    if said is None and ("adopts" not in adoption or "seen" in adoption):
+        said = head.get("saved_at")
+    return None if said is None else datetime.fromisoformat(said)
+
+
+def _last_line(body: bytes) -> Mapping[str, Any]:
+    said = json.loads(unpacked(body).rstrip(b"\n").rpartition(b"\n")[2])
+    if not isinstance(said, dict):
+        raise TypeError("a record is not a JSON object")
+    return said

@@ -1,24 +1,42 @@
-"""A run in a list: read from the first and the last lines of its segments, not from all of it."""
+"""The runs of a file store, read without a lock and without writing anything."""
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from flowckpt.core.codec import decode
-from flowckpt.core.codec.blob import Fetch
+from flowckpt.core.codec.blob import Blob, Fetch
 from flowckpt.core.records import Reason, Status
 from flowckpt.core.records.checkpoint import STATUS_OF_REASON
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.system.filesystem import FileSystem
-from flowckpt.errors import CheckpointCorruptedError, KeyMissingError, WrongKeyError
-from flowckpt.stores.file.directory import read_file, read_image, read_lines
-from flowckpt.stores.file.layout import HEAD, segment_name, segment_numbers
-from flowckpt.stores.log.image import counted_segments, opened_header
-from flowckpt.stores.log.line import TRAILER
-from flowckpt.stores.log.sealing.lines import PACKED, inflated
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.core.system.numbers import counted
+from flowckpt.core.system.process import ProcessIdentity, is_alive
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    FlowckptError,
+    KeyMissingError,
+    UnauthenticatedRecordError,
+    WrongKeyError,
+)
+from flowckpt.stores.base import Finding, RunSurvey
+from flowckpt.stores.file import signals
+from flowckpt.stores.file.directory import is_released, newest_owner, read_file, read_image, read_lines
+from flowckpt.stores.file.hints import started_in
+from flowckpt.stores.file.layout import HEAD, LOCK, run_directory, segment_name, segment_numbers
+from flowckpt.stores.file.location import Location
+from flowckpt.stores.file.run_writer import FileRunWriter
+from flowckpt.stores.leases import LeaseTimes
+from flowckpt.stores.log.image import LoadedRun, LogRuns, RunImage, counted_segments, opened_header
+from flowckpt.stores.log.line import PACKED, TRAILER
 from flowckpt.stores.log.sealing.protection import PLAIN, SealBrokenError, Seals
 from flowckpt.stores.log.segment import (
     PACK,
@@ -30,6 +48,254 @@ from flowckpt.stores.log.segment import (
     read_header,
     read_segment,
 )
+
+if TYPE_CHECKING:
+    from flowckpt.core.records.listing import Owner, RunFilter
+    from flowckpt.core.records.wait import Signal
+    from flowckpt.stores.log.sealing import lines as sealing
+    from flowckpt.stores.log.sealing.lines import LineSeal
+else:
+    sealing = LazyModule("flowckpt.stores.log.sealing.lines")
+
+
+_log = logging.getLogger("flowckpt")
+
+
+class FileReader(Location, LogRuns[FileRunWriter]):
+    """The runs of a file store, read without a lock, and without writing anything.
+
+    Args:
+        path: the store's directory.
+        options: as for `Location`.
+    """
+
+    has_leases = False  # a lock holds without signs of life
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        Location.__init__(self, path, **options)
+        LogRuns.__init__(self, LeaseTimes().interval)
+
+    @property
+    def place(self) -> str:
+        """The directory, for messages."""
+        return repr(str(self.path))
+
+    def loaded(self, workflow_id: str, attempt: int | None = None) -> LoadedRun:
+        """Read a run, as it is or as an attempt left it."""
+        return LoadedRun(self.image(workflow_id, attempt), self._fetch(workflow_id))
+
+    def image(self, workflow_id: str, attempt: int | None = None) -> RunImage:
+        """Read a run, as it is or as an attempt left it; one that is cleared or that has no directory is empty."""
+
+        def read_once() -> RunImage:
+            with self._run_directory(workflow_id) as directory:
+                if directory is None:
+                    return RunImage(workflow_id)
+                return read_image(
+                    self._filesystem,
+                    directory,
+                    workflow_id,
+                    self._fetch(workflow_id),
+                    seals=self.seals,
+                    attempt=attempt,
+                )
+
+        return self._steadily(workflow_id, "read", read_once)
+
+    def started_steps(self, workflow_id: str) -> tuple[int, tuple[str, ...]]:
+        """Return the attempt that noted last what it began, and the paths of the steps."""
+
+        def read_once() -> tuple[int, tuple[str, ...]]:
+            with self._run_directory(workflow_id) as directory:
+                if directory is None or not self._filesystem.exists(directory, LOCK):
+                    return 0, ()
+                text = read_file(self._filesystem, directory, LOCK)
+                attempt, _ = started_in(text)
+                if attempt and self.seals.has_key and not self._filesystem.exists(directory, segment_name(attempt)):
+                    kept = started_in_pack(self._filesystem, directory, attempt, self.seals)
+                    if kept is not None:
+                        return attempt, kept
+                return started_in(text, lambda attempt: self._seal_of(directory, workflow_id, attempt))
+
+        return self._steadily(workflow_id, "read", read_once)
+
+    def _seal_of(self, directory: int, workflow_id: str, attempt: int) -> LineSeal | None:
+        """Return the seal of an attempt's segment; None where it has none, or is not there.
+
+        Raises:
+            SealBrokenError: it is sealed, and its key is not at hand: what was noted is none to be shown.
+        """
+        try:
+            header, _, _ = read_header(read_lines(self._filesystem, directory, segment_name(attempt), 1))
+            return self.seals.for_found(workflow_id, attempt, header, segment_name(attempt))
+        except (OSError, SegmentDamagedError):
+            return None
+        except FlowckptError as error:
+            raise SealBrokenError(error.message) from error
+
+    def attempts(self, workflow_id: str) -> list[int]:
+        """Return the numbers of the attempts that wrote something, ascending."""
+
+        def look_once() -> list[int]:
+            with self._run_directory(workflow_id) as directory:
+                return [] if directory is None else begun_segments(self._filesystem, directory, self.seals)
+
+        return self._steadily(workflow_id, "read", look_once)
+
+    def owner(self, workflow_id: str) -> Owner | None:
+        """Return who owns a run and is alive."""
+
+        def look_once() -> Owner | None:
+            with self._run_directory(workflow_id) as directory:
+                return None if directory is None else self._live_owner(directory)
+
+        return self._steadily(workflow_id, "read", look_once)
+
+    def _live_owner(self, directory: int) -> Owner | None:
+        """Return the writer of the newest segment, where it still holds the lock.
+
+        The lock of one that is known to be dead is not tried: whoever takes the run over just now would find it held.
+        """
+        filesystem = self._filesystem
+        owner = newest_owner(filesystem, directory)
+        if owner is None or not filesystem.exists(directory, LOCK):
+            return None
+        if is_alive(ProcessIdentity(owner.host, owner.boot_id, owner.pid, owner.start_time)) is False:
+            return None
+        try:
+            lock = filesystem.open_read(directory, LOCK)  # a reader writes nothing, and may not be able to
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # planted: it is nobody's lock
+                return None
+            raise
+        try:
+            if filesystem.lock(lock):
+                return None
+        finally:
+            filesystem.close(lock)
+        return None if is_released(filesystem, directory) else owner
+
+    def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
+        """Return the runs, and the damaged ones; it raises what `list_runs` does."""
+        self._check_reader()
+        found, left_out = [], []
+        locked: FlowckptError | None = None
+        for name in self._run_names():
+            try:
+                info = self._steadily(name, "list", lambda name=name: self._describe(name))  # type: ignore[misc]
+                if info is not None:
+                    found.append(info)
+            except (FlowckptError, ValueError, LookupError, TypeError) as error:
+                if isinstance(error, KeyMissingError | WrongKeyError | UnauthenticatedRecordError):
+                    locked = error
+                left_out.append(_finding(name, error))
+        if locked is not None and not found:
+            raise locked
+        found.sort(key=lambda info: info.started_at, reverse=True)
+        return RunSurvey(found if wanted is None else wanted.of(found), left_out)
+
+    def unreadable_runs(self) -> list[Finding]:
+        """Return the damaged runs; a missing key is not damage."""
+        try:
+            return [*self.survey_runs().unreadable]
+        except (KeyMissingError, WrongKeyError, UnauthenticatedRecordError):
+            return []
+
+    def describe_run(self, workflow_id: str) -> RunInfo | None:
+        """Return one run as the list shows it; None where there is none."""
+        name = run_directory(workflow_id)
+        return self._steadily(workflow_id, "read", lambda: self._describe(name))
+
+    def _describe(self, name: str) -> RunInfo | None:
+        with self._directory_named(name) as directory:
+            info = None if directory is None else describe_run(self._filesystem, directory, self._fetch, self.seals)
+            if info is None or directory is None:
+                return None
+            return info.with_owner(self._live_owner(directory))
+
+    def signals(self, workflow_id: str) -> list[Signal]:
+        """Return the messages for a run, in the order in which they were sent."""
+
+        def read_once() -> list[Signal]:
+            with self._run_directory(workflow_id) as directory:
+                if directory is None:
+                    return []
+                return signals.read_signals(self._filesystem, directory, workflow_id, self.seals)
+
+        return self._steadily(workflow_id, "read", read_once)
+
+    def check(self, workflow_id: str | None = None) -> list[Finding]:
+        """Verify one run or all of them."""
+        if workflow_id is not None:
+            findings = self._check_run(workflow_id)
+            if any(finding.severity == "locked" for finding in findings):
+                self.image(workflow_id)  # says which key is missing
+            if not findings:
+                raise CheckpointNotFoundError(workflow_id)
+            return findings
+        findings = []
+        for name in self._run_names():
+            try:
+                run = self._steadily(name, "check", lambda name=name: self._run_id_in(name))  # type: ignore[misc]
+            except FlowckptError as error:
+                findings.append(_finding(name, error))
+                continue
+            if run is None:
+                continue
+            if run_directory(run) != name:
+                detail = f"the directory {name} has the segments of another run, {run!r}"
+                findings.append(Finding(name, "corrupt", detail))
+                continue
+            findings.extend(self._check_run(run))
+        if not findings:
+            self._check_reader()  # where there are runs, each says it
+        return findings
+
+    def _run_id_in(self, name: str) -> str | None:
+        with self._directory_named(name) as directory:
+            return None if directory is None else run_id_in(self._filesystem, directory, self.seals)
+
+    def _check_run(self, workflow_id: str) -> list[Finding]:
+        try:
+            image = self.image(workflow_id)
+            if image.is_cleared or not image.newest:
+                return []
+            for blobs in image.history.blobs.values():
+                for blob in blobs.values():
+                    blob.content()
+            seen = {digest for blobs in image.history.blobs.values() for digest in blobs}
+            for index in image.checkpoints():
+                data = image.data(index, self._fetch(workflow_id))
+                for held in data.held_values:
+                    if isinstance(held, Blob) and held.digest not in seen:
+                        seen.add(held.digest)
+                        held.content()
+            self.signals(workflow_id)
+        except CheckpointNotFoundError:  # it was cleared meanwhile
+            return []
+        except FlowckptError as error:
+            return [_finding(workflow_id, error)]
+        count = len(image.checkpoints())
+        steps = len(image.history.results)
+        notices = [Finding(workflow_id, "notice", notice) for notice in image.notices]
+        sealed = "" if image.seal is None or image.seal.key is None else f", {image.seal}"
+        return [
+            *notices,
+            Finding(workflow_id, "ok", f"{counted(count, 'checkpoint')}, {counted(steps, 'result')}{sealed}"),
+        ]
+
+
+def _finding(name: str, error: Exception) -> Finding:
+    severity = "locked" if isinstance(error, KeyMissingError | WrongKeyError) else "corrupt"
+    known = getattr(error, "workflow_id", "")
+    if isinstance(error, CheckpointCorruptedError) and not known:  # its header is damaged: nobody knows which run it is
+        return Finding(name, severity, f"its record is corrupt at {error.location}: {error.detail}")
+    if isinstance(error, FlowckptError):
+        return Finding(known or name, severity, error.message)
+    return Finding(name, severity, f"{type(error).__name__}: {error}")
+
+
+# A run in a list: read from the first and the last lines of its segments, not from all of it.
 
 _STEP = 16 * 1024
 
@@ -120,7 +386,7 @@ def is_begun_run(filesystem: FileSystem, directory: int) -> bool:
     return False
 
 
-def begun_in_pack(filesystem: FileSystem, directory: int, attempt: int, seals: Seals) -> tuple[str, ...] | None:
+def started_in_pack(filesystem: FileSystem, directory: int, attempt: int, seals: Seals) -> tuple[str, ...] | None:
     """Return the word of the steps that an attempt began, which a pack keeps; None where none does.
 
     Args:
@@ -326,7 +592,8 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     if whole[:1] == b"\0":
         whole = b"{" + whole[1:]
     try:
-        found = json.loads(whole if not whole.startswith(PACKED) else inflated(whole[:-TRAILER]) + whole[-TRAILER:])
+        is_packed = whole.startswith(PACKED)
+        found = json.loads(sealing.inflated(whole[:-TRAILER]) + whole[-TRAILER:] if is_packed else whole)
     except (ValueError, SealBrokenError):
         return None
     if not isinstance(found, dict):

@@ -1,0 +1,477 @@
+"""The writer of a run in a bucket: the saves, and the objects of its attempt."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from flowckpt.core.codec import dumps, encode
+from flowckpt.core.codec.blob import Fetch
+from flowckpt.core.codec.checkpoints import encode_head
+from flowckpt.core.codec.results import Blobs, encode_time
+from flowckpt.core.records import CheckpointData, HistoryView, Status
+from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
+from flowckpt.stores.log.image import RunImage
+from flowckpt.stores.log.line import chain_line
+from flowckpt.stores.objects.attempt import CLEARED, RELEASED, AttemptEnd, is_end
+from flowckpt.stores.objects.bucket import Bucket
+from flowckpt.stores.objects.claim import sweep_values
+from flowckpt.stores.objects.layout import AttemptKeys, RunKeys, packed, unpacked
+from flowckpt.stores.runs_base import RunWriter, refuse_write
+
+
+class ObjectRunWriter(RunWriter):
+    """Writes to one run in a bucket.
+
+    Args:
+        bucket: the bucket.
+        keys: the keys of the run.
+        writer: the writer of the claimed attempt.
+        image: the run as it was read after the claim.
+        token: the random name of this owner.
+        fetch: reads large values.
+    """
+
+    def __init__(
+        self, bucket: Bucket, keys: RunKeys, *, writer: AttemptWriter, image: RunImage, token: str, fetch: Fetch
+    ) -> None:
+        values = {digest for blobs in image.history.blobs.values() for digest in blobs}
+        attempt, last_sequence = writer.keys.attempt, image.last_sequence
+        super().__init__(image.workflow_id, attempt, token, last_sequence=last_sequence, values=values, fetch=fetch)
+        self.keys = keys
+        self.writer = writer
+        self._bucket = bucket
+        self._image = image
+        self._last: CheckpointData | None = None  # None if a list must read the run to know its newest
+        self._started_at = image.started_at
+        self._adds_values = False
+        self._unacknowledged: Callable[[], None] | None = None  # what to note once the last write is durable
+        self._alive = threading.Lock()
+
+    def _check_usable(self) -> None:
+        if self._is_closed:  # another task released it or took it over, while this one was on its way here
+            raise FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=self.attempt)
+        self.writer.check_usable()
+
+    def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[bytes, Blobs]:
+        head, blobs = encode_head(data, self._first)
+        del head["attempt"]  # the key says it
+        head["results"] = len(view)
+        return dumps(head)[1:-1].encode(), blobs
+
+    def _begin(self, view: HistoryView) -> tuple[list[bytes], HistoryView]:
+        if self.attempt == 1:
+            return [], self.saved
+        cut = self._image.cut_for(view)
+        document = cut.document()
+        document["adopts"]["last_line"] = ""  # an object is there or it is not: no copy is needed
+        return [dumps(document)[:-1].encode()], view.history.view(cut.results)
+
+    def _write(
+        self,
+        data: CheckpointData,
+        view: HistoryView,
+        held: int,
+        encoded: tuple[bytes, Blobs],
+        beginning: Sequence[bytes],
+        evicted: frozenset[int],
+    ) -> None:
+        head, of_head = encoded
+        blobs, missing = self._new_values(view, held, of_head)
+        if missing:
+            bodies = [
+                (self.keys.value(digest), lambda blob=blob: packed(blob.content())) for digest, blob in missing.items()
+            ]
+            self._adds_values = True
+            self._bucket.create_all(bodies, self.workflow_id, "save")
+        self._have_values(blobs, missing)
+        results = b",".join(view.history.encoded_between(held, len(view)))
+        if evicted:
+            head += b',"evicts":%b' % dumps(sorted(evicted)).encode()
+        self._unacknowledged = partial(self._acknowledge, data, view, evicted)
+        try:
+            self.writer.append(*beginning, b'{"step_results":[%b],%b' % (results, head))
+        except FencedError as error:
+            if error.newest_attempt is None and self._adds_values:  # they were added after the run was cleared
+                with contextlib.suppress(CheckpointStorageError):
+                    sweep_values(self._bucket, self.keys, self.workflow_id)
+            raise
+        if data.status is not Status.RUNNING:  # it ends or waits: do not report that of a run that was removed
+            self._check_is_there()
+
+    def _check_is_there(self) -> None:
+        try:
+            self.writer.check_is_there()
+        except VanishedError:
+            raise
+        except CheckpointStorageError:  # the save itself was answered
+            pass
+
+    def _acknowledge(self, data: CheckpointData, view: HistoryView, evicted: frozenset[int]) -> None:
+        super()._acknowledge(data, view, evicted)
+        self._unacknowledged = None
+        self._started_at = self._started_at or data.saved_at
+        self._last = data
+
+    def settle(self) -> None:
+        """Repeat a save whose outcome is unknown, so that more can be saved; a save that was done is not done twice.
+
+        Raises:
+            FencedError: another owner has the run, or it was cleared.
+            CheckpointStorageError: the store still fails, or the run is gone.
+        """
+        with self._one_at_a_time:
+            if self._is_closed or self.writer.is_fenced:
+                return
+            was_unknown = self.writer.is_poisoned
+            self.writer.settle()
+            if was_unknown and self._unacknowledged is not None:
+                self._unacknowledged()
+
+    def delete(self, sequences: list[int]) -> None:
+        """Record that checkpoints are deleted; their results stay."""
+        with self._usable():
+            beginning, saved = ((), self.saved) if self.is_adopted else self._begin(self._image.newest_view())
+
+            def acknowledge() -> None:
+                self.is_adopted, self.saved, self._last, self._unacknowledged = True, saved, None, None
+
+            self._unacknowledged = acknowledge
+            self.writer.append(*beginning, dumps({"deletes": sequences})[:-1].encode())
+            acknowledge()
+
+    def share_from(self, source: RunKeys, sizes: Mapping[str, int]) -> None:
+        """Copy large values of another run within the bucket, as far as they are there."""
+        with self._usable():
+            missing = [digest for digest in sizes if digest not in self._values]
+            self._adds_values = self._adds_values or bool(missing)
+
+            def copy(digest: str) -> bool:
+                return self._bucket.copy(source.value(digest), self.keys.value(digest), self.workflow_id)
+
+            is_there = self._bucket.each([lambda digest=digest: copy(digest) for digest in missing])  # type: ignore[misc]
+            self._values |= {digest for digest, found in zip(missing, is_there, strict=True) if found}
+
+    @property
+    def leaves_values(self) -> bool:
+        """Whether it added large values and no record, to a run that has none: no name would lead to them."""
+        return self._adds_values and not self.writer.has_written and not self._image.records
+
+    # --- ends and signs of life ------------------------------------------------------------------------------------
+
+    def give_sign(self, interval: float) -> None:
+        """Look for a later owner and overwrite the sign of life, where nothing was written for a while.
+
+        Args:
+            interval: the while, in seconds.
+        """
+        with self._alive:
+            if self._is_closed or monotonic() - self.writer.wrote_at < interval:
+                return
+            if self.on_lost is not None and (fence := self.writer.look_for_end()) is not None:
+                self.on_lost(fence)
+            else:
+                self._bucket.overwrite(self.writer.keys.alive, b"", self.workflow_id, "renew")
+
+    def release(self, now: str) -> bool:
+        """Give the run up: the attempt gets its end; a claim under which nothing was recorded leaves no trace.
+
+        Args:
+            now: the time.
+
+        Returns:
+            Whether the end is there.
+        """
+        if not self.is_mine:
+            return False
+        with self._one_at_a_time:
+            if not self._close():
+                return False
+            if self.writer.has_written:
+                return self.writer.finish(AttemptEnd(RELEASED, now, self.token, self._summary()))
+            keys = self.writer.keys
+            self._bucket.delete([keys.record(0), keys.alive], self.workflow_id, "release")
+            return False
+
+    def entomb(self, now: str) -> None:
+        """End the attempt with the word that the run is cleared.
+
+        Raises:
+            FencedError: another attempt has begun.
+        """
+        with self._usable():
+            if not self.writer.end(AttemptEnd(CLEARED, now, self.token)):
+                raise FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=None)
+            self._close()
+
+    def close(self) -> None:
+        """Save nothing more."""
+        if self.is_mine:
+            with self._one_at_a_time:
+                self._close()
+
+    def _close(self) -> bool:
+        with self._alive:
+            was_open, self._is_closed = not self._is_closed, True
+        return was_open
+
+    def _summary(self) -> dict[str, Any] | None:
+        """Return how the run stands, for lists; None where the last record does not say so."""
+        data = self._last
+        if data is None or self._started_at is None or self.writer.is_poisoned:
+            return None
+        return {
+            "workflow_id": self.workflow_id,
+            "workflow_name": data.workflow_name,
+            "status": data.status.value,
+            "attempt": data.attempt,
+            "started_at": encode_time(self._started_at),
+            "updated_at": encode_time(data.saved_at),
+            "steps": len(data.step_results),
+            "metadata": encode(dict(data.metadata)),
+        }
+
+
+# The writer of one attempt: each record is created at the next number, and only where there is nothing.
+#
+# That is the fence. Whoever takes the run over puts an end at our next number first; then our create finds it taken, and
+# nothing is acknowledged. A save is one request, and the check is in the store.
+
+BUNDLE = 64
+"""So many records are put together into one object more, for a quick resume."""
+_LARGEST_BUNDLE = 4 * 1024 * 1024
+_ENOUGH = 1024 * 1024
+"""Bytes of lines that are worth an object."""
+
+_log = logging.getLogger("flowckpt")
+
+
+class AttemptWriter:
+    """Creates the records of one attempt.
+
+    Args:
+        bucket: the bucket.
+        keys: the keys of the attempt.
+        workflow_id: the run.
+        claim: the line of the claim.
+        digest: its digest.
+        newest_attempt: tells which attempt is the newest; None where the run was cleared.
+
+    Attributes:
+        keys: the same.
+        is_poisoned: whether a save failed so that nothing more may be written.
+        has_written: whether a record may be there.
+        wrote_at: when something was last written, by a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        keys: AttemptKeys,
+        *,
+        workflow_id: str,
+        claim: bytes,
+        digest: bytes,
+        newest_attempt: Callable[[], int | None],
+    ) -> None:
+        self.keys = keys
+        self.is_poisoned = False
+        self.has_written = False
+        self.wrote_at = monotonic()
+        self._bucket = bucket
+        self._workflow_id = workflow_id
+        self._digest = digest
+        self._number = 1
+        self._lines = [claim]  # of no bundle yet
+        self._newest_attempt = newest_attempt
+        self._pending: tuple[bytes, bytes] | None = None  # the last record, where it is not acknowledged
+        self._fence: FencedError | None = None
+
+    def append(self, *bodies: bytes) -> None:
+        """Create the next record, or raise. Ask `check_usable` before.
+
+        Args:
+            *bodies: its lines, each a JSON object without its closing brace.
+
+        Raises:
+            FencedError: another attempt has begun, or the run was cleared; nothing is acknowledged.
+            CheckpointStorageError: the request failed; where the outcome is unknown, nothing more may be written.
+        """
+        self._pending = self._sealed(bodies)
+        self._put_pending()
+
+    def settle(self) -> None:
+        """Create the last record again, whose outcome is unknown: its number takes nothing else, so it comes to the same.
+
+        One request is made, and it is not tried again. Where no outcome is unknown, it asks whether the run is there.
+
+        Raises:
+            FencedError: another attempt has begun, or the run was cleared.
+            CheckpointStorageError: the request failed, or the run is gone.
+        """
+        if self._pending is not None and self.is_poisoned:
+            self._put_pending(patience=0.0)
+        self.check_is_there(patience=0.0)
+
+    def check_is_there(self, *, patience: float | None = None) -> None:
+        """Refuse to continue if another program removed the run's objects.
+
+        Args:
+            patience: how long a request that fails in passing is tried again; as the bucket's where not given.
+
+        Raises:
+            FencedError: the run was cleared.
+            VanishedError: its objects are gone.
+            CheckpointStorageError: the request failed.
+        """
+        if self._bucket.get(self.keys.record(0), self._workflow_id, "save", patience=patience) is None:
+            if (fence := self.look_for_end()) is not None:  # it was cleared in good order
+                self._fence = fence
+                raise fence
+            self.is_poisoned, self._pending = True, None
+            raise VanishedError(str(self._bucket), workflow_id=self._workflow_id)
+
+    def _put_pending(self, *, patience: float | None = None) -> None:
+        assert self._pending is not None, "it was set before"
+        text, digest = self._pending
+        self._put(text, patience=patience)
+        self._pending, self._digest = None, digest
+        self._lines.append(text)
+        if len(self._lines) >= BUNDLE:
+            self._bundle()
+
+    def _sealed(self, bodies: tuple[bytes, ...]) -> tuple[bytes, bytes]:
+        """Return lines that follow the last ones, and the digest of the last of them."""
+        text, digest = b"", self._digest
+        for body in bodies:
+            line, digest = chain_line(body, digest)
+            text += line
+        return text, digest
+
+    def _put(self, text: bytes, *, patience: float | None = None) -> None:
+        """Create the object at the next number."""
+        was_poisoned, had_written = self.is_poisoned, self.has_written
+        self.is_poisoned = self.has_written = True  # until it is acknowledged: any exception, of whatever kind
+        try:
+            other = self._bucket.create(
+                self.keys.record(self._number), packed(text), self._workflow_id, "save", patience=patience
+            )
+        except CheckpointStorageError as error:
+            if not error.is_outcome_unknown:
+                self.is_poisoned, self.has_written = was_poisoned, had_written
+            raise
+        self.is_poisoned = False
+        if other is not None:
+            self.has_written = had_written
+            newest = self._newest_attempt()
+            self._fence = FencedError(self._workflow_id, attempt=self.keys.attempt, newest_attempt=newest)
+            raise self._fence
+        self.wrote_at = monotonic()
+        self._number += 1
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether it found that it may not write any more."""
+        return self._fence is not None
+
+    def look_for_end(self) -> FencedError | None:
+        """Return the error of the next save if another owner has put an end after our last record.
+
+        It asks for one object, which is not there as long as nobody did.
+
+        Raises:
+            CheckpointStorageError: the request failed.
+        """
+        number = self._number
+        for each in (number, number + 1)[: 1 + self.is_poisoned]:  # a record that nobody acknowledged may be there
+            found = self._bucket.get(self.keys.record(each), self._workflow_id)
+            if found is not None and is_end(unpacked(found)):
+                newest = self._newest_attempt()
+                return FencedError(self._workflow_id, attempt=self.keys.attempt, newest_attempt=newest)
+        return None
+
+    def _bundle(self) -> None:
+        """Put the last records into one object as well. It is a help for readers: without it they read the records."""
+        lines, self._lines = self._lines, []
+        if sum(map(len, lines)) > _LARGEST_BUNDLE:
+            return  # so much is not worth a second upload
+        body = packed(b"".join(lines))
+        try:
+            self._bucket.overwrite(
+                self.keys.bundle(self._number - len(lines), self._number - 1), body, self._workflow_id, "bundle"
+            )
+        except CheckpointStorageError as error:
+            _log.warning("records of run %r were not bundled, so a resume takes longer: %s", self._workflow_id, error)
+
+    def end(self, end: AttemptEnd) -> bool:
+        """Put an end at the next number; tell whether it is there.
+
+        Args:
+            end: the end.
+        """
+        body = packed(end.line())
+        for number in (self._number, self._number + 1):
+            other = self._bucket.create(self.keys.record(number), body, self._workflow_id, "release")
+            if other is None:
+                return True
+            if not self.is_poisoned or is_end(unpacked(other)):
+                break  # else it is the record whose save nobody answered
+        return False
+
+    def finish(self, end: AttemptEnd) -> bool:
+        """Put an end after all that was appended; return whether it is there.
+
+        Args:
+            end: the end.
+        """
+        return self.end(end)
+
+    def check_usable(self) -> None:
+        """Refuse to write after a failure, and after another attempt has started.
+
+        Raises:
+            FencedError: a save found that this attempt is not the newest.
+            CheckpointStorageError: the writer is poisoned.
+        """
+        if self._fence is not None or self.is_poisoned:
+            refuse_write(self._workflow_id, self.keys.attempt, self._fence, f"in {self._bucket}")
+
+
+class GatheringWriter(AttemptWriter):
+    """Creates the records of an attempt that counts when it has its end and no sooner: many lines in one object."""
+
+    _gathered = b""
+
+    def append(self, *bodies: bytes) -> None:
+        """Keep lines, and put them into one object where they are enough for one."""
+        text, self._digest = self._sealed(bodies)
+        self._gathered += text
+        self.has_written = True
+        if len(self._gathered) >= _ENOUGH:
+            self._put_gathered()
+
+    def check_is_there(self, *, patience: float | None = None) -> None:
+        """Do nothing: what it writes counts with its end, and that finds out."""
+
+    def mark(self, content: bytes) -> None:
+        """Create a record outside the chain of lines.
+
+        Args:
+            content: what it holds.
+        """
+        self._put(content)
+
+    def finish(self, end: AttemptEnd) -> bool:
+        """Put what is left and then the end; tell whether it is there."""
+        self._put_gathered()
+        return self.end(end)
+
+    def _put_gathered(self) -> None:
+        text, self._gathered = self._gathered, b""
+        if text:
+            self._put(text)

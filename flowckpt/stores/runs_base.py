@@ -1,0 +1,444 @@
+"""The runs of a store, read and written in place: the rules that files, buckets, databases and memory share.
+
+`RunsBase` has the runs that this process owns, and `RunWriter` is one of them: the only object that writes to it. The rules
+of a save are here, once, in `RunWriter.save`: who may save, under which attempt and sequence, and that the history continues
+the stored one. `Medium` and the abstract methods of `RunWriter` are what a medium adds: how it claims a run, how bytes become
+durable, and how a writer learns that the run has a new owner. `flowckpt.stores.async_store` adds the async methods.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
+
+from flowckpt.core.codec.results import as_view
+from flowckpt.core.records import CheckpointData, History, HistoryView, Reason
+from flowckpt.core.system.lazy import LazyModule
+from flowckpt.errors import (
+    CheckpointStorageError,
+    EncodingError,
+    FencedError,
+    ForeignRecordError,
+    RunLockedError,
+    SaveConflictError,
+)
+from flowckpt.stores.base import Finding, Lease, RunSurvey
+from flowckpt.stores.leases import Heartbeat
+
+if TYPE_CHECKING:
+    from flowckpt.core.codec.blob import Blob, Fetch
+    from flowckpt.core.records import listing
+    from flowckpt.core.records.listing import CheckpointRef, Owner, RunFilter, RunInfo
+else:
+    listing = LazyModule("flowckpt.core.records.listing")
+
+_log = logging.getLogger("flowckpt")
+
+
+@contextmanager
+def refused_as_encoding_error() -> Iterator[None]:
+    """Raise `EncodingError` for a field that JSON or UTF-8 cannot hold (a lone surrogate)."""
+    try:
+        yield
+    except (TypeError, ValueError, RecursionError) as error:
+        raise refusal_of_field(error) from error
+
+
+def refusal_of_field(error: Exception) -> EncodingError:
+    """Return the error for a field that JSON or UTF-8 cannot hold (a lone surrogate).
+
+    Args:
+        error: a `TypeError`, `ValueError` or `RecursionError` of Python.
+    """
+    return EncodingError(
+        f"a field of the checkpoint cannot be recorded: {error}", place="checkpoint", remedy="Give it as text."
+    )
+
+
+def refuse_write(workflow_id: str, attempt: int, fence: FencedError | None, medium: str) -> NoReturn:
+    """Refuse to write with a writer that was fenced, or whose last write failed.
+
+    Args:
+        workflow_id: the run.
+        attempt: the writer's attempt.
+        fence: what its last save raised; None after a failure.
+        medium: where the outcome is unknown, such as "on the disk".
+
+    Raises:
+        FencedError: another attempt has started.
+        CheckpointStorageError: nobody knows the outcome of the last write.
+    """
+    if fence is not None:
+        raise FencedError(workflow_id, attempt=attempt, newest_attempt=fence.newest_attempt) from fence
+    raise CheckpointStorageError(
+        f"an earlier save of run {workflow_id!r} failed, so what is {medium} is unknown",
+        workflow_id=workflow_id,
+        operation="save",
+        is_outcome_unknown=True,
+        remedy="Nothing more is written by this attempt; the next one finds out.",
+    )
+
+
+class RunWriter(ABC):
+    """A run that this process owns: the only object that writes to it.
+
+    Args:
+        workflow_id: the run.
+        attempt: the attempt that was claimed; the fencing number.
+        token: identifies this owner.
+        last_sequence: the highest sequence that the run ever had.
+        values: the digests of the large values that the run has.
+        fetch: reads a large value.
+
+    Attributes:
+        is_adopted: whether the medium records what the attempt continues.
+        saved: the history at the last checkpoint of the run.
+        on_lost: called when the run has a new owner; None if the caller does not want to know.
+    """
+
+    def __init__(
+        self, workflow_id: str, attempt: int, token: str, *, last_sequence: int, values: set[str], fetch: Fetch
+    ) -> None:
+        self.workflow_id = workflow_id
+        self.attempt = attempt
+        self.token = token
+        self.last_sequence = last_sequence
+        self.is_adopted = False
+        self.saved: HistoryView = History().view()
+        self.on_lost: Callable[[FencedError], None] | None = None
+        self._first: CheckpointData | None = None  # of this attempt: later checkpoints hold what differs from it
+        self._evicted: set[int] = set()
+        self._values = values
+        self._fetch = fetch
+        self._is_closed = False
+        self._one_at_a_time = threading.Lock()
+        self._pid = os.getpid()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process claimed it: a forked child inherits the object and may not use it."""
+        return os.getpid() == self._pid
+
+    def evict_with_next_save(self, sequences: Sequence[int]) -> None:
+        """Remove checkpoints in the same write as the next save."""
+        self._evicted.update(sequences)
+
+    def save(self, data: CheckpointData) -> None:
+        """Save a checkpoint with the results that are new in it."""
+        if os.getpid() != self._pid:
+            self._check_process()
+        with self._one_at_a_time:
+            self._check_usable()
+            if data.attempt != self.attempt:
+                raise FencedError(self.workflow_id, attempt=data.attempt, newest_attempt=self.attempt)
+            if data.sequence <= self.last_sequence:
+                raise SaveConflictError(self.workflow_id, sequence=data.sequence, last_sequence=self.last_sequence)
+            try:
+                given = data.step_results
+                view = given if type(given) is HistoryView else as_view(given)
+                encoded = self._encode(data, view)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise refusal_of_field(error) from error
+            beginning, saved = ((), self.saved) if self.is_adopted else self._begin(view)
+            held = len(saved)
+            if not (view.history is saved.history and len(view) >= held) and not view.continues(saved):
+                raise ForeignRecordError(
+                    f"the history to be saved for run {self.workflow_id!r} does not continue the stored one",
+                    workflow_id=self.workflow_id,
+                    found=f"{held} results stored, {len(view)} given",
+                )
+            evicted = frozenset(self._evicted) if self._evicted else _NOTHING
+            self._write(data, view, held, encoded, beginning, evicted)
+            self._acknowledge(data, view, evicted)
+
+    def _acknowledge(self, data: CheckpointData, view: HistoryView, evicted: frozenset[int]) -> None:
+        """Note what is durable now."""
+        self.is_adopted = True
+        self.saved, self.last_sequence = view, data.sequence
+        if self._first is None:
+            self._first = data
+        if evicted:
+            self._evicted -= evicted  # not those that the caller named since, for the next save
+
+    def _new_values(
+        self, view: HistoryView, held: int, of_head: Mapping[str, Blob]
+    ) -> tuple[list[Blob], dict[str, Blob]]:
+        """Return the large values that a save names, and by digest those that the run does not have yet."""
+        blobs = list(of_head.values())
+        if view.history.blobs:
+            for index in range(held, len(view)):
+                blobs.extend(view.history.blobs.get(index, {}).values())
+        return blobs, {blob.digest: blob for blob in blobs if blob.digest not in self._values}
+
+    def _have_values(self, blobs: list[Blob], missing: Iterable[str]) -> None:
+        """Note that large values are durable; their bytes need not stay in memory."""
+        self._values.update(missing)
+        for blob in blobs:
+            blob.settle(self._fetch)
+
+    def _check_process(self) -> None:
+        """Refuse a forked child before it waits for a lock that its parent held."""
+        if not self.is_mine:
+            raise CheckpointStorageError(
+                f"run {self.workflow_id!r} is owned by the process that this one was forked from",
+                workflow_id=self.workflow_id,
+                operation="save",
+                remedy="Save from the parent; start processes with 'spawn' or 'forkserver'.",
+            )
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Keep other threads out for the block, after refusing a writer that may not write."""
+        self._check_process()
+        with self._one_at_a_time:
+            self._check_usable()
+            yield
+
+    # --- the medium ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _check_usable(self) -> None:
+        """Refuse to write after a failure, after a release, and after a new owner has claimed.
+
+        Raises:
+            FencedError: another attempt has started, or the run was released.
+            CheckpointStorageError: an earlier write failed.
+        """
+
+    @abstractmethod
+    def _encode(self, data: CheckpointData, view: HistoryView) -> Any:
+        """Return a checkpoint encoded without its results; write nothing.
+
+        Raises:
+            TypeError, ValueError, RecursionError: a field cannot be recorded.
+        """
+
+    @abstractmethod
+    def _begin(self, view: HistoryView) -> tuple[Sequence[Any], HistoryView]:
+        """Find the records that the attempt continues: those whose history the new one shares.
+
+        Returns:
+            What the same write must record about it, and the history stored there.
+        """
+
+    @abstractmethod
+    def _write(
+        self,
+        data: CheckpointData,
+        view: HistoryView,
+        held: int,
+        encoded: Any,
+        beginning: Sequence[Any],
+        evicted: frozenset[int],
+    ) -> None:
+        """Make a checkpoint durable with its results from `held` on, and check afterwards that the run is still owned.
+
+        Raises:
+            FencedError: another attempt has started; the checkpoint does not count.
+            CheckpointStorageError: the medium failed.
+        """
+
+    @abstractmethod
+    def delete(self, sequences: list[int]) -> None:
+        """Delete checkpoints durably; their results stay."""
+
+
+_NOTHING: frozenset[int] = frozenset()
+W = TypeVar("W", bound=RunWriter)
+
+
+class Medium(ABC, Generic[W]):
+    """The part of `RunsBase` that each medium implements."""
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """The place of the runs, for messages."""
+
+    @abstractmethod
+    def _claim(
+        self, workflow_id: str, *, take_over: bool, at_least: int, previous: W | None
+    ) -> tuple[W, CheckpointData | None, tuple[str, ...]]:
+        """Claim the run's next attempt, then read the run; after an error nothing is claimed.
+
+        Args:
+            workflow_id: the run.
+            take_over: claim it although its owner is alive.
+            at_least: the lowest number of the attempt.
+            previous: the writer of this very store that owns the run; the medium closes it once the claim holds.
+
+        Returns:
+            The writer, the newest checkpoint, and remarks from reading.
+        """
+
+    @abstractmethod
+    def _give_up(self, writer: W) -> None:
+        """Release a run; a claim without a save leaves no trace."""
+
+    @abstractmethod
+    def references(self, workflow_id: str) -> list[CheckpointRef]:
+        """Return the checkpoints of a run, newest first."""
+
+    @abstractmethod
+    def clear(self, workflow_id: str) -> object:
+        """Remove a run with everything that belongs to it."""
+
+    @abstractmethod
+    def owner(self, workflow_id: str) -> Owner | None:
+        """Return the live owner of a run."""
+
+    @abstractmethod
+    def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
+        """Return the selected runs, most recently started first, and the damaged ones."""
+
+
+class RunsBase(Medium[W]):
+    """The runs of a store, and those among them that this process owns. Its methods do what those of `StoreBase` promise.
+
+    Attributes:
+        owned: the runs that this process owns.
+    """
+
+    has_leases: ClassVar[bool] = True
+    """Whether owned runs need signs of life from the moment of the claim."""
+
+    def __init__(self, seconds: float) -> None:
+        self.owned: dict[str, W] = {}
+        self._heartbeat = Heartbeat(self.look_after_owned, seconds)
+
+    def close(self) -> None:
+        """Release every run that this process owns."""
+        for workflow_id in list(self.owned):
+            self.release(workflow_id)
+        self._heartbeat.stop()
+
+    def look_after_owned(self) -> bool:
+        """Give signs of life for owned runs, report lost ones, and return whether there are any."""
+        return bool(self.owned)
+
+    def save(self, workflow_id: str, data: CheckpointData) -> None:
+        """Save a checkpoint in an attempt that is owned, or claimed for it."""
+        writer = self.owned.get(workflow_id)
+        if writer is None:
+            writer = self._own_for(workflow_id, data.attempt)
+        try:
+            writer.save(data)
+        except (FencedError, OSError) as error:
+            self._explain(writer, error)
+            raise
+
+    def _explain(self, writer: W, error: FencedError | OSError) -> None:
+        """Raise a better error for a save that failed, if the medium knows one."""
+
+    def _own_for(self, workflow_id: str, attempt: int) -> W:
+        """Claim a run for a caller that saves without a lease."""
+        lease = self.acquire(workflow_id, at_least=attempt)
+        if lease.attempt != attempt:
+            self.release(workflow_id)
+            raise FencedError(workflow_id, attempt=attempt, newest_attempt=lease.attempt - 1)
+        return self.owned[workflow_id]
+
+    def acquire(self, workflow_id: str, *, take_over: bool = False, at_least: int = 1) -> Lease:
+        """Claim the run's next attempt, then read the run."""
+        previous = self.owned.get(workflow_id)
+        if previous is not None and not take_over:
+            raise RunLockedError(workflow_id, holder=f"this process, by a store in {self.place}")
+        writer, latest, notices = self._claim(workflow_id, take_over=take_over, at_least=at_least, previous=previous)
+        self.owned[workflow_id] = writer
+        if self.has_leases:
+            self._heartbeat.start()
+        return Lease(workflow_id, writer.attempt, latest, writer.last_sequence, notices, writer.token)
+
+    def release(self, workflow_id: str, *, token: str = "") -> None:
+        """Release a run, if the owner with that token still owns it."""
+        writer = self.owned.get(workflow_id)
+        if writer is not None and token in ("", writer.token):
+            del self.owned[workflow_id]
+            self._give_up(writer)
+
+    def call_when_lost(self, workflow_id: str, tell: Callable[[FencedError], None]) -> None:
+        """Call a function once an owned run is lost."""
+        writer = self.owned.get(workflow_id)
+        if writer is not None:
+            writer.on_lost = tell
+
+    def evict_with_next_save(self, workflow_id: str, sequences: Sequence[int]) -> None:
+        """Remove checkpoints in the same write as the next save."""
+        writer = self.owned.get(workflow_id)
+        if writer is not None:
+            writer.evict_with_next_save(sequences)
+
+    # --- checkpoints -----------------------------------------------------------------------------------------------
+
+    def list_checkpoints(
+        self,
+        workflow_id: str,
+        *,
+        attempt: int | None = None,
+        reason: Reason | str | None = None,
+        verified: bool | None = None,
+        limit: int | None = None,
+    ) -> Sequence[CheckpointRef]:
+        """Return the selected checkpoints, newest first."""
+        wanted = listing.Selection(attempt=attempt, reason=reason, verified=verified, limit=limit)
+        return wanted.of(self.references(workflow_id))
+
+    def delete_checkpoint(self, workflow_id: str, checkpoint_id: str) -> bool:
+        """Delete the checkpoints of an id; return whether there were any."""
+        return self._delete_where(workflow_id, lambda name, _: name == checkpoint_id) > 0
+
+    def delete_sequences(self, workflow_id: str, sequences: Collection[int]) -> int:
+        """Delete checkpoints; return how many there were."""
+        return self._delete_where(workflow_id, lambda _, sequence: sequence in sequences)
+
+    def _delete_where(self, workflow_id: str, wanted: Callable[[str, int], bool]) -> int:
+        is_mine = workflow_id in self.owned
+        if not is_mine:
+            self._check_writable(workflow_id)
+            if not self._selected(workflow_id, wanted):
+                return 0  # so that nothing is claimed, or refused, for nothing
+            self.acquire(workflow_id)
+        try:
+            return self._delete(self.owned[workflow_id], wanted)
+        finally:
+            if not is_mine:
+                self.release(workflow_id)
+
+    def _delete(self, writer: W, wanted: Callable[[str, int], bool]) -> int:
+        """Delete checkpoints of an owned run, chosen by id and sequence; return how many."""
+        doomed = self._doomed(writer, wanted)
+        if doomed:
+            writer.delete(doomed)
+        return len(doomed)
+
+    def _doomed(self, writer: W, wanted: Callable[[str, int], bool]) -> list[int]:
+        return self._selected(writer.workflow_id, wanted)
+
+    def _selected(self, workflow_id: str, wanted: Callable[[str, int], bool]) -> list[int]:
+        """Return the sequences of the checkpoints that a choice by id and sequence takes."""
+        return [each.sequence for each in self.references(workflow_id) if wanted(each.checkpoint_id, each.sequence)]
+
+    def _check_writable(self, workflow_id: str) -> None:
+        """Refuse a store that this process may not change."""
+
+    # --- runs ------------------------------------------------------------------------------------------------------
+
+    def list_runs(self) -> list[RunInfo]:
+        """Return the runs, most recently started first; log the damaged ones."""
+        survey = self.survey_runs()
+        self._log_unreadable(survey.unreadable)
+        return [*survey.runs]
+
+    def _log_unreadable(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            text = "%s in %s is left out of the list: %s ('flowckpt store check' says more)"
+            _log.warning(text, finding.workflow_id, self.place, finding.detail)
+
+    def unreadable_runs(self) -> list[Finding]:
+        """Return the damaged runs."""
+        return [*self.survey_runs().unreadable]

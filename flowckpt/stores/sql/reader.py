@@ -1,0 +1,651 @@
+"""The runs of an SQL store, read without owning them and without writing anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from typing import Any, TypeVar
+
+import attrs
+
+from flowckpt.core.codec.blob import Blob, Fetch
+from flowckpt.core.records import CheckpointData, Reason, Status
+from flowckpt.core.records.checkpoint import verified_after
+from flowckpt.core.records.listing import EVERY, CheckpointRef, Owner, RunFilter, RunInfo, Selection
+from flowckpt.core.records.result import COMPOSITES
+from flowckpt.core.records.statistics import (
+    RunStatistics,
+    StepStatistics,
+    StoreStatistics,
+    claims_in_order,
+    days_in_order,
+    failures_in_order,
+)
+from flowckpt.core.records.wait import Signal
+from flowckpt.core.system.numbers import counted
+from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, FlowckptError
+from flowckpt.stores.base import Finding, RunSurvey
+from flowckpt.stores.runs_base import RunsBase
+from flowckpt.stores.sql import rows, signals
+from flowckpt.stores.sql.database import Database, Row, Session
+from flowckpt.stores.sql.image import (
+    LISTED,
+    RunImage,
+    checkpoint_rows,
+    open_image,
+    read_blob,
+    readable,
+    run_infos,
+    survey,
+    unreadable,
+)
+from flowckpt.stores.sql.layout import Dialect
+from flowckpt.stores.sql.rows import (
+    OWNER_COLUMNS,
+    REFERENCE,
+    holder_of,
+    id_text,
+    live_owner,
+    moment_of,
+    name_of,
+    reference_of,
+    sql_time,
+    tag_text,
+)
+from flowckpt.stores.sql.run_writer import SqlRunWriter
+
+# The check of an SQL store: the database itself, and every run, result and large value in it.
+
+
+def check_all(database: Database, fetch_for: Callable[[str], Fetch]) -> list[Finding]:
+    """Verify the database and all runs in it.
+
+    Args:
+        database: the database.
+        fetch_for: returns what reads the large values of a run.
+    """
+    findings = [Finding("", "corrupt", damage) for damage in database.damages()]
+    try:
+        found = database.read("", "check", lambda session: session.execute("SELECT workflow_id FROM runs ORDER BY run"))
+    except FlowckptError as error:
+        known = {finding.detail for finding in findings}  # the database may have said the very same of itself
+        return findings if error.message in known else [*findings, Finding("", "corrupt", error.message)]
+    for (key,) in found:
+        workflow_id = name_of(key)
+        finding = check_run(database, workflow_id, fetch_for(workflow_id))
+        if finding is not None:
+            findings.append(finding)
+    return findings
+
+
+def check_run(database: Database, workflow_id: str, fetch: Fetch) -> Finding | None:
+    """Verify a run with all that its attempts left behind; None where there is none.
+
+    Args:
+        database: the database.
+        workflow_id: the run.
+        fetch: reads its large values.
+    """
+    key = id_text(workflow_id)
+
+    def check(session: Session) -> Finding | None:
+        now = open_image(session, workflow_id, key)
+        if now is None:
+            return None
+        begun = session.execute("SELECT attempt FROM attempts WHERE run = ? AND begun_at IS NOT NULL", (now.run,))
+        kept, results = 0, 0
+        for (attempt,) in begun:
+            image = open_image(session, workflow_id, key, attempt=attempt)
+            assert image is not None, "the transaction is of one moment"
+            found = _check_image(session, image, attempt, fetch)
+            results = len(image.history.results)
+            if now.links and attempt == now.links[-1].attempt:
+                kept = len(found)
+                _check_row(image, run_infos(session, key), found)
+        for digest, size in session.execute("SELECT digest, size FROM blobs WHERE run = ?", (now.run,)):
+            read_blob(session, workflow_id, key, digest, size)
+        signals.sent(session, workflow_id)
+        return (
+            Finding(workflow_id, "ok", f"{counted(kept, 'checkpoint')}, {counted(results, 'result')}")
+            if begun
+            else None
+        )
+
+    try:
+        return database.read(workflow_id, "check", check)
+    except CheckpointNotFoundError:  # it was cleared meanwhile
+        return None
+    except FlowckptError as error:
+        return Finding(workflow_id, "corrupt", error.message)
+
+
+def _check_row(image: RunImage, listed: list[RunInfo], newest_first: list[CheckpointData]) -> None:
+    """Compare the row of the run, which lists show, with its checkpoints."""
+    if not newest_first:
+        return
+    oldest = CheckpointRef.of(image.workflow_id, newest_first[-1])
+    field = listed[0].contradicted_by(newest_first[0], oldest) if listed else "latest_sequence"
+    if field:
+        raise image.corrupt("runs", f"its column {field} does not say what its checkpoints say")
+
+
+def _check_image(session: Session, image: RunImage, attempt: int, fetch: Fetch) -> list[CheckpointData]:
+    """Verify a run as an attempt left it; return its checkpoints, newest first."""
+    image.read_results(session, fetch)
+    _check_columns(session, image, attempt)
+    _check_verified(session, image)
+    found = image.all(session, fetch)
+    for blobs in image.history.blobs.values():
+        for blob in blobs.values():
+            blob.content()
+    for data in found:
+        for held in data.held_values:
+            if isinstance(held, Blob):
+                held.content()
+    return found
+
+
+def _check_verified(session: Session, image: RunImage) -> None:
+    """Compare what the checkpoints say of the evidence, which lists show, with what the results say."""
+    answer: bool | None = None
+    before = 0
+    columns = "sequence, steps, verified"
+    for sequence, steps, said in reversed(checkpoint_rows(session, image.run, image.links, columns)):
+        answer = verified_after(answer, image.history.results[before:steps])
+        before = steps
+        if (None if said is None else bool(said)) is not answer:
+            raise image.corrupt(f"checkpoint {sequence}", "its column verified does not say what its results say")
+
+
+def _check_columns(session: Session, image: RunImage, attempt: int) -> None:
+    """Compare the columns of an attempt's own results, which people query, with the documents, which programs read."""
+    columns = ", ".join(name for name in rows.RESULT_COLUMNS if name != "document")
+    found = session.execute(
+        f"SELECT {columns}, CAST(document AS TEXT) FROM step_results WHERE run = ? AND attempt = ? ORDER BY position",  # noqa: S608
+        (image.run, attempt),
+    )
+    place = list(rows.RESULT_COLUMNS).index("started_at")
+    for row in found:
+        held = [*row]
+        position, text = held[2], held[-1]
+        if position > len(image.history.results):
+            raise image.corrupt(f"result {position} of attempt {attempt}", "it is after the end of its attempt")
+        held[6] = bool(held[6])
+        try:
+            held[place] = None if held[place] is None else sql_time(moment_of(held[place]))
+        except ValueError as error:
+            raise image.corrupt(f"result {position} of attempt {attempt}", f"its column started_at: {error}") from error
+        result = image.history.results[position - 1]
+        if tuple(held) != rows.result_row(result, text.encode(), image.run, attempt, position):
+            raise image.corrupt(
+                f"result {position} of attempt {attempt}", "its columns do not say what its document says"
+            )
+
+
+T = TypeVar("T")
+_PAGE = 1000
+
+
+class SqlReader(RunsBase[SqlRunWriter]):
+    """The runs of an SQL store, read without owning them and without writing anything.
+
+    Args:
+        database: where they are.
+        seconds: between two signs of life of an owner.
+    """
+
+    def __init__(self, database: Database, seconds: float) -> None:
+        super().__init__(seconds)
+        self.database = database
+
+    @property
+    def place(self) -> str:
+        """The database, for messages."""
+        return str(self.database)
+
+    def _fetch(self, workflow_id: str) -> Fetch:
+        key = id_text(workflow_id)
+
+        def fetch(digest: str, size: int) -> bytes:
+            content = self.database.read(
+                workflow_id, "read", lambda session: read_blob(session, workflow_id, key, digest, size)
+            )
+            if content is None:
+                raise CheckpointNotFoundError(workflow_id, detail="it was cleared")
+            return content
+
+        return fetch
+
+    def _with_image(
+        self, workflow_id: str, work: Callable[[Session, RunImage], T], *, attempt: int | None = None
+    ) -> T | None:
+        """Do work on a run as it is, or as an attempt left it; None where there is no such run or attempt."""
+        key = id_text(workflow_id)
+
+        def look(session: Session) -> T | None:
+            image = open_image(session, workflow_id, key, attempt=attempt)
+            return None if image is None else work(session, image)
+
+        return self.database.read(workflow_id, "read", look)
+
+    def _loaded(
+        self,
+        workflow_id: str,
+        checkpoint_id: str | None = None,
+        selection: Selection = EVERY,
+        *,
+        left_by: int | None = None,
+    ) -> CheckpointData | None:
+        fetch = self._fetch(workflow_id)
+
+        def load(session: Session, image: RunImage) -> CheckpointData | None:
+            image.read_results(session, fetch)
+            return image.newest(session, fetch, checkpoint_id, selection)
+
+        return self._with_image(workflow_id, load, attempt=left_by)
+
+    def load_latest(self, workflow_id: str, *, attempt: int | None = None) -> CheckpointData | None:
+        """Return the newest checkpoint, of all or of an attempt."""
+        return self._loaded(workflow_id, selection=Selection(attempt=attempt))
+
+    def list_checkpoints(
+        self,
+        workflow_id: str,
+        *,
+        attempt: int | None = None,
+        reason: Reason | str | None = None,
+        verified: bool | None = None,
+        limit: int | None = None,
+    ) -> list[CheckpointRef]:
+        """Return the selected checkpoints, newest first; the database selects."""
+        return self.references(workflow_id, Selection(attempt=attempt, reason=reason, verified=verified, limit=limit))
+
+    def load_attempt(self, workflow_id: str, attempt: int) -> CheckpointData | None:
+        """Return the last checkpoint of an attempt, as the attempt left it."""
+        found = self._loaded(workflow_id, left_by=attempt)
+        return found if found is not None and found.attempt == attempt else None
+
+    def load(self, workflow_id: str, checkpoint_id: str) -> CheckpointData:
+        """Return the newest checkpoint of an id."""
+        found = self._loaded(workflow_id, id_text(checkpoint_id))
+        if found is not None:
+            return found
+        if not self.references(workflow_id):
+            raise CheckpointNotFoundError(workflow_id)
+        raise CheckpointNotFoundError(workflow_id, checkpoint_id)
+
+    def references(
+        self, workflow_id: str, selection: Selection = EVERY, *, left_by: int | None = None
+    ) -> list[CheckpointRef]:
+        """Return the checkpoints of a run that are wanted, newest first; as an attempt left it where one is given."""
+        found = self._with_image(
+            workflow_id,
+            lambda session, image: checkpoint_rows(session, image.run, image.links, REFERENCE, selection=selection),
+            attempt=left_by,
+        )
+        return [reference_of(workflow_id, row) for row in found or ()]
+
+    def list_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointRef]:
+        """Return the checkpoints of an attempt, oldest first, as the attempt left them."""
+        return self.references(workflow_id, Selection(attempt=attempt), left_by=attempt)[::-1]
+
+    def attempts(self, workflow_id: str) -> list[int]:
+        """Return the numbers of the attempts that wrote something, ascending."""
+        statement = (
+            "SELECT a.attempt FROM attempts a JOIN runs r ON r.run = a.run "
+            "WHERE r.workflow_id = ? AND a.begun_at IS NOT NULL ORDER BY a.attempt"
+        )
+        found = self.database.read(
+            workflow_id, "read", lambda session: session.execute(statement, (id_text(workflow_id),))
+        )
+        return [attempt for (attempt,) in found]
+
+    def figures(self, workflow_id: str | None = None, *, limit: int = 10) -> StoreStatistics:
+        """Return what the database holds in figures, or one run of it."""
+        dialect = self.database.dialect
+
+        def read(session: Session) -> StoreStatistics | None:
+            try:
+                return read_figures(session, dialect, workflow_id, limit)
+            except (TypeError, ValueError) as error:  # a date or a status that is none
+                raise CheckpointCorruptedError(
+                    workflow_id or "", location="the database", detail=f"the figures cannot be read: {error}"
+                ) from error
+
+        found = self.database.read(workflow_id or "", "count", read)
+        if found is None:
+            raise CheckpointNotFoundError(workflow_id or "")
+        return found
+
+    def read_attempt(self, workflow_id: str, attempt: int) -> list[CheckpointData]:
+        """Return the checkpoints of an attempt whole, oldest first, as the attempt left them."""
+        fetch = self._fetch(workflow_id)
+
+        def load(session: Session, image: RunImage) -> list[CheckpointData]:
+            image.read_results(session, fetch)
+            return image.all(session, fetch)
+
+        found = self._with_image(workflow_id, load, attempt=attempt)
+        return [data for data in (found or [])[::-1] if data.attempt == attempt]
+
+    def owner(self, workflow_id: str) -> Owner | None:
+        """Return who owns a run and is alive."""
+
+        def look(session: Session) -> Owner | None:
+            runs = session.execute("SELECT run FROM runs WHERE workflow_id = ?", (id_text(workflow_id),))
+            return live_owner(session, runs[0][0]) if runs else None
+
+        return self.database.read(workflow_id, "read", look)
+
+    def survey_runs(self, wanted: RunFilter | None = None) -> RunSurvey:
+        """Return the runs, and those whose row is damaged; of some runs, as far as these are met on the way."""
+        if wanted is None or wanted == RunFilter():
+            return self.database.read("", "list", survey)
+        return find_runs(self.database, wanted)
+
+    def unreadable_runs(self) -> list[Finding]:
+        """Return the runs whose row is damaged, looked for a page at a time."""
+        found: list[Finding] = []
+        after: int | None = 0
+        while after is not None:
+            place = after
+            some, after = self.database.read("", "list", lambda session, place=place: unreadable(session, place, _PAGE))  # type: ignore[misc]
+            found += some
+        return found
+
+    def find_runs(self, wanted: RunFilter) -> list[RunInfo]:
+        """Return the runs that are wanted, the one started last first, by an index."""
+        found = find_runs(self.database, wanted)
+        self._log_unreadable(found.unreadable)
+        return [*found.runs]
+
+    def describe_run(self, workflow_id: str) -> RunInfo | None:
+        """Return one run as the list shows it; None where there is none."""
+        found = self.database.read(workflow_id, "read", lambda session: run_infos(session, id_text(workflow_id)))
+        return found[0] if found else None
+
+    def signals(self, workflow_id: str) -> list[Signal]:
+        """Return the messages for a run, in the order in which they were sent."""
+        return self.database.read(workflow_id, "read", lambda session: signals.sent(session, workflow_id))
+
+    def check(self, workflow_id: str | None = None) -> list[Finding]:
+        """Verify one run, or all of them and the database."""
+        if workflow_id is None:
+            return check_all(self.database, self._fetch)
+        finding = check_run(self.database, workflow_id, self._fetch(workflow_id))
+        if finding is None:
+            raise CheckpointNotFoundError(workflow_id)
+        return [finding]
+
+
+# Runs that are wanted, found by an index and read page by page, as far as the limit asks for.
+#
+# What is picked first are keys: for each status the newest ones, in the order of an index, and of those the newest. Only
+# for them the rows are read that a list shows. So nothing goes through the other runs.
+
+_SMALLEST, _LARGEST = 50, 5_000
+_STORED = tuple(sorted(status.value for status in Status if status is not Status.CRASHED))
+_HEAD = f"SELECT {LISTED}, p.started_at, p.run FROM "  # noqa: S608 - our own words
+_TAIL = (
+    " CROSS JOIN runs r "  # taken as it stands: first what was picked, and then the rest of it
+    "JOIN checkpoints c ON c.run = r.run AND c.sequence = r.latest_sequence "
+    "LEFT JOIN attempts a ON a.writer = r.writer "
+    "WHERE r.run = p.run ORDER BY p.started_at DESC, p.run DESC"
+)
+
+
+@attrs.frozen
+class Place:
+    """A run in the order of the list.
+
+    Attributes:
+        started_at: when it was started, as a column takes it.
+        run: its key.
+    """
+
+    started_at: str
+    run: int
+
+
+def find_runs(database: Database, wanted: RunFilter) -> RunSurvey:
+    """Return the runs that are wanted, the one started last first, and the damaged ones among those looked at.
+
+    Args:
+        database: the database.
+        wanted: which.
+    """
+    most = wanted.limit
+    count = _LARGEST if most is None else min(max(most, _SMALLEST), _LARGEST)
+    found: list[RunInfo] = []
+    left_out: list[Finding] = []
+    behind: Place | None = None
+    while most is None or len(found) < most:
+        statement, parameters = picking(wanted, behind, count)
+
+        def look(
+            session: Session, statement: str = statement, parameters: Sequence[Any] = parameters
+        ) -> tuple[list[RunInfo], list[Finding], Place | None, int]:
+            return _page(session, statement, parameters)
+
+        page, damaged, behind, looked_at = database.read("", "list", look)
+        found += [info for info in page if wanted.takes(info)]
+        left_out += damaged
+        if looked_at < count:
+            break
+        count = min(2 * count, _LARGEST)
+    return RunSurvey(found[:most], left_out)
+
+
+def picking(wanted: RunFilter, behind: Place | None, count: int) -> tuple[str, list[Any]]:
+    """Return the statement that reads some of the runs, and its parameters.
+
+    Args:
+        wanted: which; a stored `running` may turn out to be a crash, so some that are read may not be wanted.
+        behind: go on behind this one; None to begin.
+        count: so many at most; it stands in the statement, so that the database can plan for it.
+    """
+    if wanted.statuses is None:
+        statuses = _STORED
+    else:
+        statuses = tuple(sorted({"running" if each is Status.CRASHED else each.value for each in wanted.statuses}))
+    picked, parameters = (_by_tag if wanted.tags else _by_status)(wanted, statuses, behind, count)
+    return f"{_HEAD}({picked}) p{_TAIL}", parameters
+
+
+def _by_status(wanted: RunFilter, statuses: Sequence[str], behind: Place | None, count: int) -> tuple[str, list[Any]]:
+    parts, parameters = [], []
+    for number, status in enumerate(statuses):
+        if wanted.workflow is None:
+            places, values = _newest("r", {"status": status}, behind, count)
+        else:
+            places, values = _newest("r", {"workflow_name": id_text(wanted.workflow), "status": status}, behind, count)
+        picked = f"SELECT r.run, r.started_at FROM runs r WHERE {places}"  # noqa: S608 - our own words
+        parts.append(f"SELECT run, started_at FROM ({picked}) s{number}")  # noqa: S608
+        parameters += values
+    if not parts:
+        return "SELECT run, started_at FROM runs WHERE 1 = 0", []
+    union = " UNION ALL ".join(parts)
+    newest = f"ORDER BY started_at DESC, run DESC LIMIT {count:d}"
+    return f"SELECT run, started_at FROM ({union}) u {newest}", parameters  # noqa: S608
+
+
+def _by_tag(wanted: RunFilter, statuses: Sequence[str], behind: Place | None, count: int) -> tuple[str, list[Any]]:
+    (name, value), *others = sorted(wanted.tags, key=lambda tag: tag[1] is None)  # one with a value is rarer
+    conditions: list[str] = []
+    parameters: list[Any] = []
+    if is_of_runs := wanted.statuses is not None or wanted.workflow is not None:
+        conditions += ["r.run = t.run", f"r.status IN ({', '.join('?' * len(statuses)) or 'NULL'})"]
+        parameters += statuses
+    for other, of_it in others:
+        more = "" if of_it is None else " AND o.value = ?"
+        conditions.append(f"EXISTS (SELECT 1 FROM run_tags o WHERE o.run = t.run AND o.name = ?{more})")  # noqa: S608
+        parameters += [tag_text(each) for each in (other, of_it) if each is not None]
+    if wanted.workflow is not None:
+        conditions.append("r.workflow_name = ?")
+        parameters.append(id_text(wanted.workflow))
+    tag = {"name": tag_text(name)} if value is None else {"name": tag_text(name), "value": tag_text(value)}
+    places, values = _newest("t", tag, behind, count)
+    tables = "run_tags t CROSS JOIN runs r" if is_of_runs else "run_tags t"
+    found = f"{tables} WHERE {' AND '.join([*conditions, places])}"
+    return f"SELECT t.run, t.started_at FROM {found}", [*parameters, *values]  # noqa: S608
+
+
+def _newest(table: str, equal: Mapping[str, str], behind: Place | None, count: int) -> tuple[str, list[Any]]:
+    """Return the condition and the order of the newest rows whose first columns have these values.
+
+    Equal is written as a range, and the columns stand in the order too: so no other index can serve than the one over
+    these columns and the time. A planner that knew them to be equal might walk along the times of all runs instead, in
+    the belief that one in so many is of the kind; where all of that kind are old, that is a walk through all the others.
+    """
+    names = [f"{table}.{name}" for name in equal]
+    ends = [f"{table}.started_at", f"{table}.run"]
+    values: list[Any] = [*equal.values()]
+    if behind is None:
+        upper, least = f"({', '.join(names)}) <= ({_marks(values)})", values
+    else:
+        least = [*values, behind.started_at, behind.run]
+        upper = f"({', '.join([*names, *ends])}) < ({_marks(least)})"
+    order = ", ".join(f"{name} DESC" for name in [*names, *ends])
+    return (
+        f"({', '.join(names)}) >= ({_marks(values)}) AND {upper} ORDER BY {order} LIMIT {count:d}",
+        [*values, *least],
+    )
+
+
+def _marks(values: Sequence[Any]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _page(
+    session: Session, statement: str, parameters: Sequence[Any]
+) -> tuple[list[RunInfo], list[Finding], Place | None, int]:
+    """Return the runs of a page, the damaged ones, the place of its last one, and how many were read."""
+    found = session.execute(statement, parameters)
+    infos, left_out = readable([row[:-2] for row in found], session.now())
+    place = Place(sql_time(moment_of(found[-1][-2])), found[-1][-1]) if found else None
+    return infos, left_out, place, len(found)
+
+
+# The figures of an SQL store: the database adds up, so that a million runs need no memory here.
+#
+# What no longer counts is counted too, deleted checkpoints are not, and a result counts for the attempt that executed it.
+
+_STATUSES = "SELECT status, count(*) FROM runs t WHERE status IS NOT NULL{one} GROUP BY status"
+_RUNNING = f"""
+SELECT {OWNER_COLUMNS} FROM runs t LEFT JOIN attempts a ON a.writer = t.writer WHERE t.status = 'running'{{one}}
+"""  # noqa: S608 - constants
+_RUNS_PER_DAY = "SELECT {started_day}, count(*) FROM runs t WHERE status IS NOT NULL{one} GROUP BY 1"
+_CHECKPOINTS_PER_DAY = """
+SELECT {day}, count(*), sum(size) FROM checkpoints t WHERE deleted_at IS NULL{one} GROUP BY 1
+"""
+_LARGEST_RUNS = """
+SELECT r.workflow_id, r.workflow_name, s.checkpoints, s.size
+FROM (SELECT run, count(*) AS checkpoints, sum(size) AS size FROM checkpoints t WHERE deleted_at IS NULL{one}
+  GROUP BY run ORDER BY 3 DESC, run LIMIT ?) s
+JOIN runs r ON r.run = s.run ORDER BY s.size DESC, r.workflow_id
+"""
+_LARGEST_CHECKPOINTS = f"""
+SELECT r.workflow_id, {", ".join(f"c.{name}" for name in REFERENCE.split(", "))}
+FROM (SELECT run, {REFERENCE} FROM checkpoints t WHERE deleted_at IS NULL{{one}} ORDER BY size DESC, run, sequence LIMIT ?) c
+JOIN runs r ON r.run = c.run ORDER BY c.size DESC, r.workflow_id, c.sequence
+"""  # noqa: S608 - constants
+_FAILED_ATTEMPTS = """
+SELECT error_type, count(*) FROM checkpoints t
+WHERE reason = 'failed' AND error_type IS NOT NULL AND deleted_at IS NULL{one} AND NOT EXISTS
+  (SELECT 1 FROM checkpoints n
+  WHERE n.run = t.run AND n.attempt = t.attempt AND n.sequence > t.sequence AND n.deleted_at IS NULL)
+GROUP BY error_type
+"""
+_FAILED_STEPS = """
+SELECT COALESCE(error_type, ''), count(*) FROM step_results t
+WHERE NOT success AND executed_in = attempt AND {simple}{one} GROUP BY 1
+"""
+_CLAIMS = """
+SELECT e.evidence_type, COALESCE(e.status, ''), count(*) FROM evidence e
+JOIN step_results t ON t.run = e.run AND t.attempt = e.attempt AND t.position = e.position
+WHERE t.executed_in = t.attempt{one} GROUP BY 1, 2
+"""
+_STEPS = "SELECT count(*) FROM step_results t WHERE executed_in = attempt AND {simple}{one}"
+_SLOWEST = """
+SELECT r.workflow_name, t.path, count(*), {median}, max(t.duration_ms)
+FROM step_results t JOIN runs r ON r.run = t.run WHERE t.executed_in = t.attempt AND {simple}{one}
+GROUP BY r.workflow_name, t.path ORDER BY 4 DESC, 5 DESC, r.workflow_name, t.path LIMIT ?
+"""
+
+_SIMPLE = f"step_type NOT IN ({', '.join(repr(name) for name in sorted(COMPOSITES))})"
+
+
+def read_figures(session: Session, dialect: Dialect, workflow_id: str | None, limit: int) -> StoreStatistics | None:
+    """Return the figures of all runs or of one; None where there is no such run.
+
+    Args:
+        session: the transaction.
+        dialect: the database's.
+        workflow_id: one run, or None for all.
+        limit: how many of the largest and the slowest.
+    """
+    one = ""
+    if workflow_id is not None:
+        found = session.execute(
+            "SELECT run FROM runs WHERE workflow_id = ? AND status IS NOT NULL", (id_text(workflow_id),)
+        )
+        if not found:
+            return None
+        one = f" AND t.run = {int(found[0][0])}"
+    day, median = dialect.words["day"], dialect.words["median"]
+    # Those of the schema are of one column each.
+    words = {
+        "one": one,
+        "day": day,
+        "started_day": day.replace("saved_at", "started_at"),
+        "median": median,
+        "simple": _SIMPLE,
+    }
+
+    def rows(statement: str, *parameters: int) -> list[Row]:
+        for word, text in words.items():
+            statement = statement.replace("{" + word + "}", text)
+        return session.execute(statement, parameters)
+
+    def counted(statement: str) -> dict[str, int]:
+        return dict(rows(statement))
+
+    days = {date.fromisoformat(day): (n, int(size)) for day, n, size in rows(_CHECKPOINTS_PER_DAY)}
+    claims: dict[str, Counter[str]] = {}
+    for kind, answer, count in rows(_CLAIMS):
+        claims.setdefault(kind, Counter())[answer] += count
+    statuses = {Status(status): count for status, count in counted(_STATUSES).items()}
+    return StoreStatistics(
+        statuses=_with_crashed(statuses, _crashed(session, rows(_RUNNING)) if Status.RUNNING in statuses else 0),
+        checkpoints=sum(count for count, _ in days.values()),
+        steps=rows(_STEPS)[0][0],
+        size=sum(size for _, size in days.values()),
+        days=days_in_order({date.fromisoformat(day): count for day, count in counted(_RUNS_PER_DAY).items()}, days),
+        largest_runs=tuple(
+            RunStatistics(name_of(run), name_of(name), count, int(size))
+            for run, name, count, size in rows(_LARGEST_RUNS, limit)
+        ),
+        largest_checkpoints=tuple(
+            reference_of(name_of(run), tuple(columns)) for run, *columns in rows(_LARGEST_CHECKPOINTS, limit)
+        ),
+        claims=claims_in_order(claims),
+        failures=failures_in_order(counted(_FAILED_STEPS), counted(_FAILED_ATTEMPTS)),
+        slowest_steps=tuple(
+            StepStatistics(name_of(name), path, times, median, longest)
+            for name, path, times, median, longest in rows(_SLOWEST, limit)
+        ),
+    )
+
+
+def _crashed(session: Session, running: list[Row]) -> int:
+    now = session.now()
+    holders = [holder_of(columns) for columns in running]
+    return sum(holder is None or not holder.holds(now) for holder in holders)
+
+
+def _with_crashed(statuses: Mapping[Status, int], crashed: int) -> dict[Status, int]:
+    found = {**statuses, Status.CRASHED: crashed}
+    if crashed:
+        found[Status.RUNNING] -= crashed
+    return {status: count for status, count in found.items() if count}

@@ -1,0 +1,263 @@
+"""The writer of a run in a database: each save in one transaction."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from flowckpt.core.codec import dumps, encode
+from flowckpt.core.codec.blob import Blob, Fetch
+from flowckpt.core.codec.checkpoints import CARRIED, encode_head
+from flowckpt.core.codec.results import Blobs, encode_time
+from flowckpt.core.records import CheckpointData, HistoryView
+from flowckpt.core.records.checkpoint import verified_after
+from flowckpt.errors import CheckpointStorageError, FencedError, VanishedError
+from flowckpt.stores.runs_base import RunWriter, refusal_of_field, refuse_write
+from flowckpt.stores.sql import rows
+from flowckpt.stores.sql.database import Addition, Database, Row, Session
+from flowckpt.stores.sql.image import RunImage, describe_again, last_record
+from flowckpt.stores.sql.rows import ADD_TAG, id_text, sql_time, tag_rows
+
+Statement = tuple[str, Sequence[Row]]
+_DIGEST = [*rows.CHECKPOINT_COLUMNS].index("digest")
+_IN_COLUMNS = ("sequence", "checkpoint_id", "attempt", "reason", "status", "saved_at")
+
+
+class SqlRunWriter(RunWriter):
+    """Writes to one run in a database. Its token is the name of the owner in the table.
+
+    Args:
+        database: the database.
+        image: the run as it was read after the claim.
+        attempt: the attempt that was claimed.
+        token: the name of the owner.
+        fetch: reads large values.
+    """
+
+    def __init__(self, database: Database, image: RunImage, *, attempt: int, token: str, fetch: Fetch) -> None:
+        last_sequence, values = image.last_sequence, set(image.blobs)
+        super().__init__(image.workflow_id, attempt, token, last_sequence=last_sequence, values=values, fetch=fetch)
+        self.run = image.run
+        self._database = database
+        self._image: RunImage | None = image
+        self._is_verified: bool | None = None  # whether the evidence in what is saved holds
+        self._described: CheckpointData | None = None
+        self._head = rows.head_digest("")
+        self._is_poisoned = False
+        self._pending: tuple[Addition, bool | None, list[Blob], Mapping[str, Blob]] | None = None  # the last write
+        self._mark = database.mark()
+        self._unacknowledged: Callable[[], None] | None = None  # what to note once the last write is durable
+        self._fence: FencedError | None = None
+
+    def close(self) -> None:
+        """Save nothing more."""
+        self._is_closed = True
+
+    def save(self, data: CheckpointData) -> None:
+        """Save a checkpoint with the results that are new in it."""
+        try:
+            super().save(data)
+        except OverflowError as error:  # a number that no column holds; nothing was written
+            self._is_poisoned = False
+            raise refusal_of_field(error) from error
+
+    def _encode(self, data: CheckpointData, view: HistoryView) -> tuple[str, str | None, Blobs]:
+        """Return what the columns do not say, the head for the first checkpoint of an attempt, and the large values."""
+        data.checkpoint_id.encode()
+        first = self._first
+        is_utc = data.saved_at.utcoffset() is not None and not data.saved_at.utcoffset()
+        if first is not None and is_utc and data.says_only_its_place(first):
+            return "{}", None, {}
+        said, blobs = encode_head(data, first)
+        for name in _IN_COLUMNS:
+            said.pop(name, None)
+        if not is_utc:
+            said["saved_at"] = encode_time(data.saved_at)
+        head = None
+        if first is None:
+            head = dumps({name: said.pop(name) for name in CARRIED})
+            head.encode()
+        document = dumps(said)
+        document.encode()
+        return document, head, blobs
+
+    def _begin(self, view: HistoryView) -> tuple[list[Statement], HistoryView]:
+        image = self._image
+        assert image is not None, "it is there until the first write"
+        known = image.history.view().shared_length(view)
+
+        def look(session: Session) -> tuple[Row, int]:
+            found = last_record(session, image.run, image.links, steps=known)
+            continued = (None, 0, 0) if found is None else (found[1], found[0], found[2])
+            return (sql_time(session.now()), *continued, self.run, self.attempt), continued[2]
+
+        row, kept = self._database.read(self.workflow_id, "save", look)
+        self._is_verified = verified_after(None, view.history.results[:kept])
+        return [(rows.BEGIN_ATTEMPT, [row])], view.history.view(kept)
+
+    def _write(
+        self,
+        data: CheckpointData,
+        view: HistoryView,
+        held: int,
+        encoded: tuple[str, str | None, Blobs],
+        beginning: Sequence[Statement],
+        evicted: frozenset[int],
+    ) -> None:
+        document, head, of_head = encoded
+        run, attempt, history, count = self.run, self.attempt, view.history, len(view)
+        others = [*beginning]
+        if beginning:
+            others.append((rows.BEGIN_RUN, [(attempt, sql_time(data.saved_at), run)]))
+        size = len(document)
+        added: list[Row] = []
+        evidence: list[Row] = []
+        for index, text in enumerate(history.encoded_between(held, count), held):
+            result = history.results[index]
+            size += len(text)
+            added.append(rows.result_row(result, text, run, attempt, index + 1))
+            if result.evidence is not None:
+                evidence += rows.evidence_rows(result, run, attempt, index + 1)
+        if evidence:
+            others.append((rows.ADD_EVIDENCE, evidence))
+        blobs, missing = self._new_values(view, held, of_head)
+        if missing:
+            named = [(secrets.token_hex(16), blob) for blob in missing.values()]
+            others.append((rows.ADD_CONTENT, [(name, blob.content()) for name, blob in named]))
+            others.append((rows.ADD_BLOB, [(run, blob.digest, blob.size, name) for name, blob in named]))
+        if head is not None:
+            self._head = rows.head_digest(head)
+            others.append((rows.SAY_HEAD, [(head, run, attempt)]))
+        others += self._descriptions(data)
+        if evicted:
+            moment = sql_time(data.saved_at)
+            doomed = sorted(each for each in evicted if each < data.sequence)  # never the one that is saved
+            others.append((rows.DELETE_CHECKPOINT, [(moment, run, each) for each in doomed]))
+        answer = verified_after(self._is_verified, history.results[held:count])
+        checkpoint = rows.checkpoint_row(data, run, count, max(size, 1), answer, view.chain.hex(), document, self._head)
+        _, sequence, _, _, _, status, steps, saved_at, *_ = checkpoint
+        advance = (sequence, sequence, steps, status, saved_at, run, self.token, sequence)
+        digest = checkpoint[_DIGEST]
+        addition = Addition(
+            run, self.workflow_id, attempt, self.token, sequence, digest, advance, checkpoint, added, others
+        )
+        self._pending = addition, answer, blobs, missing
+        self._unacknowledged = partial(self._acknowledge, data, view, evicted)
+        self._commit(self._database.add, addition)
+
+    def _acknowledge(self, data: CheckpointData, view: HistoryView, evicted: frozenset[int]) -> None:
+        super()._acknowledge(data, view, evicted)
+        assert self._pending is not None, "it is set before each write"
+        _, self._is_verified, blobs, missing = self._pending
+        self._image, self._described, self._pending = None, data, None
+        self._have_values(blobs, missing)
+
+    def _descriptions(self, data: CheckpointData) -> list[Statement]:
+        """Return what the row of the run is to say, if that has changed."""
+        before = self._described
+        if before is not None and data.metadata is before.metadata and data.workflow_name == before.workflow_name:
+            return []
+        said = (id_text(data.workflow_name), dumps(encode(dict(data.metadata))), self.run)
+        tagged = tag_rows(data.metadata, self.run)
+        return [(rows.DESCRIBE, [said]), *([(ADD_TAG, tagged)] if tagged else [])]
+
+    def _commit(self, write: Callable[[Addition], bool], addition: Addition) -> None:
+        was_poisoned = self._is_poisoned
+        self._is_poisoned = True  # until it is acknowledged: any exception from here on, of whatever kind
+        try:
+            holds = write(addition)
+        except CheckpointStorageError as error:
+            self._is_poisoned = was_poisoned or error.is_outcome_unknown
+            raise
+        self._is_poisoned = False
+        if not holds:
+            raise self._fenced()
+
+    def settle(self) -> None:
+        """Repeat a save whose outcome is unknown, so that more can be saved; a save that was done is not done twice.
+
+        Raises:
+            FencedError: another owner has the run, or it was removed.
+            CheckpointStorageError: the database still fails.
+        """
+        with self._one_at_a_time:
+            if self._is_poisoned and self._fence is None and not self._is_closed and self._pending is not None:
+                self._commit(self._database.settle, self._pending[0])
+                assert self._unacknowledged is not None, "it is set before each write"
+                self._unacknowledged()
+            else:
+                self._database.probe()
+
+    def delete(self, sequences: list[int]) -> None:
+        """Delete checkpoints; their results stay."""
+        with self._usable():
+            begin: list[Statement] = []
+            saved = self.saved
+            if not self.is_adopted:  # what the owner read as the newest is what it continues
+                image = self._image
+                assert image is not None, "it is there until the first write"
+                newest = self._database.read(self.workflow_id, "delete", image.newest_steps)
+                begin, saved = self._begin(image.history.view(newest))
+                begin.append((rows.GO_BACK, [(self.attempt, self.run)]))
+
+            def work(session: Session) -> bool:
+                if not session.change(rows.HOLD_RUN, (self.run, self.token)):
+                    return False
+                for statement, parameters in begin:
+                    for row in parameters:
+                        session.change(statement, row)
+                moment = sql_time(session.now())
+                for sequence in sequences:
+                    session.change(rows.DELETE_CHECKPOINT, (moment, self.run, sequence))
+                describe_again(session, self.run, self.workflow_id)
+                return True
+
+            if not self._database.write(self.workflow_id, "delete", work):
+                raise self._fenced()
+            self.is_adopted, self.saved, self._described = True, saved, None
+
+    def share_from(self, source_id: str, sizes: Mapping[str, int]) -> None:
+        """Name large values of another run in this one, without a second copy; leave out those that it lacks."""
+        key, lock = id_text(source_id), self._database.dialect.lock
+        wanted = [(digest, size) for digest, size in sizes.items() if digest not in self._values]
+
+        def work(session: Session) -> set[str] | None:
+            # The source first, as in a clear: it is there until we are done, or it is gone.
+            session.execute(f"SELECT 1 FROM runs WHERE workflow_id = ?{lock}", (key,))  # noqa: S608
+            if not session.change(rows.HOLD_RUN, (self.run, self.token)):
+                return None
+            for digest, size in wanted:
+                session.change(rows.SHARE_BLOB, (key, digest, size, self.run))
+            return {digest for (digest,) in session.execute(rows.NAMED_BLOBS, (self.run,))}
+
+        with self._usable():
+            named = self._database.write(self.workflow_id, "share", work)
+            if named is None:
+                raise self._fenced()
+            self._values = named
+
+    def _fenced(self) -> FencedError | VanishedError:
+        def newest_attempt(session: Session) -> int | None:
+            found = session.execute(
+                "SELECT newest_attempt FROM runs WHERE workflow_id = ?", (id_text(self.workflow_id),)
+            )
+            return int(found[0][0]) if found else None
+
+        newest = self._database.read(self.workflow_id, "save", newest_attempt)
+        if newest is None and self._database.mark() != self._mark:
+            return VanishedError(str(self._database), workflow_id=self.workflow_id)
+        self._fence = FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=newest)
+        return self._fence
+
+    def report_loss(self) -> None:
+        """Save nothing more, and report that the run has a new owner."""
+        error = self._fenced()
+        if isinstance(error, FencedError) and self.on_lost is not None and not self._is_closed:
+            self.on_lost(error)
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise FencedError(self.workflow_id, attempt=self.attempt, newest_attempt=self.attempt)
+        if self._fence is not None or self._is_poisoned:
+            refuse_write(self.workflow_id, self.attempt, self._fence, "in the database")
