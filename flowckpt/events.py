@@ -360,7 +360,7 @@ class WorkflowWaiting(Event):
 
 @attrs.frozen(repr=False, eq=False)
 class WorkflowSuspended(Event):
-    """The attempt ended and a resume continues it: everything waits, or the run was stopped with `on_stop="suspend"`.
+    """The attempt ended and a resume continues it: everything waits, or a signal stopped the run.
 
     Attributes:
         waits: what it waits for; empty if it was stopped.
@@ -368,7 +368,8 @@ class WorkflowSuspended(Event):
         executed: the number of steps that this attempt executed.
         restored: the number of results from the record.
         duration_ms: how long this attempt took.
-        cause: what stopped it: `SIGINT`, `SIGTERM` or `SIGHUP`; empty if it waits.
+        cause: what stopped it: `SIGINT`, `SIGTERM`, `SIGHUP`, or `cancelled` for a cancelled task; empty if it waits.
+        is_saved: whether the end was recorded.
     """
 
     waits: tuple[Wait, ...]
@@ -377,6 +378,7 @@ class WorkflowSuspended(Event):
     restored: int
     duration_ms: float
     cause: str = ""
+    is_saved: bool = True
 
 
 @attrs.frozen(repr=False, eq=False)

@@ -179,7 +179,7 @@ FIELDS = {
     """,
     "flowckpt.WorkflowResult": """
     workflow_id workflow_name status output attempt steps duration_ms error is_saved rollback_failures failure
-    undone waits last_saved save_error is_removed handled
+    undone waits last_saved save_error is_removed handled undoable
     """,
     "flowckpt.Evidence": """
     evidence_type description expected metadata state is_transient workers captured role extra
@@ -194,9 +194,9 @@ FIELDS = {
     outcome verdicts reason
     """,
     "flowckpt.RunOptions": """
-    tags target every interval steal on_stale on_code_change reuse verify from_step force done
+    tags target base_path every interval steal on_stale on_code_change reuse verify from_step force done
     not_done settled_by comment allow_network retry_budget
-    max_deaths executors rolls_back stay if_attempt on_stop
+    max_deaths executors rolls_back stay if_attempt
     """,
 }
 

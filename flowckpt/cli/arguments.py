@@ -14,7 +14,6 @@ from typing import Any
 import attrs
 
 from flowckpt.cli.config.read import check_program
-from flowckpt.cli.notices import warn
 from flowckpt.cli.render.terminal import short_value
 from flowckpt.cli.runs import chosen_run, waited
 from flowckpt.cli.secrets import read_secret
@@ -285,9 +284,6 @@ def recorded_target(metadata: Mapping[str, Any], workflow_id: str, *, is_accepte
             "(--target path/to/file.py:workflow), or resume it from that program: engine.resume_sync(workflow, …).",
         )
     check_program(described)
-    cwd = described.get("cwd", "")
-    if cwd and cwd != str(Path.cwd()):
-        warn(f"the run was started in {cwd}, and this is {Path.cwd()}: relative paths mean something else here")
     file = described.get("file", "")
     if file and not described.get("module") and not Path(file).is_file():
         raise TargetError(

@@ -25,10 +25,19 @@ from flowckpt.cli.progress import JsonLines, choose_progress
 from flowckpt.cli.render.documents import ended_document
 from flowckpt.cli.render.errors import show_error
 from flowckpt.cli.render.plan import plan_text
-from flowckpt.cli.render.summary import show_failure, show_unsaved_output, show_what_is_left, summary_text
+from flowckpt.cli.render.summary import (
+    show_cancelled,
+    show_failure,
+    show_unsaved_output,
+    show_what_is_left,
+    summary_text,
+)
 from flowckpt.cli.render.terminal import OutputFailedError, escaped, is_error_terminal, json_text, say, write_if_read
+from flowckpt.cli.runs import waited
 from flowckpt.cli.settings import StoreChoice, color_allowed
 from flowckpt.core.dsl import Workflow
+from flowckpt.core.system.clock import SystemClock
+from flowckpt.core.system.numbers import counted
 from flowckpt.engine import RunOptions, WorkflowEngine, WorkflowResult
 from flowckpt.engine.rules.reasons import OnStale
 from flowckpt.engine.session.session import Session
@@ -165,6 +174,8 @@ def follow(  # noqa: PLR0912 - one branch for each way to end
         show_ways_on(workflow_id, result.waits, store)
     elif code not in (ExitCode.DONE, ExitCode.OUTPUT_FAILED):
         show_failure(result, ending.signal_name)
+        if ending.signal_name == "SIGINT" and result.is_saved and not (form.as_json or form.as_events):
+            _offer_to_undo(session, result)
         if result.handled is None and _would_end_the_same_way(result):
             say("Every step was restored, so a resume ends the same way: mend the workflow's own code first.")
         if result.is_saved:
@@ -172,6 +183,28 @@ def follow(  # noqa: PLR0912 - one branch for each way to end
         else:
             show_what_is_left(workflow_id, session.store, store, last_saved=result.last_saved)
     return code
+
+
+def _offer_to_undo(session: Session, result: WorkflowResult) -> None:
+    """Ask a person who pressed Ctrl-C whether to undo what the steps of the run did; undoing cancels the run."""
+    if not result.undoable or not _is_person_there():
+        return
+    first, more = escaped(result.undoable[0]), len(result.undoable) - 1
+    what = f"'{first}' and {counted(more, 'other step')}" if more else f"'{first}'"
+    try:
+        is_wanted = click.confirm(f"Undo {what}, and cancel the run?", default=False, err=True)
+    except click.Abort:  # Ctrl-C again
+        say("")
+        return
+    if is_wanted:
+        from flowckpt.engine.session.cancel import cancel_run  # noqa: PLC0415 - only if a person wants it
+
+        work = cancel_run(session.store, SystemClock(), result.workflow_id, undo=session.cancelling)
+        show_cancelled(waited(work))
+
+
+def _is_person_there() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and is_error_terminal()
 
 
 def _would_end_the_same_way(result: WorkflowResult) -> bool:
@@ -214,7 +247,7 @@ _ANSWERS = {
 def can_ask(options: RunOptions) -> bool:
     """Tell whether a person sits there, and has not said already what to do."""
     is_open = options.on_code_change is None and not options.force
-    return is_open and sys.stdin is not None and sys.stdin.isatty() and is_error_terminal()
+    return is_open and _is_person_there()
 
 
 def ask_about_import(workflow_id: str, shown: str) -> bool:
@@ -224,7 +257,7 @@ def ask_about_import(workflow_id: str, shown: str) -> bool:
         workflow_id: the run.
         shown: its program and its directory.
     """
-    if sys.stdin is None or not sys.stdin.isatty() or not is_error_terminal():
+    if not _is_person_there():
         return False
     say(f"Run '{escaped(workflow_id)}' was imported, and names {escaped(shown)}.")
     say("Approvals and signals that came with it do not count.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -23,7 +25,7 @@ from flowckpt.engine.rules.plan import Decision, ResumePlan
 from flowckpt.engine.rules.reasons import ReasonKind
 from flowckpt.engine.undo.plan_resume import PlannedResume, plan_resume
 from flowckpt.engine.values.task_refusal import refuse_task
-from flowckpt.errors import CheckpointNotFoundError, UntrustedStoreError
+from flowckpt.errors import CheckpointNotFoundError, TargetError, UntrustedStoreError
 from flowckpt.stores.base import StoreBase
 
 
@@ -60,8 +62,9 @@ def recorded_run(
     inputs: Mapping[str, str] | None = None,
     asks_for_secrets: bool = False,
     accepts: Callable[[str, str], bool] | None = None,
+    is_here: bool = False,
 ) -> RecordedRun:
-    """Read a run and load its program.
+    """Read a run, enter the directory in which it was started, and load its program.
 
     Args:
         choice: the store.
@@ -69,11 +72,12 @@ def recorded_run(
         target: where the workflow is now, as typed; where it was at the start, if not given.
         inputs: inputs given again, as text.
         asks_for_secrets: whether secret inputs that are needed again are asked for at a terminal.
+        is_here: whether the run is to continue in the current directory instead.
         accepts: called for an imported run with its id, and its program and directory; returns whether the run may go on.
 
     Raises:
         CheckpointNotFoundError: there is no such run.
-        TargetError: there is no such workflow, or the run was imported and is not accepted.
+        TargetError: there is no such workflow or directory, or the run was imported and is not accepted.
         InputError: an input is unknown, or does not fit; or it is a task of a checkpoint manager.
     """
     store = opened(choice)
@@ -87,15 +91,39 @@ def recorded_run(
     is_accepted = False
     if accepts is not None and IMPORTED in latest.metadata:
         is_accepted = accepts(workflow_id, target_in_words(latest.metadata.get("target", {})))
-    if target is None or (accepts is not None and not is_accepted and IMPORTED in latest.metadata):
+    is_refused = IMPORTED in latest.metadata and not is_accepted
+    if target is None or (accepts is not None and is_refused):
+        if not is_here and not is_refused:
+            _enter_directory(latest, workflow_id)
         workflow = recorded_target(latest.metadata, workflow_id, is_accepted=is_accepted)
     else:
         workflow, moved_to = typed_target(target)
+        if not is_here:
+            _enter_directory(latest, workflow_id)
     values = convert_inputs(workflow, inputs or {})
     if workflow.secret_inputs:
         at_terminal = asks_for_secrets and latest.status is not Status.COMPLETED  # that most likely needs none
         ask_for_secrets(workflow, _needed(workflow, latest), values, at_terminal=at_terminal)
     return RecordedRun(workflow_id, choice, store, latest, workflow, target, moved_to, values)
+
+
+def _enter_directory(latest: CheckpointData, workflow_id: str) -> None:
+    """Make the directory in which a run was started the current one: its steps and its evidence name paths from there.
+
+    Raises:
+        TargetError: there is no such directory here.
+    """
+    directory = latest.metadata.get("base_path") or latest.metadata.get("target", {}).get("cwd")
+    if not isinstance(directory, str) or not directory or directory == str(Path.cwd()):
+        return
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise TargetError(
+            f"run {workflow_id!r} was started in {directory}, which cannot be entered: {error.strerror}",
+            target=directory,
+            remedy="Create the directory, or resume in the current one: --here.",
+        ) from error
 
 
 def _needed(workflow: Workflow[..., Any], latest: CheckpointData) -> list[str]:

@@ -56,6 +56,8 @@ class ResumeLine:
         words = ["flowckpt", name, *self.store_words()]
         if self.target is not None:
             words += ["--target", self.target]
+        if self.options.base_path is not None:
+            words.append("--here")
         for option, value in (*self._typed(), *(self._typed_of_saving() if name == "resume" else ())):
             if option not in added:
                 words += [option, value]

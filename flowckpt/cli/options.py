@@ -176,14 +176,14 @@ class SecondsRange(click.FloatRange):
 
 
 _SECTIONS = {
-    "Workflow": ("inputs", "inputs_file", "target", "run", "new_id", "tags", "outputs"),
+    "Workflow": ("inputs", "inputs_file", "target", "is_here", "run", "new_id", "tags", "outputs"),
     "Which": (
         *("last", "statuses", "workflow", "workflows", "limit", "keep", "older_than", "max_bytes", "checkpoint"),
         *("from_step", "attempt", "reasons", "verified", "dry_run", "if_attempt"),
     ),
     "What may be reused": ("on_stale", "on_code_change", "reuse", "verify", "allow_network", "force", "only_plan"),
     "Saving": ("every", "interval", "on_save_error"),
-    "Limits and ends": ("retry_budget", "max_crashes", "max_deaths", "stay", "rolls_back", "on_stop", "steal"),
+    "Limits and ends": ("retry_budget", "max_crashes", "max_deaths", "stay", "rolls_back", "steal"),
     "Execution": ("executors", "jobs", "check", "same_process"),
     "Output": ("as_json", "as_events", "no_color"),
 }
@@ -341,17 +341,6 @@ def rollback_option(command: F) -> F:
     )(command)
 
 
-def on_stop_option(command: F) -> F:
-    """Add `--on-stop`."""
-    return click.option(
-        "--on-stop",
-        type=click.Choice(["cancel", "suspend"]),
-        default="cancel",
-        show_default=True,
-        help="What Ctrl-C and SIGTERM make of the run: cancelled and undone, or suspended, for recover to go on with.",
-    )(command)
-
-
 def executor_option(command: F) -> F:
     """Add `--executor`."""
     return setting_option("executors")(command)
@@ -408,6 +397,16 @@ def _settled_outputs(values: tuple[str, ...]) -> dict[str, Any]:
     texts = without_repeats(pairs, "--done")
     makers = arguments.edits_from_texts({step: text for step, text in texts.items() if text}, "--done")
     return {step: run_options.TypedOutput(texts[step], makers[step]) if step in makers else ... for step in texts}
+
+
+def here_option(command: F) -> F:
+    """Add `--here`."""
+    return click.option(
+        "--here",
+        "is_here",
+        is_flag=True,
+        help="Use the current directory from now on, not the one in which the run was started.",
+    )(command)
 
 
 def policy_options(command: F) -> F:

@@ -39,7 +39,7 @@ class RunInterrupted(KeyboardInterrupt):
 
     Attributes:
         signal_name: `SIGINT`, `SIGTERM` or `SIGHUP`.
-        result: the run's result, with the status `cancelled`.
+        result: the run's result, with the status `suspended`.
     """
 
     def __init__(self, signal_name: str) -> None:

@@ -11,7 +11,7 @@ import attrs
 
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunInfo
-from flowckpt.core.records.wait import TAKEN, Signal, Wait, WaitKind
+from flowckpt.core.records.wait import STOPPED, TAKEN, Signal, Wait, WaitKind
 from flowckpt.core.system.blocking import finish_despite_cancel
 from flowckpt.core.system.clock import Clock
 from flowckpt.errors import CheckpointStorageError, FlowckptError, RunLockedError
@@ -90,7 +90,7 @@ def why_due(info: RunInfo, now: datetime, *, waits: int, due_at: datetime | None
         return Why.CRASHED
     if info.status is not Status.SUSPENDED:
         return None
-    if not waits:
+    if not waits or STOPPED in info.metadata:
         return Why.STOPPED
     if due_at is not None and due_at <= now:
         return Why.DUE

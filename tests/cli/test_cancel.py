@@ -223,16 +223,13 @@ def test_a_run_that_is_parked_after_many_deaths_is_left_by_recover_and_can_be_ca
     assert trips.log() == UNDONE
 
 
-@pytest.mark.parametrize("policy", ["cancel", "suspend"])
-def test_the_last_event_of_a_run_that_was_stopped_says_what_became_of_it(flowckpt, policy):
+def test_the_last_event_of_a_run_that_was_stopped_says_what_became_of_it(flowckpt):
     (flowckpt.directory / "stops.py").write_text(
         "import signal\nfrom flowckpt import step, workflow\n"
         "@workflow\ndef stops():\n    yield step('stop').python(signal.raise_signal, 15).checkpoint()\n"
     )
-    ran = flowckpt("run", "stops.py", "--id", "r", "--events", "--on-stop", policy).expect(143)
+    ran = flowckpt("run", "stops.py", "--id", "r", "--events").expect(143)
     last = json.loads(ran.out.splitlines()[-1])
-    event = "WorkflowSuspended" if policy == "suspend" else "WorkflowCancelled"
-    assert (last["event"], last["cause"]) == (event, "SIGTERM")
-    if policy == "suspend":
-        assert (last["waits"], last["due_at"]) == ([], None)
-        assert "suspended by SIGTERM" in flowckpt("resume", "r", "--on-stop", policy).err
+    assert (last["event"], last["cause"]) == ("WorkflowSuspended", "SIGTERM")
+    assert (last["waits"], last["due_at"]) == ([], None)
+    assert "suspended by SIGTERM" in flowckpt("resume", "r").err

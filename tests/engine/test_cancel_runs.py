@@ -155,11 +155,11 @@ async def test_an_owner_that_cannot_be_asked_is_told(monkeypatch):
         await running
 
 
-def test_a_signal_leaves_a_run_suspended_and_due_where_that_was_asked_for():
+def test_a_signal_leaves_a_run_suspended_and_due():
     store = MemoryCheckpointStore()
     engine = WorkflowEngine(store)
     with pytest.raises(RunInterrupted) as stop:
-        engine.run_sync(saga, workflow_id="run", how="stops", options=RunOptions(on_stop="suspend"))
+        engine.run_sync(saga, workflow_id="run", how="stops")
     assert stop.value.result.status is Status.SUSPENDED
     latest = asyncio.run(store.load_latest("run"))
     assert latest is not None and latest.reason is Reason.SUSPENDED
@@ -170,7 +170,7 @@ def test_a_cancel_is_no_stop_that_suspends():
     engine = WorkflowEngine(MemoryCheckpointStore())
     timer = threading.Timer(0.3, lambda: asyncio.run(engine.cancel("run")))
     timer.start()
-    result = engine.run_sync(saga, workflow_id="run", how="waits", options=RunOptions(on_stop="suspend"))
+    result = engine.run_sync(saga, workflow_id="run", how="waits")
     timer.join()
     assert (result.status, world) == (Status.CANCELLED, [])
 

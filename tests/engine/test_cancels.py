@@ -86,7 +86,7 @@ async def test_a_cancel_in_the_middle_of_a_save_waits_for_it_and_keeps_the_step(
     assert isinstance(ended, TimeoutError if by == "timeout" else asyncio.CancelledError)
     saved = await store.load_latest("run")
     assert saved is not None
-    assert (saved.status, [r.path for r in saved.step_results]) == ("cancelled", ["first"])
+    assert (saved.status, [r.path for r in saved.step_results]) == ("suspended", ["first"])
     assert await store.owner("run") is None
     result = await WorkflowEngine(FileCheckpointStore(tmp_path)).resume_run(two, workflow_id="run")
     assert (result.output, result.steps.restored) == (2, 1)
@@ -204,7 +204,7 @@ def test_a_keyboard_interrupt_of_the_step_itself_ends_like_a_signal() -> None:
 
     with pytest.raises(RunInterrupted) as stopped:
         WorkflowEngine(MemoryCheckpointStore()).run_sync(flow)
-    assert stopped.value.result.status == "cancelled"
+    assert stopped.value.result.status == "suspended"
 
 
 ORPHAN = """

@@ -261,9 +261,9 @@ async def test_a_cancel_saves_what_was_done_and_goes_on_through(kind: str, tmp_p
     with pytest.raises(asyncio.CancelledError):
         await task
     assert log == ["first", "generator closed"]
-    assert seen[-1].kind == "WorkflowCancelled"
+    assert seen[-1].kind == "WorkflowSuspended"
     saved = await store.load_latest("run")
-    assert (saved.reason, saved.status, len(saved.step_results)) == ("cancelled", "cancelled", 1)
+    assert (saved.reason, saved.status, len(saved.step_results)) == ("suspended", "suspended", 1)
     assert await store.owner("run") is None
 
 
@@ -276,7 +276,7 @@ async def test_a_consumer_that_goes_away_ends_the_run_with_everything_saved() ->
     await events.aclose()
     assert log == ["first", "generator closed"]
     saved = await store.load_latest("run")
-    assert saved.status == "cancelled"
+    assert saved.status == "suspended"
     assert len(saved.step_results) == 1
     assert await store.owner("run") is None
 
@@ -405,11 +405,11 @@ def test_a_signal_reaches_the_step_and_everything_before_it_is_saved(number: sig
     began = time.monotonic()
     child.send_signal(number)
     out, _ = child.communicate(timeout=20)
-    assert out == f"reached the step\n{number.name} cancelled True\n"
+    assert out == f"reached the step\n{number.name} suspended True\n"
     assert child.returncode == 9
     assert time.monotonic() - began < 10
     saved = latest(FileCheckpointStore(tmp_path / "store"))
-    assert (saved.reason, [r.path for r in saved.step_results]) == ("cancelled", ["first"])
+    assert (saved.reason, [r.path for r in saved.step_results]) == ("suspended", ["first"])
 
 
 def test_a_signal_between_steps_waits_until_the_finished_step_is_saved() -> None:
@@ -431,7 +431,7 @@ def test_a_signal_between_steps_waits_until_the_finished_step_is_saved() -> None
 
     with pytest.raises(RunInterrupted) as stopped:
         WorkflowEngine(store).run_sync(flow, workflow_id="run")
-    assert stopped.value.result.status == "cancelled"
+    assert stopped.value.result.status == "suspended"
     assert log == ["long"]
     assert [r.path for r in latest(store).step_results] == ["long"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -453,7 +453,7 @@ def test_a_signal_ends_the_wait_before_a_retry() -> None:
             WorkflowEngine(store).run_sync(flow, workflow_id="run")
     finally:
         signal.signal(signal.SIGALRM, former)
-    assert latest(store).status == "cancelled"
+    assert latest(store).status == "suspended"
 
 
 def test_every_error_of_the_ends_is_one_of_ours_or_the_users() -> None:

@@ -321,12 +321,12 @@ def test_a_resume_that_is_stopped_before_it_has_come_to_all_steps_undoes_none_of
         WorkflowEngine(CrashingStore(store, 3, is_after=True)).run_sync(connected, workflow_id="run")
     code.add(broken)
     if broken == "ctrl-c":
-        with pytest.raises(RunInterrupted) as caught:
+        with pytest.raises(RunInterrupted):
             resume(given_up(store), connected)
-        error: Any = caught.value
     else:
-        error = resume(given_up(store), connected).error
-    assert (world, any("Nothing was undone" in each for each in error.__notes__)) == (["a", "b"], True)
+        error: Any = resume(given_up(store), connected).error
+        assert any("Nothing was undone" in each for each in error.__notes__)
+    assert world == ["a", "b"]
     code.clear()
     assert WorkflowEngine(store).cancel_sync("run", workflow=connected).undone == ("b", "a")
 

@@ -439,7 +439,7 @@ def test_a_signal_in_the_middle_of_a_save_waits_until_it_is_durable(tmp_path: Pa
     store.save = signalled  # type: ignore[method-assign]
     with pytest.raises(RunInterrupted) as stopped:
         WorkflowEngine(store).run_sync(corpus.in_place, workflow_id="run")
-    assert (stopped.value.result.status, stopped.value.result.is_saved) == ("cancelled", True)
+    assert (stopped.value.result.status, stopped.value.result.is_saved) == ("suspended", True)
     assert corpus.effects == ["here 0"]
     assert latest_of(store).partial["here"].state == [0]
     assert WorkflowEngine(FileCheckpointStore(tmp_path)).resume_sync(corpus.in_place, workflow_id="run").output == [

@@ -17,7 +17,6 @@ from crashing import CrashingStore, SimulatedCrash
 from flowckpt import FileCheckpointStore, MemoryCheckpointStore, Retention, RunOptions, WorkflowEngine, step, workflow
 from flowckpt.core.records import CheckpointData, Reason, Status
 from flowckpt.core.system.filesystem import PosixFileSystem
-from flowckpt.engine.values.options import OnStop
 from flowckpt.errors import CheckpointStorageError, FencedError, StepFailedError, SuspensionUnsavedError
 from flowckpt.execution.interrupts import RunInterrupted
 from flowckpt.stores.sqlite import SqliteCheckpointStore
@@ -236,9 +235,7 @@ def test_a_wait_that_could_not_be_saved_is_not_taken_for_saved_when_the_run_rest
 
 
 @pytest.mark.parametrize("policy", ["fail", "continue"])
-def test_a_stop_that_is_to_suspend_the_run_and_cannot_be_saved_does_not_say_suspended(
-    policy: str, reopen: Callable[[], Any]
-) -> None:
+def test_a_stop_that_cannot_be_saved_says_so(policy: str, reopen: Callable[[], Any]) -> None:
     @workflow
     def stopped() -> Generator[Any, Any, None]:
         yield step("work").python(do, 1, lambda: signal.raise_signal(signal.SIGTERM))
@@ -246,10 +243,10 @@ def test_a_stop_that_is_to_suspend_the_run_and_cannot_be_saved_does_not_say_susp
 
     engine = WorkflowEngine(FailingStore(reopen(), lost(Reason.SUSPENDED)), on_save_error=policy)
     with pytest.raises(RunInterrupted) as stop:
-        engine.run_sync(stopped, workflow_id="run", options=RunOptions(on_stop=OnStop.SUSPEND))
+        engine.run_sync(stopped, workflow_id="run")
     result = stop.value.result
     assert result is not None
-    assert (result.status, result.is_saved, did) == ("cancelled", False, [1])
+    assert (result.status, result.is_saved, did) == ("suspended", False, [1])
     assert latest(reopen()).status is Status.RUNNING
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import attrs
 import click
 
-from flowckpt.cli.groups import with_store
 from flowckpt.cli.loaded_run import recorded_run
 from flowckpt.cli.next_steps import show_resume_hint
 from flowckpt.cli.options import (
@@ -18,12 +17,13 @@ from flowckpt.cli.options import (
     target_option,
     without_repeats,
 )
-from flowckpt.cli.render.terminal import escaped, json_text, keep_for_document, say, write
+from flowckpt.cli.render.summary import show_cancelled, show_not_undone
+from flowckpt.cli.render.terminal import json_text, keep_for_document, write
 from flowckpt.cli.runs import chosen_run, opened_store, waited
 from flowckpt.cli.settings import choose_store
 from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine import RunOptions, WorkflowEngine
-from flowckpt.engine.session.cancel import PATIENCE_SECONDS, Cancelled, cancel_run
+from flowckpt.engine.session.cancel import PATIENCE_SECONDS, cancel_run
 from flowckpt.engine.session.session import Session
 
 _EXAMPLE = """\b
@@ -94,16 +94,7 @@ def command(
         done = waited(cancel_run(checkpoints, SystemClock(), run, undo=lambda: session, patience_seconds=patience))
     if as_json:
         write(f"{json_text(attrs.asdict(done), indent=2)}\n")
+        show_not_undone(done)
     else:
-        write("".join(f"{line}\n" for line in _lines(done)))
+        show_cancelled(done)
         show_resume_hint(run, choice)
-    for path in done.not_undone:
-        said = f"step {escaped(path)} could not be undone; 'flowckpt show {escaped(run)}' says why"
-        say(f"flowckpt: {with_store(said)}")
-
-
-def _lines(done: Cancelled) -> list[str]:
-    lines = [f"cancelled: {escaped(done.workflow_id)} (it was {done.was})"]
-    if done.undone:
-        lines.append(f"undone: {', '.join(map(escaped, done.undone))}")
-    return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from flowckpt.cli.options import (
     RunName,
     StepName,
     color_option,
+    here_option,
     input_option,
     json_option,
     policy_options,
@@ -42,6 +44,7 @@ Examples:
 @policy_options
 @input_option
 @target_option
+@here_option
 @json_option
 @store_option
 @color_option
@@ -51,6 +54,7 @@ def command(
     is_all: bool,
     inputs: tuple[tuple[str, str], ...],
     target: str | None,
+    is_here: bool,
     as_json: bool,
     store: str | None,
     no_color: bool,
@@ -78,7 +82,10 @@ def command(
         return show_all(choose_store(store), options, target, as_json=as_json, no_color=no_color)
     if run is None:
         raise click.UsageError("Give an id, a unique prefix of one, --last, or --all; 'flowckpt list' shows the ids")
-    found = recorded_run(choose_store(store), run, target=target, inputs=without_repeats(inputs, "-i"))
+    here = str(Path.cwd()) if is_here else None
+    texts = without_repeats(inputs, "-i")
+    found = recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)
+    options = run_options_of(policy, base_path=here)
     if step is not None:
         return show_step(found, options, step, as_json=as_json, no_color=no_color)
     return show_plan(found, options, as_json=as_json, no_color=no_color)

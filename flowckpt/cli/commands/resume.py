@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,11 +19,11 @@ from flowckpt.cli.options import (
     color_option,
     events_option,
     executor_option,
+    here_option,
     input_option,
     json_option,
     limit_options,
     named_executors,
-    on_stop_option,
     policy_options,
     rollback_option,
     run_options_of,
@@ -67,7 +68,7 @@ Examples:
 @limit_options
 @input_option
 @target_option
-@on_stop_option
+@here_option
 @click.option(
     "--if-attempt",
     type=click.IntRange(min=1),
@@ -93,6 +94,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     inputs: tuple[tuple[str, str], ...],
     target: str | None,
     by: str | None,
+    is_here: bool,
     on_save_error: str | None,
     accept_import: bool,
     kept_by: int | None,
@@ -125,10 +127,12 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         target=target,
         inputs=texts,
         asks_for_secrets=not only_plan,
+        is_here=is_here,
         accepts=None if only_plan else lambda found, shown: accept_import or drive.ask_about_import(found, shown),
     )
     run = recorded.workflow_id
-    options = run_options_of(policy, by, target=recorded.moved_to, executors=places)
+    here = str(Path.cwd()) if is_here else None
+    options = run_options_of(policy, by, target=recorded.moved_to, base_path=here, executors=places)
     if only_plan:
         return plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
     form = Form(as_json, as_events, no_color)

@@ -26,7 +26,6 @@ from flowckpt.cli.options import (
     limit_options,
     named_executors,
     network_option,
-    on_stop_option,
     rollback_option,
     setting_option,
     store_option,
@@ -69,7 +68,6 @@ Examples:
 @network_option
 @executor_option
 @rollback_option
-@on_stop_option
 @click.option(
     "--check", is_flag=True, help="Store nothing: run it once in memory, drive it again, and report what differs."
 )

@@ -311,7 +311,7 @@ class Child:
 
     def _command(self, descriptor: int) -> list[str]:
         attempt = str(self._run.info.attempt)
-        words = ["--if-attempt", attempt, "--on-stop", "suspend", "--kept-by", str(descriptor), *self._options]
+        words = ["--if-attempt", attempt, "--kept-by", str(descriptor), *self._options]
         return [sys.executable, "-m", "flowckpt", "resume", *words, "--", self._run.workflow_id]
 
     def _environment(self) -> dict[str, str]:

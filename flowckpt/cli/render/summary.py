@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from flowckpt.cli.groups import with_store
 from flowckpt.cli.next_steps import show_resume_hint, wait_lines
 from flowckpt.cli.render.errors import show_error
 from flowckpt.cli.render.rich_table import status_text
 from flowckpt.cli.render.tables import duration_text
-from flowckpt.cli.render.terminal import escaped, escaped_lines, say, short_value
+from flowckpt.cli.render.terminal import escaped, escaped_lines, say, short_value, write
 from flowckpt.cli.runs import waited
 from flowckpt.cli.settings import StoreChoice
 from flowckpt.core.records import Status
@@ -15,6 +18,9 @@ from flowckpt.engine.values.failures import failed_step, recorded_error
 from flowckpt.engine.values.result import WorkflowResult
 from flowckpt.errors import FlowckptError, StepFailedError
 from flowckpt.stores.base import StoreBase
+
+if TYPE_CHECKING:
+    from flowckpt.engine.session.cancel import Cancelled
 
 
 def summary_text(result: WorkflowResult, *, no_color: bool) -> str:
@@ -71,6 +77,22 @@ def show_failure(result: WorkflowResult, signal_name: str) -> None:
         say(escaped(f"flowckpt: step {path!r} could not be undone: {said}"))
     for note in getattr(error, "__notes__", ()):
         say(escaped(str(note)))
+
+
+def show_cancelled(done: Cancelled) -> None:
+    """Show that a run was cancelled, what was undone, and what could not be."""
+    lines = [f"cancelled: {escaped(done.workflow_id)} (it was {done.was})"]
+    if done.undone:
+        lines.append(f"undone: {', '.join(map(escaped, done.undone))}")
+    write("".join(f"{line}\n" for line in lines))
+    show_not_undone(done)
+
+
+def show_not_undone(done: Cancelled) -> None:
+    """Name the steps of a cancelled run that could not be undone."""
+    for path in done.not_undone:
+        said = f"step {escaped(path)} could not be undone; 'flowckpt show {escaped(done.workflow_id)}' says why"
+        say(f"flowckpt: {with_store(said)}")
 
 
 # The last words about a run whose end is not in the store: what a resume would find there.

@@ -127,6 +127,8 @@ KEY = "waits"
 """In the metadata of a checkpoint: what the run waits for, by the path of the step."""
 TAKEN = "taken_signals"
 """In the metadata: the ids of signals that were taken by results which no longer count."""
+STOPPED = "stopped"
+"""In the metadata: the signal that stopped the run while some of its steps waited and others could continue."""
 
 
 def waits_in(metadata: Mapping[str, Any]) -> tuple[Wait, ...]:

@@ -380,16 +380,7 @@ class Recorder:
             Why it could not be saved, if the run continues then.
         """
         self.write_down_waits(is_at_rest=True)
-        checkpointer = self.checkpointer
-        last = checkpointer.attempted if self.start_saved else self.resumed_from
-        if (
-            last is not None
-            and last.status is Status.SUSPENDED
-            and len(last.step_results) == len(checkpointer.history.results)
-            and last.metadata == checkpointer.metadata
-            and last.in_flight == self.unfinished()
-            and last.checkpoint_id == checkpointer.last_saved
-        ):
+        if self.is_suspended():
             return None
         saved = await self._save(Reason.SUSPENDED)
         await self.emit_saved(saved)
@@ -397,6 +388,19 @@ class Recorder:
             return saved
         self.start_saved = True
         return None
+
+    def is_suspended(self) -> bool:
+        """Return whether the last checkpoint says that the run waits, and nothing has changed since."""
+        checkpointer = self.checkpointer
+        last = checkpointer.attempted if self.start_saved else self.resumed_from
+        return (
+            last is not None
+            and last.status is Status.SUSPENDED
+            and len(last.step_results) == len(checkpointer.history.results)
+            and last.metadata == checkpointer.metadata
+            and last.in_flight == self.unfinished()
+            and last.checkpoint_id == checkpointer.last_saved
+        )
 
     def write_down_waits(self, *, is_at_rest: bool) -> None:
         """Put what the run waits for into its metadata, for the next checkpoint.

@@ -118,7 +118,8 @@ def verifying_of(latest: CheckpointData, given: EvidenceVerifier | None, options
         given: the engine's verifier, or None.
         options: how the resume is to be done.
     """
-    return Verifying(given, options.verify, str(latest.metadata.get("base_path", "")), options.allow_network)
+    base_path = options.base_path or str(latest.metadata.get("base_path", ""))
+    return Verifying(given, options.verify, base_path, options.allow_network)
 
 
 def is_open(report: VerificationReport | None) -> bool:

@@ -20,7 +20,7 @@ from flowckpt.core.dsl import Workflow
 from flowckpt.core.dsl.checks import CREATED, Noted, unyielded
 from flowckpt.core.identity.secrets import KnownSecrets
 from flowckpt.core.records import CheckpointData, Reason, Status, StepError
-from flowckpt.core.records.wait import due_at
+from flowckpt.core.records.wait import STOPPED, due_at
 from flowckpt.core.replay import Crash, Replay
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.paths import handled_end, left_to_undo, not_yielded
@@ -73,7 +73,6 @@ class Ending:
         started_ns: when it started, by the clock's `elapsed_ns`.
         rollback_failures: the steps that were to be undone and could not be.
         decided: how the run ends, if an earlier attempt decided that.
-        leaves_suspended: whether what stopped it leaves it suspended and due, for whoever recovers runs.
     """
 
     workflow: Workflow[Any, Any]
@@ -81,7 +80,6 @@ class Ending:
     started_ns: int
     rollback_failures: tuple[StepFailedError, ...] = ()
     decided: UnfinishedRollback | None = None
-    leaves_suspended: bool = False
 
     @property
     def _checkpointer(self) -> Checkpointer:
@@ -115,8 +113,6 @@ class Ending:
         if isinstance(ending, CheckpointStorageError) and not checkpointer.is_usable and not is_told:
             told.append(partial(failed_event, checkpointer.workflow_id, checkpointer.attempted, ending))
         reason, error = reason_of(ending, secrets)
-        if self.leaves_suspended:
-            reason = Reason.SUSPENDED
         if self.decided is not None:
             reason, error = self.decided.reason, self.decided.error
         is_saved = False
@@ -143,8 +139,6 @@ class Ending:
                     ending.add_note(f"The end of the run could not be saved: {failure.message}")
                 elif not continues:
                     ending, (reason, error) = failure, reason_of(failure, secrets)
-        if not is_saved and reason is Reason.SUSPENDED:  # nobody could go on with it
-            reason = Reason.CANCELLED
         result = self._result(output, ending, reason, is_saved, unsaved, error)
         told.append(partial(self._final_event, result, ending, error))
         return result, told
@@ -212,11 +206,20 @@ class Ending:
             last_saved=self._checkpointer.last_saved,
             save_error=unsaved,
             handled=handled,
+            undoable=self._undoable() if isinstance(ending, STOPS) else (),
         )
         self.context.interrupts.result = result
         if isinstance(ending, RunInterrupted):
             ending.result = result
         return result
+
+    def _undoable(self) -> tuple[str, ...]:
+        """Return the steps that a cancel would undo, the newest first, as far as the generator has yielded them."""
+        recorder = self.context.recorder
+        if not recorder.undo.compensate:
+            return ()
+        left = left_to_undo(recorder.checkpointer.history.results, recorder.undo.undoable)
+        return tuple(each.path for each in left)
 
     def _final_event(
         self, result: WorkflowResult, ending: BaseException | None, error: StepError | None
@@ -224,9 +227,9 @@ class Ending:
         run, steps, duration = self._checkpointer.workflow_id, self._steps, result.duration_ms
         if ending is None:
             return events.WorkflowCompleted(run, result.output, *steps, duration, result.is_saved)
-        cause = ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
+        cause = cause_of_stop(ending)
         if result.status is Status.SUSPENDED:
-            return events.WorkflowSuspended(run, (), None, *steps, duration, cause)
+            return events.WorkflowSuspended(run, (), None, *steps, duration, cause, result.is_saved)
         if result.status is Status.CANCELLED:
             return events.WorkflowCancelled(run, cause, *steps, duration, result.is_saved)
         error = error or StepError("", "")
@@ -242,9 +245,16 @@ def reason_of(ending: BaseException | None, secrets: KnownSecrets = NO_SECRETS) 
     """
     if ending is None:
         return Reason.COMPLETED, None
-    if isinstance(ending, (*STOPS, RunCancelledError)):
+    if isinstance(ending, STOPS):
+        return Reason.SUSPENDED, None
+    if isinstance(ending, RunCancelledError):
         return Reason.CANCELLED, None
     return Reason.FAILED, recorded_error(ending, path=failed_step(ending), secrets=secrets)
+
+
+def cause_of_stop(ending: BaseException | None) -> str:
+    """Return the signal that stopped a run, or `cancelled` for its task or by request."""
+    return ending.signal_name if isinstance(ending, RunInterrupted) else "cancelled"
 
 
 @attrs.define(eq=False, repr=False)
@@ -258,7 +268,6 @@ class Drive:
         undoing: what it starts from, where nothing is to be done but to undo: what an earlier attempt did not finish, or
             a run that is cancelled.
         wait_for: how many seconds the process stays for waits in all; None for short ones alone.
-        suspends_on_stop: whether a signal leaves the run suspended and due, with nothing undone.
         result: how the attempt ended, once it has.
     """
 
@@ -267,7 +276,6 @@ class Drive:
     context: RunContext
     undoing: Undoing | None = None
     wait_for: float | None = None
-    suspends_on_stop: bool = False
     result: WorkflowResult | None = None
     _knows_how: bool = attrs.field(init=False, default=False)
 
@@ -377,10 +385,10 @@ class Drive:
         decided = None if self.undoing is None else self.undoing.end
         failures: tuple[StepFailedError, ...] = ()
         stop: BaseException | None = None
-        leaves_suspended = self.suspends_on_stop and decided is None and isinstance(ending, STOPS)
+        is_stopped = decided is None and isinstance(ending, STOPS)
         repeated = None if is_refused or run.recorder.start_saved else self._repeated(output, ending)
         undoes_nothing = ending is None or repeated is not None or isinstance(ending, Suspended)
-        if ending is not None and not undoes_nothing and not is_refused and not leaves_suspended:
+        if ending is not None and not undoes_nothing and not is_refused and not is_stopped:
             try:
                 failures = await self._roll_back(ending)
             except BaseException as error:
@@ -397,7 +405,10 @@ class Drive:
         if stop is not None:
             return stop  # what is left to undo is in the record
         run.recorder.write_down_waits(is_at_rest=True)
-        end = Ending(self.workflow, run, started_ns, failures, decided, leaves_suspended)
+        if is_stopped and run.waits.all and not run.recorder.is_suspended():
+            checkpointer = run.recorder.checkpointer
+            checkpointer.metadata = {**checkpointer.metadata, STOPPED: cause_of_stop(ending)}
+        end = Ending(self.workflow, run, started_ns, failures, decided)
         if isinstance(ending, Suspended):
             last = run.recorder.checkpointer.attempted or run.recorder.resumed_from
             self.result, told = end.suspend(run.waits.all, run.number if last is None else last.attempt)
@@ -459,7 +470,7 @@ class Drive:
         if self.undoing is not None or run.recorder.resumed_from is None or run.recorder.start_saved:
             return False
         results = run.recorder.checkpointer.history.results
-        if not isinstance(ending, (*STOPS, RunCancelledError)):
+        if not isinstance(ending, RunCancelledError):
             path = failed_step(ending)
             if not path or any(each.path == path for each in results):
                 return False

@@ -19,6 +19,7 @@ from flowckpt.core.identity.fingerprint import fingerprint, step_fingerprint
 from flowckpt.core.records import CheckpointData, History, PartialState, Status, StepResult
 from flowckpt.core.records.listing import IMPORTED
 from flowckpt.core.records.result import COMPOSITES
+from flowckpt.core.records.wait import STOPPED
 from flowckpt.core.replay import Replay
 from flowckpt.core.system import ids
 from flowckpt.core.system.blocking import finish_despite_cancel
@@ -46,7 +47,7 @@ from flowckpt.engine.run.verification import Verifying, verifying_of
 from flowckpt.engine.session.drive import Drive
 from flowckpt.engine.values.failures import NO_SECRETS
 from flowckpt.engine.values.inputs import BoundInputs, refuse_in_labels
-from flowckpt.engine.values.options import OnStop, RunOptions, Saving
+from flowckpt.engine.values.options import RunOptions, Saving
 from flowckpt.engine.values.result import StepCounts, WorkflowResult
 from flowckpt.engine.values.superseded import RetryBudget, Superseded
 from flowckpt.engine.values.target import describe_target
@@ -198,6 +199,24 @@ class Session:
         """Whether the run goes on when a checkpoint cannot be saved."""
         return self._saving.continue_on_save_error
 
+    def cancelling(self) -> Session:
+        """Return a session that only undoes the steps of the run and ends the run as cancelled."""
+        given = self._inputs if self._bound is None else {**self._inputs, **self._bound.secrets}
+        return Session(
+            self._store,
+            self._clock,
+            self._random,
+            self._workflow,
+            self._workflow_id,
+            RunOptions(),
+            inputs=given,
+            verifier=self._verifier,
+            saving=self._saving,
+            executors=self._executors,
+            is_cancel=True,
+            new_uuid=self._new_uuid,
+        )
+
     async def result(self, on_event: Callable[[Event], None] | None = None) -> WorkflowResult:
         """Drive the run to its end and return how it ended.
 
@@ -262,7 +281,7 @@ class Session:
         if lease.latest is not None:
             raise RunExistsError(lease.workflow_id)
         options, workflow = self._options, self._workflow
-        base_path = str(Path.cwd())
+        base_path = options.base_path or str(Path.cwd())
         metadata: dict[str, Any] = {
             "target": dict(describe_target(workflow) if options.target is None else options.target),
             "tags": dict(options.tags),
@@ -320,6 +339,7 @@ class Session:
         said = accepted(latest.metadata) if IMPORTED in latest.metadata else latest.metadata
         said = with_settled(said, judge.policy, self._clock.now()) if settled else said
         metadata = self._options.written_to(resumption.superseded.written_to(said))
+        metadata.pop(STOPPED, None)
         waits = Waits.of(latest.metadata)
         is_prefix = mode is ReuseMode.PREFIX
         waits.drop_stale((result for result, _ in resumption.cut.values()), takes_behind=is_prefix)
@@ -439,7 +459,7 @@ class Session:
             RetryBudget(limit, checkpointer),
             self._clock.elapsed_ns() + LOOK_NS,
         )
-        return Drive(workflow, replay, context, undoing, options.stay, options.on_stop is OnStop.SUSPEND)
+        return Drive(workflow, replay, context, undoing, options.stay)
 
     def _checkpointer(self, lease: Lease, origin: _Origin) -> Checkpointer:
         checkpointer = Checkpointer(

@@ -113,17 +113,6 @@ def _maker(output: Any) -> Callable[[Any], Any] | None:
     return output.make if isinstance(output, TypedOutput) else lambda _: output
 
 
-class OnStop(StrEnum):
-    """What a signal makes of a run."""
-
-    CANCEL = "cancel"
-    SUSPEND = "suspend"
-
-
-def _on_stop(value: object) -> OnStop:
-    return _choice(OnStop, "on_stop", value) or OnStop.CANCEL
-
-
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class RunOptions(FieldEquality):
     """Options of a start, a resume or a plan.
@@ -132,6 +121,8 @@ class RunOptions(FieldEquality):
         tags: labels for listing runs, text to text; recorded at the start.
         target: how `flowckpt resume` finds the workflow: a mapping with `file` or `module`, `name` and `cwd`; derived
             from the function by default. Given to a resume, it replaces the recorded one.
+        base_path: the directory from which relative paths in claims start; recorded. By default the current directory at
+            the start, and the recorded one for a resume.
         every: take a checkpoint after this many steps without one; recorded at the start, and used by each resume. The
             engine's trigger takes precedence.
         interval: take a checkpoint after a step if the last one is this many seconds old; recorded likewise.
@@ -161,12 +152,11 @@ class RunOptions(FieldEquality):
         stay: how many seconds in total the process stays while everything waits. By default it stays for waits that end
             within a minute; otherwise the run is suspended.
         if_attempt: resume only if this is the run's newest attempt; otherwise `RunMovedOnError`.
-        on_stop: what a signal does: `cancel` (the default) ends the run as cancelled and undoes it; `suspend` saves it
-            as suspended and due at once, for `flowckpt recover`.
     """
 
     tags: Mapping[str, str] = attrs.field(factory=dict)
     target: Mapping[str, str] | None = None
+    base_path: str | None = None
     every: int | None = None
     interval: float | None = None
     steal: bool = False
@@ -187,7 +177,6 @@ class RunOptions(FieldEquality):
     rolls_back: bool = True
     stay: float | None = attrs.field(default=None, converter=_stay)
     if_attempt: int | None = None
-    on_stop: OnStop = attrs.field(default=OnStop.CANCEL, converter=_on_stop)
 
     @property
     def policy(self) -> policies.ResumePolicy:
@@ -223,6 +212,8 @@ class RunOptions(FieldEquality):
             metadata: the metadata that it goes on from.
         """
         written = dict(metadata)
+        if self.base_path is not None:
+            written["base_path"] = self.base_path
         if asked := self.asked_limits:
             written[LIMITS] = {**written.get(LIMITS, {}), **asked}
         if self.target is not None:  # the code has moved: the next resume finds it by itself

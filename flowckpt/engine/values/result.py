@@ -54,6 +54,7 @@ class WorkflowResult(FieldEquality):
         last_saved: the id of the last checkpoint known to be saved, or None.
         save_error: why the end was not recorded, or None.
         handled: the failure that the workflow handled before the run failed; a resume replays it and runs nothing. Or None.
+        undoable: after a signal, the steps that `flowckpt cancel` would undo, newest first.
         is_removed: whether the completed run was removed from its store, as `on_success="clear"` requests.
     """
 
@@ -74,6 +75,7 @@ class WorkflowResult(FieldEquality):
     save_error: FlowckptError | None = None
     is_removed: bool = False
     handled: HandledFailure | None = None
+    undoable: tuple[str, ...] = ()
 
     @property
     def due_at(self) -> datetime | None:
