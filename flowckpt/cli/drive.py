@@ -103,7 +103,7 @@ class _Ending:
     unwritten: str = ""
 
 
-def follow(  # noqa: PLR0912 - one branch for each way to end
+def follow(
     session: Session,
     workflow: Workflow[..., Any],
     workflow_id: str,
@@ -135,17 +135,7 @@ def follow(  # noqa: PLR0912 - one branch for each way to end
                 return code_of_error(error)
             chosen, resuming = answer
             return follow(chosen, workflow, workflow_id, store=store, form=form, resuming=resuming)
-        if isinstance(error, STOPS) and line is not None:
-            show_stop(error, line)
-            return code_of_error(error)
-        if isinstance(error, SecretMissingError) and line is not None:
-            show_error(error, secret_ways(line, error.names))
-        else:
-            show_error(error)
-        if isinstance(error, FencedError) and not error.newest_attempt:
-            show_what_is_left(workflow_id, session.store, store)
-        elif isinstance(error, _RESUMABLE) and line is None:  # a resume that was refused would be refused again
-            show_resume_hint(workflow_id, store)
+        _show_refusal(error, session, workflow_id, store, line)
         return code_of_error(error)
     result = ending.result
     if result is None:
@@ -165,24 +155,46 @@ def follow(  # noqa: PLR0912 - one branch for each way to end
     except OutputFailedError as error:
         say(f"flowckpt: standard output cannot be written: {error}")
         code = code or ExitCode.OUTPUT_FAILED
-    if result.error is None and not result.is_saved:
-        show_unsaved_output(result)
-        show_what_is_left(workflow_id, session.store, store, last_saved=result.last_saved)
-    elif isinstance(result.error, STOPS) and line is not None:
+    if isinstance(result.error, STOPS) and line is not None:
         show_stop(result.error, line)
     elif code is ExitCode.SUSPENDED:
         show_ways_on(workflow_id, result.waits, store)
-    elif code not in (ExitCode.DONE, ExitCode.OUTPUT_FAILED):
-        show_failure(result, ending.signal_name)
-        if ending.signal_name == "SIGINT" and result.is_saved and not (form.as_json or form.as_events):
+    elif code not in (ExitCode.DONE, ExitCode.OUTPUT_FAILED) or (result.error is None and not result.is_saved):
+        _show_end(result, ending.signal_name, session, store, form)
+    return code
+
+
+def _show_refusal(
+    error: FlowckptError, session: Session, workflow_id: str, store: StoreChoice, line: ResumeLine | None
+) -> None:
+    """Show why a run could not be started or resumed, and what to do."""
+    if isinstance(error, STOPS) and line is not None:
+        show_stop(error, line)
+        return
+    if isinstance(error, SecretMissingError) and line is not None:
+        show_error(error, secret_ways(line, error.names))
+    else:
+        show_error(error)
+    if isinstance(error, FencedError) and not error.newest_attempt:
+        show_what_is_left(workflow_id, session.store, store)
+    elif isinstance(error, _RESUMABLE) and line is None:  # a resume that was refused would be refused again
+        show_resume_hint(workflow_id, store)
+
+
+def _show_end(result: WorkflowResult, signal_name: str, session: Session, store: StoreChoice, form: Form) -> None:
+    """Show why a run did not complete, or why its end is not saved, and what to do."""
+    if result.error is None and not result.is_saved:
+        show_unsaved_output(result)
+    else:
+        show_failure(result, signal_name)
+        if signal_name == "SIGINT" and result.is_saved and not (form.as_json or form.as_events):
             _offer_to_undo(session, result)
         if result.handled is None and _would_end_the_same_way(result):
-            say("Every step was restored, so a resume ends the same way: mend the workflow's own code first.")
-        if result.is_saved:
-            show_resume_hint(workflow_id, store, handled=result.handled)
-        else:
-            show_what_is_left(workflow_id, session.store, store, last_saved=result.last_saved)
-    return code
+            say("Every step was restored, so a resume ends the same way: correct the workflow's own code first.")
+    if result.is_saved:
+        show_resume_hint(result.workflow_id, store, handled=result.handled)
+    else:
+        show_what_is_left(result.workflow_id, session.store, store, last_saved=result.last_saved)
 
 
 def _offer_to_undo(session: Session, result: WorkflowResult) -> None:

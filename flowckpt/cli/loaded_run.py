@@ -42,6 +42,7 @@ class RecordedRun:
         target: where the workflow is, as typed; None where the record says it.
         moved_to: the same for the record.
         inputs: the inputs that were given again, by name.
+        base_path: the directory to which the run moves; None where it stays.
     """
 
     workflow_id: str
@@ -52,6 +53,7 @@ class RecordedRun:
     target: str | None
     moved_to: Mapping[str, str] | None
     inputs: dict[str, Any]
+    base_path: str | None = None
 
 
 def recorded_run(
@@ -104,7 +106,8 @@ def recorded_run(
     if workflow.secret_inputs:
         at_terminal = asks_for_secrets and latest.status is not Status.COMPLETED  # that most likely needs none
         ask_for_secrets(workflow, _needed(workflow, latest), values, at_terminal=at_terminal)
-    return RecordedRun(workflow_id, choice, store, latest, workflow, target, moved_to, values)
+    here = str(Path.cwd()) if is_here else None
+    return RecordedRun(workflow_id, choice, store, latest, workflow, target, moved_to, values, here)
 
 
 def _enter_directory(latest: CheckpointData, workflow_id: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -75,17 +74,15 @@ def command(
     if as_json:
         keep_for_document()
     show_warnings()
-    options = run_options_of(policy)
     if is_all:
         if run is not None or inputs:
             raise click.UsageError("--all excludes RUN and -i: it plans every unfinished run")
-        return show_all(choose_store(store), options, target, as_json=as_json, no_color=no_color)
+        return show_all(choose_store(store), run_options_of(policy), target, as_json=as_json, no_color=no_color)
     if run is None:
         raise click.UsageError("Give an id, a unique prefix of one, --last, or --all; 'flowckpt list' shows the ids")
-    here = str(Path.cwd()) if is_here else None
     texts = without_repeats(inputs, "-i")
     found = recorded_run(choose_store(store), run, target=target, inputs=texts, is_here=is_here)
-    options = run_options_of(policy, base_path=here)
+    options = run_options_of(policy, base_path=found.base_path)
     if step is not None:
         return show_step(found, options, step, as_json=as_json, no_color=no_color)
     return show_plan(found, options, as_json=as_json, no_color=no_color)

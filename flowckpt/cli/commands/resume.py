@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -131,8 +130,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         accepts=None if only_plan else lambda found, shown: accept_import or drive.ask_about_import(found, shown),
     )
     run = recorded.workflow_id
-    here = str(Path.cwd()) if is_here else None
-    options = run_options_of(policy, by, target=recorded.moved_to, base_path=here, executors=places)
+    options = run_options_of(policy, by, target=recorded.moved_to, base_path=recorded.base_path, executors=places)
     if only_plan:
         return plan.show_plan(recorded, options, as_json=as_json, no_color=no_color)
     form = Form(as_json, as_events, no_color)
@@ -140,8 +138,6 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     session = _session(recorded, options, on_save_error)
     if kept_by is not None:
         child.ask_for_run(kept_by)
-    if as_json or as_events or not drive.can_ask(options):
-        return follow(session, recorded.workflow, run, store=choice, form=form, resuming=resuming)
 
     def ask(error: StaleStepError) -> tuple[Session, Resuming] | None:
         chosen = drive.ask_about_code(error, recorded, options, no_color=no_color)
@@ -150,7 +146,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
         line = ResumeLine(recorded.workflow_id, choice, chosen, target, on_save_error)
         return _session(recorded, chosen, on_save_error), Resuming(recorded.latest.attempt, line)
 
-    return follow(session, recorded.workflow, run, store=choice, form=form, resuming=resuming, ask=ask)
+    can_ask = not (as_json or as_events) and drive.can_ask(options)
+    ask_if_possible = ask if can_ask else None
+    return follow(session, recorded.workflow, run, store=choice, form=form, resuming=resuming, ask=ask_if_possible)
 
 
 def _session(run: RecordedRun, options: RunOptions, on_save_error: str | None) -> Session:
