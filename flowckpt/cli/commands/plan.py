@@ -47,7 +47,7 @@ Examples:
 @json_option
 @store_option
 @color_option
-def command(
+def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     run: str | None,
     step: str | None,
     is_all: bool,

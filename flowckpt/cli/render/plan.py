@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import chdir
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -286,7 +288,8 @@ def show_all(
 
 def _verdict(choice: StoreChoice, info: RunInfo, options: RunOptions, target: str | None) -> RunVerdict:
     try:
-        plan = planned_run(recorded_run(choice, info.workflow_id, target=target), options).plan
+        with chdir(Path.cwd()):  # the run is planned in its own directory
+            plan = planned_run(recorded_run(choice, info.workflow_id, target=target), options).plan
     except FlowckptError as error:
         return RunVerdict(info, code_of_error(error), error.message)
     except Exception as error:  # its program cannot be imported; the other runs are planned
