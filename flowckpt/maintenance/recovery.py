@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import attrs
 
-from flowckpt.core.records import Status
+from flowckpt.core.records import Reason, Status
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.records.wait import STOPPED, TAKEN, Signal, Wait, WaitKind
 from flowckpt.core.system.blocking import finish_despite_cancel
@@ -133,6 +133,10 @@ async def _looked_at(store: StoreBase, info: RunInfo, now: datetime) -> DueRun |
         waits = info.waits
         is_signalled = await _is_signalled(store, info, waits)
         why = why_due(info, now, waits=len(waits), due_at=info.due_at, is_signalled=is_signalled)
+        if why is not None and info.status is Status.SUSPENDED:
+            latest = await store.load_latest(info.workflow_id)
+            if latest is not None and latest.reason is Reason.MANUAL:  # rolled back or forked: the person resumes it
+                return None
     except CheckpointStorageError:
         raise
     except FlowckptError as error:

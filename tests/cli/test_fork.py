@@ -54,7 +54,7 @@ def test_a_fork_is_a_run_of_its_own(shop):
     assert "Resume with: flowckpt resume two" in ran.err
     document = shop("show", "two", "--json").expect(0).document
     assert document["forked_from"] == {"workflow_id": "one", "checkpoint_id": "@failed", "sequence": 5}
-    assert document["status"] == "cancelled" and [step["attempt"] for step in document["steps"]] == [0, 0, 0]
+    assert document["status"] == "suspended" and [step["attempt"] for step in document["steps"]] == [0, 0, 0]
     assert "forked from: one at checkpoint @failed (sequence 5)" in shop("show", "two").expect(0).out
     assert shop("resume", "two", "--json").expect(0).document["output"] == 7
     assert shop.log() == ["load"]

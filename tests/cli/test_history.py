@@ -11,7 +11,7 @@ def test_reruns_rollbacks_and_reused_ids_stay_visible(shop):
     document = shop("show", "one", "--history", "--json").expect(0).document
     history = document["history"]
     assert [attempt["attempt"] for attempt in history] == [1, 2, 3, 4, 5]
-    assert [attempt["status"] for attempt in history] == ["failed", "completed", "completed", "cancelled", "completed"]
+    assert [attempt["status"] for attempt in history] == ["failed", "completed", "completed", "suspended", "completed"]
     assert history[3]["rolled_back_to"] == {"checkpoint_id": "fetch", "sequence": 2} and history[3]["results"] == []
     found = [(result["path"], result["standing"]) for attempt in history for result in attempt["results"]]
     assert found == [

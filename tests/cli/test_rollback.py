@@ -13,10 +13,10 @@ def test_a_run_goes_back_and_is_resumed_from_there(shop):
     assert "Resume with: flowckpt resume one" in ran.err
     assert shop.log() == []
     document = shop("list", "--json").expect(0).document[0]
-    assert (document["status"], document["steps"]) == ("cancelled", 1)
+    assert (document["status"], document["steps"]) == ("suspended", 1)
     document = shop("show", "one", "--json").expect(0).document
     assert document["rolled_back_to"] == {"checkpoint_id": "fetch", "sequence": 2}
-    assert document["status"] == "cancelled" and document["checkpoints"][-1]["verified"] is True
+    assert document["status"] == "suspended" and document["checkpoints"][-1]["verified"] is True
     assert "rolled back to: checkpoint fetch (sequence 2)" in shop("show", "one").expect(0).out
     assert [each["decision"] for each in shop("plan", "one", "--json").expect(0).document["steps"]] == ["reuse", "new"]
     assert "--last" not in shop("resume", "--last").expect(0).out
@@ -111,3 +111,13 @@ def test_names_of_steps_do_not_reach_the_terminal(flowckpt, tmp_path):
         flowckpt("show", "two").expect(0),
     ):
         assert "\x1b" not in ran.out + ran.err
+
+
+def test_a_run_that_was_rolled_back_or_forked_is_suspended_and_waits_for_a_person(flowckpt):
+    flowckpt("run", "pipeline.py:naps", "--id", "one").expect(0)
+    flowckpt("rollback", "one", "nap").expect(0)
+    flowckpt("fork", "one", "--id", "two").expect(0)
+    assert [each["status"] for each in flowckpt("list", "--json").document] == ["suspended", "suspended"]
+    assert "no run in" in flowckpt("recover").expect(0).err, "the person who moved it goes on with it"
+    flowckpt("resume", "one").expect(0)
+    flowckpt("resume", "two").expect(0)

@@ -44,7 +44,7 @@ def test_it_begins_with_the_results_before_a_step(reopen: Reopen) -> None:
     made = WorkflowEngine(reopen()).fork_sync("run", new_id="new", from_step="report")
     assert (made.workflow_id, made.source_id, made.steps, made.dropped) == ("new", "run", 4, ("report",))
     data = latest(reopen(), "new")
-    assert (data.sequence, data.attempt, data.reason, data.status) == (1, 1, Reason.MANUAL, Status.CANCELLED)
+    assert (data.sequence, data.attempt, data.reason, data.status) == (1, 1, Reason.MANUAL, Status.SUSPENDED)
     assert data.metadata["forked_from"] == {"workflow_id": "run", "checkpoint_id": "@completed", "sequence": 8}
     assert {each.attempt for each in data.step_results} == {0}
     assert resumed(reopen).output == "3 names, paid 7"

@@ -26,7 +26,7 @@ def test_a_resume_goes_on_from_the_checkpoint_that_the_run_went_back_to(reopen: 
     assert done.dropped == ("clean", "pay", "report")
     assert done.is_new
     data = latest(reopen())
-    assert (data.reason, data.status, data.output, data.error) == (Reason.MANUAL, Status.CANCELLED, None, None)
+    assert (data.reason, data.status, data.output, data.error) == (Reason.MANUAL, Status.SUSPENDED, None, None)
     assert data.metadata["rolled_back_to"] == {"checkpoint_id": "rent", "sequence": 3}
     assert data.evidence[0]["path"] == "fetch"
     assert data.evidence[0]["outcome"] == "verified"

@@ -440,7 +440,7 @@ def _first_checkpoint(
         step_results=history.view(),
         saved_at=clock.now(),
         reason=Reason.MANUAL,
-        status=Status.CANCELLED,
+        status=Status.SUSPENDED,
         in_flight=tuple(path for path in latest.in_flight if path not in paths),
         partial={},
         metadata=metadata,

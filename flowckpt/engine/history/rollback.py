@@ -102,7 +102,7 @@ async def roll_back(
             sequence=lease.last_sequence + 1,
             attempt=lease.attempt,
             reason=Reason.MANUAL,
-            status=Status.CANCELLED,
+            status=Status.SUSPENDED,
             evidence=answers,
             snapshot=target.held_snapshot,
             partial=target.partial,

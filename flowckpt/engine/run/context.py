@@ -9,7 +9,7 @@ import attrs
 
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.secrets import KnownSecrets
-from flowckpt.core.records import Status
+from flowckpt.core.records import Reason, Status
 from flowckpt.core.replay import Replay
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.lazy import LazyModule
@@ -97,7 +97,8 @@ class RunContext:
     def cancels(self) -> cancel_requests.CancelRequests:
         """Requests to cancel the run that were left in the store."""
         latest = self.recorder.resumed_from
-        after = latest.saved_at if latest is not None and latest.status is Status.CANCELLED else None
+        has_ended = latest is not None and (latest.status is Status.CANCELLED or latest.reason is Reason.MANUAL)
+        after = latest.saved_at if latest is not None and has_ended else None
         store = self.recorder.checkpointer.store
         return cancel_requests.CancelRequests(store, self.workflow_id, self.clock, self.interrupts, after)
 
