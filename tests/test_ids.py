@@ -1,4 +1,4 @@
-"""The one rule of ids of runs, and that every door holds to it."""
+"""The one rule of run ids, and that every door holds to it."""
 
 import asyncio
 

@@ -51,7 +51,7 @@ class KeyValue(_ParamType):
 
 
 class RunName(_ParamType):
-    """The id of a run, or a unique prefix of it; a shell can complete it.
+    """A run id, or a unique prefix of one; a shell can complete it.
 
     Args:
         is_unfinished: whether `--last` means the last run that can be resumed.
@@ -65,7 +65,7 @@ class RunName(_ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Take any text but none."""
         if not value:
-            self.fail("the id of a run cannot be empty", param, ctx)
+            self.fail("a run id cannot be empty", param, ctx)
         return str(value)
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
@@ -87,7 +87,7 @@ class NewRunName(_ParamType):
     name = "run"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Refuse what can be no id of a run."""
+        """Refuse a text that cannot be a run id."""
         if why := why_no_run_id(value):
             raise click.UsageError(f"--id {why}", ctx)
         return str(value)

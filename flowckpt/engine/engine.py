@@ -245,7 +245,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
     Args:
         checkpoint_store: where checkpoints are stored; `FileCheckpointStore(".flowckpt")` by default.
         clock: the time, for tests.
-        new_id: creates the ids of runs without a given id; a ULID by default.
+        new_id: creates run ids where none is given; a ULID by default.
         random: returns numbers in [0, 1), for the jitter of retries and for `random()`.
         new_uuid: creates the UUIDs of `uuid()`.
         verifier: checks evidence. The default resolves relative paths from the directory in which the run was started,
@@ -312,7 +312,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
 
         Args:
             workflow: what to run.
-            workflow_id: the run's id; a new ULID by default.
+            workflow_id: the run id; a new ULID by default.
             options: tags, policies and more.
             **inputs: the workflow's inputs.
 
@@ -526,7 +526,7 @@ class WorkflowEngine(AnswersRuns, CancelsRuns):
 
         Args:
             workflow: what to run.
-            workflow_id: the run's id, or None for a new one.
+            workflow_id: the run id, or None for a new one.
             options: tags, policies and more.
             inputs: the workflow's inputs, by name.
         """

@@ -175,7 +175,7 @@ class CurrentStep:
     def idempotency_key(self) -> str:
         """A key of 32 characters for services that execute a request once: the same in every try, attempt and process.
 
-        It is derived from the run's id, the step's path and its arguments.
+        It is derived from the run id, the step's path and its arguments.
         """
         identity = dumps([self.workflow_id, self.path, dict(sorted(self._arguments.items()))])
         return urlsafe_b64encode(sha256(identity.encode()).digest()[:24]).decode()

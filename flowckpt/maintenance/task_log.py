@@ -95,7 +95,7 @@ def checked_task_id(value: object) -> str:
     """Return the id of a task, or refuse it: a task lies in its store as a run does, and has an id like one.
 
     Raises:
-        SettingError: it can be no id of a run.
+        SettingError: it cannot be a run id.
     """
     if why := why_no_run_id(value):
         raise SettingError(f"the id of a task {why}", setting="task_id", remedy="Give another id.")

@@ -266,7 +266,7 @@ def test_a_lambda_is_no_workflow() -> None:
 
 @pytest.mark.parametrize("bad", ["", "  ", 7, b"x"])
 def test_an_id_that_is_no_text_is_refused(bad: Any) -> None:
-    with pytest.raises(InputError, match="the id of a run must be 1 to 200 printable characters"):
+    with pytest.raises(InputError, match="a run id must be 1 to 200 printable characters"):
         WorkflowEngine(MemoryCheckpointStore()).run_sync(two, workflow_id=bad)
 
 

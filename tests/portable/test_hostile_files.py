@@ -143,7 +143,7 @@ def test_a_file_that_was_sealed_anew_unchanged_is_the_same(small):
 )
 def test_a_hostile_id_of_a_run_is_refused_and_another_id_helps(small, tmp_path, name):
     content = edited(small, 0, workflow_id=name)
-    assert "the id of the run must be" in refusal(tmp_path, content).detail
+    assert "the run id must be" in refusal(tmp_path, content).detail
     assert taken(tmp_path, content, workflow_id="good")[1].workflow_id == "good"
 
 

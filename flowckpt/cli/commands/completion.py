@@ -20,7 +20,7 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.command("completion", epilog=_EXAMPLE)
 @click.argument("shell", type=click.Choice(_SHELLS))
 def command(shell: str) -> None:
-    """Print the script that makes a shell complete commands, options and the ids of runs."""
+    """Print the script that makes a shell complete commands, options and run ids."""
     cls = get_completion_class(shell)
     assert cls is not None
     completion = cls(group, {}, "flowckpt", "_FLOWCKPT_COMPLETE")

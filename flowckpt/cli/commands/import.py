@@ -33,7 +33,7 @@ _COUNT = click.IntRange(min=1)
     "new_id",
     type=NewRunName(),
     metavar="NEW",
-    help="The id of the run here; that in the file, or a new ULID for a checkpoint.",
+    help="The run id here; by default that in the file, or a new ULID for a checkpoint.",
 )
 @click.option("--max-bytes", type=_COUNT, default=_DEFAULT.max_bytes, help="Refuse a larger file, not compressed.")
 @click.option("--max-value-bytes", type=_COUNT, default=_DEFAULT.max_value_bytes, help="Refuse a longer line.")

@@ -59,7 +59,7 @@ Examples:
 @click.argument("target", type=TargetName())
 @input_option
 @click.option("--inputs", "inputs_file", metavar="FILE", help="The inputs as a JSON object (or TOML); - reads JSON.")
-@click.option("--id", "run", type=NewRunName(), metavar="RUN", help="The id of the run; a new ULID where not given.")
+@click.option("--id", "run", type=NewRunName(), metavar="RUN", help="The run id; a new ULID by default.")
 @click.option("--tag", "tags", metavar="K=V", type=KeyValue(), multiple=True, help="A label to list runs by.")
 @setting_option("every")
 @setting_option("interval")

@@ -198,7 +198,7 @@ class Tasks:
             task_id: the task; it need not exist yet.
 
         Raises:
-            SettingError: the id can be no id of a run.
+            SettingError: the id cannot be a run id.
             RunLockedError: another process, or another manager, owns it.
             ForeignRecordError: it is a run of the engine.
         """

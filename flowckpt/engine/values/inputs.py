@@ -183,7 +183,7 @@ def refuse_in_labels(bound: BoundInputs, workflow_id: str, tags: Mapping[str, st
 
     Args:
         bound: the inputs.
-        workflow_id: the run's id.
+        workflow_id: the run id.
         tags: its tags.
 
     Raises:
@@ -239,7 +239,7 @@ def checked_id(workflow_id: object) -> str:
     """
     if not isinstance(workflow_id, str) or not workflow_id.strip():
         raise InputError(
-            f"a run's id must be text and not blank, got {workflow_id!r:.80} ({type(workflow_id).__name__})",
+            f"a run id must be text and not blank, got {workflow_id!r:.80} ({type(workflow_id).__name__})",
             parameter="workflow_id",
             remedy="Give a text, or none to get a new one.",
         )
@@ -257,7 +257,7 @@ def checked_new_id(workflow_id: object) -> str:
     """
     if why := why_no_run_id(workflow_id):
         raise InputError(
-            f"the id of a run {why}", parameter="workflow_id", remedy="Give another id, or none to get a new one."
+            f"a run id {why}", parameter="workflow_id", remedy="Give another id, or none to get a new one."
         )
     return str(workflow_id)
 

@@ -274,7 +274,7 @@ def check_run_id(name: object) -> str:
         MalformedError: it can be none.
     """
     if why := why_no_run_id(name):
-        raise MalformedError(f"the id of the run {why} (--id NEW gives it another one)")
+        raise MalformedError(f"the run id {why} (--id NEW gives it another one)")
     return str(name)
 
 
@@ -285,7 +285,7 @@ def checked_new_id(workflow_id: object) -> str:
         InputError: it can be none.
     """
     if why := why_no_run_id(workflow_id):
-        raise InputError(f"the id of a run {why}", parameter="workflow_id", remedy="Give another id.")
+        raise InputError(f"a run id {why}", parameter="workflow_id", remedy="Give another id.")
     return str(workflow_id)
 
 

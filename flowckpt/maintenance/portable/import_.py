@@ -496,7 +496,7 @@ async def import_run(
     Args:
         store: the store to import into.
         file: the file, plain or gzip; `-` is standard input.
-        workflow_id: the id of the run; by default the one in the file, or a new one for a single checkpoint.
+        workflow_id: the run id; by default the one in the file, or a new one for a single checkpoint.
         limits: how much to accept.
 
     Raises:
