@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import time
 
 import pytest
+
+
+def ended(server, answer):
+    """Return the page of a command when the command has ended."""
+    for _ in range(300):
+        page = server.get(answer.headers["location"]).text
+        if "It is running." not in page:
+            return page
+        time.sleep(0.1)
+    raise AssertionError(page)
 
 
 @pytest.fixture
@@ -46,25 +58,25 @@ def test_foreign_hosts_and_sites_are_refused(server, waiting):
 def test_an_approval_in_a_form_is_the_command_of_the_same_name(server, waiting):
     answer = server.post("/runs/one/approve", {"name": "ask", "by": "ada", "comment": "fine"})
     assert answer.status == 303
-    page = server.get(answer.headers["location"]).text
+    page = ended(server, answer)
     assert "Done." in page and "flowckpt approve --by=ada --comment=fine -- one ask" in page
     (signal,) = waiting("show", "one", "--json").document["signals"]
     assert signal["by"] == "ada" and signal["kind"] == "approval"
 
 
 def test_a_value_that_looks_like_an_option_is_a_value(server, waiting):
-    server.post("/runs/one/approve", {"name": "--resume", "by": "--json"})
+    ended(server, server.post("/runs/one/approve", {"name": "--resume", "by": "--json"}))
     assert waiting("show", "one", "--json").document["signals"] == []
 
 
 def test_a_signal_of_the_wrong_type_is_refused_with_the_reason(server, waiting):
-    server.post("/runs/one/approve", {"name": "ask", "resume": "yes"})
+    ended(server, server.post("/runs/one/approve", {"name": "ask", "resume": "yes"}))
     form = server.get("/runs/one/signal?name=count").text
     assert 'type="number"' in form and 'name="data_type" value="int"' in form
     answer = server.post("/runs/one/signal", {"name": "count", "data_type": "int", "data": "many"})
-    assert "exit code 2" in server.get(answer.headers["location"]).text
+    assert "exit code 2" in ended(server, answer)
     answer = server.post("/runs/one/signal", {"name": "count", "data_type": "int", "data": "7", "resume": "yes"})
-    assert "Done." in server.get(answer.headers["location"]).text
+    assert "Done." in ended(server, answer)
     assert waiting("show", "one", "--json").document["output"]["count"] == 7
 
 
@@ -145,5 +157,38 @@ def test_store_actions_say_first_what_they_would_do(server, waiting):
     assert "done" in page[page.index("What it will do") :]
     assert waiting("show", "done").code == 0
     answer = server.post("/store/prune", {"keep": "0"})
-    assert "Done." in server.get(answer.headers["location"]).text
+    assert "Done." in ended(server, answer)
     assert waiting("show", "done").code == 12
+
+
+SLOW = """
+import time
+from pathlib import Path
+from flowckpt import step, workflow
+
+def begin():
+    assert Path("ready").exists()
+
+@workflow
+def slow():
+    yield step("begin").python(begin)
+    yield step("sleep").python(time.sleep, 4)
+    return "done"
+"""
+
+
+def test_a_run_that_was_resumed_continues_when_the_page_is_closed(serve, release):
+    (release.directory / "slow.py").write_text(SLOW)
+    release("run", "slow.py", "--id", "slow").expect(1)
+    (release.directory / "ready").touch()
+    server = serve()
+    job = server.post("/runs/slow/resume", {})
+    assert job.status == 303 and "It is running." in server.get(job.headers["location"]).text
+    server.process.send_signal(signal.SIGINT)
+    server.process.wait(timeout=20)
+    for _ in range(200):
+        found = release("show", "slow", "--json").document
+        if found["status"] != "running":
+            break
+        time.sleep(0.1)
+    assert found["status"] == "completed" and found["output"] == "done"

@@ -18,8 +18,9 @@ import attrs
 
 from flowckpt.core.system.ids import new_message_id
 
-_SHORT_SECONDS = 20.0
-"""How long an answer waits for its command; a longer one continues, and its page shows its output."""
+SHORT_SECONDS = 2.0
+"""How long an answer waits for the command of an action; a longer one continues, and its page shows its output."""
+_PREVIEW_SECONDS = 60.0
 _MOST_OUTPUT = 100_000
 _MOST_JOBS = 200
 
@@ -303,11 +304,11 @@ class Commands:
                 self._jobs.pop(old).output.unlink(missing_ok=True)
         return job
 
-    def run(self, arguments: Sequence[str]) -> Job:
-        """Start a command and wait a moment for its end."""
+    def run(self, arguments: Sequence[str], *, patience: float = _PREVIEW_SECONDS) -> Job:
+        """Start a command and wait for its end, at most so many seconds."""
         job = self.start(arguments)
         with contextlib.suppress(subprocess.TimeoutExpired):  # its page shows how it continues
-            job.process.wait(_SHORT_SECONDS)
+            job.process.wait(patience)
         return job
 
     def document(self, arguments: Sequence[str]) -> tuple[int, Any]:

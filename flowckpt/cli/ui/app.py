@@ -26,7 +26,7 @@ from flowckpt._version import __version__
 from flowckpt.cli.render.documents import listed_document, run_document, run_history
 from flowckpt.cli.render.tables import ago_text, moment_text
 from flowckpt.cli.runs import StoredRun, stored_run, surveyed_runs
-from flowckpt.cli.ui.actions import OF_RUN, OF_STORE, Action, Commands, new_signal_id
+from flowckpt.cli.ui.actions import OF_RUN, OF_STORE, SHORT_SECONDS, Action, Commands, new_signal_id
 from flowckpt.cli.ui.security import HEADERS, Guard, Request, content_policy
 from flowckpt.core.records import Status
 from flowckpt.core.records.listing import RunFilter
@@ -151,12 +151,10 @@ class Ui:
 
     def store_page(self, request: HttpRequest) -> Response:
         """Show the store: its statistics and what can be done with it."""
-        code, document = self.commands.document(["store", "stats", "--json"])
         return self._page(
             request,
             "store.html",
-            code=code,
-            document=json.dumps(document, indent=2, ensure_ascii=False),
+            statistics=self.commands.run(["store", "stats"]),
             actions=[] if self.is_read_only else [*OF_STORE.values()],
         )
 
@@ -197,7 +195,8 @@ class Ui:
         values = _form_of(await request.body())
         if "data_type" in values:
             values["data"] = _typed(values.pop("data_type"), values.get("data", ""))
-        job = await run_in_threadpool(self.commands.run, action.arguments(run, values))
+        arguments = action.arguments(run, values)
+        job = await run_in_threadpool(self.commands.run, arguments, patience=SHORT_SECONDS)
         return RedirectResponse(f"/jobs/{job.number}?run={quote(run, safe='')}", status_code=303)
 
     def job(self, request: HttpRequest) -> Response:
