@@ -154,7 +154,7 @@ PAGES = (
         _from(
             "flowckpt.events",
             "Event WorkflowStarted WorkflowResumed StepStarted StepOutput StepProgress StepStateDropped StepRestored "
-            "StepRetrying StepCompleted StepFailed StepAdopted ApprovalVoided EvidenceVerified EvidenceFailed CheckpointSaved "
+            "StepRetrying StepCompleted StepFailed StepAdopted ApprovalVoided SignalSetAside EvidenceVerified EvidenceFailed CheckpointSaved "
             "CheckpointFailed WorkflowWaiting WorkflowSuspended RollbackStarted RollbackCompleted WorkflowCompleted "
             "WorkflowFailed WorkflowCancelled",
         ),
@@ -264,7 +264,7 @@ PAGES = (
                 "SettingError EncodingError DecodingError EvidenceError EvidenceCaptureError "
                 "EvidenceNotVerifiedError StepFilesError StepFailedError FanOutFailedError StepTimeoutError CommandFailedError "
                 "ExecutorError UnknownExecutorError NotSendableError WorkerDiedError RunSuspendedError "
-                "SignalDataError SignalRefusedError ApprovalRejectedError ApprovalStaleError RunExistsError "
+                "SignalRefusedError ApprovalRejectedError ApprovalStaleError RunExistsError "
                 "InputMismatchError WorkflowChangedError StaleStepError StaleCheckpointError StepInDoubtError "
                 "RunParkedError StepNotFoundError StepNotStartedError NotUndoableError RunUndoneError "
                 "RunCancelledError CancelRefusedError CancelPendingError NestedLoopError NoAsyncioError "

@@ -35,7 +35,7 @@ __all__ = [
     "InputError", "InputMismatchError", "KeyFileError", "KeyMissingError", "NestedLoopError", "NoAsyncioError",
     "NotSendableError", "NotUndoableError", "ReadOnlyStoreError", "RunCancelledError", "RunExistsError",
     "RunLockedError", "RunMovedOnError", "RunParkedError", "RunSuspendedError", "RunUndoneError", "SaveConflictError",
-    "SecretMissingError", "SettingError", "SignalDataError", "SignalRefusedError", "SourceUnreadableError",
+    "SecretMissingError", "SettingError", "SignalRefusedError", "SourceUnreadableError",
     "StaleCheckpointError", "StaleStepError", "StepDefinitionError", "StepFailedError", "StepFilesError",
     "StepInDoubtError",
     "StepNotFoundError", "StepNotStartedError", "StepNotYieldedError", "StepTimeoutError", "StoreAbilityError", "StoreSpecError",
@@ -326,18 +326,6 @@ class RunSuspendedError(FlowckptError):
     waits: Sequence[str] = field("what it waits for, as text")
     message: str = derived("run {workflow_id!r} is suspended: {waits}")
     remedy: str = derived("The output exists when the run has completed: 'flowckpt resume {run}'.")
-
-
-class SignalDataError(FlowckptError):
-    """The data of a signal does not fit the type of the step that took it."""
-
-    path: str = field("the step", kw_only=False)
-    name: str = field("the signal", kw_only=False)
-    detail: str = field("what does not fit, and where")
-    by: str = field("the sender; may be empty")
-    signal_id: str = field("the id of the message")
-    message: str = derived("{path!r} cannot use the signal {name!r}[ of {by}] (id {signal_id}): {detail}")
-    remedy: str = derived("Handle it in the workflow, or resume the run, which waits again, and send another signal.")
 
 
 class SignalRefusedError(FlowckptError):

@@ -23,6 +23,7 @@ __all__ = [
     "EvidenceVerified",
     "RollbackCompleted",
     "RollbackStarted",
+    "SignalSetAside",
     "StepAdopted",
     "StepCompleted",
     "StepFailed",
@@ -341,6 +342,25 @@ class ApprovalVoided(Event):
     by: str
     reason: str
     details: tuple[str, ...] = ()
+
+
+@attrs.frozen(repr=False, eq=False)
+class SignalSetAside(Event):
+    """A signal does not fit the type that its step waits for. It is set aside, and the step waits for another one.
+
+    Attributes:
+        path: the step.
+        name: the signal.
+        by: the sender; may be empty.
+        signal_id: the id of the message.
+        detail: what does not fit.
+    """
+
+    path: str
+    name: str
+    by: str
+    signal_id: str
+    detail: str
 
 
 @attrs.frozen(repr=False, eq=False)

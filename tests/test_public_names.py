@@ -35,14 +35,14 @@ NAMES = {
     FlowckptError ForeignRecordError ImportRefusedError InputError InputMismatchError KeyFileError KeyMissingError
     NestedLoopError NoAsyncioError NotSendableError NotUndoableError ReadOnlyStoreError RunCancelledError
     RunExistsError RunLockedError RunMovedOnError RunParkedError RunSuspendedError RunUndoneError SaveConflictError
-    SecretMissingError SettingError SignalDataError SignalRefusedError SourceUnreadableError StaleCheckpointError
+    SecretMissingError SettingError SignalRefusedError SourceUnreadableError StaleCheckpointError
     StaleStepError StepDefinitionError StepFailedError StepFilesError StepInDoubtError StepNotStartedError StepNotFoundError StepNotYieldedError
     StepTimeoutError StoreAbilityError StoreSpecError SuspensionUnsavedError TargetError UnauthenticatedRecordError
     UnknownExecutorError UnsupportedFilesystemError UnsupportedSchemaError UntrustedStoreError VanishedError
     WorkerDiedError WorkflowChangedError WorkflowDefinitionError WrongKeyError
     """,
     "flowckpt.events": """
-    ApprovalVoided CheckpointFailed CheckpointSaved Event EvidenceFailed EvidenceVerified RollbackCompleted
+    ApprovalVoided CheckpointFailed CheckpointSaved Event EvidenceFailed EvidenceVerified SignalSetAside RollbackCompleted
     RollbackStarted StepAdopted StepCompleted StepFailed StepOutput StepProgress StepRestored StepRetrying
     StepStarted StepStateDropped WorkflowCancelled WorkflowCompleted WorkflowFailed WorkflowResumed WorkflowStarted
     WorkflowSuspended WorkflowWaiting

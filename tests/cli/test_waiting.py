@@ -237,3 +237,44 @@ def test_a_signal_survives_a_kill_between_its_arrival_and_its_use_and_is_taken_o
 def test_why_says_what_a_waiting_step_waits_for(waits):
     waits("run", "waits.py:asks", "--id", "r").expect(3)
     assert "waits for the signal 'go'" in waits("plan", "r", "ask").out
+
+
+SIGNALS = """
+from flowckpt import step, workflow
+import attrs
+
+@attrs.frozen
+class Order:
+    number: int
+
+@workflow
+def shop():
+    yield step("go").wait("go")
+    order = yield from step("order").wait("order", type=Order)
+    return order.number
+"""
+
+
+def test_a_signal_that_does_not_fit_never_fails_the_run(flowckpt):
+    (flowckpt.directory / "shop.py").write_text(SIGNALS)
+    flowckpt("run", "shop.py", "--id", "r").expect(3)
+    flowckpt("signal", "r", "order", "--data", '{"number": "seven"}', "--id", "wrong").expect(0)
+    flowckpt("signal", "r", "go").expect(0)
+    resumed = flowckpt("resume", "r").expect(3)
+    assert "order: signal order is set aside, it waits for another one: " in resumed.err
+    assert "warning: run r: the signal 'order'" in resumed.err and "(id wrong)" in resumed.err
+    again = flowckpt("resume", "r").expect(3)
+    assert "set aside" not in again.err
+    flowckpt("signal", "r", "order", "--data", '{"number": 7}').expect(0)
+    assert flowckpt("resume", "r", "--json").expect(0).document["output"] == 7
+
+
+def test_a_signal_that_nothing_ever_asked_for_is_warned_of(flowckpt):
+    (flowckpt.directory / "shop.py").write_text(SIGNALS)
+    flowckpt("run", "shop.py", "--id", "r").expect(3)
+    misspelt = flowckpt("signal", "r", "og").expect(0)
+    assert "warning: run r has never asked for the signal 'og'; it waits for 'go'" in misspelt.err
+    assert "warning" not in flowckpt("signal", "r", "go").expect(0).err
+    flowckpt("resume", "r").expect(3)
+    assert "warning" not in flowckpt("signal", "r", "go").expect(0).err  # asked for before
+    assert "warning" in flowckpt("signal", "r", "oder").expect(0).err

@@ -9,6 +9,7 @@ import click
 
 from flowckpt.cli.answers import resume_option, resumed, tell_sent
 from flowckpt.cli.exit_codes import ExitCode
+from flowckpt.cli.notices import show_warnings
 from flowckpt.cli.options import Command, RunName, by_option, json_option, store_option, user_name
 from flowckpt.cli.render.terminal import keep_for_document
 from flowckpt.cli.runs import chosen_run, opened_store, waited
@@ -52,6 +53,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """
     if as_json:
         keep_for_document()
+    show_warnings()
     checkpoints, choice = opened_store(store), choose_store(store)
     run = chosen_run(checkpoints, run, is_unfinished=True)
     carried = None if data is None else _parsed(data)

@@ -62,6 +62,7 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "ApprovalVoided": lambda e: (
         f"{e.path}: the approval{f' by {e.by}' if e.by else ''} is void, it is asked for anew: {e.reason}"
     ),
+    "SignalSetAside": lambda e: f"{e.path}: signal {e.name} is set aside, it waits for another one: {e.detail}",
     "WorkflowWaiting": lambda e: f"run {e.workflow_id}: waits here: {'; '.join(map(str, e.waits[:_MOST_WAITS]))}",
     "WorkflowSuspended": lambda e: (
         f"run {e.workflow_id}: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import attrs
 from flowckpt.core import codec
 from flowckpt.core.codec import fitting
 from flowckpt.core.codec.fitting import annotation_of
+from flowckpt.core.identity.arguments import recorded_arguments
 from flowckpt.core.records import CheckpointData, Status
 from flowckpt.core.records.listing import RunInfo
 from flowckpt.core.records.wait import Signal, Wait, WaitKind, open_waits
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 else:
     claims = LazyModule("flowckpt.evidence.claims")
     step_claims = LazyModule("flowckpt.execution.claims")
+
+
+_log = logging.getLogger(__name__)
 
 
 @attrs.frozen
@@ -100,6 +105,7 @@ async def send_signal(
     _refuse_ended(info, name)
     before = [each for each in await inbox.signals(workflow_id) if each.signal_id != signal_id]
     _refuse_misfit(info, name, tree, before)
+    await _warn_of_name(store, info, name)
     signal = Signal(signal_id, name, clock.now(), tree, by)
     is_new = await inbox.send_signal(workflow_id, signal)
     now = await _described(store, workflow_id)
@@ -240,6 +246,23 @@ def _refuse_misfit(info: RunInfo, name: str, tree: Any, before: Sequence[Signal]
     if all(found):
         detail = f"{asked[0].path!r} waits for it, and {found[0]}"
         raise SignalRefusedError(info.workflow_id, name, detail=detail, remedy="Nothing was sent: send what fits.")
+
+
+async def _warn_of_name(store: StoreBase, info: RunInfo, name: str) -> None:
+    """Warn if a run waits for signals of other names, and has never asked for this one."""
+    asked = sorted({wait.name for wait in info.waits if wait.kind is WaitKind.SIGNAL})
+    if not asked or name in asked:
+        return
+    digest = recorded_arguments(_asked_signal, (), {"signal": name})["signal"]
+    latest = await store.load_latest(info.workflow_id)
+    results = () if latest is None else latest.step_results
+    if not any(each.step_type == "wait" and each.arguments.get("signal") == digest for each in results):
+        said = "run %s has never asked for the signal %r; it waits for %s"
+        _log.warning(said, info.workflow_id, name, _listed(asked))
+
+
+def _asked_signal(signal: str) -> None:
+    """Name the argument of a wait, as its record does."""
 
 
 async def _was_taken(store: StoreBase, workflow_id: str, signal_id: str) -> bool:

@@ -9,6 +9,7 @@ What ends a wait is decided once: it is saved before anything else is done with 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -28,8 +29,8 @@ from flowckpt.engine.run.recorder import StepEnd
 from flowckpt.engine.values.approved import digests_of
 from flowckpt.engine.values.failures import recorded_error, step_failure
 from flowckpt.engine.values.waits import Suspended
-from flowckpt.errors import ApprovalRejectedError, FlowckptError, SignalDataError, StepFailedError, StepTimeoutError
-from flowckpt.events import ApprovalVoided, StepCompleted, StepFailed, StepStarted
+from flowckpt.errors import ApprovalRejectedError, FlowckptError, StepFailedError, StepTimeoutError
+from flowckpt.events import ApprovalVoided, SignalSetAside, StepCompleted, StepFailed, StepStarted
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.runner import Outcome
@@ -43,6 +44,9 @@ else:
     approvals = LazyModule("flowckpt.engine.steps.approvals")
     evidence = LazyModule("flowckpt.execution.claims")
     redaction = LazyModule("flowckpt.execution.redaction")
+
+
+_log = logging.getLogger(__name__)
 
 
 async def run_wait(run: RunContext, command: Execute) -> tuple[Any, StepFailedError | None]:
@@ -132,7 +136,7 @@ class _Waiting:
             if isinstance(action, ApprovalAction):
                 await self._answered(action, signal)
             else:
-                self.outcome = self._delivered(signal)
+                await self._deliver(signal)
         elif wait.is_due(run.clock.now()):
             self.outcome = self._over()
         elif self._is_asked_before and await self._has_moved():
@@ -155,14 +159,25 @@ class _Waiting:
         seconds = (wait.due_at - wait.since).total_seconds()
         return Outcome(error=StepTimeoutError(wait.path, timeout_seconds=seconds))
 
-    def _delivered(self, signal: Signal) -> Outcome:
+    async def _deliver(self, signal: Signal) -> None:
+        """Use a signal; set it aside if its data do not fit the type, so that the step waits for another one."""
         annotation, place = self.action.output_type, f"data of signal {signal.name!r}"
         try:
-            return self._output(fitting.fitted(signal.data, annotation, place=place))
-        except Exception as error:  # it does not fit what the program asks for: that is a failure of this step
-            why = error.message if isinstance(error, FlowckptError) else str(error)
-            given = {"detail": why, "by": signal.by, "signal_id": signal.signal_id}
-            return Outcome(error=SignalDataError(self.command.path, signal.name, **given))
+            value = fitting.fitted(signal.data, annotation, place=place)
+        except Exception as error:  # whatever a user's type raises
+            await self._set_aside(signal, error.message if isinstance(error, FlowckptError) else str(error))
+        else:
+            self.outcome = self._output(value)
+
+    async def _set_aside(self, signal: Signal, why: str) -> None:
+        run, path = self.context, self.command.path
+        said = f"the signal {signal.name!r}{f' by {signal.by}' if signal.by else ''} (id {signal.signal_id})"
+        _log.warning("run %s: %s is set aside, and step %s waits for another one: %s", run.workflow_id, said, path, why)
+        if run.notifier.emit is not None:
+            event = SignalSetAside(run.workflow_id, path, signal.name, signal.by, signal.signal_id, why)
+            await run.notifier.emit(event)
+        run.waits.take(signal.signal_id)
+        self.signal = None
 
     def _output(self, value: Any) -> Outcome:
         annotation = self.action.output_type
