@@ -63,6 +63,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "store trust": "Accept a run whose records the key does not authenticate.",
     },
     "Set up": {
+        "init": "Write a pipeline, its test and settings.",
         "config": "Show each setting, its value and its source.",
         "completion": "Print the completion script of a shell.",
     },
