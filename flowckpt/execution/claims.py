@@ -1,21 +1,49 @@
-"""The evidence of a step: its claims made, taken from the world when it ends, and read back from its record."""
+"""The claims of a step: made when it ends, recorded with the facts of that moment, and checked again by a resume."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
+from flowckpt.core.dsl import Step
 from flowckpt.core.dsl.modifiers import ClaimedEvidence
-from flowckpt.core.records import StepResult
+from flowckpt.core.records import CheckpointData, StepResult
+from flowckpt.core.system.lazy import LazyModule
 from flowckpt.errors import DecodingError, EvidenceError, EvidenceNotVerifiedError
-from flowckpt.evidence.checks.base import StepFacts
-from flowckpt.evidence.claims import Evidence, EvidencePack, EvidenceType
-from flowckpt.evidence.report import Moment, VerificationReport, decided
-from flowckpt.evidence.verifier import EvidenceVerifier
+
+if TYPE_CHECKING:
+    from flowckpt.evidence import claims, report, verifier
+    from flowckpt.evidence.checks import base
+    from flowckpt.evidence.claims import Evidence, EvidencePack
+    from flowckpt.evidence.report import VerificationReport
+    from flowckpt.evidence.verifier import EvidenceVerifier
+    from flowckpt.execution.files import RunFiles
+else:
+    base = LazyModule("flowckpt.evidence.checks.base")
+    claims = LazyModule("flowckpt.evidence.claims")
+    report = LazyModule("flowckpt.evidence.report")
+    verifier = LazyModule("flowckpt.evidence.verifier")
+
+
+class CheckOptions(Protocol):
+    """How the claims of a resumed run are checked."""
+
+    @property
+    def verify(self) -> str | None:
+        """The mode: `hash` or `stat`, or None for the verifier's own."""
+        ...
+
+    @property
+    def allow_network(self) -> Sequence[str]:
+        """Hosts that network claims may reach."""
+        ...
+
 
 if TYPE_CHECKING:
     from flowckpt.execution.files import RunFiles
@@ -37,89 +65,209 @@ class Committed:
     report: VerificationReport
 
 
+class ClaimChecker:
+    """Checks the claims of a run's steps.
+
+    Args:
+        given: the verifier of the program, or None for one that resolves relative paths where the run was started.
+        mode: `hash` or `stat`, or None for the verifier's own.
+        base_path: where the run was started; empty if that is not known or no longer exists.
+        allow_network: hosts that network claims may reach, if no verifier is given.
+    """
+
+    def __init__(
+        self,
+        given: EvidenceVerifier | None = None,
+        mode: str | None = None,
+        base_path: str = "",
+        allow_network: Sequence[str] = (),
+    ) -> None:
+        self._made: EvidenceVerifier | None = None
+        self._given = given
+        self._mode = mode
+        self._base_path = base_path
+        self._allow_network = allow_network
+
+    @classmethod
+    def of(cls, latest: CheckpointData, given: EvidenceVerifier | None, options: CheckOptions) -> ClaimChecker:
+        """Return what checks the claims of a run that has a record.
+
+        Args:
+            latest: its newest checkpoint.
+            given: the verifier of the program, or None.
+            options: how the resume checks them.
+        """
+        return cls(given, options.verify, str(latest.metadata.get("base_path", "")), options.allow_network)
+
+    @property
+    def verifier(self) -> EvidenceVerifier:
+        """The verifier; made when the first claim is checked."""
+        if self._made is None:
+            made = self._given
+            if made is None:
+                here = self._base_path
+                # What the program itself claims may lie anywhere; only a relative path is held to the base.
+                made = verifier.EvidenceVerifier(
+                    here if here and Path(here).is_dir() else ".",
+                    allow_absolute=True,
+                    allow_network=self._allow_network,
+                )
+            self._made = made if self._mode is None else made.changed(mode=self._mode)
+        return self._made
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether every byte of a file is to be read each time."""
+        return self._mode == "hash"
+
+    @property
+    def quick(self) -> EvidenceVerifier:
+        """The verifier for claims that were checked before in this run: it reads no file whose metadata are unchanged.
+
+        With the mode `hash` it reads every byte all the same.
+        """
+        return self.verifier if self.reads_all else self.verifier.changed(mode="stat")
+
+    async def commit(
+        self, pack: EvidencePack, *, path: str, exit_code: int | None = None, files: RunFiles | None = None
+    ) -> Committed:
+        """Take the facts of a step's claims from the world, and check them.
+
+        Args:
+            pack: the claims.
+            path: the step.
+            exit_code: what its command returned; None for other steps.
+            files: the files of the run, if the step reads or writes some.
+
+        Raises:
+            StepFilesError: a file that the step reads changed while it ran.
+        """
+        recorded, answers = await self.verifier.commit(pack, facts=base.StepFacts(exit_code=exit_code))
+        unchanged = None if files is None else await files.unchanged(self.verifier, path)
+        if unchanged is not None and files is not None:
+            recorded = attrs.evolve(recorded, evidence_list=[*recorded, *files.read.pop(path)])
+            answers = report.decided(recorded, (*answers.verdicts, *unchanged.verdicts))
+        document: dict[str, Any] = {
+            "pack": recorded.to_document(),
+            "outcome": str(answers.outcome),
+            "verdicts": [_verdict_document(verdict.to_document()) for verdict in answers.verdicts],
+        }
+        if exit_code is not None:
+            document["exit_code"] = exit_code
+        return Committed(document, answers)
+
+    async def reports_of(self, results: Iterable[StepResult]) -> dict[str, VerificationReport]:
+        """Check the recorded claims of results against the world, all of them together.
+
+        Args:
+            results: the results; failures, and results without claims, are left out.
+
+        Raises:
+            DecodingError: a record of claims is malformed.
+        """
+        with_claims = [each for each in results if each.evidence is not None and each.success]
+        if not with_claims:
+            return {}
+        asked = [(recorded_pack(result), _facts(result)) for result in with_claims]
+        answers = await self.verifier.verify_packs(asked, moment=report.Moment.RESUME)
+        return {result.path: answer for result, answer in zip(with_claims, answers, strict=True)}
+
+    async def look_again(
+        self, step: Step[Any], result: StepResult, value_of: Callable[[Step[Any], StepResult], Any]
+    ) -> VerificationReport:
+        """Check the claims of one result, now that the program has yielded its step again.
+
+        Some claims can only be checked then: a record alone leads to no database server, and names no function.
+
+        Args:
+            step: the step as it is yielded now.
+            result: its recorded result.
+            value_of: returns the output as the generator gets it.
+        """
+        claimed = step.modifiers.evidence
+        if claimed is not None and any(callable(each) for each in claimed.claims):
+            with contextlib.suppress(Exception):  # what it says now does not matter: the recorded claims are checked
+                claimed_pack(claimed, value_of(step, result), place=result.path)
+        return (await self.reports_of([result]))[result.path]
+
+    async def report_in_doubt(self, step: Step[Any]) -> VerificationReport:
+        """Check what can be claimed of a step without its result: whether it was done, although its end was not recorded."""
+        return await self.verifier.verify_evidence_pack(
+            stated_pack(step.modifiers.evidence), moment=report.Moment.IN_DOUBT
+        )
+
+
+# --- claims as a step makes them -------------------------------------------------------------------------------------
+
+
 def claimed_pack(claimed: ClaimedEvidence, value: Any, *, place: str) -> EvidencePack:
     """Return the claims of a step whose result is known.
 
     Raises:
         EvidenceError: a function returned something else than claims, or the policy cannot be met.
     """
-    claims: list[Evidence] = []
+    made_claims: list[Evidence] = []
     for each in claimed.claims:
         made = each(value) if callable(each) else each
-        if isinstance(made, EvidencePack):
+        if isinstance(made, claims.EvidencePack):
             if len(claimed.claims) > 1:
                 raise EvidenceError(
                     f"{place}: .evidence() is given a pack and something beside it", remedy="Give the pack alone."
                 )
             return made
-        claims += [made] if isinstance(made, Evidence) else _listed(made, place)
-    return _pack(claimed, claims, place)
+        made_claims += [made] if isinstance(made, claims.Evidence) else _listed(made, place)
+    return _pack(claimed, made_claims, place)
 
 
 def stated_pack(claimed: ClaimedEvidence | None) -> EvidencePack:
     """Return the claims that can be made without the step's result: those of a step in doubt."""
     if claimed is None:
-        return EvidencePack([])
+        return claims.EvidencePack([])
     given = [each for each in claimed.claims if not callable(each)]
-    if given and isinstance(given[0], EvidencePack):
+    if given and isinstance(given[0], claims.EvidencePack):
         return given[0]
-    pack = EvidencePack(given)
+    pack = claims.EvidencePack(given)
     if len(given) < len(claimed.claims):
         return pack  # what only the result could tell is missing: all that is there must hold
     return _pack(claimed, given, "a step in doubt")
 
 
-async def commit(
-    verifier: EvidenceVerifier, pack: EvidencePack, *, path: str, exit_code: int | None, files: RunFiles | None = None
-) -> Committed:
-    """Take the facts of a step's claims from the world, and check them.
-
-    Raises:
-        StepFilesError: a file that the step reads changed while it ran.
-    """
-    recorded, report = await verifier.commit(pack, facts=StepFacts(exit_code=exit_code))
-    unchanged = None if files is None else await files.unchanged(verifier, path)
-    if unchanged is not None and files is not None:
-        recorded = attrs.evolve(recorded, evidence_list=[*recorded, *files.read.pop(path)])
-        verdicts = (*report.verdicts, *unchanged.verdicts)
-        report = decided(recorded, verdicts)
-    document: dict[str, Any] = {
-        "pack": recorded.to_document(),
-        "outcome": str(report.outcome),
-        "verdicts": [_verdict_document(verdict.to_document()) for verdict in report.verdicts],
-    }
-    if exit_code is not None:
-        document["exit_code"] = exit_code
-    return Committed(document, report)
+def has_exit_claim(pack: EvidencePack) -> bool:
+    """Return whether a claim says what the step's command returns, so that it decides about success."""
+    return any(claim.evidence_type == claims.EvidenceType.COMMAND_EXIT for claim in pack)
 
 
-def not_verified(path: str, report: VerificationReport) -> EvidenceNotVerifiedError:
-    """Return the error of a step whose claims do not hold."""
-    return EvidenceNotVerifiedError(path, reason=report.reason, reasons=found_in(report))
+def _pack(claimed: ClaimedEvidence, given: Sequence[Evidence], place: str) -> EvidencePack:
+    if claimed.min_verified is None:
+        return claims.EvidencePack(given, require_all=claimed.require_all, allow_partial=not claimed.require_all)
+    if claimed.min_verified > len(given):
+        raise EvidenceError(
+            f"{place}: .evidence(min_verified={claimed.min_verified}) with only {len(given)} claims could never hold",
+            remedy="Add claims, or ask for fewer.",
+        )
+    return claims.EvidencePack(given, require_all=False, allow_partial=True, min_verified=claimed.min_verified)
 
 
-def found_in(report: VerificationReport) -> tuple[str, ...]:
-    """Return what was found, a sentence for each claim that does not hold."""
-    return tuple(verdict.error for verdict in report.verdicts if verdict.error is not None and verdict.is_against)
+def _listed(made: Any, place: str) -> list[Evidence]:
+    if inspect.iscoroutine(made):
+        made.close()  # of an async function, which cannot return claims
+    if made is None or isinstance(made, str | bytes | Mapping) or not isinstance(made, Iterable):
+        raise _no_claims(made, place)
+    listed = list(made)
+    for claim in listed:
+        if not isinstance(claim, claims.Evidence):
+            raise _no_claims(claim, place)
+    return listed
 
 
-async def reports_of(
-    verifier: EvidenceVerifier, results: Iterable[StepResult], *, moment: Moment = Moment.RESUME
-) -> dict[str, VerificationReport]:
-    """Check the recorded claims of results against the world.
+def _no_claims(made: object, place: str) -> EvidenceError:
+    return EvidenceError(
+        f"{place}: a function in .evidence() returned {made!r:.80} ({type(made).__name__}), not a claim",
+        remedy="Return a claim of flowckpt.evidence, or a list of them.",
+    )
 
-    Args:
-        verifier: what checks them.
-        results: the results; those without claims, and failures, are left out.
-        moment: why they are checked.
 
-    Raises:
-        DecodingError: a record of claims is malformed.
-    """
-    with_claims = [result for result in results if result.evidence is not None and result.success]
-    asked = [(recorded_pack(result), _facts(result)) for result in with_claims]
-    reports = await verifier.verify_packs(asked, moment=moment)
-    return {result.path: report for result, report in zip(with_claims, reports, strict=True)}
+# --- claims as a record holds them -----------------------------------------------------------------------------------
 
 
 def recorded_pack(result: StepResult) -> EvidencePack:
@@ -131,7 +279,7 @@ def recorded_pack(result: StepResult) -> EvidencePack:
     document = result.evidence or {}
     if "pack" not in document:
         raise DecodingError("recorded evidence without its claims", place=f"{result.path}: evidence")
-    return EvidencePack.from_document(document["pack"])
+    return claims.EvidencePack.from_document(document["pack"])
 
 
 def paths_of(result: StepResult, role: str) -> tuple[str, ...]:
@@ -150,45 +298,28 @@ def _recorded(result: StepResult, role: str) -> list[Any]:
     return [each["expected"] for each in documents if each.get("role") == role]
 
 
-def has_exit_claim(pack: EvidencePack) -> bool:
-    """Tell whether a claim says what the step's command returns, so that it decides about success."""
-    return any(claim.evidence_type == EvidenceType.COMMAND_EXIT for claim in pack)
-
-
-def _facts(result: StepResult) -> StepFacts:
+def _facts(result: StepResult) -> base.StepFacts:
     code = (result.evidence or {}).get("exit_code")
-    return StepFacts(exit_code=code if type(code) is int else None)
-
-
-def _pack(claimed: ClaimedEvidence, claims: Sequence[Evidence], place: str) -> EvidencePack:
-    if claimed.min_verified is None:
-        return EvidencePack(claims, require_all=claimed.require_all, allow_partial=not claimed.require_all)
-    if claimed.min_verified > len(claims):
-        raise EvidenceError(
-            f"{place}: .evidence(min_verified={claimed.min_verified}) with only {len(claims)} claims could never hold",
-            remedy="Add claims, or ask for fewer.",
-        )
-    return EvidencePack(claims, require_all=False, allow_partial=True, min_verified=claimed.min_verified)
-
-
-def _listed(made: Any, place: str) -> list[Evidence]:
-    if inspect.iscoroutine(made):
-        made.close()  # of an async function, which is none that returns claims
-    if made is None or isinstance(made, str | bytes | Mapping) or not isinstance(made, Iterable):
-        raise _no_claims(made, place)
-    claims = list(made)
-    for claim in claims:
-        if not isinstance(claim, Evidence):
-            raise _no_claims(claim, place)
-    return claims
-
-
-def _no_claims(made: object, place: str) -> EvidenceError:
-    return EvidenceError(
-        f"{place}: a function in .evidence() returned {made!r:.80} ({type(made).__name__}), not a claim",
-        remedy="Return a claim of flowckpt.evidence, or a list of them.",
-    )
+    return base.StepFacts(exit_code=code if type(code) is int else None)
 
 
 def _verdict_document(document: dict[str, Any]) -> dict[str, Any]:
     return {key: document[key] for key in ("status", "verified_at", "error", "details") if document.get(key)}
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def found_in(answers: VerificationReport) -> tuple[str, ...]:
+    """Return what was found, a sentence for each claim that does not hold."""
+    return tuple(verdict.error for verdict in answers.verdicts if verdict.error is not None and verdict.is_against)
+
+
+def not_verified(path: str, answers: VerificationReport) -> EvidenceNotVerifiedError:
+    """Return the error of a step whose claims do not hold."""
+    return EvidenceNotVerifiedError(path, reason=answers.reason, reasons=found_in(answers))
+
+
+def is_open(answers: VerificationReport | None) -> bool:
+    """Return whether claims could not be checked before their step was yielded."""
+    return answers is not None and any(verdict.is_against and not verdict.can_tell for verdict in answers.verdicts)

@@ -21,7 +21,7 @@ from flowckpt.core.records import StepResult
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.lazy import LazyModule
 from flowckpt.core.system.secret import Secret
-from flowckpt.execution import redaction
+from flowckpt.execution import claims, redaction
 from flowckpt.execution.current_step import StepCall, set_call
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.python import is_left_behind, run_python, waited
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from flowckpt.core.dsl import composites
     from flowckpt.core.dsl import world as recorded
     from flowckpt.core.records import outputs
-    from flowckpt.evidence.verifier import EvidenceVerifier
-    from flowckpt.execution import claims, command, files, thread
+    from flowckpt.execution import command, files, thread
     from flowckpt.execution.executors.base import Given
     from flowckpt.execution.remote import executors as places
     from flowckpt.execution.remote.submit import RunExecutor
@@ -43,7 +42,6 @@ else:
     composites = LazyModule("flowckpt.core.dsl.composites")
     recorded = LazyModule("flowckpt.core.dsl.world")
     command = LazyModule("flowckpt.execution.command")
-    claims = LazyModule("flowckpt.execution.claims")
     files = LazyModule("flowckpt.execution.files")
     thread = LazyModule("flowckpt.execution.thread")
     places = LazyModule("flowckpt.execution.remote.executors")
@@ -76,7 +74,7 @@ class StepRunner:
 
     Args:
         interrupts: delivers signals to the step that runs.
-        verifier: checks what the steps claim.
+        checker: checks what the steps claim.
         secrets: the secrets of the run; it learns those that steps return.
         world: what steps may ask.
         executors: where they can run besides here, by name; what is built in need not be given.
@@ -85,13 +83,13 @@ class StepRunner:
     def __init__(
         self,
         interrupts: Interrupts,
-        verifier: Callable[[], EvidenceVerifier],
+        checker: claims.ClaimChecker,
         secrets: KnownSecrets,
         world: Nondeterminism,
         executors: Mapping[str, Given] | None = None,
     ) -> None:
         self._interrupts = interrupts
-        self._verifier = verifier
+        self._checker = checker
         self._secrets = secrets
         self._world = world
         self._places = places.ExecutorPool(executors) if executors else None
@@ -115,7 +113,7 @@ class StepRunner:
         set_call(call)
         try:
             if modifiers.files is not None:
-                await self.files.open(self._verifier(), step, path)
+                await self.files.open(self._checker.verifier, step, path)
             # No coroutine of its own around the plain call: 0.4 µs.
             if (self.has_places or modifiers.placement is not None) and (
                 where := self.places.of(step, path)
@@ -195,7 +193,7 @@ class StepRunner:
         args, kwargs = (action.args, action.kwargs) if isinstance(action, PythonAction) else ((), {})
         try:
             if step.modifiers.files is not None and not is_vouched:
-                await self.files.open(self._verifier(), step, path)
+                await self.files.open(self._checker.verifier, step, path)
             # Without .adopt() the step's result is not known: None, whatever its function's annotation says.
             annotation = Any if adopt is None and make is None else output_annotation(action)
             if make is not None:
@@ -323,19 +321,13 @@ class StepRunner:
         if pack is None:
             return Outcome(value, tree)
         if has_files:
-            pack = attrs.evolve(pack, evidence_list=[*pack, *self.files.wrote(self._verifier(), step)])
+            pack = attrs.evolve(pack, evidence_list=[*pack, *self.files.wrote(self._checker.verifier, step)])
         if self._secrets.is_any:
             redaction.refuse_secret_claims(pack.to_document(), self._secrets, path)
         # The step is done: a cancel that comes while its claims are checked must not lose it.
-        committed = await finish_despite_cancel(
-            claims.commit(
-                self._verifier(),
-                pack,
-                path=path,
-                exit_code=exit_code,
-                files=self.files if has_files else None,
-            )
-        )
+        own = self.files if has_files else None
+        committing = self._checker.commit(pack, path=path, exit_code=exit_code, files=own)
+        committed = await finish_despite_cancel(committing)
         if self._secrets.is_any:  # what was taken from the world
             redaction.refuse_secret_claims(committed.document["pack"], self._secrets, path)
             committed = attrs.evolve(committed, document=self._secrets.tree(committed.document))

@@ -15,14 +15,13 @@ from flowckpt.cli.notices import warn
 from flowckpt.core.records import CheckpointData, StepResult
 from flowckpt.engine import RunOptions
 from flowckpt.engine.history.checkpoints import checkpoint_packs, lend_functions
-from flowckpt.engine.run.verification import verifying_of
 from flowckpt.engine.values.placeholders import PlanStopped
 from flowckpt.errors import UntrustedStoreError
 from flowckpt.evidence.checks.base import StepFacts
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerdictStatus, VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
-from flowckpt.execution.claims import recorded_pack
+from flowckpt.execution.claims import ClaimChecker, recorded_pack
 
 _CHUNKS_A_JOB = 4
 _UNANSWERED = (VerdictStatus.CANNOT_CHECK, VerdictStatus.REFUSED)
@@ -70,7 +69,7 @@ def check_evidence(
     if not asked:
         return []
     with ExitStack() as pools:
-        verifier = verifying_of(data, None, options)()
+        verifier = ClaimChecker.of(data, None, options).verifier
         if jobs > 1:
             verifier = verifier.changed(executor=pools.enter_context(ThreadPoolExecutor(jobs, "flowckpt-verify")))
         reports = asyncio.run(_reports(verifier, [each[1:] for each in asked], jobs))

@@ -50,7 +50,6 @@ from flowckpt.engine.rules.paths import HandledFailure, below, handled_end, is_w
 from flowckpt.engine.rules.plan import Decision, PlannedStep, ResumePlan, message_for, wait_reason
 from flowckpt.engine.rules.reasons import OnStale, Reason, ReasonKind, ReuseMode
 from flowckpt.engine.run.resumption import Resumption, parked_error
-from flowckpt.engine.run.verification import Verifying, is_open
 from flowckpt.engine.steps.child import begun_child
 from flowckpt.engine.steps.restore import other_members
 from flowckpt.engine.values.failures import recorded_answer, recorded_fan_out, stale_step, step_failure
@@ -58,9 +57,9 @@ from flowckpt.engine.values.placeholders import PlanStopped, SecretNeeded, not_r
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED
 from flowckpt.errors import EncodingError, InputError, WorkflowChangedError
 from flowckpt.evidence.claims import EvidencePack
-from flowckpt.execution.claims import written_by
+from flowckpt.execution.claims import ClaimChecker, is_open, written_by
 from flowckpt.execution.python import is_left_running
-from flowckpt.execution.runner import output_annotation
+from flowckpt.execution.runner import output_annotation, restored_value
 
 if TYPE_CHECKING:
     from flowckpt.evidence.report import VerificationReport
@@ -79,7 +78,7 @@ async def waiting_reason(planning: Planning, wait: Wait) -> Reason:
     message = message_for(wait, planning.messages)
     moved: tuple[str, ...] = ()
     if wait.claims:
-        report = await planning.verifying().verify_evidence_pack(EvidencePack.from_document(wait.claims))
+        report = await planning.verifying.verifier.verify_evidence_pack(EvidencePack.from_document(wait.claims))
         if message is not None or any(each.is_against and each.can_tell for each in report.verdicts):
             moved = tuple(reason.detail for reason in evidence_reasons(report))
     if message is not None:
@@ -122,7 +121,7 @@ class Planning(DryResponder):
     workflow: Workflow[Any, Any]
     workflow_id: str
     resumption: Resumption
-    verifying: Verifying
+    verifying: ClaimChecker
     doubts: Mapping[str, VerificationReport] = attrs.field(factory=dict)
     aside: DroppedResults = attrs.field(init=False, factory=DroppedResults)
     steps: list[PlannedStep] = attrs.field(init=False, factory=list)
@@ -238,7 +237,7 @@ class Planning(DryResponder):
         self.seen.add(command.path)
         reports = self.resumption.judge.reports
         if is_open(reports.get(command.path)):
-            reports[command.path] = await self.verifying.look_again(command.step, command.result)
+            reports[command.path] = await self.verifying.look_again(command.step, command.result, restored_value)
         decision, reasons = await self.judged(command)
         self.add(command.result, decision, reasons)
         return decision
@@ -332,7 +331,7 @@ class Planning(DryResponder):
             return decision, (*reasons, Reason(ReasonKind.STARTED, settled.said))
         report = self.doubts.get(result.path)
         if is_open(report):
-            report = await self.verifying.look_again(step, result)
+            report = await self.verifying.look_again(step, result, restored_value)
         settlement = Settlement.ASK if report is None else settle_done(report)
         if settlement is Settlement.REUSE:
             return Decision.REUSE, (*reasons, Reason(ReasonKind.STARTED, "it was done, as its evidence shows"))
@@ -630,7 +629,7 @@ class Planning(DryResponder):
 
 
 async def make_plan(
-    workflow: Workflow[Any, Any], workflow_id: str, resumption: Resumption, verifying: Verifying
+    workflow: Workflow[Any, Any], workflow_id: str, resumption: Resumption, verifying: ClaimChecker
 ) -> ResumePlan:
     """Return what a resume would do.
 

@@ -25,9 +25,9 @@ from flowckpt.core.system.clock import SystemClock
 from flowckpt.engine.dry.other_world import in_body
 from flowckpt.engine.dry.recorded_drive import DryResponder
 from flowckpt.engine.rules.identity import identity_reasons
-from flowckpt.engine.run.verification import Verifying
 from flowckpt.engine.values.failures import recorded_answer, recorded_error, step_failure
 from flowckpt.errors import StepDefinitionError, WorkflowDefinitionError
+from flowckpt.execution.claims import ClaimChecker
 from flowckpt.execution.current_step import NullStepServices, StepCall
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
@@ -92,7 +92,7 @@ class SecondDrive:
         self._place = place
         self._secrets = secrets
         world = Nondeterminism(SystemClock(), random.random, uuid4)
-        self._runner = StepRunner(Interrupts(), Verifying(None, None), secrets, world)
+        self._runner = StepRunner(Interrupts(), ClaimChecker(), secrets, world)
 
     async def driven(
         self,

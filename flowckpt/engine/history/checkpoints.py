@@ -17,7 +17,6 @@ from flowckpt.core.replay import Answer, Replay
 from flowckpt.core.system.declared import shell_word
 from flowckpt.engine.dry.recorded_drive import follow
 from flowckpt.engine.rules.judge import evidence_reasons
-from flowckpt.engine.run.verification import is_open, verifying_of
 from flowckpt.engine.values.failures import recorded_answer
 from flowckpt.engine.values.inputs import rebind_inputs
 from flowckpt.engine.values.options import RunOptions
@@ -25,7 +24,7 @@ from flowckpt.engine.values.placeholders import PlanStopped, use_missing_secret
 from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerificationReport
-from flowckpt.execution import claims
+from flowckpt.execution.claims import ClaimChecker, claimed_pack, is_open
 from flowckpt.stores.base import StoreBase
 
 if TYPE_CHECKING:
@@ -174,7 +173,7 @@ class Rechecking:
         Returns:
             What moved, by the path of the step, an empty one for the checkpoint itself; and the answers for the record.
         """
-        verifying = verifying_of(base, self.verifier, self.options)
+        verifying = ClaimChecker.of(base, self.verifier, self.options)
         reports = await verifying.reports_of(results)
         if any(map(is_open, reports.values())) and (workflow := self.workflow()) is not None:
             with contextlib.suppress(Exception, PlanStopped):  # what nobody can answer then counts as moved
@@ -184,7 +183,7 @@ class Rechecking:
         answers = _recorded(reports)
         moved = {path: found for path, report in reports.items() if (found := _against(report))}
         for pack in checkpoint_packs(data) if is_whole else ():
-            found = _against(await verifying().verify_evidence_pack(pack, moment=Moment.RESUME))
+            found = _against(await verifying.verifier.verify_evidence_pack(pack, moment=Moment.RESUME))
             if found:
                 moved[""] = moved.get("", ()) + found
         return moved, answers
@@ -248,7 +247,7 @@ def lend_functions(workflow: Workflow[Any, Any], data: CheckpointData) -> None:
         value, failure = recorded_answer(step, result)
         claimed = step.modifiers.evidence
         if failure is None and claimed is not None and any(callable(each) for each in claimed.claims):
-            claims.claimed_pack(claimed, value, place=result.path)
+            claimed_pack(claimed, value, place=result.path)
         return value, failure
 
     with contextlib.closing(replay):

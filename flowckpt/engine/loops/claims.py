@@ -12,11 +12,11 @@ from flowckpt.evidence.checks.base import StepFacts
 from flowckpt.evidence.claims import EvidencePack, State
 from flowckpt.evidence.report import Moment, PackOutcome, VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
-from flowckpt.execution import claims
+from flowckpt.execution.claims import ClaimChecker, found_in, not_verified
 from flowckpt.maintenance.task_log import CommittedStep, TaskLog
 
 
-class Verifying:
+class TaskClaims:
     """How the evidence of a manager's tasks is checked.
 
     Args:
@@ -69,12 +69,11 @@ class Verifying:
             )
         if pack is None or not len(pack):
             return None
-        verifier = self._verifier_of(log)
         if not self.is_automatic:
-            return {"pack": (await _captured(verifier, pack)).to_document()}
-        made = await claims.commit(verifier, pack, path=path, exit_code=None)
+            return {"pack": (await _captured(self._verifier_of(log), pack)).to_document()}
+        made = await ClaimChecker(self._verifier_of(log)).commit(pack, path=path)
         if not made.report:
-            raise claims.not_verified(path, made.report)
+            raise not_verified(path, made.report)
         return made.document
 
     async def report_of(self, log: TaskLog, step: CommittedStep) -> VerificationReport:
@@ -97,7 +96,7 @@ class Verifying:
         steps = _with_claims(log.live_chain(index))[::-1]
         reports = await self.reports_of(log, steps)
         stale = {
-            step.path: [f"evidence: {each}" for each in (claims.found_in(report) or (report.reason,))]
+            step.path: [f"evidence: {each}" for each in (found_in(report) or (report.reason,))]
             for step, report in zip(steps, reports, strict=True)
             if not _may_stay(report)
         }

@@ -12,7 +12,7 @@ from flowckpt.core.codec.blob import Recorded
 from flowckpt.core.codec.tags import encode
 from flowckpt.core.records import Reason
 from flowckpt.core.system.clock import Clock, SystemClock
-from flowckpt.engine.loops.claims import Verifying
+from flowckpt.engine.loops.claims import TaskClaims
 from flowckpt.engine.loops.task import OwnedTask, Tasks, begin, commit, encoded, find_begun
 from flowckpt.errors import CheckpointNotFoundError, SettingError
 from flowckpt.evidence.claims import EvidencePack
@@ -64,7 +64,7 @@ async def remove(store: StoreBase, task: OwnedTask, step: CommittedStep) -> bool
     return is_removed
 
 
-async def remove_surplus(store: StoreBase, task: OwnedTask, most: int, verifying: Verifying) -> None:
+async def remove_surplus(store: StoreBase, task: OwnedTask, most: int, claims: TaskClaims) -> None:
     """Remove the checkpoints that are too many, and begun steps that are settled.
 
     What fails here is told to the log: the step before it is durable.
@@ -73,7 +73,7 @@ async def remove_surplus(store: StoreBase, task: OwnedTask, most: int, verifying
         store: where they lie.
         task: the task, owned.
         most: how many may stay.
-        verifying: finds the newest one whose evidence holds, where none was checked at its commit.
+        claims: finds the newest one whose evidence holds, where none was checked at its commit.
     """
     log = task.log
     if len(log.live) <= most and not log.settled:
@@ -87,7 +87,7 @@ async def remove_surplus(store: StoreBase, task: OwnedTask, most: int, verifying
         steps = log.live_steps()
         verified = next((step for step in steps if step.verified), None)
         if verified is None:
-            verified = await verifying.newest_that_holds(log, steps)
+            verified = await claims.newest_that_holds(log, steps)
         for step in log.to_remove(most, verified):
             await remove(store, task, step)
     except Exception as error:
@@ -111,22 +111,22 @@ async def load(store: StoreBase, step: CommittedStep) -> TaskCheckpoint:
     return TaskCheckpoint.of(step, data.held_snapshot)
 
 
-async def restore(store: StoreBase, log: TaskLog, index: int, verifying: Verifying) -> RestoredTask:
+async def restore(store: StoreBase, log: TaskLog, index: int, claims: TaskClaims) -> RestoredTask:
     """Return the state after a committed step.
 
     Args:
         store: where the task lies.
         log: what the task has done.
         index: the step; -1 for the beginning.
-        verifying: checks the evidence of the step and of those that led to it, where that is to be done unasked.
+        claims: checks the evidence of the step and of those that led to it, where that is to be done unasked.
 
     Raises:
         StaleStepError: some of it does not hold any more.
     """
     checkpoint = None
     if index >= 0:
-        if verifying.is_automatic:
-            await verifying.refuse_stale(log, index)
+        if claims.is_automatic:
+            await claims.refuse_stale(log, index)
         checkpoint = await load(store, log.committed[index])
     return RestoredTask(
         log.task_id,
@@ -180,8 +180,8 @@ class CheckpointManager:
             deleting_store(self.store, "max_per_task")
         self._clock: Clock = clock or SystemClock()
         base = None if base_path is None else str(Path(base_path).absolute())
-        self._verifying = Verifying(verifier, base, self._clock, is_automatic=auto_verify)
-        self._tasks = Tasks(self.store, self._clock, self._verifying)
+        self._claims = TaskClaims(verifier, base, self._clock, is_automatic=auto_verify)
+        self._tasks = Tasks(self.store, self._clock, self._claims)
 
     def __repr__(self) -> str:
         return f"<CheckpointManager on {self.store!r}>"
@@ -274,12 +274,12 @@ class CheckpointManager:
             log = task.log
             step = find_begun(log, step_id, local_step_id)
         # Not under the lock: checks may take long, and other steps of the task go on meanwhile.
-        claims = await self._verifying.committed(log, evidence_pack, step.path)
+        evidence = await self._claims.committed(log, evidence_pack, step.path)
         async with self._tasks.changing(task_id) as task:
             step = find_begun(task.log, step_id, local_step_id)
-            committed = await commit(task, self._clock, step, checkpoint_id=chosen, evidence=claims, snapshot=held)
+            committed = await commit(task, self._clock, step, checkpoint_id=chosen, evidence=evidence, snapshot=held)
             if self._most is not None:
-                await remove_surplus(deleting_store(self.store, "max_per_task"), task, self._most, self._verifying)
+                await remove_surplus(deleting_store(self.store, "max_per_task"), task, self._most, self._claims)
         return committed.id
 
     async def abandon_step(self, step_id: str) -> None:
@@ -364,7 +364,7 @@ class CheckpointManager:
             ForeignRecordError: it is a run of the engine.
         """
         log = await self._tasks.log_of(task_id)
-        return None if log is None else await restore(self.store, log, log.current(), self._verifying)
+        return None if log is None else await restore(self.store, log, log.current(), self._claims)
 
     async def restore_by_id(self, checkpoint_id: str) -> RestoredTask:
         """Return what `restore` would return after a checkpoint; changes nothing.
@@ -378,7 +378,7 @@ class CheckpointManager:
             CheckpointCorruptedError: the record is damaged.
         """
         log, index = await self._tasks.found(checkpoint_id)
-        return await restore(self.store, log, index, self._verifying)
+        return await restore(self.store, log, index, self._claims)
 
     async def rollback_to_checkpoint(self, checkpoint_id: str) -> Any:
         """Check a checkpoint and all earlier ones again, continue from it, and return its state.
@@ -401,7 +401,7 @@ class CheckpointManager:
             log = task.log
             if index >= len(log.committed) or log.committed[index] != step or not log.is_live(index):
                 raise CheckpointNotFoundError(step.task_id, step.id)
-            await self._verifying.refuse_stale(log, index)
+            await self._claims.refuse_stale(log, index)
             snapshot = (await load(self.store, step)).snapshot
             await task.save(Reason.MANUAL, "@rollback", begun=(), metadata=log.metadata(head=index))
             log.settle(log.begun)
@@ -420,7 +420,7 @@ class CheckpointManager:
             CheckpointNotFoundError: the checkpoint does not exist.
         """
         log, index = await self._tasks.found(checkpoint_id)
-        return await self._verifying.report_of(log, log.committed[index])
+        return await self._claims.report_of(log, log.committed[index])
 
     async def get_last_verified_checkpoint(
         self, task_id: str, checkpoint_type: str | None = None
@@ -436,7 +436,7 @@ class CheckpointManager:
         log = await self._tasks.log_of(task_id)
         if log is None:
             return None
-        found = await self._verifying.newest_to_go_on_from(log, checkpoint_type)
+        found = await self._claims.newest_to_go_on_from(log, checkpoint_type)
         return None if found is None else await load(self.store, found)
 
     async def get_checkpoint(self, checkpoint_id: str) -> TaskCheckpoint:

@@ -15,7 +15,7 @@ from flowckpt.core.records import CheckpointData, History, LazyValue, Reason, St
 from flowckpt.core.records.listing import RunFilter
 from flowckpt.core.system.blocking import finish_despite_cancel, may_block
 from flowckpt.core.system.clock import Clock
-from flowckpt.engine.loops.claims import Verifying
+from flowckpt.engine.loops.claims import TaskClaims
 from flowckpt.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
@@ -180,13 +180,13 @@ class Tasks:
     Args:
         store: where they lie.
         clock: the time.
-        verifying: knows where relative paths of evidence are taken from.
+        claims: knows where relative paths of evidence are taken from.
     """
 
-    def __init__(self, store: StoreBase, clock: Clock, verifying: Verifying) -> None:
+    def __init__(self, store: StoreBase, clock: Clock, claims: TaskClaims) -> None:
         self._store = store
         self._clock = clock
-        self._verifying = verifying
+        self._claims = claims
         self._owned: dict[str, OwnedTask] = {}
         self._taking = asyncio.Lock()
 
@@ -223,7 +223,7 @@ class Tasks:
             if task is None:
                 task = await finish_despite_cancel(take(self._store, self._clock, task_id))
                 self._owned[task_id] = task
-                task.log.base_path = self._verifying.base_of(task.log)
+                task.log.base_path = self._claims.base_of(task.log)
             return task
 
     async def give_up(self, task: OwnedTask) -> None:

@@ -17,9 +17,9 @@ from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.run.notify import Notifier
 from flowckpt.engine.run.progress import RunServices
 from flowckpt.engine.run.recorder import Recorder
-from flowckpt.engine.run.verification import Verifying
 from flowckpt.engine.values.superseded import RetryBudget
 from flowckpt.engine.values.waits import Waits
+from flowckpt.execution.claims import ClaimChecker
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
 from flowckpt.execution.world import Nondeterminism
@@ -61,7 +61,7 @@ class RunContext:
     recorder: Recorder
     notifier: Notifier
     judge: Judge
-    claims: Verifying
+    claims: ClaimChecker
     runner: StepRunner
     waits: Waits
     budget: RetryBudget

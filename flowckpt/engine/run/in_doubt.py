@@ -9,24 +9,20 @@ import attrs
 from flowckpt.core.dsl import Step
 from flowckpt.core.identity.call import CallIdentity
 from flowckpt.core.records import StepResult
-from flowckpt.core.system.lazy import LazyModule
 from flowckpt.engine.rules.identity import moved_reasons
 from flowckpt.engine.rules.in_doubt import LEFT_DONE, Question, Settlement, open_question, settle_done, settle_started
 from flowckpt.engine.rules.judge import Judge
 from flowckpt.engine.rules.reasons import OnStale, Reason, ResumePolicy, Settled
-from flowckpt.engine.run.verification import Verifying
 from flowckpt.engine.values.failures import stale_step
 from flowckpt.engine.values.superseded import ON_RERUN, Superseded
 from flowckpt.errors import StepInDoubtError
+from flowckpt.execution.claims import ClaimChecker, found_in
 from flowckpt.execution.current_step import NO_SERVICES, StepCall
 from flowckpt.execution.python import is_left_running
 from flowckpt.execution.runner import Outcome, StepRunner, restored_value
 
 if TYPE_CHECKING:
     from flowckpt.evidence.report import VerificationReport
-    from flowckpt.execution import claims
-else:
-    claims = LazyModule("flowckpt.execution.claims")
 
 
 @attrs.frozen
@@ -60,7 +56,7 @@ class InDoubtResolver:
         superseded: results that no longer count.
         in_doubt: the paths of steps whose start was recorded and whose end was not.
         runner: calls what the steps give for adopting and undoing.
-        verifying: asks the world.
+        claims: asks the world.
     """
 
     workflow_id: str
@@ -69,7 +65,7 @@ class InDoubtResolver:
     superseded: Superseded
     in_doubt: set[str]
     runner: StepRunner
-    verifying: Verifying
+    claims: ClaimChecker
 
     async def before(self, call: StepCall) -> Resolution:
         """Settle a step that is about to run.
@@ -121,7 +117,7 @@ class InDoubtResolver:
 
     async def _started(self, call: StepCall, *, has_failed: bool) -> Resolution:
         """Settle a step that was started, and whose end is not known or was a failure."""
-        report = await self.verifying.report_in_doubt(call.step)
+        report = await self.claims.report_in_doubt(call.step)
         settlement = settle_started(report, may_be_running=self._may_be_running(call.path))
         if settlement is Settlement.ADOPT:
             outcome = await self.runner.adopted(attrs.evolve(call, tries=1, services=NO_SERVICES))
@@ -143,7 +139,7 @@ class InDoubtResolver:
         if not step.modifiers.is_at_most_once:
             self.in_doubt.discard(path)  # it runs again, whatever it did; or its turn never comes
         elif path in self.in_doubt and path not in self.policy.settled:
-            report = await self.verifying.report_in_doubt(step)
+            report = await self.claims.report_in_doubt(step)
             if settle_started(report, may_be_running=self._may_be_running(path)) is Settlement.ASK:
                 self._ask_of_start(path, report, has_failed=False)
 
@@ -171,7 +167,7 @@ class InDoubtResolver:
 
     async def _done(self, step: Step[Any], old: StepResult) -> Resolution:
         """Settle a step that was done, by the same call, and whose result was dropped with an earlier one."""
-        report = None if old.evidence is None else await self.verifying.look_again(step, old)
+        report = None if old.evidence is None else await self.claims.look_again(step, old, restored_value)
         settlement = Settlement.ASK if report is None else settle_done(report)
         if settlement is Settlement.REUSE:
             return Resolution(reused=old, report=report)
@@ -207,5 +203,5 @@ class InDoubtResolver:
 
 
 def _said(report: VerificationReport) -> str:
-    found = claims.found_in(report)
+    found = found_in(report)
     return f"its evidence cannot tell: {'; '.join(found) or report.reason}"

@@ -26,11 +26,11 @@ from flowckpt.engine.rules.paths import (
     undone_paths,
 )
 from flowckpt.engine.rules.reasons import MAX_DEATHS, OnStale, Reason, ReasonKind, ResumePolicy, ReuseMode
-from flowckpt.engine.run.verification import Verifying
 from flowckpt.engine.values.inputs import BoundInputs, rebind_inputs
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.engine.values.superseded import AT_MOST_ONCE, GUARDED, Superseded
 from flowckpt.errors import InputError, RunParkedError, StepNotFoundError, WorkflowChangedError
+from flowckpt.execution.claims import ClaimChecker
 from flowckpt.stores.base import (
     Ability,
     Lease,
@@ -202,7 +202,7 @@ async def read_resumption(  # noqa: PLR0913 - one parameter for each choice of a
     *,
     inputs: Mapping[str, Any],
     options: RunOptions,
-    verifying: Verifying,
+    verifying: ClaimChecker,
     store: StoreBase,
     max_deaths: int = MAX_DEATHS,
     drops_answers: bool | None = None,

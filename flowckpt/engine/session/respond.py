@@ -19,19 +19,17 @@ from flowckpt.core.records.wait import Signal, Wait, WaitKind, open_waits
 from flowckpt.core.system.clock import Clock
 from flowckpt.core.system.declared import shell_word
 from flowckpt.core.system.lazy import LazyModule
-from flowckpt.engine.run.verification import verifying_of
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.errors import ApprovalStaleError, CheckpointNotFoundError, InputError, SettingError, SignalRefusedError
+from flowckpt.execution.claims import ClaimChecker, found_in
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import Ability, StoreBase
 
 if TYPE_CHECKING:
     from flowckpt.evidence import claims
     from flowckpt.evidence.verifier import EvidenceVerifier
-    from flowckpt.execution import claims as step_claims
 else:
     claims = LazyModule("flowckpt.evidence.claims")
-    step_claims = LazyModule("flowckpt.execution.claims")
 
 
 _log = logging.getLogger(__name__)
@@ -176,9 +174,9 @@ async def send_answer(  # noqa: PLR0913 - one parameter for each part of an answ
             )
     if is_approved and wait.claims:
         pack = claims.EvidencePack.from_document(wait.claims)
-        report = await verifying_of(latest, verifier, options)().verify_evidence_pack(pack)
+        report = await ClaimChecker.of(latest, verifier, options).verifier.verify_evidence_pack(pack)
         if not report.verified:
-            raise ApprovalStaleError(workflow_id, name, reasons=step_claims.found_in(report) or (report.reason,))
+            raise ApprovalStaleError(workflow_id, name, reasons=found_in(report) or (report.reason,))
     data = {"approved": is_approved, "comment": comment}
     answer = Signal(signal_id, wait.name, clock.now(), data, by, WaitKind.APPROVAL, wait.path, wait.request)
     is_new = await inbox.send_signal(workflow_id, answer)

@@ -43,7 +43,6 @@ from flowckpt.engine.run.resumption import (
     read_resumption,
     with_settled,
 )
-from flowckpt.engine.run.verification import Verifying, verifying_of
 from flowckpt.engine.session.drive import Drive
 from flowckpt.engine.values.failures import NO_SECRETS
 from flowckpt.engine.values.inputs import BoundInputs, refuse_in_labels
@@ -61,6 +60,7 @@ from flowckpt.errors import (
     SecretMissingError,
     UnknownExecutorError,
 )
+from flowckpt.execution.claims import ClaimChecker
 from flowckpt.execution.interrupts import Interrupts
 from flowckpt.execution.runner import StepRunner
 from flowckpt.execution.world import Nondeterminism
@@ -292,7 +292,7 @@ class Session:
             metadata["saving"] = options.asked_saving
         if options.asked_limits:
             metadata[LIMITS] = options.asked_limits
-        claims = Verifying(self._verifier, options.verify, base_path, options.allow_network)
+        claims = ClaimChecker(self._verifier, options.verify, base_path, options.allow_network)
         judge = Judge(ResumePolicy(), secrets=bound.known_secrets())
         return self._drive(lease, _Origin(bound, History(), metadata, claims, judge))
 
@@ -303,7 +303,7 @@ class Session:
         if self._options.if_attempt not in (None, latest.attempt):
             raise RunMovedOnError(self._workflow_id, expected=self._options.if_attempt or 0, attempt=latest.attempt)
         crash_count = await self._crash_count(lease, latest)
-        claims = verifying_of(latest, self._verifier, self._options)
+        claims = ClaimChecker.of(latest, self._verifier, self._options)
         end = None
         if self._is_cancel:
             end = compensate.cancelling(self._workflow_id, latest)
@@ -365,7 +365,7 @@ class Session:
         lease: Lease,
         latest: CheckpointData,
         end: compensate.UnfinishedRollback,
-        claims: Verifying,
+        claims: ClaimChecker,
         crash_count: Deaths,
     ) -> Drive:
         options = self._options
@@ -513,7 +513,7 @@ class _Origin:
     bound: BoundInputs
     history: History
     metadata: dict[str, Any]
-    claims: Verifying
+    claims: ClaimChecker
     judge: Judge
     latest: CheckpointData | None = None
     waits: Waits = attrs.field(factory=Waits)

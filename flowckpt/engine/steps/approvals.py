@@ -45,7 +45,7 @@ async def captured(run: RunContext, action: ApprovalAction, path: str) -> Commit
     pack = first if isinstance(first, EvidencePack) else EvidencePack(action.claims)
     if run.secrets.is_any:
         redaction.refuse_secret_claims(pack.to_document(), run.secrets, path)
-    return await evidence.commit(run.claims(), pack, path=path, exit_code=None)
+    return await run.claims.commit(pack, path=path)
 
 
 def next_request(run: RunContext, earlier: str) -> str:
@@ -89,7 +89,7 @@ async def check(run: RunContext, path: str) -> None:
 
 async def _looked_at(run: RunContext, standing: StandingApproval) -> VerificationReport:
     """Check what was approved; a file that had to be read is known by its looks from then on."""
-    verifier = run.claims.quick()
+    verifier = run.claims.quick
     report = await verifier.verify_evidence_pack(standing.pack, moment=Moment.RESUME)
     read = {
         index

@@ -15,8 +15,9 @@ from flowckpt.engine.rules.identity import is_plainly_same
 from flowckpt.engine.rules.reasons import NONDETERMINISM, OnStale, Reason, ReasonKind
 from flowckpt.engine.run.context import RunContext
 from flowckpt.engine.run.notify import evidence_event
-from flowckpt.engine.run.verification import is_open
 from flowckpt.engine.values.failures import recorded_answer, stale_step
+from flowckpt.execution.claims import is_open
+from flowckpt.execution.runner import restored_value
 
 if TYPE_CHECKING:
     from flowckpt import events
@@ -73,7 +74,7 @@ async def is_still_true(
     if result.evidence is not None and result.success:
         report = judge.reports.get(result.path)
         if run.notifier.executed or is_open(report):  # the world has moved on, or could not be asked before
-            report = judge.reports[result.path] = await run.claims.look_again(step, result)
+            report = judge.reports[result.path] = await run.claims.look_again(step, result, restored_value)
         if report is not None and report.outcome != "no_evidence" and run.notifier.emit is not None:
             await run.notifier.emit(evidence_event(run.workflow_id, result.path, report, "resume"))
     is_first = not (is_spare or run.notifier.executed or run.recorder.aside.dropped)
@@ -85,7 +86,7 @@ async def is_still_true(
         said = "; ".join(judge.secrets.text(str(each)) for each in reasons)
         _log.warning("run %s: step %s: %s", run.workflow_id, result.path, said)
     if answer is OnStale.REUSE:
-        return step.modifiers.files is None or run.runner.files.restored(run.claims().base_path, result)
+        return step.modifiers.files is None or run.runner.files.restored(run.claims.verifier.base_path, result)
     return judge.proves_done(step, result)
 
 

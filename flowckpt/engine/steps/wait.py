@@ -32,17 +32,16 @@ from flowckpt.engine.values.waits import Suspended
 from flowckpt.errors import ApprovalRejectedError, FlowckptError, StepFailedError, StepTimeoutError
 from flowckpt.events import ApprovalVoided, SignalSetAside, StepCompleted, StepFailed, StepStarted
 from flowckpt.evidence.claims import EvidencePack
+from flowckpt.execution import claims as evidence
 from flowckpt.execution.current_step import StepCall
 from flowckpt.execution.runner import Outcome
 
 if TYPE_CHECKING:
     from flowckpt.engine.steps import approvals
     from flowckpt.evidence.report import VerificationReport
-    from flowckpt.execution import claims as evidence
     from flowckpt.execution import redaction
 else:
     approvals = LazyModule("flowckpt.engine.steps.approvals")
-    evidence = LazyModule("flowckpt.execution.claims")
     redaction = LazyModule("flowckpt.execution.redaction")
 
 
@@ -197,7 +196,7 @@ class _Waiting:
         committed = None
         if is_approved and wait.claims:
             pack = EvidencePack.from_document(wait.claims)
-            committed = await evidence.commit(self.context.claims(), pack, path=path, exit_code=None)
+            committed = await self.context.claims.commit(pack, path=path)
             if not committed.report.verified:
                 await self._void(signal, committed.report)
                 return
@@ -219,7 +218,7 @@ class _Waiting:
     async def _has_moved(self) -> bool:
         """Ask anew where what is to be approved is no longer what was asked for, so that it can be approved at all."""
         pack = EvidencePack.from_document(self.wait.claims)
-        committed = await evidence.commit(self.context.claims(), pack, path=self.command.path, exit_code=None)
+        committed = await self.context.claims.commit(pack, path=self.command.path)
         if not any(each.is_against and each.can_tell for each in committed.report.verdicts):
             return False
         await self._ask(voided="; ".join(evidence.found_in(committed.report)) or committed.report.reason)

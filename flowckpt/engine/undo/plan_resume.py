@@ -19,12 +19,12 @@ from flowckpt.engine.rules.crash_loop import limit_of
 from flowckpt.engine.rules.plan import ResumePlan
 from flowckpt.engine.rules.reasons import MAX_DEATHS
 from flowckpt.engine.run.resumption import parked_at, read_resumption
-from flowckpt.engine.run.verification import Verifying, verifying_of
 from flowckpt.engine.undo.compensate import unfinished_rollback
 from flowckpt.engine.undo.undo_run import read_undoing
 from flowckpt.engine.values.options import RunOptions
 from flowckpt.evidence.report import VerificationReport
 from flowckpt.evidence.verifier import EvidenceVerifier
+from flowckpt.execution.claims import ClaimChecker
 from flowckpt.stores.base import StoreBase
 
 
@@ -40,7 +40,7 @@ class PlannedResume:
 
     plan: ResumePlan
     reports: Mapping[str, VerificationReport]
-    verifying: Verifying
+    verifying: ClaimChecker
 
 
 async def plan_resume(
@@ -71,7 +71,7 @@ async def plan_resume(
         WorkflowChangedError: it is another workflow.
         StepNotFoundError: the step to go on from is not in the record.
     """
-    verifying = verifying_of(latest, verifier, options)
+    verifying = ClaimChecker.of(latest, verifier, options)
     unfinished = unfinished_rollback(latest.metadata)
     if unfinished is not None:
         undoing = read_undoing(workflow, workflow_id, latest, inputs=inputs, end=unfinished, options=options)
