@@ -40,6 +40,11 @@ class CheckOptions(Protocol):
         ...
 
     @property
+    def base_path(self) -> str:
+        """The directory of relative paths; empty for the recorded one."""
+        ...
+
+    @property
     def allow_network(self) -> Sequence[str]:
         """Hosts that network claims may reach."""
         ...
@@ -97,7 +102,8 @@ class ClaimChecker:
             given: the verifier of the program, or None.
             options: how the resume checks them.
         """
-        return cls(given, options.verify, str(latest.metadata.get("base_path", "")), options.allow_network)
+        base_path = options.base_path or str(latest.metadata.get("base_path", ""))
+        return cls(given, options.verify, base_path, options.allow_network)
 
     @property
     def verifier(self) -> EvidenceVerifier:
