@@ -40,8 +40,8 @@ class CheckOptions(Protocol):
         ...
 
     @property
-    def base_path(self) -> str:
-        """The directory of relative paths; empty for the recorded one."""
+    def base_path(self) -> str | None:
+        """The directory of relative paths; None for the recorded one."""
         ...
 
     @property
