@@ -55,6 +55,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Store": {
         "store check": "Check the integrity of a store.",
+        "store repair": "Set the damaged part of a run aside, and keep the rest.",
         "store stats": "Show sizes, evidence, failures and slow steps.",
         "store prune": "Remove old runs or checkpoints, and free space.",
         "store clear": "Remove a run with all its checkpoints.",

@@ -26,6 +26,7 @@ from flowckpt.engine.history.checkpoints import left_behind
 from flowckpt.engine.rules.crash_loop import Deaths, limit_of
 from flowckpt.engine.run.resumption import parked, parked_at
 from flowckpt.errors import CheckpointNotFoundError, FlowckptError
+from flowckpt.maintenance.attempts import damaged_attempts
 from flowckpt.maintenance.task_log import WORKFLOW_NAME as MANAGED
 from flowckpt.stores.base import (
     Ability,
@@ -261,7 +262,20 @@ def checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:
         store: the store.
         workflow_id: one run, or None for all.
     """
-    return list(waited(store.check(workflow_id)))
+    return waited(_checked(store, workflow_id))
+
+
+async def _checked(store: StoreBase, workflow_id: str | None) -> list[Finding]:
+    """Check the current history of each run, then all its attempts: a store may read only what counts."""
+    found: list[Finding] = []
+    for finding in await store.check(workflow_id):
+        found.append(finding)
+        if finding.severity == "ok" and finding.workflow_id:
+            for number, error in await damaged_attempts(store, finding.workflow_id):
+                detail = f"attempt {number}, outside the current history: {error}"
+                found[-1] = Finding(finding.workflow_id, "notice", f"{finding.detail} in the current history")
+                found.append(Finding(finding.workflow_id, "corrupt", detail))
+    return found
 
 
 def ids_beginning_with(prefix: str, option: str | None) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
@@ -13,6 +14,7 @@ import attrs
 import pytest
 
 from flowckpt.core import codec
+from flowckpt.errors import DecodingError
 
 T = TypeVar("T")
 NAN = float("nan")
@@ -80,6 +82,7 @@ def test_another_decimal_is_a_difference():
 PROGRAM = """
 import dataclasses, json
 from flowckpt.core import codec
+from flowckpt.errors import DecodingError
 
 @dataclasses.dataclass(frozen=True)
 class D:
@@ -111,3 +114,31 @@ def test_a_nested_set_with_a_nan_has_one_answer_for_every_hash_seed():
     }
     (answer,) = answers
     assert answer.count(b"True") == 4, answer
+
+
+PRIME = 2**61 - 1
+"""Integers that differ by it have the same hash."""
+
+
+@pytest.mark.parametrize("tag", ["$set", "$frozenset", "$dict"])
+@pytest.mark.parametrize(
+    "item",
+    [
+        lambda number: {"$int": hex(number * PRIME)},
+        lambda number: {"$tuple": [{"$int": hex(number * PRIME)}, "x"]},
+        lambda number: {"$decimal": str(number * PRIME)},
+    ],
+    ids=["integers", "tuples", "decimals"],
+)
+def test_what_hashes_alike_is_refused_before_it_takes_long(tag, item):
+    items = [[item(number), 1] if tag == "$dict" else item(number) for number in range(20_000)]
+    started = time.monotonic()
+    with pytest.raises(DecodingError, match="hash"):
+        codec.decode({tag: items})
+    assert time.monotonic() - started < 2.0
+    assert len(codec.decode({tag: items[:500]})) == 500
+
+
+def test_a_large_set_is_decoded():
+    numbers = {number * 2**40 for number in range(20_000)} | {float(number) for number in range(20_000)}
+    assert codec.decode(codec.encode(numbers)) == numbers

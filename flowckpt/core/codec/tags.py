@@ -49,6 +49,8 @@ Json: TypeAlias = Any
 MAX_DEPTH = 100
 """How many containers may lie in one another."""
 SMALLEST, LARGEST = -(2**63), 2**64  # what other JSON readers still take as an integer
+_MOST_ALIKE = 1000
+"""How many items of a set may have the hash of another one: each is compared with all of them."""
 CONTAINERS = frozenset({list, dict, tuple, set, frozenset})
 
 
@@ -365,14 +367,23 @@ def _decode_float(body: str) -> float:
     return float(body)  # a new one each time: two NaNs in a set, or as keys of a dict, stay two
 
 
+def _hashable(items: list[Any]) -> list[Any]:
+    """Return the items of a set, or the keys of a dict; refuse many that hash alike, which would take minutes."""
+    if len(items) > _MOST_ALIKE and len(items) - len({hash(item) for item in items}) > _MOST_ALIKE:
+        raise ValueError(f"more than {_MOST_ALIKE} items of a set, or keys of a dict, have the hash of another one")
+    return items
+
+
 _DECODERS: dict[str, Callable[[Any], Any]] = {
     "$int": _decode_int,
     "$float": _decode_float,
     "$str": lambda body: b64decode(body, validate=True).decode("utf-8", "surrogatepass"),
-    "$dict": lambda body: {_decode(key): _decode(item) for key, item in body},
+    "$dict": lambda body: dict(
+        zip(_hashable([_decode(key) for key, _ in body]), [_decode(item) for _, item in body], strict=True)
+    ),
     "$tuple": lambda body: tuple([_decode(item) for item in body]),
-    "$set": lambda body: {_decode(item) for item in body},
-    "$frozenset": lambda body: frozenset([_decode(item) for item in body]),
+    "$set": lambda body: set(_hashable([_decode(item) for item in body])),
+    "$frozenset": lambda body: frozenset(_hashable([_decode(item) for item in body])),
     "$bytes": lambda body: b64decode(body, validate=True),
     "$complex": lambda body: complex(*[_decode(part) for part in body]),
     "$date": date.fromisoformat,

@@ -25,6 +25,7 @@ from flowckpt.errors import CheckpointNotFoundError
 from flowckpt.evidence.claims import EvidencePack
 from flowckpt.evidence.report import Moment, VerificationReport
 from flowckpt.execution.claims import ClaimChecker, claimed_pack, is_open
+from flowckpt.maintenance.attempts import DAMAGE, warn_of_damage
 from flowckpt.stores.base import StoreBase
 
 if TYPE_CHECKING:
@@ -115,18 +116,19 @@ async def left_behind(store: StoreBase, workflow_id: str) -> list[CheckpointRef]
         workflow_id: the run.
 
     Raises:
-        CheckpointCorruptedError: the record is damaged.
+        CheckpointCorruptedError: the current history is damaged; a damaged attempt is left out with a warning.
     """
     counting = {(each.attempt, each.sequence) for each in await store.list_checkpoints(workflow_id)}
     parts: list[list[CheckpointRef]] = []
     bound: int | None = None
     for attempt in reversed(await store.attempts(workflow_id)):
+        try:
+            listed = await store.list_attempt(workflow_id, attempt)
+        except DAMAGE as error:
+            warn_of_damage(workflow_id, attempt, error)
+            continue
         # What a fenced writer appended when its successor had read the run was never acknowledged.
-        part = [
-            each
-            for each in await store.list_attempt(workflow_id, attempt)
-            if each.attempt == attempt and (bound is None or each.sequence < bound)
-        ]
+        part = [each for each in listed if each.attempt == attempt and (bound is None or each.sequence < bound)]
         if part:
             bound = part[0].sequence
             parts.append([each for each in part if (each.attempt, each.sequence) not in counting])

@@ -23,6 +23,7 @@ from flowckpt.core.records import CheckpointData, History, HistoryView, PartialS
 from flowckpt.core.records.listing import IMPORTED, Owner
 from flowckpt.core.system.blocking import run_blocking
 from flowckpt.errors import CheckpointCorruptedError, CheckpointNotFoundError, ForeignRecordError
+from flowckpt.maintenance.attempts import DAMAGE, warn_of_damage
 from flowckpt.maintenance.portable.format import (
     Counts,
     attempt_line,
@@ -157,6 +158,17 @@ async def _attempts(store: StoreBase, workflow_id: str, newest: int) -> Sequence
     return [number for number in reversed(await store.attempts(workflow_id)) if number <= newest]
 
 
+async def _counting(store: StoreBase, workflow_id: str, attempt: int) -> Sequence[CheckpointData]:
+    """Return the checkpoints of a damaged attempt that are part of the current history, oldest first."""
+    found = []
+    for reference in reversed(await store.list_checkpoints(workflow_id)):
+        if reference.attempt == attempt:
+            data = await store.load(workflow_id, reference.checkpoint_id)
+            if data.sequence == reference.sequence:
+                found.append(data)
+    return found
+
+
 async def gathered(store: StoreBase, workflow_id: str) -> Gathered:
     """Read all checkpoints of a run. If it is live, the result is the run as of one of its checkpoints.
 
@@ -176,11 +188,14 @@ async def gathered(store: StoreBase, workflow_id: str) -> Gathered:
     for attempt in await _attempts(store, workflow_id, latest.attempt):
         # What a fenced writer appended when its successor had read the run was never acknowledged, and its sequences
         # were given again.
-        part = [
-            data
-            for data in await store.read_attempt(workflow_id, attempt)
-            if data.attempt == attempt and data.sequence < bound
-        ]
+        try:
+            read = await store.read_attempt(workflow_id, attempt)
+        except DAMAGE as error:
+            if attempt == latest.attempt:
+                raise
+            warn_of_damage(workflow_id, attempt, error)
+            read = await _counting(store, workflow_id, attempt)
+        part = [data for data in read if data.attempt == attempt and data.sequence < bound]
         if part:
             found.append(part)
             bound = part[0].sequence

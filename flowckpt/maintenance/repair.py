@@ -1,0 +1,319 @@
+"""Repair of a damaged run in a directory: what is damaged is set aside whole, and what is intact takes its place.
+
+    lock the run ──► copy what is intact ──► set the run's directory aside ──► put the copy in its place
+
+The directory that is set aside is a store of its own, `damaged/RUN-TIME` in the store's directory, so every command can
+look into it. A crash between the last two steps leaves the run aside; the next repair puts the intact part back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from flowckpt.core.records import CheckpointData
+from flowckpt.core.system.clock import Clock
+from flowckpt.core.system.declared import shell_word
+from flowckpt.core.system.numbers import counted
+from flowckpt.errors import (
+    CheckpointCorruptedError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    FlowckptError,
+    ForeignRecordError,
+    RunLockedError,
+    SettingError,
+)
+from flowckpt.maintenance.attempts import DAMAGE, check_values, damaged_attempts
+from flowckpt.maintenance.portable.export import gathered
+from flowckpt.stores.base import StoreBase
+from flowckpt.stores.file import FileCheckpointStore
+from flowckpt.stores.file.layout import BLOBS, IDENTITY, LOCK, RUNS, keys_numbers, run_directory, segment_numbers
+from flowckpt.stores.file.layout import segment_name as name_of
+from flowckpt.stores.log.image import opened_header
+from flowckpt.stores.log.sealing.protection import Seals
+from flowckpt.stores.log.segment import SegmentDamagedError, read_segment
+
+DAMAGED = "damaged"
+"""In a store's directory: what was set aside."""
+_INTACT = "intact"
+
+
+@attrs.frozen
+class Loss:
+    """A part of a record that is damaged.
+
+    Attributes:
+        file: the file it is in.
+        size: how many bytes of the file are not used any more.
+        detail: what is wrong with it.
+    """
+
+    file: str
+    size: int
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {counted(self.size, 'byte')}: {self.detail}"
+
+
+@attrs.frozen
+class RepairedRun:
+    """The result of a repair.
+
+    Attributes:
+        workflow_id: the run.
+        aside: the directory that holds the run as it was; empty if nothing was damaged.
+        lost: the damaged parts.
+        checkpoints: how many checkpoints the run has now, those of earlier attempts included.
+        steps: how many results its newest checkpoint holds.
+        newest: the id of that checkpoint.
+    """
+
+    workflow_id: str
+    aside: str
+    lost: Sequence[Loss]
+    checkpoints: int
+    steps: int
+    newest: str
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything was damaged."""
+        return bool(self.aside)
+
+
+async def repair_run(store: StoreBase, clock: Clock, workflow_id: str) -> RepairedRun:
+    """Set aside what is damaged of a run, and keep the rest.
+
+    The intact part is everything that can be read and proved: the current history up to the first damaged record that
+    it needs, and what is readable of the attempts that it has left behind. It is written anew; what was set aside stays
+    as it was.
+
+    Args:
+        store: the store, a directory.
+        clock: the time, for the name of what is set aside.
+        workflow_id: the run.
+
+    Raises:
+        SettingError: the store is not a directory.
+        CheckpointNotFoundError: there is no such run.
+        RunLockedError: another process owns it.
+        CheckpointCorruptedError: nothing of it can be read; nothing was changed.
+        CheckpointStorageError: the medium failed.
+    """
+    if not isinstance(store, FileCheckpointStore):
+        raise SettingError(
+            f"{store.kind} cannot repair a run: only a store in a directory can",
+            setting="checkpoint_store",
+            remedy=f"Copy what is intact into a directory, 'flowckpt copy {shell_word(workflow_id)} --to file:DIR', and "
+            "restore the rest from a backup.",
+        )
+    try:
+        return await _Repair(store, workflow_id, clock).run()
+    except OSError as error:
+        raise CheckpointStorageError(
+            f"the store in {str(store.path)!r} could not repair run {workflow_id!r}: {error.strerror or error}",
+            workflow_id=workflow_id,
+            operation="repair",
+        ) from error
+
+
+@attrs.define
+class _Repair:
+    store: FileCheckpointStore
+    workflow_id: str
+    clock: Clock
+    lost: list[Loss] = attrs.field(init=False, factory=list)
+
+    @property
+    def place(self) -> Path:
+        return self.store.path / RUNS / run_directory(self.workflow_id)
+
+    async def run(self) -> RepairedRun:
+        left = self._left_aside()
+        if not self.place.is_dir() or (left is not None and not segment_numbers(_names(self.place))):
+            if left is None:
+                raise CheckpointNotFoundError(self.workflow_id)
+            return await self._put_back(left)
+        lock = os.open(self.place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = await self.store.owner(self.workflow_id)
+                raise RunLockedError(self.workflow_id, holder=str(owner or "another process")) from None
+            if await self._is_intact():
+                run = await gathered(self.store, self.workflow_id)
+                return self._repaired(run.checkpoints, "")
+            aside = self._new_aside()
+            try:
+                await self._copy_intact(aside)
+            except BaseException:
+                shutil.rmtree(aside, ignore_errors=True)
+                raise
+            (aside / RUNS).mkdir()
+            self.place.rename(aside / RUNS / self.place.name)
+            (aside / RUNS / self.place.name / LOCK).unlink()  # who has waited for it looks again
+            for directory in (aside / RUNS, aside, aside.parent, self.store.path / RUNS):
+                _sync(directory)
+        finally:
+            os.close(lock)
+        return await self._put_back(aside)
+
+    async def _is_intact(self) -> bool:
+        try:
+            latest = await self.store.load_latest(self.workflow_id)
+        except DAMAGE:
+            return False
+        if latest is None:
+            raise CheckpointNotFoundError(self.workflow_id)
+        return not await damaged_attempts(self.store, self.workflow_id)
+
+    def _left_aside(self) -> Path | None:
+        """Return what a repair that was interrupted had set aside and not put back."""
+        name = self.place.name
+        found = sorted((self.store.path / DAMAGED).glob(f"{name}-*/{_INTACT}/{RUNS}/{name}"))
+        return found[-1].parents[2] if found else None
+
+    def _new_aside(self) -> Path:
+        base = f"{self.place.name}-{self.clock.now():%Y%m%dT%H%M%SZ}"
+        for number in range(1000):
+            aside = self.store.path / DAMAGED / (f"{base}-{number}" if number else base)
+            if not aside.exists():
+                (aside / _INTACT / RUNS).mkdir(parents=True)
+                return aside
+        raise FileExistsError(f"{base} exists a thousand times")
+
+    async def _copy_intact(self, aside: Path) -> None:
+        """Copy the run without its damaged parts, and the identity of the store and its keys beside both."""
+        notes = [IDENTITY, *(f"keys-{number:08d}.json" for number in keys_numbers(_names(self.store.path)))]
+        for name in notes:
+            if (self.store.path / name).exists():
+                shutil.copy2(self.store.path / name, aside / name)
+                shutil.copy2(self.store.path / name, aside / _INTACT / name)
+        copy = aside / _INTACT / RUNS / self.place.name
+        segments = segment_numbers(_names(self.place))
+        shutil.copytree(self.place, copy, ignore=shutil.ignore_patterns(LOCK, "head", "*.jsonl", ".*"))
+        for number in segments:
+            self._copy_segment(number, copy)
+        intact = self._opened(aside / _INTACT)
+        while (damage := await self._damage_in(intact)) is not None:
+            self._cut(copy, damage)
+
+    def _opened(self, path: Path) -> FileCheckpointStore:
+        """Open a store with the same keys; that the end of its runs is proved was up to the file head."""
+        protection = self.store.runs.seals.protection
+        return FileCheckpointStore(
+            path, keys=protection.ring, compression=protection.compression or "none", trust=protection.ring is not None
+        )
+
+    def _copy_segment(self, number: int, copy: Path) -> None:
+        """Copy a segment up to the first line that is damaged; nothing of one whose header is."""
+        data = (self.place / name_of(number)).read_bytes()
+        kept, why = _intact_part(self.workflow_id, number, data, self.store.runs.seals)
+        if why:
+            self.lost.append(Loss(name_of(number), len(data) - len(kept), why))
+        if kept:
+            (copy / name_of(number)).write_bytes(kept)
+
+    async def _damage_in(self, intact: FileCheckpointStore) -> CheckpointCorruptedError | ForeignRecordError | None:
+        """Return what is still wrong with the copy: a large value, or a segment that continues what is not there."""
+        try:
+            run = await gathered(intact, self.workflow_id)
+            for data in run.checkpoints:
+                check_values(data.held_values)
+                check_values(result.held_output for result in data.step_results)
+        except CheckpointNotFoundError as error:
+            raise CheckpointCorruptedError(
+                self.workflow_id,
+                location=str(self.place),
+                detail="no checkpoint of it can be read",
+                remedy="Restore the run from a backup, or remove it: 'flowckpt store clear "
+                f"{shell_word(self.workflow_id)}'. Nothing was changed.",
+            ) from error
+        except (CheckpointCorruptedError, ForeignRecordError) as error:
+            return error
+        return None
+
+    def _cut(self, copy: Path, damage: CheckpointCorruptedError | ForeignRecordError) -> None:
+        """Take out of the copy what makes it unreadable: the lines from the one that names a lost value, or a segment."""
+        segments = segment_numbers(_names(copy))
+        digest = next((each.name.partition(".")[0] for each in _blobs(copy) if each.name[:64] in str(damage)), "")
+        for number in segments if digest else ():
+            data = (copy / name_of(number)).read_bytes()
+            found = data.find(digest.encode())
+            if found >= 0:
+                start = data.rfind(b"\n", 0, found) + 1
+                (copy / name_of(number)).write_bytes(data[:start])
+                self.lost.append(
+                    Loss(name_of(number), len(data) - start, f"it needs a large value that is damaged: {damage}")
+                )
+                return
+        if not segments:
+            raise damage
+        newest = copy / name_of(segments[-1])
+        size = newest.stat().st_size
+        newest.unlink()
+        self.lost.append(Loss(newest.name, size, f"it continues what is lost: {damage}"))
+
+    async def _put_back(self, aside: Path) -> RepairedRun:
+        """Put the intact copy in the place of the run, with its messages and pins."""
+        intact = self._opened(aside / _INTACT)
+        run = await gathered(intact, self.workflow_id)
+        if await self.store.load_latest(self.workflow_id) is None:
+            await self.store.receive_run(self.workflow_id, run.afresh)
+        try:
+            for message in await intact.signals(self.workflow_id):
+                await self.store.send_signal(self.workflow_id, message)
+        except FlowckptError as error:
+            self.lost.append(Loss("signals", 0, f"its messages: {error}"))
+        sequences = {each.sequence for each in await self.store.list_checkpoints(self.workflow_id)}
+        for sequence in await intact.pinned(self.workflow_id) & sequences:
+            await self.store.pin(self.workflow_id, sequence)
+        shutil.rmtree(aside / _INTACT)
+        return self._repaired(run.checkpoints, str(aside))
+
+    def _repaired(self, checkpoints: Sequence[CheckpointData], aside: str) -> RepairedRun:
+        latest = checkpoints[-1]
+        counts = len(checkpoints), len(latest.step_results)
+        return RepairedRun(self.workflow_id, aside, tuple(self.lost), *counts, latest.checkpoint_id)
+
+
+def _intact_part(workflow_id: str, number: int, data: bytes, seals: Seals) -> tuple[bytes, str]:
+    """Return the lines of a segment before the first damaged one, and what is wrong with that."""
+    why = ""
+    try:
+        _, seal = opened_header(workflow_id, number, data, seals)
+    except DAMAGE as error:
+        return b"", str(error)
+    while data:
+        try:
+            read_segment(data, number=number, seal=seal)
+        except SegmentDamagedError as damage:
+            why = why or str(damage)
+            data = data[: damage.offset]
+        else:
+            break
+    return data, why
+
+
+def _names(directory: Path) -> list[str]:
+    return [each.name for each in directory.iterdir()]
+
+
+def _blobs(copy: Path) -> list[Path]:
+    return [*(copy / BLOBS).iterdir()] if (copy / BLOBS).is_dir() else []
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
