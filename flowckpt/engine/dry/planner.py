@@ -338,6 +338,8 @@ class Planning(DryResponder):
         if settlement is Settlement.RUN or self.resumption.judge.policy.is_forced:
             return Decision.RERUN, reasons
         if not step.modifiers.is_at_most_once:
+            if self.resumption.judge.policy.on_stale is OnStale.REUSE:
+                return Decision.REUSE, (*reasons, LEFT_DONE)
             self.stop_at(result.path, str(LEFT_DONE), repeats_effect=True)
             return Decision.RERUN, (*reasons, LEFT_DONE)
         self.stop_at(result.path, "it was done, and its evidence cannot tell whether it still is")

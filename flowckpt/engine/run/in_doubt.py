@@ -172,6 +172,8 @@ class InDoubtResolver:
         if settlement is Settlement.REUSE:
             return Resolution(reused=old, report=report)
         if settlement is Settlement.ASK and not step.modifiers.is_at_most_once:
+            if self.policy.on_stale is OnStale.REUSE:
+                return Resolution(reused=old, report=report)
             raise stale_step(self.workflow_id, old.path, (LEFT_DONE,), repeats_effect=True)
         if settlement is Settlement.ASK:
             detail = "it has no evidence" if report is None else _said(report)
